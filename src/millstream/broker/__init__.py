@@ -1,0 +1,1 @@
+"""The asyncio shell where storage, protocol and coordination meet."""

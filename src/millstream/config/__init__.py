@@ -1,0 +1,1 @@
+"""Settings under Kafka's own names, with types, units, limits, defaults and documentation."""

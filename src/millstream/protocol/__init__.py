@@ -1,0 +1,1 @@
+"""The Kafka wire protocol without I/O: framing, headers, messages. Bytes in, messages out."""

@@ -1,0 +1,218 @@
+"""Kafka's messages, from kio's schemas, with the versions taken off at the edge.
+
+kio has one class per API *and version*, each a module of its own that takes milliseconds to import.
+Handlers should know neither: they are written once, against the newest version of a request.
+
+    decode_request   bytes of any version  ->  the newest version's class: a field that the older
+                     version did not have takes the newest one's default
+    encode_response  a plain dict of fields  ->  bytes of the version asked for: a field that the
+                     version does not know is left out, one that is not given takes its default
+
+Modules are imported on first use of an API in a version. Durations are `timedelta` in decoded
+requests (kio's choice: `request.session_timeout`); responses may give them as int milliseconds,
+error codes as our `ErrorCode`, and arrays as lists.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib import import_module
+from typing import Any, TypeAlias, get_args, get_type_hints
+
+from millstream.errors import ProtocolError
+
+Fields: TypeAlias = Mapping[str, Any]
+
+_UUID_ZERO = uuid.UUID(int=0)
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+def milliseconds(duration: timedelta) -> int:
+    """A decoded duration in milliseconds."""
+    return duration // timedelta(milliseconds=1)
+
+
+def decode_request(api: str, version: int, newest: int, body: memoryview | bytes) -> Any:
+    """Parse a request's body (what follows its header) into the newest version's class.
+
+    Raises `ProtocolError` for bytes that are not such a request.
+    """
+    entity = _parse(_entity_class(api, version, "request"), body)
+    if version == newest:
+        return entity
+    return _converter(type(entity), _entity_class(api, newest, "request"))(entity)
+
+
+def decode_request_exactly(api: str, version: int, body: memoryview | bytes) -> Any:
+    """Parse into the class of just this version: for the few APIs whose versions differ in shape."""
+    return _parse(_entity_class(api, version, "request"), body)
+
+
+def encode_response(api: str, version: int, fields: Fields) -> bytes:
+    """The response's body (what follows its header) in the given version."""
+    cls = _entity_class(api, version, "response")
+    buffer = io.BytesIO()
+    _writer(cls)(buffer, _builder(cls)(fields))
+    return buffer.getvalue()
+
+
+def is_flexible(api: str, version: int) -> bool:
+    """Whether this version uses compact strings and tagged fields (and request header 2)."""
+    return bool(_entity_class(api, version, "request").__flexible__)
+
+
+def _parse(cls: type[Any], body: memoryview | bytes) -> Any:
+    from kio.serial.errors import SerialError
+
+    try:
+        entity, size = _reader(cls)(body, 0)
+    except (SerialError, ValueError, OverflowError, MemoryError) as error:
+        name = f"{cls.__name__} v{cls.__version__}"
+        raise ProtocolError(f"not a {name}: {error or type(error).__name__}") from error
+    if size != len(body):
+        extra = len(body) - size
+        raise ProtocolError(f"{extra} bytes follow the {cls.__name__} v{cls.__version__}")
+    return entity
+
+
+@cache
+def _entity_class(api: str, version: int, kind: str) -> type[Any]:
+    module = import_module(f"kio.schema.{api}.v{version}.{kind}")
+    name = "".join(part.capitalize() for part in api.split("_")) + kind.capitalize()
+    cls: type[Any] = getattr(module, name)
+    return cls
+
+
+@cache
+def _reader(cls: type[Any]) -> Callable[[Any, int], tuple[Any, int]]:
+    from kio.serial import entity_reader
+
+    return entity_reader(cls)
+
+
+@cache
+def _writer(cls: type[Any]) -> Callable[[io.BytesIO, Any], None]:
+    from kio.serial import entity_writer
+
+    return entity_writer(cls)
+
+
+@cache
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _nested(cls: type[Any], field: str) -> tuple[type[Any] | None, bool]:
+    """The entity class a field holds, if any, and whether the field is an array."""
+    hint = _hints(cls)[field]
+    options = get_args(hint) if type(None) in get_args(hint) else (hint,)
+    for option in options:
+        args = get_args(option)
+        is_array = bool(args) and args[-1] is Ellipsis
+        element = args[0] if is_array else option
+        if dataclasses.is_dataclass(element):
+            return element, is_array  # type: ignore[return-value]
+        if is_array:
+            return None, True
+    return None, False
+
+
+def _default(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    hint = _hints(cls)[field.name]
+    if type(None) in get_args(hint):
+        return None
+    _, is_array = _nested(cls, field.name)
+    if is_array:
+        return ()
+    match str(field.metadata.get("kafka_type", "")):
+        case "string":
+            return ""
+        case "bytes" | "records":
+            return b""
+        case "bool":
+            return False
+        case "uuid":
+            return _UUID_ZERO
+        case kind if kind.startswith("timedelta"):
+            return timedelta(0)
+        case "datetime_i64":
+            return _EPOCH
+        case "":
+            raise ProtocolError(f"{cls.__name__}.{field.name} was not given")
+        case _:
+            return 0
+
+
+@cache
+def _converter(source: type[Any], target: type[Any]) -> Callable[[Any], Any]:
+    """Copies an entity of one version into the class of another, field by field."""
+    known = {field.name for field in dataclasses.fields(source)}
+    copies: list[tuple[str, Callable[[Any], Any] | None, bool]] = []
+    defaults: dict[str, Any] = {}
+    for field in dataclasses.fields(target):
+        if field.name not in known:
+            defaults[field.name] = _default(target, field)
+            continue
+        target_nested, is_array = _nested(target, field.name)
+        source_nested, _ = _nested(source, field.name)
+        nested = None
+        if target_nested is not None and source_nested is not None:
+            nested = _converter(source_nested, target_nested)
+        copies.append((field.name, nested, is_array))
+
+    def convert(entity: Any) -> Any:
+        values = dict(defaults)
+        for name, nested, is_array in copies:
+            value = getattr(entity, name)
+            if nested is not None and value is not None:
+                value = tuple(map(nested, value)) if is_array else nested(value)
+            values[name] = value
+        return target(**values)
+
+    return convert
+
+
+@cache
+def _builder(cls: type[Any]) -> Callable[[Fields], Any]:
+    """Builds an entity of the class from plain fields, ignoring those it does not know."""
+    plan: list[tuple[str, Callable[[Any], Any] | None, dataclasses.Field[Any]]] = []
+    for field in dataclasses.fields(cls):
+        plan.append((field.name, _field_builder(cls, field), field))
+
+    def build(fields: Fields) -> Any:
+        values: dict[str, Any] = {}
+        for name, convert, field in plan:
+            if name not in fields:
+                values[name] = _default(cls, field)
+                continue
+            value = fields[name]
+            values[name] = value if convert is None or value is None else convert(value)
+        return cls(**values)
+
+    return build
+
+
+def _field_builder(cls: type[Any], field: dataclasses.Field[Any]) -> Callable[[Any], Any] | None:
+    nested, is_array = _nested(cls, field.name)
+    if nested is not None:
+        build = _builder(nested)
+        return (lambda items: tuple(map(build, items))) if is_array else build
+    if is_array:
+        return tuple
+    kind = str(field.metadata.get("kafka_type", ""))
+    if kind.startswith("timedelta"):
+        return lambda value: (
+            value if isinstance(value, timedelta) else timedelta(milliseconds=value)
+        )
+    if kind == "datetime_i64":
+        return lambda value: (
+            value if isinstance(value, datetime) else _EPOCH + timedelta(milliseconds=value)
+        )
+    return None

@@ -1,0 +1,1 @@
+"""The log on disk. It knows bytes and offsets; never messages, sockets or asyncio."""
