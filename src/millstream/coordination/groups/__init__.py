@@ -1,0 +1,1 @@
+"""Groups of consumers: offsets, classic groups, consumer groups (KIP-848); one shard per partition."""
