@@ -1,1 +1,1 @@
-"""Groups of consumers: offsets, classic groups, consumer groups (KIP-848); one shard per partition."""
+"""Groups of consumers: committed offsets, classic groups and consumer groups (KIP-848)."""
