@@ -1,0 +1,266 @@
+"""Records in plain Python: batches encoded and decoded record by record.
+
+For tools, coordinators and tests. The hot path never opens a batch, and what must be walked in bulk
+is walked in `_walk.pyx`; this module is the readable reference that those walks are tested against.
+
+A record, all numbers zig-zag varints but the attributes:
+
+    length            of what follows
+    attributes        1 byte, unused
+    timestamp_delta   added to the batch's base timestamp
+    offset_delta      added to the batch's base offset
+    key_length, key   length -1: null
+    value_length, value
+    header_count, then per header: key_length, key (UTF-8), value_length, value (-1: null)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from millstream.errors import CorruptBatch
+from millstream.records.batch import (
+    CONTROL_FLAG,
+    CRC_OFFSET,
+    HEADER_SIZE_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    LOG_APPEND_TIME_FLAG,
+    MAGIC_V2,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    Buffer,
+    compute_crc,
+    parse_header,
+    verify_crc,
+)
+from millstream.records.compression import DEFAULT_LIMIT_BYTES, Compression, compress, decompress
+
+Header = tuple[str, bytes | None]
+
+_CONTROL_KEY = struct.Struct(">hh")
+_END_TRANSACTION_VALUE = struct.Struct(">hi")
+_CRC = struct.Struct(">I")
+_VARINT_MAX_BYTES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+
+class ControlType(IntEnum):
+    """What a control record says; its key is (version, type), two int16."""
+
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+    UNKNOWN = -1
+
+    @classmethod
+    def from_key(cls, key: bytes | None) -> ControlType:
+        if key is None or len(key) < _CONTROL_KEY.size:
+            raise CorruptBatch("control record without a control key")
+        code = _CONTROL_KEY.unpack_from(key)[1]
+        return cls(code) if code in cls._value2member_map_ else cls.UNKNOWN
+
+
+def encode_batch(
+    records: Iterable[Record],
+    *,
+    compression: Compression = Compression.NONE,
+    base_offset: int | None = None,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+    is_control: bool = False,
+    is_log_append_time: bool = False,
+) -> bytes:
+    """One batch of `records`, whose offsets rise; the first's is the base offset by default."""
+    records = list(records)
+    if not records:
+        raise ValueError("a batch needs at least one record")
+    base_offset = records[0].offset if base_offset is None else base_offset
+    base_timestamp = records[0].timestamp
+    encoded = b"".join(_encode_record(record, base_offset, base_timestamp) for record in records)
+    attributes = (
+        compression
+        | (LOG_APPEND_TIME_FLAG if is_log_append_time else 0)
+        | (TRANSACTIONAL_FLAG if is_transactional else 0)
+        | (CONTROL_FLAG if is_control else 0)
+    )
+    header = BatchHeader(
+        base_offset=base_offset,
+        length=0,
+        leader_epoch=leader_epoch,
+        magic=MAGIC_V2,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=records[-1].offset - base_offset,
+        base_timestamp=base_timestamp,
+        max_timestamp=max(record.timestamp for record in records),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=len(records),
+    )
+    return assemble_batch(header, compress(encoded, compression))
+
+
+def assemble_batch(header: BatchHeader, records: Buffer) -> bytes:
+    """The whole batch: `header` with its length and CRC set, then the records as they stand."""
+    size = HEADER_SIZE_BYTES + len(records)
+    batch = bytearray(header._replace(length=size - LENGTH_OVERHEAD_BYTES, crc=0).encode())
+    batch += records
+    _CRC.pack_into(batch, CRC_OFFSET, compute_crc(batch, 0, size))
+    return bytes(batch)
+
+
+def encode_end_transaction(
+    control_type: ControlType,
+    *,
+    offset: int,
+    timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+) -> bytes:
+    """The marker that ends a transaction: a control batch with one record."""
+    marker = Record(
+        offset,
+        timestamp,
+        _CONTROL_KEY.pack(0, control_type),
+        _END_TRANSACTION_VALUE.pack(0, coordinator_epoch),
+    )
+    return encode_batch(
+        [marker],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=True,
+        is_control=True,
+    )
+
+
+def decode_batch(
+    buffer: Buffer, position: int = 0, *, limit_bytes: int = DEFAULT_LIMIT_BYTES
+) -> list[Record]:
+    """The records of the batch at `position`, whose CRC is verified first."""
+    header = parse_header(buffer, position)
+    verify_crc(buffer, position, header)
+    section = memoryview(buffer)[position + HEADER_SIZE_BYTES : position + header.size_bytes]
+    return decode_records(header, decompress(section, header.compression, limit_bytes))
+
+
+def decode_records(header: BatchHeader, section: Buffer) -> list[Record]:
+    """The records in a batch's decompressed section."""
+    data = bytes(section)
+    records = []
+    position = 0
+    for _ in range(header.record_count):
+        record, position = _decode_record(data, position, header)
+        records.append(record)
+    if position != len(data):
+        raise CorruptBatch(
+            f"{len(data) - position} bytes follow the {header.record_count} records of the batch"
+        )
+    return records
+
+
+def write_varint(value: int) -> bytes:
+    """A zig-zag varint, as in a record."""
+    encoded = bytearray()
+    value = (value << 1) ^ (value >> 63)
+    while value > 0x7F:
+        encoded.append((value & 0x7F) | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+    """The varint at `position` and the position after it."""
+    value = shift = 0
+    for index in range(position, min(end, position + _VARINT_MAX_BYTES)):
+        byte = data[index]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            value &= 0xFFFF_FFFF_FFFF_FFFF
+            return (value >> 1) ^ -(value & 1), index + 1
+        shift += 7
+    raise CorruptBatch(f"record ends, or runs on, inside a number at position {position}")
+
+
+def _encode_record(record: Record, base_offset: int, base_timestamp: int) -> bytes:
+    body = bytearray(b"\x00")
+    body += write_varint(record.timestamp - base_timestamp)
+    body += write_varint(record.offset - base_offset)
+    body += _encode_nullable(record.key)
+    body += _encode_nullable(record.value)
+    body += write_varint(len(record.headers))
+    for name, value in record.headers:
+        body += _encode_nullable(name.encode("utf-8", "surrogateescape"))
+        body += _encode_nullable(value)
+    return write_varint(len(body)) + body
+
+
+def _encode_nullable(value: bytes | None) -> bytes:
+    return write_varint(-1) if value is None else write_varint(len(value)) + value
+
+
+def _decode_record(data: bytes, position: int, header: BatchHeader) -> tuple[Record, int]:
+    length, position = read_varint(data, position, len(data))
+    end = position + length
+    if length < 1 or end > len(data):
+        raise CorruptBatch(
+            f"record claims {length} bytes, but {len(data) - position} are left in the batch"
+        )
+    timestamp_delta, position = read_varint(data, position + 1, end)
+    offset_delta, position = read_varint(data, position, end)
+    key, position = _decode_nullable(data, position, end)
+    value, position = _decode_nullable(data, position, end)
+    headers, position = _decode_headers(data, position, end)
+    if position != end:
+        raise CorruptBatch(f"record has {end - position} bytes too many")
+    timestamp = header.base_timestamp + timestamp_delta
+    if header.is_log_append_time:
+        timestamp = header.max_timestamp
+    return Record(header.base_offset + offset_delta, timestamp, key, value, headers), end
+
+
+def _decode_headers(data: bytes, position: int, end: int) -> tuple[tuple[Header, ...], int]:
+    count, position = read_varint(data, position, end)
+    if count < 0 or count > end - position:
+        raise CorruptBatch(f"record claims {count} headers in {end - position} bytes")
+    headers: list[Header] = []
+    for _ in range(count):
+        name, position = _decode_nullable(data, position, end)
+        if name is None:
+            raise CorruptBatch("record header without a name")
+        value, position = _decode_nullable(data, position, end)
+        headers.append((name.decode("utf-8", "surrogateescape"), value))
+    return tuple(headers), position
+
+
+def _decode_nullable(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    length, position = read_varint(data, position, end)
+    if length == -1:
+        return None, position
+    if length < 0 or length > end - position:
+        raise CorruptBatch(f"record field claims {length} bytes, but {end - position} are left")
+    return data[position : position + length], position + length
