@@ -22,14 +22,22 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import import_module
-from typing import Any, TypeAlias, get_args, get_type_hints
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast, get_args, get_type_hints
 
 from millstream.errors import ProtocolError
 
 Fields: TypeAlias = Mapping[str, Any]
 
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
 _UUID_ZERO = uuid.UUID(int=0)
 _EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+def _memoize(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """`functools.cache` that keeps the function's type: its own wants `Hashable` of classes too."""
+    return cast(Callable[_Parameters, _Result], cache(function))
 
 
 def milliseconds(duration: timedelta) -> int:
@@ -49,7 +57,7 @@ def decode_request(api: str, version: int, newest: int, body: memoryview | bytes
 
 
 def decode_request_exactly(api: str, version: int, body: memoryview | bytes) -> Any:
-    """Parse into the class of just this version: for the few APIs whose versions differ in shape."""
+    """Parse into this very version's class: for the few APIs whose versions differ in shape."""
     return _parse(_entity_class(api, version, "request"), body)
 
 
@@ -80,7 +88,7 @@ def _parse(cls: type[Any], body: memoryview | bytes) -> Any:
     return entity
 
 
-@cache
+@_memoize
 def _entity_class(api: str, version: int, kind: str) -> type[Any]:
     module = import_module(f"kio.schema.{api}.v{version}.{kind}")
     name = "".join(part.capitalize() for part in api.split("_")) + kind.capitalize()
@@ -88,21 +96,21 @@ def _entity_class(api: str, version: int, kind: str) -> type[Any]:
     return cls
 
 
-@cache
+@_memoize
 def _reader(cls: type[Any]) -> Callable[[Any, int], tuple[Any, int]]:
     from kio.serial import entity_reader
 
     return entity_reader(cls)
 
 
-@cache
+@_memoize
 def _writer(cls: type[Any]) -> Callable[[io.BytesIO, Any], None]:
     from kio.serial import entity_writer
 
     return entity_writer(cls)
 
 
-@cache
+@_memoize
 def _hints(cls: type[Any]) -> dict[str, Any]:
     return get_type_hints(cls)
 
@@ -150,7 +158,7 @@ def _default(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
             return 0
 
 
-@cache
+@_memoize
 def _converter(source: type[Any], target: type[Any]) -> Callable[[Any], Any]:
     """Copies an entity of one version into the class of another, field by field."""
     known = {field.name for field in dataclasses.fields(source)}
@@ -179,12 +187,10 @@ def _converter(source: type[Any], target: type[Any]) -> Callable[[Any], Any]:
     return convert
 
 
-@cache
+@_memoize
 def _builder(cls: type[Any]) -> Callable[[Fields], Any]:
     """Builds an entity of the class from plain fields, ignoring those it does not know."""
-    plan: list[tuple[str, Callable[[Any], Any] | None, dataclasses.Field[Any]]] = []
-    for field in dataclasses.fields(cls):
-        plan.append((field.name, _field_builder(cls, field), field))
+    plan = [(field.name, _field_builder(cls, field), field) for field in dataclasses.fields(cls)]
 
     def build(fields: Fields) -> Any:
         values: dict[str, Any] = {}

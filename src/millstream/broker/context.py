@@ -1,0 +1,68 @@
+"""What a handler is given, and how one answers later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from millstream.broker.server import BrokerServer
+
+Buffers: TypeAlias = bytes | Sequence[bytes | memoryview]
+"""An encoded response body: whole, or in pieces that are written one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """Who asks, in which version, and the broker that answers.
+
+    One object serves all requests that agree in these (a connection keeps them), so it holds
+    nothing that belongs to a single request.
+    """
+
+    broker: BrokerServer
+    api_version: int
+    client_id: str | None
+    client_host: str
+    listener: str  # the name of the listener the client came through
+
+
+class Deferred:
+    """A response body that a raw handler returns before it has it: no Task, no Future.
+
+    `exclusive` holds back the connection's later requests until this one is answered. That is how
+    Kafka treats every request; here only those whose answers may be large need it.
+    """
+
+    __slots__ = ("_body", "_is_complete", "_on_complete", "exclusive", "on_cancel")
+
+    def __init__(self, *, exclusive: bool = False) -> None:
+        self.exclusive = exclusive
+        self.on_cancel: Callable[[], None] | None = None  # called when nobody wants it any more
+        self._body: Buffers | None = None
+        self._is_complete = False
+        self._on_complete: Callable[[Buffers | None], None] | None = None
+
+    def complete(self, body: Buffers | None) -> None:
+        """Answer; None closes the connection instead. Only the first call counts."""
+        if self._is_complete:
+            return
+        self._is_complete = True
+        self._body = body
+        if self._on_complete is not None:
+            self._on_complete(body)
+
+    def cancel(self) -> None:
+        """The client is gone: stop working on the answer."""
+        if not self._is_complete:
+            self._is_complete = True
+            if self.on_cancel is not None:
+                self.on_cancel()
+
+    def when_complete(self, callback: Callable[[Buffers | None], None]) -> None:
+        """Call back with the body, at once if it is there already."""
+        if self._is_complete:
+            callback(self._body)
+        else:
+            self._on_complete = callback

@@ -1,0 +1,155 @@
+"""Primitive types of the wire, for the codecs that are written by hand.
+
+Readers take a buffer and a position and return the value and the next position; they raise
+`ProtocolError` (or `struct.error`, which the codecs' entry points turn into one) when the bytes do
+not hold what they claim. Writers return bytes. "Compact" types are those of flexible versions: a
+length is an unsigned varint, one more than it says, 0 for null.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TypeAlias
+
+from millstream.errors import ProtocolError
+
+Buffer: TypeAlias = bytes | memoryview
+
+INT8 = Struct(">b")
+INT16 = Struct(">h")
+INT32 = Struct(">i")
+INT64 = Struct(">q")
+
+NO_TAGS = b"\x00"
+
+_VARINT_BYTES_MAX = 5
+_SHORT_VARINTS = tuple(bytes((value,)) for value in range(128))
+
+
+def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    byte = buffer[position]
+    if byte < 0x80:
+        return byte, position + 1
+    value = byte & 0x7F
+    for index in range(1, _VARINT_BYTES_MAX):
+        byte = buffer[position + index]
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value, position + index + 1
+    raise ProtocolError("a varint of more than five bytes")
+
+
+def write_unsigned_varint(value: int) -> bytes:
+    if value < 0x80:
+        return _SHORT_VARINTS[value]
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def read_nullable_bytes(
+    buffer: Buffer, position: int, *, compact: bool, wide: bool = False
+) -> tuple[Buffer | None, int]:
+    """A length and that many bytes, as a slice of the buffer. `wide`: a plain int32 length."""
+    if compact:
+        length, position = read_unsigned_varint(buffer, position)
+        length -= 1
+    elif wide:
+        (length,) = INT32.unpack_from(buffer, position)
+        position += 4
+    else:
+        (length,) = INT16.unpack_from(buffer, position)
+        position += 2
+    if length < 0:
+        return None, position
+    end = position + length
+    if end > len(buffer):
+        raise ProtocolError(f"{length} bytes are announced, {len(buffer) - position} are there")
+    return buffer[position:end], end
+
+
+def read_nullable_string(buffer: Buffer, position: int, *, compact: bool) -> tuple[str | None, int]:
+    raw, position = read_nullable_bytes(buffer, position, compact=compact)
+    if raw is None:
+        return None, position
+    try:
+        return str(raw, "utf-8"), position
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"a string that is not UTF-8: {error}") from error
+
+
+def read_string(buffer: Buffer, position: int, *, compact: bool) -> tuple[str, int]:
+    text, position = read_nullable_string(buffer, position, compact=compact)
+    if text is None:
+        raise ProtocolError("null where a string must be")
+    return text, position
+
+
+def read_array_length(
+    buffer: Buffer, position: int, *, compact: bool, element_bytes_min: int = 1
+) -> tuple[int, int]:
+    """How many elements follow; -1 for null. More than the bytes left could hold is refused."""
+    if compact:
+        length, position = read_unsigned_varint(buffer, position)
+        length -= 1
+    else:
+        (length,) = INT32.unpack_from(buffer, position)
+        position += 4
+    if length * element_bytes_min > len(buffer) - position:
+        raise ProtocolError(f"an array of {length} in {len(buffer) - position} bytes")
+    return max(length, -1), position
+
+
+def skip_tags(buffer: Buffer, position: int) -> int:
+    """The position after a tagged-field section whose fields are of no interest."""
+    count = buffer[position]
+    if count == 0:
+        return position + 1
+    count, position = read_unsigned_varint(buffer, position)
+    for _ in range(count):
+        _, position = read_unsigned_varint(buffer, position)
+        size, position = read_unsigned_varint(buffer, position)
+        position += size
+        if position > len(buffer):
+            raise ProtocolError("a tagged field runs past the end of its message")
+    return position
+
+
+def read_tags(buffer: Buffer, position: int) -> tuple[dict[int, Buffer], int]:
+    """A tagged-field section: the raw bytes by tag."""
+    count, position = read_unsigned_varint(buffer, position)
+    tags: dict[int, Buffer] = {}
+    for _ in range(count):
+        tag, position = read_unsigned_varint(buffer, position)
+        size, position = read_unsigned_varint(buffer, position)
+        if position + size > len(buffer):
+            raise ProtocolError("a tagged field runs past the end of its message")
+        tags[tag] = buffer[position : position + size]
+        position += size
+    return tags, position
+
+
+def write_tags(tags: dict[int, bytes]) -> bytes:
+    """A tagged-field section; tags in ascending order, as the protocol demands."""
+    if not tags:
+        return NO_TAGS
+    parts = [write_unsigned_varint(len(tags))]
+    for tag in sorted(tags):
+        parts += (write_unsigned_varint(tag), write_unsigned_varint(len(tags[tag])), tags[tag])
+    return b"".join(parts)
+
+
+def write_nullable_string(text: str | None, *, compact: bool) -> bytes:
+    if text is None:
+        return b"\x00" if compact else b"\xff\xff"
+    raw = text.encode()
+    if compact:
+        return write_unsigned_varint(len(raw) + 1) + raw
+    return INT16.pack(len(raw)) + raw
+
+
+def write_array_length(length: int, *, compact: bool) -> bytes:
+    return write_unsigned_varint(length + 1) if compact else INT32.pack(length)
