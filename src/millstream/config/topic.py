@@ -2,46 +2,249 @@
 
 Field names are Kafka's setting names with underscores (`segment.bytes` -> `segment_bytes`), so the
 mapping is mechanical. Times are milliseconds, sizes bytes; -1 means "no limit" where Kafka says so.
+What a topic does not set comes from the broker's settings that its `synonyms` name, in that order.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-LONG_MAX = 2**63 - 1
+from millstream.config.setting import (
+    LONG_MAX,
+    boolean,
+    double,
+    integer,
+    long,
+    string,
+    strings,
+)
+
+COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+CLEANUP_POLICIES = ("compact", "delete")
+
+MINUTE_MS = 60_000
+HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    cleanup_policy: frozenset[str] = frozenset({"delete"})
-    compression_type: str = "producer"
-    compression_gzip_level: int = -1
-    compression_lz4_level: int = 9
-    compression_zstd_level: int = 3
-    delete_retention_ms: int = 86_400_000
-    file_delete_delay_ms: int = 60_000
-    flush_messages: int = LONG_MAX
-    flush_ms: int = LONG_MAX
-    index_interval_bytes: int = 4096
-    max_compaction_lag_ms: int = LONG_MAX
-    max_message_bytes: int = 1_048_588
-    message_timestamp_after_max_ms: int = 3_600_000
-    message_timestamp_before_max_ms: int = LONG_MAX
-    message_timestamp_type: str = "CreateTime"
-    min_cleanable_dirty_ratio: float = 0.5
-    min_compaction_lag_ms: int = 0
-    min_insync_replicas: int = 1
-    preallocate: bool = False
-    retention_bytes: int = -1
-    retention_ms: int = 604_800_000
-    segment_bytes: int = 1_073_741_824
-    segment_index_bytes: int = 10_485_760
-    segment_jitter_ms: int = 0
-    segment_ms: int = 604_800_000
-    unclean_leader_election_enable: bool = False
+    cleanup_policy: frozenset[str] = strings(
+        frozenset({"delete"}),
+        options=CLEANUP_POLICIES,
+        synonyms=("log.cleanup.policy",),
+        doc="What becomes of old segments: delete them (retention), compact them (keep the last "
+        "record of each key), both, or nothing at all.",
+    )
+    compression_type: str = string(
+        "producer",
+        options=COMPRESSION_TYPES,
+        synonyms=("compression.type",),
+        doc="How batches are stored: as the producer compressed them, or recompressed.",
+    )
+    compression_gzip_level: int = integer(
+        -1,
+        low=1,
+        high=9,
+        also=(-1,),
+        synonyms=("compression.gzip.level",),
+        doc="The gzip level when compression.type is gzip; -1 is gzip's own default.",
+    )
+    compression_lz4_level: int = integer(
+        9,
+        low=1,
+        high=17,
+        synonyms=("compression.lz4.level",),
+        doc="The lz4 level when compression.type is lz4.",
+    )
+    compression_zstd_level: int = integer(
+        3,
+        low=-131072,
+        high=22,
+        synonyms=("compression.zstd.level",),
+        doc="The zstd level when compression.type is zstd.",
+    )
+    delete_retention_ms: int = long(
+        86_400_000,
+        low=0,
+        synonyms=("log.cleaner.delete.retention.ms",),
+        doc="How long a tombstone outlives its compaction, so that readers see the deletion.",
+    )
+    file_delete_delay_ms: int = long(
+        60_000,
+        low=0,
+        synonyms=("log.segment.delete.delay.ms",),
+        doc="How long a removed segment's file stays before it is deleted.",
+    )
+    flush_messages: int = long(
+        LONG_MAX,
+        low=1,
+        synonyms=("log.flush.interval.messages",),
+        doc="Flush after this many records at the latest, whatever acks say.",
+    )
+    flush_ms: int = long(
+        LONG_MAX,
+        low=0,
+        synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+        doc="Flush after this time at the latest, whatever acks say.",
+    )
+    follower_replication_throttled_replicas: tuple[str, ...] = strings(
+        (),
+        doc="Replicas whose following is throttled (partition:broker, or *); kept, without effect "
+        "on a single broker.",
+    )
+    index_interval_bytes: int = integer(
+        4096,
+        low=0,
+        synonyms=("log.index.interval.bytes",),
+        doc="Bytes of log between two entries of the offset index.",
+    )
+    internal_segment_bytes: int | None = integer(
+        None,
+        low=1,
+        internal=True,
+        doc="A segment size below segment.bytes' minimum, for tests.",
+    )
+    leader_replication_throttled_replicas: tuple[str, ...] = strings(
+        (),
+        doc="Replicas whose leading is throttled (partition:broker, or *); kept, without effect on "
+        "a single broker.",
+    )
+    local_retention_bytes: int = long(
+        -2,
+        low=-2,
+        synonyms=("log.local.retention.bytes",),
+        doc="Bytes kept locally under tiered storage, which Millstream does not have; -2 means "
+        "retention.bytes.",
+    )
+    local_retention_ms: int = long(
+        -2,
+        low=-2,
+        synonyms=("log.local.retention.ms",),
+        doc="Time kept locally under tiered storage, which Millstream does not have; -2 means "
+        "retention.ms.",
+    )
+    max_compaction_lag_ms: int = long(
+        LONG_MAX,
+        low=1,
+        synonyms=("log.cleaner.max.compaction.lag.ms",),
+        doc="A record is eligible for compaction after this time at the latest.",
+    )
+    max_message_bytes: int = integer(
+        1_048_588,
+        low=0,
+        synonyms=("message.max.bytes",),
+        doc="The largest record batch accepted, after compression.",
+    )
+    message_timestamp_after_max_ms: int = long(
+        3_600_000,
+        low=0,
+        synonyms=("log.message.timestamp.after.max.ms",),
+        doc="How far ahead of the broker's clock a record's timestamp may be.",
+    )
+    message_timestamp_before_max_ms: int = long(
+        LONG_MAX,
+        low=0,
+        synonyms=("log.message.timestamp.before.max.ms",),
+        doc="How far behind the broker's clock a record's timestamp may be.",
+    )
+    message_timestamp_type: str = string(
+        "CreateTime",
+        options=TIMESTAMP_TYPES,
+        synonyms=("log.message.timestamp.type",),
+        doc="Whether a record keeps its producer's timestamp or takes the time of its append.",
+    )
+    min_cleanable_dirty_ratio: float = double(
+        0.5,
+        low=0,
+        high=1,
+        synonyms=("log.cleaner.min.cleanable.ratio",),
+        doc="The share of a log that must be uncompacted before the cleaner takes it up.",
+    )
+    min_compaction_lag_ms: int = long(
+        0,
+        low=0,
+        synonyms=("log.cleaner.min.compaction.lag.ms",),
+        doc="A record stays uncompacted at least this long.",
+    )
+    min_insync_replicas: int = integer(
+        1,
+        low=1,
+        synonyms=("min.insync.replicas",),
+        doc="acks=all is refused while fewer replicas than this are in sync.",
+    )
+    preallocate: bool = boolean(
+        False,
+        synonyms=("log.preallocate",),
+        doc="Allocate a segment's file in full when it is created.",
+    )
+    remote_log_copy_disable: bool = boolean(
+        False, doc="Stop copying to tiered storage, which Millstream does not have."
+    )
+    remote_log_delete_on_disable: bool = boolean(
+        False, doc="Delete from tiered storage when it is disabled; Millstream has none."
+    )
+    remote_storage_enable: bool = boolean(
+        False, doc="Tiered storage; Millstream has none, so true is refused."
+    )
+    retention_bytes: int = long(
+        -1,
+        synonyms=("log.retention.bytes",),
+        doc="Delete the oldest segments of a partition beyond this size; -1 is without limit.",
+    )
+    retention_ms: int = long(
+        604_800_000,
+        low=-1,
+        synonyms=(
+            "log.retention.ms",
+            ("log.retention.minutes", MINUTE_MS),
+            ("log.retention.hours", HOUR_MS),
+        ),
+        doc="Delete segments whose newest record is older than this; -1 keeps them for ever.",
+    )
+    segment_bytes: int = integer(
+        1_073_741_824,
+        low=1_048_576,
+        synonyms=("log.segment.bytes",),
+        doc="Start a new segment at this size.",
+    )
+    segment_index_bytes: int = integer(
+        10_485_760,
+        low=4,
+        synonyms=("log.index.size.max.bytes",),
+        doc="The largest size of a segment's offset index.",
+    )
+    segment_jitter_ms: int = long(
+        0,
+        low=0,
+        synonyms=("log.roll.jitter.ms", ("log.roll.jitter.hours", HOUR_MS)),
+        doc="At most this much is taken off segment.ms at random, so that partitions do not all "
+        "roll at once.",
+    )
+    segment_ms: int = long(
+        604_800_000,
+        low=1,
+        synonyms=("log.roll.ms", ("log.roll.hours", HOUR_MS)),
+        doc="Start a new segment after this time even if the old one is not full.",
+    )
+    unclean_leader_election_enable: bool = boolean(
+        False,
+        synonyms=("unclean.leader.election.enable",),
+        doc="Whether a replica that is not in sync may become leader, losing records.",
+    )
     # Ours, beyond Kafka's:
-    millstream_acks_all_flush: bool = True
-    millstream_verify_compressed: bool = False
+    millstream_acks_all_flush: bool = boolean(
+        True,
+        ours=True,
+        synonyms=("millstream.acks.all.flush",),
+        doc="acks=all is answered only after the records are flushed to the disk.",
+    )
+    millstream_verify_compressed: bool = boolean(
+        False,
+        ours=True,
+        synonyms=("millstream.verify.compressed",),
+        doc="Decompress every compressed batch on arrival and check its records.",
+    )
 
     @property
     def compact(self) -> bool:

@@ -1,0 +1,300 @@
+"""The broker's settings: an immutable, typed snapshot of everything in force.
+
+A value comes from the first of these that has one, and the snapshot remembers which:
+
+    1. dynamic, for this broker    IncrementalAlterConfigs on BROKER <id>, kept in the metadata log
+    2. dynamic, for all brokers    the same on BROKER "" (the cluster's default)
+    3. static                      file, environment, command line (config/sources.py)
+    4. default                     Kafka's, except where the reference says why not
+
+A change at run time makes a new snapshot (`with_dynamic`); who needs to know is told by the broker.
+Topics and groups derive their own settings from it (`topic_config`, `group_config`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+from millstream.config.foreign import check_foreign
+from millstream.config.groups import GroupConfig, GroupSettings, ShareGroupSettings
+from millstream.config.log import LogSettings
+from millstream.config.network import NetworkSettings
+from millstream.config.setting import (
+    Mode,
+    Setting,
+    field_name,
+    nearest,
+    settings_of,
+    text_of,
+)
+from millstream.config.topic import TopicConfig
+from millstream.config.transactions import TransactionSettings
+from millstream.errors import ConfigError
+
+Derived = TypeVar("Derived", TopicConfig, GroupConfig)
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class Source(IntEnum):
+    """Where a value comes from, with the numbers that DescribeConfigs gives them."""
+
+    DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    DYNAMIC_GROUP = 8
+
+
+class SourcedValue(NamedTuple):
+    """A value as text, under the name and at the place where it was found."""
+
+    name: str
+    value: str | None
+    source: Source
+
+
+class Endpoint(NamedTuple):
+    listener: str
+    host: str  # empty for every interface
+    port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerConfig(
+    NetworkSettings, LogSettings, GroupSettings, ShareGroupSettings, TransactionSettings
+):
+    """All settings as attributes named as in Kafka, with underscores: `config.num_partitions`."""
+
+    static: Mapping[str, str] = field(default_factory=dict, repr=False)
+    dynamic_default: Mapping[str, str] = field(default_factory=dict, repr=False)
+    dynamic_broker: Mapping[str, str] = field(default_factory=dict, repr=False)
+    warnings: tuple[str, ...] = field(default=(), repr=False)  # for the log, once, at start
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, object] = _NOTHING) -> BrokerConfig:
+        """Static settings by Kafka's names; Python values are fine. Raises `ConfigError`."""
+        static: dict[str, str] = {}
+        warnings: list[str] = []
+        for name, value in values.items():
+            text = text_of(value)
+            if name in BROKER_SETTINGS:
+                static[name] = text
+                continue
+            warning = check_foreign(name, text)
+            if warning is None:
+                suggestion = nearest(name, BROKER_SETTINGS)
+                raise ConfigError(f"Unknown setting {name!r}.{suggestion}")
+            warnings.append(warning)
+        return _snapshot(static, {}, {}, tuple(warnings))
+
+    def with_dynamic(
+        self, cluster_default: Mapping[str, str], broker: Mapping[str, str]
+    ) -> BrokerConfig:
+        """The snapshot with these dynamic settings in force. Raises `ConfigError`."""
+        if cluster_default == self.dynamic_default and broker == self.dynamic_broker:
+            return self
+        return _snapshot(self.static, cluster_default, broker, self.warnings)
+
+    # What settings mean together
+
+    @property
+    def id(self) -> int:
+        """This broker's number: node.id, or broker.id where only that is given."""
+        return (
+            self.broker_id if "node.id" not in self.static and self.broker_id >= 0 else self.node_id
+        )
+
+    @property
+    def log_directories(self) -> tuple[Path, ...]:
+        return tuple(Path(path) for path in self.log_dirs or self.log_dir)
+
+    @property
+    def metadata_directory(self) -> Path:
+        return Path(self.metadata_log_dir) if self.metadata_log_dir else self.log_directories[0]
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Where to listen, without the controllers' listeners."""
+        every = _parse_endpoints("listeners", self.listeners)
+        return tuple(it for it in every if it.listener not in self.controller_listener_names)
+
+    @property
+    def advertised_endpoints(self) -> Mapping[str, Endpoint]:
+        """By listener, what clients are told; a listener that is not advertised shows itself."""
+        told = {endpoint.listener: endpoint for endpoint in self.endpoints}
+        for endpoint in _parse_endpoints("advertised.listeners", self.advertised_listeners or ()):
+            if endpoint.listener in told:
+                told[endpoint.listener] = endpoint
+        return told
+
+    # What topics and groups make of it
+
+    def topic_config(self, overrides: Mapping[str, str] = _NOTHING) -> TopicConfig:
+        """A topic's settings, its own over the broker's. Raises `ConfigError`."""
+        config = self._derive(TopicConfig, TOPIC_SETTINGS, overrides)
+        if config.internal_segment_bytes is not None:
+            config = dataclasses.replace(config, segment_bytes=config.internal_segment_bytes)
+        return config
+
+    def group_config(self, overrides: Mapping[str, str] = _NOTHING) -> GroupConfig:
+        """A group's settings, its own over the broker's. Raises `ConfigError`."""
+        return self._derive(GroupConfig, GROUP_SETTINGS, overrides)
+
+    def _derive(
+        self, family: type[Derived], settings: Mapping[str, Setting], overrides: Mapping[str, str]
+    ) -> Derived:
+        values: dict[str, Any] = {}
+        for name, setting in settings.items():
+            if setting.synonyms:
+                values[field_name(name)] = self._inherited(setting)
+        for name, text in overrides.items():
+            values[field_name(name)] = find(settings, name).parse(text)
+        return family(**values)
+
+    def _inherited(self, setting: Setting) -> Any:
+        for synonym in setting.synonyms:
+            value = getattr(self, field_name(synonym.name))
+            if value is not None:
+                return value * synonym.scale if synonym.scale != 1 else value
+        return setting.default
+
+    # Where values come from
+
+    def sources(self, name: str) -> Iterator[SourcedValue]:
+        """Every value the broker's setting has, the one in force first."""
+        if name in self.dynamic_broker:
+            yield SourcedValue(name, self.dynamic_broker[name], Source.DYNAMIC_BROKER)
+        if name in self.dynamic_default:
+            yield SourcedValue(name, self.dynamic_default[name], Source.DYNAMIC_DEFAULT_BROKER)
+        if name in self.static:
+            yield SourcedValue(name, self.static[name], Source.STATIC_BROKER)
+        default = BROKER_SETTINGS[name].default_text
+        if default is not None:
+            yield SourcedValue(name, default, Source.DEFAULT)
+
+
+BROKER_SETTINGS: Mapping[str, Setting] = settings_of(BrokerConfig)
+TOPIC_SETTINGS: Mapping[str, Setting] = settings_of(TopicConfig)
+GROUP_SETTINGS: Mapping[str, Setting] = settings_of(GroupConfig)
+
+
+def find(settings: Mapping[str, Setting], name: str) -> Setting:
+    """The topic's or group's setting of that name. Raises `ConfigError` that suggests another."""
+    setting = settings.get(name)
+    if setting is None:
+        kind = "topic" if settings is TOPIC_SETTINGS else "group"
+        raise ConfigError(f"Unknown {kind} config name: {name}.{nearest(name, settings)}")
+    return setting
+
+
+def check_dynamic(names: Iterable[str], *, per_broker: bool) -> None:
+    """Raise `ConfigError` for names that cannot be changed at run time in this way."""
+    fixed: list[str] = []
+    for name in names:
+        if name not in BROKER_SETTINGS:
+            suggestion = nearest(name, BROKER_SETTINGS)
+            raise ConfigError(f"Unknown broker config name: {name}.{suggestion}")
+        if not _is_dynamic(name, per_broker):
+            fixed.append(name)
+    if fixed:
+        raise ConfigError(f"Cannot update these configs dynamically: {', '.join(sorted(fixed))}")
+
+
+def _is_dynamic(name: str, per_broker: bool) -> bool:
+    mode = BROKER_SETTINGS[name].mode
+    return mode is Mode.CLUSTER_WIDE or (per_broker and mode is Mode.PER_BROKER)
+
+
+def _snapshot(
+    static: Mapping[str, str],
+    cluster_default: Mapping[str, str],
+    broker: Mapping[str, str],
+    warnings: tuple[str, ...],
+) -> BrokerConfig:
+    values: dict[str, Any] = {}
+    for name, text in {**static, **cluster_default, **broker}.items():
+        values[field_name(name)] = BROKER_SETTINGS[name].parse(text)
+    config = BrokerConfig(
+        **values,
+        static=MappingProxyType(dict(static)),
+        dynamic_default=MappingProxyType(dict(cluster_default)),
+        dynamic_broker=MappingProxyType(dict(broker)),
+        warnings=warnings,
+    )
+    _check_together(config)
+    return config
+
+
+def _check_together(config: BrokerConfig) -> None:
+    """Refuse what is wrong only in combination."""
+    if "node.id" in config.static and config.broker_id >= 0 and config.broker_id != config.node_id:
+        raise ConfigError(
+            f"broker.id ({config.broker_id}) and node.id ({config.node_id}) differ; remove one"
+        )
+    if not config.endpoints:
+        raise ConfigError(
+            "listeners names no listener for clients: give one, as PLAINTEXT://host:port"
+        )
+    names = [endpoint.listener for endpoint in config.endpoints]
+    if len(set(names)) != len(names):
+        raise ConfigError("Each listener must have a different name, listeners: " + ",".join(names))
+    _ = config.advertised_endpoints
+    _check_protocols(config, names)
+    for low, high in _ORDERED:
+        if getattr(config, field_name(low)) > getattr(config, field_name(high)):
+            raise ConfigError(f"{low} must not be greater than {high}")
+    if not any(str(path).strip() for path in config.log_dirs or config.log_dir):
+        raise ConfigError("log.dirs is empty: name at least one directory")
+
+
+_ORDERED = (
+    ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
+    ("group.consumer.min.session.timeout.ms", "group.consumer.session.timeout.ms"),
+    ("group.consumer.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
+    ("group.consumer.min.heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
+    ("group.consumer.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
+    ("group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"),
+)
+
+
+def _check_protocols(config: BrokerConfig, listeners: list[str]) -> None:
+    """Only PLAINTEXT is served: a listener meant to be secure must not open without security."""
+    protocols = dict(
+        entry.strip().partition(":")[::2]
+        for entry in config.listener_security_protocol_map.split(",")
+        if entry.strip()
+    )
+    for name in listeners:
+        protocol = protocols.get(name)
+        if protocol is None:
+            raise ConfigError(
+                f"listener {name} is not in listener.security.protocol.map: add {name}:PLAINTEXT"
+            )
+        if protocol != "PLAINTEXT":
+            raise ConfigError(
+                f"listener {name} asks for {protocol}, which is not supported yet: it would be "
+                "open to everyone. Use PLAINTEXT on a private address"
+            )
+
+
+def _parse_endpoints(setting: str, texts: tuple[str, ...]) -> tuple[Endpoint, ...]:
+    return tuple(_parse_endpoint(setting, text) for text in texts)
+
+
+def _parse_endpoint(setting: str, text: str) -> Endpoint:
+    listener, separator, address = text.strip().partition("://")
+    host, colon, port = address.rpartition(":")
+    if not (listener and separator and colon and port.isdigit() and int(port) <= 65535):
+        raise ConfigError(
+            f"Invalid value {text} for configuration {setting}: Expected NAME://host:port, "
+            "for example PLAINTEXT://127.0.0.1:9092"
+        )
+    return Endpoint(listener.upper(), host.strip("[]"), int(port))

@@ -1,0 +1,123 @@
+"""Settings of Apache Kafka that Millstream knows by name but does not have.
+
+Someone who brings a `server.properties` along should neither be stopped by what does not matter nor
+be misled about what does: harmless settings are accepted with one warning each, and those whose
+absence would be dangerous, because they restrict who may do what, are refused.
+"""
+
+from __future__ import annotations
+
+from millstream.errors import ConfigError
+
+_NO_SECURITY = "security is not supported yet, and ignoring it would leave the broker open"
+_NO_POLICIES = "policies are Java classes; ignoring one would let through what it forbids"
+
+# Refused: prefix or name -> why.
+_DANGEROUS = {
+    "ssl.": _NO_SECURITY,
+    "sasl.": _NO_SECURITY,
+    "listener.name.": _NO_SECURITY,
+    "security.inter.broker.protocol": _NO_SECURITY,
+    "security.providers": _NO_SECURITY,
+    "authorizer.class.name": _NO_SECURITY,
+    "allow.everyone.if.no.acl.found": _NO_SECURITY,
+    "super.users": _NO_SECURITY,
+    "principal.builder.class": _NO_SECURITY,
+    "delegation.token.": _NO_SECURITY,
+    "connections.max.reauth.ms": _NO_SECURITY,
+    "create.topic.policy.class.name": _NO_POLICIES,
+    "alter.config.policy.class.name": _NO_POLICIES,
+    "client.quota.callback.class": _NO_POLICIES,
+}
+
+# Values of the above that ask for nothing.
+_HARMLESS_VALUES = {
+    "security.inter.broker.protocol": "PLAINTEXT",
+    "authorizer.class.name": "",
+    "ssl.client.auth": "none",
+}
+
+_THREADS = "one event loop serves all connections"
+_QUORUM = "a single broker keeps its metadata in a log of its own"
+_REPLICATION = "a single broker replicates nothing"
+_PURGATORY = "waiting requests are woken, not purged"
+_TIERED = "there is no tiered storage"
+_METRICS = "metrics reporters are Java classes"
+_STREAMS = "the streams group protocol is not served"
+_COORDINATOR = "coordinators run on the event loop and write at once"
+_QUOTAS = "quotas are not supported yet"
+
+# Accepted without effect: prefix or name -> why.
+_WITHOUT_EFFECT = {
+    "zookeeper.": "Kafka 4 has no ZooKeeper either",
+    "process.roles": _QUORUM,
+    "controller.": _QUORUM,
+    "controlled.shutdown.": _REPLICATION,
+    "metadata.": _QUORUM,
+    "internal.metadata.": _QUORUM,
+    "initial.broker.registration.timeout.ms": _QUORUM,
+    "broker.heartbeat.interval.ms": _QUORUM,
+    "broker.session.timeout.ms": _QUORUM,
+    "broker.id.generation.enable": _QUORUM,
+    "reserved.broker.max.id": _QUORUM,
+    "early.start.listeners": _QUORUM,
+    "inter.broker.protocol.version": "versions are negotiated",
+    "log.message.format.version": "there is one record format, version 2",
+    "num.network.threads": _THREADS,
+    "num.io.threads": _THREADS,
+    "background.threads": _THREADS,
+    "num.replica.": _REPLICATION,
+    "replica.": _REPLICATION,
+    "replication.quota.": _REPLICATION,
+    "leader.imbalance.": _REPLICATION,
+    "leader.replication.": _REPLICATION,
+    "follower.": _REPLICATION,
+    "auto.leader.rebalance.enable": _REPLICATION,
+    "alter.log.dirs.": _REPLICATION,
+    "cordoned.log.dirs": _REPLICATION,
+    "unclean.leader.election.interval.ms": _REPLICATION,
+    "fetch.purgatory.": _PURGATORY,
+    "producer.purgatory.": _PURGATORY,
+    "delete.records.purgatory.": _PURGATORY,
+    "share.fetch.purgatory.": _PURGATORY,
+    "remote.": _TIERED,
+    "metric.": _METRICS,
+    "metrics.": _METRICS,
+    "kafka.metrics.": _METRICS,
+    "auto.include.jmx.reporter": _METRICS,
+    "telemetry.": "client telemetry is not collected",
+    "group.streams.": _STREAMS,
+    "group.coordinator.": _COORDINATOR,
+    "group.share.": _COORDINATOR,
+    "share.coordinator.": _COORDINATOR,
+    "add.partitions.to.txn.": _COORDINATOR,
+    "quota.": _QUOTAS,
+    "connection.failed.authentication.delay.ms": "nobody authenticates yet",
+    "config.providers": "values are taken as they stand",
+    "log.initial.task.delay.ms": "background work starts when there is some",
+    "server.max.startup.time.ms": "the broker starts at once",
+    "socket.connection.setup.timeout.": _REPLICATION,
+    "unstable.": "only stable versions are served",
+}
+
+
+def check_foreign(name: str, value: str) -> str | None:
+    """A warning for a setting of Kafka's that has no effect here, None for one nobody knows.
+
+    Raises `ConfigError` for one that must not be ignored.
+    """
+    danger = _reason(_DANGEROUS, name)
+    if danger is not None:
+        if _HARMLESS_VALUES.get(name) == value.strip():
+            return f"{name}={value} has no effect here: it is what Millstream does"
+        raise ConfigError(f"{name} is refused: {danger}. Remove it to run without.")
+    reason = _reason(_WITHOUT_EFFECT, name)
+    return None if reason is None else f"{name} has no effect here: {reason}"
+
+
+def _reason(table: dict[str, str], name: str) -> str | None:
+    if name in table:
+        return table[name]
+    return next(
+        (why for key, why in table.items() if key[-1] == "." and name.startswith(key)), None
+    )

@@ -1,0 +1,295 @@
+"""Groups: what the coordinator allows, and what each group may set for itself (`GroupConfig`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millstream.config.setting import (
+    INT_MAX,
+    Mode,
+    boolean,
+    double,
+    integer,
+    long,
+    short,
+    string,
+    strings,
+)
+
+_MIGRATION_POLICIES = ("disabled", "downgrade", "upgrade", "bidirectional")
+_DYNAMIC = Mode.CLUSTER_WIDE
+
+
+@dataclass(frozen=True)
+class GroupSettings:
+    # The classic protocol
+
+    group_initial_rebalance_delay_ms: int = integer(
+        3_000, doc="How long a new group waits for more members before its first rebalance."
+    )
+    group_min_session_timeout_ms: int = integer(
+        6_000, doc="The shortest session time-out a member may ask for."
+    )
+    group_max_session_timeout_ms: int = integer(
+        1_800_000, doc="The longest session time-out a member may ask for."
+    )
+    group_max_size: int = integer(INT_MAX, low=1, doc="Members of one group.")
+    group_coordinator_rebalance_protocols: tuple[str, ...] = strings(
+        ("classic", "consumer"),
+        options=("consumer", "classic", "share", "streams"),
+        doc="The group protocols that are served. (Kafka's default has streams too, which "
+        "Millstream does not serve.)",
+    )
+
+    # The consumer protocol (KIP-848)
+
+    group_consumer_session_timeout_ms: int = integer(
+        45_000, low=1, doc="A member that is silent for this long is out of the group."
+    )
+    group_consumer_min_session_timeout_ms: int = integer(
+        45_000, low=1, doc="The least a group may set consumer.session.timeout.ms to."
+    )
+    group_consumer_max_session_timeout_ms: int = integer(
+        60_000, low=1, doc="The most a group may set consumer.session.timeout.ms to."
+    )
+    group_consumer_heartbeat_interval_ms: int = integer(
+        5_000, low=1, doc="How often members are told to send a heartbeat."
+    )
+    group_consumer_min_heartbeat_interval_ms: int = integer(
+        5_000, low=1, doc="The least a group may set consumer.heartbeat.interval.ms to."
+    )
+    group_consumer_max_heartbeat_interval_ms: int = integer(
+        15_000, low=1, doc="The most a group may set consumer.heartbeat.interval.ms to."
+    )
+    group_consumer_assignment_interval_ms: int = integer(
+        1_000, low=0, mode=_DYNAMIC, doc="The least time between two assignments of a group."
+    )
+    group_consumer_min_assignment_interval_ms: int = integer(
+        0, low=0, doc="The least a group may set consumer.assignment.interval.ms to."
+    )
+    group_consumer_max_assignment_interval_ms: int = integer(
+        15_000, low=0, doc="The most a group may set consumer.assignment.interval.ms to."
+    )
+    group_consumer_max_size: int = integer(INT_MAX, low=1, doc="Members of one consumer group.")
+    group_consumer_assignors: tuple[str, ...] = strings(
+        ("uniform", "range"), doc="The server's assignors; the first is the default."
+    )
+    group_consumer_migration_policy: str = string(
+        "bidirectional",
+        options=_MIGRATION_POLICIES,
+        doc="Whether a group may go over to the other protocol while it has members.",
+    )
+    group_consumer_regex_refresh_interval_ms: int = integer(
+        600_000, low=10_000, internal=True, doc="How often a regular expression is resolved anew."
+    )
+
+    # Committed offsets
+
+    offsets_topic_num_partitions: int = integer(
+        50, low=1, importance="high", doc="Partitions of __consumer_offsets; never change it later."
+    )
+    offsets_topic_replication_factor: int = short(
+        1,
+        low=1,
+        importance="high",
+        doc="Replicas of __consumer_offsets. (Kafka: 3, which one broker cannot keep.)",
+    )
+    offsets_topic_segment_bytes: int = integer(
+        104_857_600, low=1, importance="high", doc="segment.bytes of __consumer_offsets."
+    )
+    offsets_topic_compression_codec: int = integer(
+        0, importance="high", doc="Compression of __consumer_offsets' batches; 0 is none."
+    )
+    offsets_retention_minutes: int = integer(
+        10_080,
+        low=1,
+        importance="high",
+        doc="Offsets of an empty group are dropped after this time.",
+    )
+    offsets_retention_check_interval_ms: int = long(
+        600_000, low=1, importance="high", doc="How often expired offsets are looked for."
+    )
+    offsets_commit_timeout_ms: int = integer(
+        5_000, low=1, importance="high", doc="How long a commit may take to become durable."
+    )
+    offset_metadata_max_bytes: int = integer(
+        4_096, importance="high", doc="The longest text a client may store beside an offset."
+    )
+    offsets_load_buffer_size: int = integer(
+        5_242_880, low=1, importance="high", doc="Bytes read at once when offsets are loaded."
+    )
+    millstream_lag_retention_warning_ratio: float = double(
+        0.8,
+        low=0,
+        high=1,
+        ours=True,
+        mode=_DYNAMIC,
+        doc="Warn when a group's oldest unread record has used up this share of the retention "
+        "(time or bytes); 1 warns only when records are lost.",
+    )
+
+
+@dataclass(frozen=True)
+class ShareGroupSettings:
+    """Share groups (KIP-932)."""
+
+    group_share_session_timeout_ms: int = integer(
+        45_000, low=1, doc="A member of a share group that is silent for this long is out."
+    )
+    group_share_min_session_timeout_ms: int = integer(
+        45_000, low=1, doc="The least a group may set share.session.timeout.ms to."
+    )
+    group_share_max_session_timeout_ms: int = integer(
+        60_000, low=1, doc="The most a group may set share.session.timeout.ms to."
+    )
+    group_share_heartbeat_interval_ms: int = integer(
+        5_000, low=1, doc="How often members of share groups are told to send a heartbeat."
+    )
+    group_share_min_heartbeat_interval_ms: int = integer(
+        5_000, low=1, doc="The least a group may set share.heartbeat.interval.ms to."
+    )
+    group_share_max_heartbeat_interval_ms: int = integer(
+        15_000, low=1, doc="The most a group may set share.heartbeat.interval.ms to."
+    )
+    group_share_assignment_interval_ms: int = integer(
+        1_000, low=0, mode=_DYNAMIC, doc="The least time between two assignments of a share group."
+    )
+    group_share_min_assignment_interval_ms: int = integer(
+        0, low=0, doc="The least a group may set share.assignment.interval.ms to."
+    )
+    group_share_max_assignment_interval_ms: int = integer(
+        15_000, low=0, doc="The most a group may set share.assignment.interval.ms to."
+    )
+    group_share_max_size: int = integer(200, low=1, high=1000, doc="Members of one share group.")
+    group_share_assignors: tuple[str, ...] = strings(
+        ("simple",), doc="The server's assignor for share groups."
+    )
+    group_share_delivery_count_limit: int = integer(
+        5, low=2, high=10, doc="Deliveries of a record before it is given up."
+    )
+    group_share_min_delivery_count_limit: int = integer(
+        2, low=2, high=5, doc="The least a group may set share.delivery.count.limit to."
+    )
+    group_share_max_delivery_count_limit: int = integer(
+        10, low=5, high=25, doc="The most a group may set share.delivery.count.limit to."
+    )
+    group_share_record_lock_duration_ms: int = integer(
+        30_000, low=1_000, high=3_600_000, doc="How long a delivered record is locked."
+    )
+    group_share_min_record_lock_duration_ms: int = integer(
+        15_000, low=1_000, high=30_000, doc="The least a group may set the lock's duration to."
+    )
+    group_share_max_record_lock_duration_ms: int = integer(
+        60_000, low=30_000, high=3_600_000, doc="The most a group may set the lock's duration to."
+    )
+    group_share_partition_max_record_locks: int = integer(
+        2_000, low=100, high=10_000, doc="Records locked at once in one partition."
+    )
+    group_share_min_partition_max_record_locks: int = integer(
+        100,
+        low=100,
+        high=2_000,
+        doc="The least a group may set share.partition.max.record.locks to.",
+    )
+    group_share_max_partition_max_record_locks: int = integer(
+        4_000,
+        low=2_000,
+        high=10_000,
+        doc="The most a group may set share.partition.max.record.locks to.",
+    )
+    group_share_max_share_sessions: int = integer(2_000, low=1, doc="Share sessions kept at once.")
+    share_coordinator_state_topic_num_partitions: int = integer(
+        50,
+        low=1,
+        importance="high",
+        doc="Partitions of __share_group_state; never change it later.",
+    )
+    share_coordinator_state_topic_replication_factor: int = short(
+        1,
+        low=1,
+        importance="high",
+        doc="Replicas of __share_group_state. (Kafka: 3, which one broker cannot keep.)",
+    )
+    share_coordinator_state_topic_min_isr: int = short(
+        1, low=1, importance="high", doc="min.insync.replicas of __share_group_state (Kafka: 2)."
+    )
+    share_coordinator_state_topic_segment_bytes: int = integer(
+        104_857_600, low=1, importance="high", doc="segment.bytes of __share_group_state."
+    )
+    share_coordinator_snapshot_update_records_per_snapshot: int = integer(
+        500,
+        low=0,
+        high=500,
+        doc="Updates of a share partition's state between two snapshots of it.",
+    )
+
+
+@dataclass(frozen=True)
+class GroupConfig:
+    """What one group sets for itself; the rest comes from the broker's settings."""
+
+    consumer_assignment_interval_ms: int = integer(
+        1_000,
+        low=0,
+        synonyms=("group.consumer.assignment.interval.ms",),
+        doc="The least time between two assignments of this group.",
+    )
+    consumer_heartbeat_interval_ms: int = integer(
+        5_000,
+        low=1,
+        synonyms=("group.consumer.heartbeat.interval.ms",),
+        doc="How often this group's members send a heartbeat.",
+    )
+    consumer_session_timeout_ms: int = integer(
+        45_000,
+        low=1,
+        synonyms=("group.consumer.session.timeout.ms",),
+        doc="A member of this group that is silent for this long is out.",
+    )
+    share_assignment_interval_ms: int = integer(
+        1_000,
+        low=0,
+        synonyms=("group.share.assignment.interval.ms",),
+        doc="The least time between two assignments of this share group.",
+    )
+    share_auto_offset_reset: str = string(
+        "latest", doc="Where a share group starts: latest, earliest, or by_duration:<ISO 8601>."
+    )
+    share_delivery_count_limit: int = integer(
+        5,
+        low=2,
+        synonyms=("group.share.delivery.count.limit",),
+        doc="Deliveries of a record before it is given up.",
+    )
+    share_heartbeat_interval_ms: int = integer(
+        5_000,
+        low=1,
+        synonyms=("group.share.heartbeat.interval.ms",),
+        doc="How often this share group's members send a heartbeat.",
+    )
+    share_isolation_level: str = string(
+        "read_uncommitted",
+        options=("read_committed", "read_uncommitted"),
+        doc="Whether a share group sees records of open and aborted transactions.",
+    )
+    share_partition_max_record_locks: int = integer(
+        2_000,
+        low=100,
+        synonyms=("group.share.partition.max.record.locks",),
+        doc="Records locked at once in one partition.",
+    )
+    share_record_lock_duration_ms: int = integer(
+        30_000,
+        low=1_000,
+        synonyms=("group.share.record.lock.duration.ms",),
+        doc="How long a delivered record is locked.",
+    )
+    share_renew_acknowledge_enable: bool = boolean(
+        True, doc="Whether members may renew the lock of a record."
+    )
+    share_session_timeout_ms: int = integer(
+        45_000,
+        low=1,
+        synonyms=("group.share.session.timeout.ms",),
+        doc="A member of this share group that is silent for this long is out.",
+    )

@@ -1,0 +1,114 @@
+"""Who this broker is, where it listens, and how much it takes on: identity, sockets, limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millstream.config.setting import INT_MAX, Mode, boolean, integer, long, string, strings
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    node_id: int = integer(
+        1,
+        low=0,
+        importance="high",
+        doc="This broker's number in its cluster; broker.id is the same.",
+    )
+    broker_id: int = integer(
+        -1, importance="high", doc="Kafka's older name of node.id; -1 means: see node.id."
+    )
+    broker_rack: str | None = string(
+        None, doc="The rack or zone this broker stands in; consumers may prefer replicas near them."
+    )
+    listeners: tuple[str, ...] = strings(
+        ("PLAINTEXT://127.0.0.1:9092",),
+        importance="high",
+        doc="Where to listen, as NAME://host:port; an empty host is every interface, port 0 any "
+        "free port. (Kafka's default is every interface; ours is this machine, since there is no "
+        "authentication.)",
+    )
+    advertised_listeners: tuple[str, ...] | None = strings(
+        None,
+        importance="high",
+        doc="What clients are told to connect to, where that differs from listeners.",
+    )
+    listener_security_protocol_map: str = string(
+        "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+        importance="low",
+        doc="Which security protocol each listener's name stands for; only PLAINTEXT is served.",
+    )
+    controller_listener_names: tuple[str, ...] = strings(
+        (),
+        importance="high",
+        doc="Listeners for KRaft controllers: Millstream has none and leaves these closed, so that "
+        "Kafka's own server.properties can be used.",
+    )
+    inter_broker_listener_name: str | None = string(
+        None, doc="The listener that other brokers use."
+    )
+    max_connections: int = integer(
+        INT_MAX,
+        low=0,
+        mode=Mode.CLUSTER_WIDE,
+        doc="Connections open at once; one more is closed at once.",
+    )
+    max_connections_per_ip: int = integer(
+        INT_MAX,
+        low=0,
+        mode=Mode.CLUSTER_WIDE,
+        doc="Connections open at once from one address.",
+    )
+    max_connections_per_ip_overrides: str = string(
+        "",
+        mode=Mode.CLUSTER_WIDE,
+        doc="Other limits for some addresses, as address:number,address:number.",
+    )
+    max_connection_creation_rate: int = integer(
+        INT_MAX, low=0, mode=Mode.CLUSTER_WIDE, doc="New connections accepted per second."
+    )
+    connections_max_idle_ms: int = long(
+        600_000, doc="A connection without a request for this long is closed."
+    )
+    socket_request_max_bytes: int = integer(
+        104_857_600, low=1, importance="high", doc="The largest request accepted."
+    )
+    socket_receive_buffer_bytes: int = integer(
+        102_400,
+        importance="high",
+        doc="SO_RCVBUF of the server's sockets; -1 leaves it to the system.",
+    )
+    socket_send_buffer_bytes: int = integer(
+        102_400,
+        importance="high",
+        doc="SO_SNDBUF of the server's sockets; -1 leaves it to the system.",
+    )
+    socket_listen_backlog_size: int = integer(
+        50, low=1, doc="Connections the system holds for us before they are accepted."
+    )
+    queued_max_requests: int = integer(
+        500, low=1, importance="high", doc="Requests in the works at once, over all connections."
+    )
+    queued_max_request_bytes: int = long(
+        -1, doc="Bytes of requests in the works at once; -1 is without limit."
+    )
+    request_timeout_ms: int = integer(
+        30_000, importance="high", doc="How long the broker waits for another broker's answer."
+    )
+    fetch_max_bytes: int = integer(
+        57_671_680, low=1024, doc="The most one fetch may return, whatever the client asks for."
+    )
+    max_incremental_fetch_session_cache_slots: int = integer(
+        1000, low=0, doc="Incremental fetch sessions kept at once."
+    )
+    max_request_partition_size_limit: int = integer(
+        2000, low=1, doc="Partitions described in one DescribeTopicPartitions answer."
+    )
+    auto_create_topics_enable: bool = boolean(
+        True,
+        importance="high",
+        doc="Create a topic when a client asks for the metadata of a new one.",
+    )
+    delete_topic_enable: bool = boolean(
+        True, importance="high", doc="Whether topics can be deleted."
+    )
