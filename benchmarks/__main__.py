@@ -1,0 +1,75 @@
+"""`make bench`: run the benchmarks, print the ratios, keep JSON and a plot.
+
+python -m benchmarks                 all but the soak
+python -m benchmarks produce latency only these
+python -m benchmarks soak            ten minutes
+python -m benchmarks --quick         small sizes: does everything still run?
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from contextlib import ExitStack
+from importlib import import_module
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.apache_kafka import KafkaTarget
+from benchmarks.measurement import Measurement
+from benchmarks.report import save, show
+from benchmarks.targets import FULL, QUICK, MillstreamTarget, NullTarget, Scale, Target, running
+
+DEFAULT = ("requests", "latency", "produce", "consume", "connections", "footprint")
+EXTRA = ("soak",)
+RESULTS = Path(__file__).parent / "results"
+# Benchmarks that the null broker, which keeps no records, can take part in.
+NULL_FITS = ("requests", "produce", "connections")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = _parser().parse_args(arguments)
+    scale = QUICK if options.quick else FULL
+    console = Console()
+    measurements: list[Measurement] = []
+    with ExitStack() as stack:
+        targets: list[Target] = [MillstreamTarget()]
+        if not options.alone:
+            targets += [KafkaTarget(), NullTarget()]
+        for target in targets:
+            with console.status(f"starting {target.name}"):
+                stack.enter_context(running(target))
+        for name in options.names or DEFAULT:
+            fitting = [t for t in targets if t.name != "null" or name in NULL_FITS]
+            measurements += _run(name, fitting, scale, console)
+    show(measurements, console)
+    console.print(f"kept in {save(measurements, options.results)}")
+
+
+def _run(name: str, targets: Sequence[Target], scale: Scale, console: Console) -> list[Measurement]:
+    module = import_module(f"benchmarks.bench_{name}")
+    found: list[Measurement] = []
+    with console.status(f"[bold]{name}[/]"):
+        for measurement in module.run(targets, scale):
+            found.append(measurement)
+            ratio = f"{measurement.ratio:.2f}" if measurement.ratio is not None else "-"
+            console.print(f"{measurement.name}: ratio {ratio} {measurement.verdict}")
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", choices=[[], *DEFAULT, *EXTRA], metavar="NAME")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round")
+    parser.add_argument("--alone", action="store_true", help="Millstream without its peers")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where JSON and plot go")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

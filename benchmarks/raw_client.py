@@ -1,0 +1,118 @@
+"""A client that costs next to nothing, so that the broker is what is measured.
+
+Requests are encoded once; answers are counted by their size, which is the same for every
+one-record Produce to one topic. Each connection keeps a window of requests in flight.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from millstream.records.record import Record, encode_batch
+
+PRODUCE, METADATA = 0, 3
+PRODUCE_VERSION, METADATA_VERSION = 8, 1
+
+
+def produce_request(topic: str, partition: int, acks: int, value_bytes: int = 100) -> bytes:
+    """A Produce request (v8) with one record, framed and ready to send."""
+    batch = encode_batch([Record(0, int(time.time() * 1000), None, b"x" * value_bytes, ())])
+    name = topic.encode()
+    body = (
+        struct.pack(">hhi", -1, acks, 30_000)
+        + struct.pack(">ih", 1, len(name))
+        + name
+        + struct.pack(">iii", 1, partition, len(batch))
+        + batch
+    )
+    return _frame(PRODUCE, PRODUCE_VERSION, body)
+
+
+def metadata_request() -> bytes:
+    """A Metadata request (v1) for every topic."""
+    return _frame(METADATA, METADATA_VERSION, struct.pack(">i", -1))
+
+
+def _frame(api_key: int, version: int, body: bytes) -> bytes:
+    client = b"bench"
+    header = struct.pack(">hhih", api_key, version, 7, len(client)) + client
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def connect(bootstrap: str, timeout: float = 10.0) -> socket.socket:
+    host, port = bootstrap.rsplit(":", 1)
+    connection = socket.create_connection((host, int(port)), timeout)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def receive_frame(connection: socket.socket) -> bytes:
+    size = struct.unpack(">i", _receive(connection, 4))[0]
+    return _receive(connection, size)
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        piece = connection.recv(size - len(data))
+        if not piece:
+            raise ConnectionError("the broker closed the connection")
+        data += piece
+    return bytes(data)
+
+
+@dataclass
+class Window:
+    """One connection with a bounded number of requests in flight."""
+
+    connection: socket.socket
+    requests: Sequence[bytes]
+    response_bytes: int
+    sent: int = 0
+    answered: int = 0
+    partial_bytes: int = 0
+
+    def send(self, count: int) -> None:
+        total = len(self.requests)
+        data = b"".join(self.requests[(self.sent + i) % total] for i in range(count))
+        self.sent += count
+        self.connection.sendall(data)
+
+    def receive(self) -> int:
+        data = self.connection.recv(1 << 18)
+        if not data:
+            raise ConnectionError("the broker closed the connection")
+        answers, self.partial_bytes = divmod(self.partial_bytes + len(data), self.response_bytes)
+        self.answered += answers
+        return answers
+
+
+def run_windows(
+    bootstrap: str, requests: Sequence[bytes], *, connections: int, in_flight: int, seconds: float
+) -> list[int]:
+    """Send for `seconds` over several connections; return how many answers each one got."""
+    with connect(bootstrap) as probe:
+        probe.sendall(requests[0])
+        response_bytes = 4 + len(receive_frame(probe))
+    windows = [Window(connect(bootstrap), requests, response_bytes) for _ in range(connections)]
+    try:
+        with selectors.DefaultSelector() as selector:
+            for number, window in enumerate(windows):
+                window.sent = number * len(requests) // connections
+                selector.register(window.connection, selectors.EVENT_READ, window)
+                window.send(in_flight)
+            deadline = time.perf_counter() + seconds
+            while time.perf_counter() < deadline:
+                for key, _ in selector.select(timeout=5.0):
+                    answers = key.data.receive()
+                    if answers:
+                        key.data.send(answers)
+    finally:
+        for window in windows:
+            window.connection.close()
+    return [window.answered for window in windows]

@@ -1,0 +1,177 @@
+"""The brokers that are measured, each a real server process of its own with its own data directory."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from benchmarks.raw_client import connect, metadata_request, receive_frame
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much work: `quick` proves that a benchmark runs, `full` is worth reading."""
+
+    factor: float = 1.0
+    rounds: int = 3
+
+    def of(self, count: int) -> int:
+        return max(100, int(count * self.factor))
+
+    def seconds(self, full: float) -> float:
+        return max(0.3, full * self.factor)
+
+
+FULL = Scale()
+QUICK = Scale(factor=0.02, rounds=1)
+
+
+@dataclass
+class Target:
+    """A broker's process: `command` starts it on `port` with `directory` as its data."""
+
+    name: str = ""
+    port: int = 0
+    directory: Path = field(default_factory=Path)
+    process: subprocess.Popen[bytes] | None = None
+    started_in: float = 0.0
+    last_topic: str = ""
+
+    def command(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """What must be done once before the first start."""
+
+    def flushes(self) -> int | None:
+        """How often this server flushed so far, where it can tell."""
+        return None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> Self:
+        """Start the process and wait for its first Metadata answer."""
+        log = (self.directory / "server.out").open("ab")
+        started = time.perf_counter()
+        self.process = subprocess.Popen(self.command(), stdout=log, stderr=subprocess.STDOUT)
+        log.close()
+        while not self._answers():
+            if self.process.poll() is not None or time.perf_counter() - started > 120:
+                tail = (self.directory / "server.out").read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"{self.name} did not start:\n{tail}")
+            time.sleep(0.002)
+        self.started_in = time.perf_counter() - started
+        return self
+
+    def _answers(self) -> bool:
+        try:
+            with connect(self.bootstrap, timeout=5) as connection:
+                connection.sendall(metadata_request())
+                return len(receive_frame(connection)) > 0
+        except OSError:
+            return False
+
+    def stop(self) -> None:
+        """A clean stop."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(how)
+            self.process.wait(timeout=120)
+
+    def memory_mb(self) -> float:
+        assert self.process is not None
+        process = psutil.Process(self.process.pid)
+        members = [process, *process.children(recursive=True)]
+        return sum(member.memory_info().rss for member in members) / 1e6
+
+    @contextmanager
+    def fresh(self) -> Iterator[Target]:
+        """Another server of this kind, with a directory of its own, started."""
+        with running(type(self)()) as other:
+            yield other
+
+
+class MillstreamTarget(Target):
+    def __init__(self) -> None:
+        super().__init__(name="millstream")
+
+    def command(self) -> Sequence[str]:
+        program = str(Path(sys.executable).parent / "millstream")
+        listen = f"127.0.0.1:{self.port}"
+        return [program, "serve", "--listen", listen, "--data", str(self.directory / "data")]
+
+    def flushes(self) -> int | None:
+        """`serve` answers SIGUSR1 with a line of counters in its log."""
+        if self.process is None:
+            return None
+        output = self.directory / "server.out"
+        seen = output.stat().st_size
+        self.process.send_signal(signal.SIGUSR1)
+        deadline = time.perf_counter() + 5
+        while time.perf_counter() < deadline:
+            found = re.search(r"flushes=(\d+)", output.read_text(errors="replace")[seen:])
+            if found:
+                return int(found[1])
+            time.sleep(0.01)
+        return None
+
+
+class NullTarget(Target):
+    """Answers everything and stores nothing: the ceiling that the client itself sets."""
+
+    def __init__(self) -> None:
+        super().__init__(name="null")
+
+    def command(self) -> Sequence[str]:
+        return [sys.executable, "-m", "benchmarks.null_broker", str(self.port)]
+
+
+@contextmanager
+def running(target: Target) -> Iterator[Target]:
+    """The target, started in a new temporary directory; stopped and removed at the end."""
+    target.directory = Path(tempfile.mkdtemp(prefix=f"bench-{target.name}-"))
+    target.port = free_port()
+    try:
+        target.prepare()
+        yield target.start()
+    finally:
+        target.kill()
+        shutil.rmtree(target.directory, ignore_errors=True)
+
+
+def create_topic(target: Target, *, partitions: int) -> str:
+    """A new topic, with a name of fixed length so that raw answers have one size."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    topic = f"bench-{uuid.uuid4().hex[:12]}"
+    admin = AdminClient({"bootstrap.servers": target.bootstrap})
+    admin.create_topics([NewTopic(topic, partitions, 1)], operation_timeout=30)[topic].result(60)
+    target.last_topic = topic
+    return topic
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
