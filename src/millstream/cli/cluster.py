@@ -1,0 +1,134 @@
+"""The cluster at the other end: confluent-kafka's clients, with the command line's manners.
+
+Works against any Kafka cluster. Nothing here knows Millstream's broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+
+from millstream.cli.failures import CommandFailed, unreachable
+from millstream.cli.options import read_properties
+
+REQUEST_TIMEOUT_S = 15.0
+CONNECT_TIMEOUT_S = 5.0
+NO_OFFSET = -1001  # librdkafka's mark for "none committed"
+UNREACHABLE_CODES = (
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TRANSPORT,
+    KafkaError._RESOLVE,
+    KafkaError._TIMED_OUT,
+)
+
+Partition = tuple[str, int]
+
+
+@dataclass
+class Cluster:
+    """A Kafka cluster and the settings with which to reach it."""
+
+    bootstrap_servers: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def connect(cls, bootstrap_servers: str, client_config: Path | None = None) -> Cluster:
+        """A cluster that is known to answer; raises `CommandFailed` when it does not."""
+        cluster = cls(bootstrap_servers, read_properties(client_config) if client_config else {})
+        cluster.metadata()
+        return cluster
+
+    def client_settings(self, **extra: Any) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": self.bootstrap_servers,
+            "client.id": "millstream-cli",
+            "log_level": 0,  # its own lines would interleave with ours; errors reach us anyway
+            "error_cb": lambda error: None,
+            **self.settings,
+            **extra,
+        }
+
+    @cached_property
+    def admin(self) -> AdminClient:
+        return AdminClient(self.client_settings())
+
+    def producer(self, **settings: Any) -> Producer:
+        return Producer(self.client_settings(**settings))
+
+    def consumer(self, **settings: Any) -> Consumer:
+        # A group id is required even of a consumer that joins no group and commits nothing.
+        defaults = {"group.id": "millstream-cli", "enable.auto.commit": False}
+        return Consumer(self.client_settings(**defaults | settings))
+
+    def metadata(self) -> Any:
+        """The cluster's brokers and topics, internal ones included."""
+        try:
+            return self.admin.list_topics(timeout=CONNECT_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() in UNREACHABLE_CODES:
+                raise unreachable(self.bootstrap_servers) from None
+            raise
+
+    def partitions_of(self, topic: str) -> list[int]:
+        """The topic's partition numbers; raises `CommandFailed` for an unknown topic."""
+        topics = self.metadata().topics
+        if topic not in topics:
+            raise CommandFailed(f"there is no topic {topic!r}{suggestion(topic, topics)}")
+        return sorted(topics[topic].partitions)
+
+    def offsets(self, partitions: Iterable[Partition], spec: OffsetSpec) -> dict[Partition, int]:
+        """The offset that `spec` (earliest, latest, a timestamp) means in each partition."""
+        request = {TopicPartition(topic, index): spec for topic, index in partitions}
+        if not request:
+            return {}
+        futures = self.admin.list_offsets(request, request_timeout=REQUEST_TIMEOUT_S)
+        return {(p.topic, p.partition): future.result().offset for p, future in futures.items()}
+
+    def start_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        return self.offsets(partitions, OffsetSpec.earliest())
+
+    def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        return self.offsets(partitions, OffsetSpec.latest())
+
+    def offsets_at(
+        self, partitions: Iterable[Partition], timestamp_ms: int
+    ) -> dict[Partition, int]:
+        """The first offset at or after the timestamp; the end where nothing is that new."""
+        wanted = list(partitions)
+        found = self.offsets(wanted, OffsetSpec.for_timestamp(timestamp_ms))
+        missing = [partition for partition in wanted if found[partition] < 0]
+        return found | self.end_offsets(missing)
+
+    def settings_of(self, topic: str) -> dict[str, Any]:
+        """The topic's settings by name, as confluent-kafka's `ConfigEntry`."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        futures = self.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
+        entries: dict[str, Any] = futures[resource].result()
+        return entries
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'orders'?` when something known is close to `name`, else nothing."""
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def wait_each(futures: Mapping[Any, Future[Any]], what: str) -> None:
+    """Wait for one operation per name; raise one `CommandFailed` that lists all that failed."""
+    failures = []
+    for subject, future in futures.items():
+        error = future.exception()
+        if isinstance(error, KafkaException):
+            failures.append(f"{subject}: {error.args[0].str()}")
+        elif error is not None:
+            raise error
+    if failures:
+        raise CommandFailed(f"{what} failed for {'; '.join(failures)}")

@@ -1,0 +1,61 @@
+"""How the command line fails: one helpful line on stderr and an exit code, never a traceback.
+
+0    done
+1    the command could not do what was asked
+2    the command line itself is wrong (unknown option, missing argument, ill-formed value)
+3    no broker answered
+130  interrupted (Ctrl-C)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millstream.errors import MillstreamError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+EXIT_INTERRUPTED = 130
+
+
+class CommandFailed(MillstreamError):
+    """The command could not do what was asked; the message says why, and what to do."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def usage_error(message: str) -> CommandFailed:
+    return CommandFailed(message, EXIT_USAGE)
+
+
+def unreachable(bootstrap_servers: str) -> CommandFailed:
+    return CommandFailed(
+        f"no broker answers at {bootstrap_servers}; start one with `millstream serve`, "
+        "or name another with --bootstrap-server HOST:PORT",
+        EXIT_UNREACHABLE,
+    )
+
+
+def explain(error: Exception) -> CommandFailed | None:
+    """What to tell the user; None for a bug of ours, which deserves its traceback."""
+    if isinstance(error, CommandFailed):
+        return error
+    if isinstance(error, MillstreamError):
+        return CommandFailed(str(error))
+    if isinstance(error, OSError):
+        subject = f"{error.filename}: " if error.filename else ""
+        return CommandFailed(f"{subject}{error.strerror or error}")
+
+    from confluent_kafka import KafkaException  # only here: 0.1 s that no successful command pays
+
+    if isinstance(error, KafkaException):
+        return CommandFailed(describe_kafka_error(error.args[0]))
+    return None
+
+
+def describe_kafka_error(error: Any) -> str:
+    """A librdkafka error with its name, so that it can be looked up: `message (NAME)`."""
+    return f"{error.str().rstrip('.')} ({error.name()})"

@@ -1,0 +1,134 @@
+"""The `millstream` command: finds the group that was asked for, turns errors into one line.
+
+A group's module is imported only when one of its commands runs, so that `millstream --help` and
+shell completion do not pay for Kafka clients or the broker. `COMMANDS` therefore repeats the first
+line of each group's help; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module, metadata
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from millstream.cli.failures import EXIT_INTERRUPTED, explain
+from millstream.cli.options import BOOTSTRAP_VARIABLE, CLIENT_CONFIG_VARIABLE
+
+
+class CommandGroup(NamedTuple):
+    help: str
+    panel: str
+
+
+RUN = "Run"
+USE = "Use any Kafka cluster"
+INSPECT = "Look at the files"
+
+COMMANDS = {
+    "serve": CommandGroup("Run a broker until Ctrl-C or SIGTERM.", RUN),
+    "demo": CommandGroup("Watch a broker survive kill -9 without losing a record.", RUN),
+    "topic": CommandGroup("Create, list, describe, alter and delete topics.", USE),
+    "produce": CommandGroup("Send records to a topic.", USE),
+    "consume": CommandGroup("Print a topic's records, and follow it like `tail -f`.", USE),
+    "group": CommandGroup("Look after consumer groups: members, lag, offsets.", USE),
+    "log": CommandGroup("Dump and verify the log files of a data directory, offline.", INSPECT),
+}
+
+
+class LazyGroups(TyperGroup):
+    """A group whose help comes from `COMMANDS`, and whose commands are imported when resolved."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        group = COMMANDS.get(cmd_name)
+        if group is None:
+            return None
+        return TyperCommand(cmd_name, help=group.help, rich_help_panel=group.panel)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        # Typer suggests a near name from here when there is no such command.
+        self.commands = {known: self.get_command(ctx, known) for known in COMMANDS}
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name and command else None, rest
+
+
+def load_command(name: str) -> Any:
+    """Import `millstream.cli.<name>` and make its Typer app the command `name`."""
+    command = typer.main.get_command(import_module(f"millstream.cli.{name}").app)
+    command.name = name
+    return command
+
+
+app = typer.Typer(
+    name="millstream",
+    cls=LazyGroups,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def print_version(requested: bool) -> None:
+    if requested:
+        typer.echo(f"millstream {metadata.version('millstream')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-server",
+            "-b",
+            metavar="HOST:PORT,...",
+            help=f"The cluster to talk to; also ${BOOTSTRAP_VARIABLE}.",
+        ),
+    ] = None,
+    client_config: Annotated[
+        str | None,
+        typer.Option(
+            "--client-config",
+            metavar="FILE",
+            help=f"A properties file of librdkafka settings; also ${CLIENT_CONFIG_VARIABLE}.",
+        ),
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """An event log that speaks the Kafka protocol.
+
+    Start a broker with [bold]millstream serve[/bold]; the other commands reach it, or any Kafka
+    cluster, through --bootstrap-server.
+    """
+    # The option of each command falls back to the environment, so this is all that "global" takes.
+    if bootstrap_server is not None:
+        os.environ[BOOTSTRAP_VARIABLE] = bootstrap_server
+    if client_config is not None:
+        os.environ[CLIENT_CONFIG_VARIABLE] = client_config
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command and exit with its code."""
+    try:
+        app(arguments, prog_name="millstream")
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output (`head`, a pager) has gone; at exit Python would flush again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_INTERRUPTED)
+    except Exception as error:
+        failure = explain(error)
+        if failure is None:
+            raise
+        typer.secho(f"millstream: {failure}", err=True, fg=typer.colors.RED)
+        sys.exit(failure.exit_code)

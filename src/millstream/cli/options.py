@@ -1,0 +1,56 @@
+"""Options that several commands share, so that they are spelled and explained once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millstream.cli.failures import usage_error
+
+BOOTSTRAP_VARIABLE = "MILLSTREAM_BOOTSTRAP_SERVERS"
+CLIENT_CONFIG_VARIABLE = "MILLSTREAM_CLIENT_CONFIG"
+BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
+
+BootstrapServer = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-server",
+        "-b",
+        envvar=BOOTSTRAP_VARIABLE,
+        metavar="HOST:PORT,...",
+        help="The cluster to talk to.",
+        rich_help_panel="Connection",
+    ),
+]
+
+ClientConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--client-config",
+        envvar=CLIENT_CONFIG_VARIABLE,
+        metavar="FILE",
+        help="A properties file of librdkafka settings, e.g. for SASL or TLS.",
+        rich_help_panel="Connection",
+    ),
+]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def parse_assignments(assignments: list[str], option: str) -> dict[str, str]:
+    """`["name=value", ...]` as a dictionary; `option` names the culprit in the error."""
+    parsed: dict[str, str] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name.strip():
+            raise usage_error(f"{option} {assignment!r}: write it as name=value")
+        parsed[name.strip()] = value
+    return parsed
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """The `name=value` lines of a properties file; `#` and `!` open comments."""
+    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    return parse_assignments([line for line in lines if line and line[0] not in "#!"], str(path))

@@ -1,0 +1,291 @@
+"""`millstream produce`: records from arguments, a file or stdin into a topic.
+
+Keys go to partitions as the Java client sends them (murmur2), so that a record typed here lands
+beside its siblings; librdkafka's own default would put it elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from millstream.cli.cluster import Cluster
+from millstream.cli.failures import CommandFailed, usage_error
+from millstream.cli.formats import Encoder, Format, encoder
+from millstream.cli.options import (
+    BOOTSTRAP_DEFAULT,
+    AsJson,
+    BootstrapServer,
+    ClientConfig,
+    parse_assignments,
+)
+from millstream.cli.output import error_console, note, print_json
+from millstream.cli.topic import TopicName
+
+POLL_EVERY_RECORDS = 1000
+QUEUE_FULL_WAIT_S = 0.1
+
+app = typer.Typer(help="Send records to a topic.", rich_markup_mode="rich", add_completion=False)
+
+
+@dataclass
+class Outgoing:
+    """One record on its way out, as `Producer.produce` wants it."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: list[tuple[str, bytes | None]] = field(default_factory=list)
+    partition: int = -1
+    timestamp_ms: int = 0
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of `Producer.produce`; what is unset is left to the client."""
+        given: dict[str, Any] = {"value": self.value, "key": self.key}
+        if self.headers:
+            given["headers"] = self.headers
+        if self.partition >= 0:
+            given["partition"] = self.partition
+        if self.timestamp_ms > 0:
+            given["timestamp"] = self.timestamp_ms
+        return given
+
+
+@dataclass
+class Receipts:
+    """What the brokers acknowledged: the offset range of each partition, and the first refusal."""
+
+    ranges: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    acknowledged: int = 0
+    refusal: str | None = None
+
+    def on_delivery(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.refusal = self.refusal or error.str()
+            return
+        self.acknowledged += 1
+        span = self.ranges[message.partition()]
+        offset = message.offset()
+        span[:] = [min([offset, *span[:1]]), max([offset, *span[1:]])]
+
+    def as_json(self, topic: str) -> dict[str, Any]:
+        partitions = [
+            {"partition": index, "first_offset": first, "last_offset": last}
+            for index, (first, last) in sorted(self.ranges.items())
+        ]
+        return {"topic": topic, "acknowledged": self.acknowledged, "partitions": partitions}
+
+    def summary(self, topic: str) -> str:
+        places = ", ".join(
+            f"{topic}[{index}] {first}" + (f"..{last}" if last != first else "")
+            for index, (first, last) in sorted(self.ranges.items())
+        )
+        plural = "record" if self.acknowledged == 1 else "records"
+        return f"{self.acknowledged} {plural} acknowledged" + (f": {places}" if places else "")
+
+
+@app.command()
+def produce(
+    topic: TopicName,
+    messages: Annotated[
+        list[str] | None, typer.Argument(metavar="VALUE", help="Default: lines of stdin.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Lines of this file.", exists=True)
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="The whole of --file or stdin is one value.")
+    ] = False,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option("--key-separator", "-K", metavar="TEXT", help="Each line is KEY TEXT VALUE."),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Of every record; repeatable."),
+    ] = None,
+    envelope: Annotated[
+        bool,
+        typer.Option(
+            "--envelope", help="Each line is a JSON object, as `consume --json` prints it."
+        ),
+    ] = False,
+    tombstone: Annotated[
+        bool, typer.Option("--tombstone", help="One record with --key and no value.")
+    ] = False,
+    format_: Annotated[
+        Format, typer.Option("--format", help="How values are written.")
+    ] = Format.TEXT,
+    schema: Annotated[
+        Path | None, typer.Option("--schema", help="Avro schema of values.", exists=True)
+    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0)] = None,
+    acks: Annotated[str, typer.Option("--acks", help="0, 1 or all.")] = "all",
+    compression: Annotated[
+        str, typer.Option("--compression", help="none, gzip, snappy, lz4 or zstd.")
+    ] = "none",
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
+    client_config: ClientConfig = None,
+) -> None:
+    """Send records to a topic.
+
+    Returns when the brokers have acknowledged every record.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream produce orders "first order" "second order"
+      echo 'alice:{"total": 12}' | millstream produce orders -K : --format json
+      millstream produce orders --key alice --header source=web "hello"
+      millstream produce orders --key alice --tombstone
+      millstream consume orders -a --no-follow --json | millstream produce copy --envelope
+    """
+    encode = encoder(format_, schema)
+    headers = [
+        (name, value.encode())
+        for name, value in parse_assignments(header or [], "--header").items()
+    ]
+    default = Outgoing(
+        value=None,
+        key=key.encode() if key is not None else None,
+        headers=list(headers),
+        partition=-1 if partition is None else partition,
+    )
+    if tombstone:
+        if key is None or messages or file:
+            raise usage_error("--tombstone takes --key and no values")
+        outgoing: Iterable[Outgoing] = [default]
+    else:
+        lines = read_whole(file) if whole else read_lines(messages, file)
+        outgoing = (parse_line(line, default, encode, key_separator, envelope) for line in lines)
+    cluster = Cluster.connect(bootstrap_server, client_config)
+    check_partition(cluster, topic, partition)
+    receipts = send(cluster, topic, outgoing, {"acks": acks, "compression.type": compression})
+    if as_json:
+        print_json(receipts.as_json(topic))
+    else:
+        note(receipts.summary(topic))
+    if receipts.refusal:
+        raise CommandFailed(f"{topic} refused a record: {receipts.refusal}")
+
+
+def check_partition(cluster: Cluster, topic: str, partition: int | None) -> None:
+    """Refuse a partition that is not there; an unknown topic may still be created by the broker."""
+    if partition is None or topic not in cluster.metadata().topics:
+        return
+    known = cluster.partitions_of(topic)
+    if partition not in known:
+        raise CommandFailed(f"{topic} has no partition {partition}, only 0 to {known[-1]}")
+
+
+def read_whole(file: Path | None) -> Iterator[str]:
+    yield file.read_text(encoding="utf-8") if file else sys.stdin.read()
+
+
+def read_lines(messages: list[str] | None, file: Path | None) -> Iterator[str]:
+    """The values to send, one per line, from wherever they come."""
+    if messages and file:
+        raise usage_error("give values as arguments or with --file, not both")
+    if messages:
+        yield from messages
+        return
+    if file is None:
+        if sys.stdin.isatty():
+            note("one record per line; Ctrl-D ends")
+        yield from (line.rstrip("\r\n") for line in sys.stdin)
+        return
+    from rich.progress import open as open_with_progress
+
+    with open_with_progress(
+        file,
+        "r",
+        encoding="utf-8",
+        description=f"reading {file.name}",
+        console=error_console(),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    ) as stream:
+        yield from (line.rstrip("\r\n") for line in stream)
+
+
+def parse_line(
+    line: str, default: Outgoing, encode: Encoder, key_separator: str | None, envelope: bool
+) -> Outgoing:
+    """One input line as a record: an envelope, KEY<separator>VALUE, or a bare value."""
+    if envelope:
+        return parse_envelope(line, default, encode)
+    key = default.key
+    if key_separator is not None:
+        key_text, separator, line = line.partition(key_separator)
+        if not separator:
+            raise usage_error(
+                f"no {key_separator!r} in {key_text!r}: each line is KEY{key_separator}VALUE"
+            )
+        key = key_text.encode()
+    return Outgoing(encode(line), key, default.headers, default.partition)
+
+
+def parse_envelope(line: str, default: Outgoing, encode: Encoder) -> Outgoing:
+    """A JSON object with `value` and perhaps `key`, `headers`, `partition`, `timestamp_ms`."""
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise usage_error(f"{line!r} is not JSON: {error}") from None
+    if not isinstance(record, dict) or "value" not in record:
+        raise usage_error(f'{line!r} is not a record; write {{"key": ..., "value": ...}}')
+    value, key = record["value"], record.get("key")
+    headers = [(name, envelope_bytes(text)) for name, text in record.get("headers") or []]
+    return Outgoing(
+        value=None
+        if value is None
+        else encode(value if isinstance(value, str) else json.dumps(value)),
+        key=default.key if key is None else envelope_bytes(key),
+        headers=default.headers + headers,
+        # A partition of the topic it was read from means nothing here: only --partition counts.
+        partition=default.partition,
+        timestamp_ms=int(record.get("timestamp_ms") or 0),
+    )
+
+
+def envelope_bytes(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    return (value if isinstance(value, str) else json.dumps(value)).encode()
+
+
+def send(
+    cluster: Cluster, topic: str, outgoing: Iterable[Outgoing], settings: dict[str, Any]
+) -> Receipts:
+    """Send everything and wait until all of it is acknowledged or refused."""
+    receipts = Receipts()
+    producer = cluster.producer(**{"partitioner": "murmur2_random", "linger.ms": 5, **settings})
+    try:
+        for count, record in enumerate(outgoing, start=1):
+            enqueue(producer, topic, record, receipts)
+            if count % POLL_EVERY_RECORDS == 0:
+                producer.poll(0)
+            if receipts.refusal:
+                break
+    finally:
+        # Also on Ctrl-C or a bad line: what was accepted before is on its way and gets its answer.
+        producer.flush()
+    return receipts
+
+
+def enqueue(producer: Any, topic: str, record: Outgoing, receipts: Receipts) -> None:
+    """Hand one record to the client, waiting while its queue is full."""
+    while True:
+        try:
+            producer.produce(topic, on_delivery=receipts.on_delivery, **record.arguments())
+        except BufferError:
+            producer.poll(QUEUE_FULL_WAIT_S)
+        else:
+            return
