@@ -1,1 +1,1 @@
-"""Millstream beside Apache Kafka, in one run on one machine, as ratios. `make bench` runs all of it."""
+"""Millstream beside Apache Kafka, in one run on one machine, as ratios: `make bench`."""

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 
 from tests.peers.java_runtime import jars, java_command
-from tests.peers.kafka import CLUSTER_ID, properties
+from tests.peers.kafka import CLUSTER_ID, kafka_properties
 
 from benchmarks.targets import Target, free_port
 
@@ -30,7 +30,7 @@ class KafkaTarget(Target):
 
     def prepare(self) -> None:
         settings = {"group.initial.rebalance.delay.ms": "0"}
-        text = properties(self.directory / "data", self.port, free_port(), settings)
+        text = kafka_properties(self.directory / "data", self.port, free_port(), settings)
         (self.directory / "server.properties").write_text(text)
         format_command = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c"]
         subprocess.run(

@@ -1,4 +1,4 @@
-"""Consume throughput through confluent-kafka, from the beginning of a topic that is in the page cache."""
+"""Consume throughput through confluent-kafka, from the start of a topic in the page cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The brokers that are measured, each a real server process of its own with its own data directory."""
+"""The brokers that are measured: real server processes, each with a data directory of its own."""
 
 from __future__ import annotations
 
