@@ -51,7 +51,7 @@ def consume(target: Target, topic: str, count: int) -> float:
         seen = len(consumer.consume(1, timeout=30))
         started = time.perf_counter()
         while seen < count:
-            messages = consumer.consume(10_000, timeout=30)
+            messages = consumer.consume(min(10_000, count - seen), timeout=30)
             if not messages:
                 raise TimeoutError(f"{target.name} delivered {seen} of {count} records")
             seen += len(messages)
