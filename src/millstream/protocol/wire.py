@@ -8,8 +8,10 @@ length is an unsigned varint, one more than it says, 0 for null.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import TypeAlias
+from uuid import UUID
 
 from millstream.errors import ProtocolError
 
@@ -153,3 +155,11 @@ def write_nullable_string(text: str | None, *, compact: bool) -> bytes:
 
 def write_array_length(length: int, *, compact: bool) -> bytes:
     return write_unsigned_varint(length + 1) if compact else INT32.pack(length)
+
+
+@lru_cache(maxsize=1024)
+def uuid_of(raw: bytes) -> UUID:
+    """A topic id from its sixteen bytes. Clients send the same few again and again."""
+    if len(raw) != 16:
+        raise ProtocolError("the message ends inside a topic id")
+    return UUID(bytes=raw)

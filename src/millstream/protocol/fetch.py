@@ -1,0 +1,274 @@
+"""Fetch v4-18 by hand: responses are lists of buffers, so that megabytes of records are not copied.
+
+request   replica id (to v14) | max wait | min bytes | max bytes | isolation level
+          | session id, session epoch (v7)
+          | topics: name (v13: id) | partitions: index, leader epoch (v9), offset,
+            last fetched epoch (v12), log start offset (v5), max bytes
+          | forgotten topics (v7) | rack id (v11) | tagged cluster id, replica state (v15)
+response  throttle time | error, session id (v7)
+          | topics | partitions: index, error, high watermark, last stable offset,
+            log start offset (v5), aborted transactions, preferred replica (v11), records,
+            tagged diverging epoch and current leader (v12)
+          | tagged node endpoints (v16)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from millstream.errors import ErrorCode, ProtocolError
+from millstream.protocol.produce import TopicKey
+from millstream.protocol.wire import (
+    INT32,
+    NO_TAGS,
+    Buffer,
+    read_array_length,
+    read_nullable_string,
+    read_string,
+    read_tags,
+    skip_tags,
+    uuid_of,
+    write_array_length,
+    write_nullable_string,
+    write_tags,
+    write_unsigned_varint,
+)
+
+FIRST_FLEXIBLE = 12
+FIRST_WITH_TOPIC_IDS = 13
+FIRST_WITH_SESSIONS = 7
+
+NO_EPOCH = -1
+CONSUMER_REPLICA_ID = -1
+READ_COMMITTED = 1
+
+_LIMITS = Struct(">iiib")
+_SESSION = Struct(">ii")
+_PARTITION_V4 = Struct(">iqi")
+_PARTITION_V5 = Struct(">iqqi")
+_PARTITION_V9 = Struct(">iiqqi")
+_PARTITION_V12 = Struct(">iiqiqi")
+_RESULT_V4 = Struct(">ihqq")
+_RESULT_V5 = Struct(">ihqqq")
+_ABORTED = Struct(">qq")
+_EPOCH_AND_OFFSET = Struct(">iq")
+_LEADER = Struct(">ii")
+
+
+class FetchPartition(NamedTuple):
+    """What a client wants of one partition."""
+
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    max_bytes: int
+
+
+class FetchRequest(NamedTuple):
+    replica_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    topics: list[tuple[TopicKey, list[FetchPartition]]]
+    forgotten: list[tuple[TopicKey, list[int]]]
+
+
+class FetchedPartition(NamedTuple):
+    """What a client gets of one partition."""
+
+    partition: int
+    error: ErrorCode = ErrorCode.NONE
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    records: Buffer = b""
+    aborted: Sequence[tuple[int, int]] | None = None  # producer id, first offset
+    diverging_epoch: tuple[int, int] | None = None  # epoch, end offset
+    current_leader: tuple[int, int] | None = None  # id, epoch
+
+
+def decode_fetch_request(body: Buffer, version: int) -> FetchRequest:
+    """Raises `ProtocolError` for bytes that are not such a request."""
+    try:
+        return _decode(body, version)
+    except (struct.error, IndexError):
+        raise ProtocolError(f"not a FetchRequest v{version}: it ends too early") from None
+
+
+def _decode(body: Buffer, version: int) -> FetchRequest:
+    compact = version >= FIRST_FLEXIBLE
+    position = 0
+    replica_id = CONSUMER_REPLICA_ID
+    if version < 15:
+        (replica_id,) = INT32.unpack_from(body)
+        position = 4
+    max_wait_ms, min_bytes, max_bytes, isolation = _LIMITS.unpack_from(body, position)
+    position += _LIMITS.size
+    session_id, session_epoch = 0, -1
+    if version >= FIRST_WITH_SESSIONS:
+        session_id, session_epoch = _SESSION.unpack_from(body, position)
+        position += 8
+    topics, position = _decode_topics(body, position, version)
+    forgotten: list[tuple[TopicKey, list[int]]] = []
+    if version >= FIRST_WITH_SESSIONS:
+        forgotten, position = _decode_forgotten(body, position, version)
+    if version >= 11:
+        _, position = read_nullable_string(body, position, compact=compact)
+    if compact:
+        tags, position = read_tags(body, position)
+        if version >= 15 and 1 in tags:
+            (replica_id,) = INT32.unpack_from(tags[1])
+    if position != len(body):
+        raise ProtocolError(f"{len(body) - position} bytes follow the FetchRequest v{version}")
+    return FetchRequest(
+        replica_id,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation,
+        session_id,
+        session_epoch,
+        topics,
+        forgotten,
+    )
+
+
+def _read_topic_key(body: Buffer, position: int, version: int) -> tuple[TopicKey, int]:
+    if version >= FIRST_WITH_TOPIC_IDS:
+        return uuid_of(bytes(body[position : position + 16])), position + 16
+    return read_string(body, position, compact=version >= FIRST_FLEXIBLE)
+
+
+def _decode_topics(
+    body: Buffer, position: int, version: int
+) -> tuple[list[tuple[TopicKey, list[FetchPartition]]], int]:
+    compact = version >= FIRST_FLEXIBLE
+    count, position = read_array_length(body, position, compact=compact)
+    topics = []
+    for _ in range(count):
+        key, position = _read_topic_key(body, position, version)
+        partition_count, position = read_array_length(
+            body, position, compact=compact, element_bytes_min=16
+        )
+        partitions = []
+        for _ in range(partition_count):
+            partition, position = _decode_partition(body, position, version)
+            partitions.append(partition)
+        if compact:
+            position = skip_tags(body, position)
+        topics.append((key, partitions))
+    return topics, position
+
+
+def _decode_partition(body: Buffer, position: int, version: int) -> tuple[FetchPartition, int]:
+    epoch = last_epoch = NO_EPOCH
+    if version >= FIRST_FLEXIBLE:
+        index, epoch, offset, last_epoch, _, max_bytes = _PARTITION_V12.unpack_from(body, position)
+        position = skip_tags(body, position + _PARTITION_V12.size)
+    elif version >= 9:
+        index, epoch, offset, _, max_bytes = _PARTITION_V9.unpack_from(body, position)
+        position += _PARTITION_V9.size
+    elif version >= 5:
+        index, offset, _, max_bytes = _PARTITION_V5.unpack_from(body, position)
+        position += _PARTITION_V5.size
+    else:
+        index, offset, max_bytes = _PARTITION_V4.unpack_from(body, position)
+        position += _PARTITION_V4.size
+    return FetchPartition(index, epoch, offset, last_epoch, max_bytes), position
+
+
+def _decode_forgotten(
+    body: Buffer, position: int, version: int
+) -> tuple[list[tuple[TopicKey, list[int]]], int]:
+    compact = version >= FIRST_FLEXIBLE
+    count, position = read_array_length(body, position, compact=compact)
+    forgotten = []
+    for _ in range(count):
+        key, position = _read_topic_key(body, position, version)
+        size, position = read_array_length(body, position, compact=compact, element_bytes_min=4)
+        size = max(size, 0)
+        indexes = list(struct.unpack_from(f">{size}i", body, position))
+        position += 4 * size
+        if compact:
+            position = skip_tags(body, position)
+        forgotten.append((key, indexes))
+    return forgotten, position
+
+
+def encode_fetch_response(
+    version: int,
+    topics: Iterable[tuple[TopicKey, Sequence[FetchedPartition]]],
+    *,
+    error: ErrorCode = ErrorCode.NONE,
+    session_id: int = 0,
+) -> list[Buffer]:
+    """The response body in pieces; the records are among them as they were given."""
+    topics = list(topics)
+    compact = version >= FIRST_FLEXIBLE
+    head = b"\0\0\0\0"  # throttle time
+    if version >= FIRST_WITH_SESSIONS:
+        head += struct.pack(">hi", error, session_id)
+    small = [head, write_array_length(len(topics), compact=compact)]
+    buffers: list[Buffer] = []
+    for key, partitions in topics:
+        small.append(_encode_topic_key(key, compact))
+        small.append(write_array_length(len(partitions), compact=compact))
+        for partition in partitions:
+            small.append(_encode_partition(version, partition))
+            if partition.records:
+                buffers += (b"".join(small), partition.records)
+                small = []
+            if compact:
+                small.append(_partition_tags(partition))
+        if compact:
+            small.append(NO_TAGS)
+    if compact:
+        small.append(NO_TAGS)
+    if small:
+        buffers.append(b"".join(small))
+    return buffers
+
+
+def _encode_topic_key(key: TopicKey, compact: bool) -> bytes:
+    if isinstance(key, str):
+        return write_nullable_string(key, compact=compact)
+    return key.bytes
+
+
+def _encode_partition(version: int, partition: FetchedPartition) -> bytes:
+    """All of a partition up to its records, which the caller appends."""
+    compact = version >= FIRST_FLEXIBLE
+    index, error, high_watermark, stable, start, records, aborted, *_ = partition
+    if version >= 5:
+        fixed = _RESULT_V5.pack(index, error, high_watermark, stable, start)
+    else:
+        fixed = _RESULT_V4.pack(index, error, high_watermark, stable)
+    if aborted is None:
+        transactions = b"\0" if compact else b"\xff\xff\xff\xff"
+    else:
+        tags = NO_TAGS if compact else b""
+        transactions = write_array_length(len(aborted), compact=compact) + b"".join(
+            _ABORTED.pack(*transaction) + tags for transaction in aborted
+        )
+    preferred_replica = b"\xff\xff\xff\xff" if version >= 11 else b""
+    size = len(records)
+    length = write_unsigned_varint(size + 1) if compact else INT32.pack(size)
+    return fixed + transactions + preferred_replica + length
+
+
+def _partition_tags(partition: FetchedPartition) -> bytes:
+    if partition.diverging_epoch is None and partition.current_leader is None:
+        return NO_TAGS
+    tags = {}
+    if partition.diverging_epoch is not None:
+        tags[0] = _EPOCH_AND_OFFSET.pack(*partition.diverging_epoch) + NO_TAGS
+    if partition.current_leader is not None:
+        tags[1] = _LEADER.pack(*partition.current_leader) + NO_TAGS
+    return write_tags(tags)
