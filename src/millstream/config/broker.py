@@ -67,16 +67,16 @@ class Endpoint(NamedTuple):
     port: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class BrokerConfig(
     NetworkSettings, LogSettings, GroupSettings, ShareGroupSettings, TransactionSettings
 ):
     """All settings as attributes named as in Kafka, with underscores: `config.num_partitions`."""
 
-    static: Mapping[str, str] = field(default_factory=dict, repr=False)
-    dynamic_default: Mapping[str, str] = field(default_factory=dict, repr=False)
-    dynamic_broker: Mapping[str, str] = field(default_factory=dict, repr=False)
-    warnings: tuple[str, ...] = field(default=(), repr=False)  # for the log, once, at start
+    static: Mapping[str, str] = field(default_factory=dict)
+    dynamic_default: Mapping[str, str] = field(default_factory=dict)
+    dynamic_broker: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = field(default=())  # for the log, once, at start
 
     @classmethod
     def from_values(cls, values: Mapping[str, object] = _NOTHING) -> BrokerConfig:

@@ -20,7 +20,7 @@ _MIGRATION_POLICIES = ("disabled", "downgrade", "upgrade", "bidirectional")
 _DYNAMIC = Mode.CLUSTER_WIDE
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class GroupSettings:
     # The classic protocol
 
@@ -129,7 +129,7 @@ class GroupSettings:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class ShareGroupSettings:
     """Share groups (KIP-932)."""
 
@@ -224,7 +224,7 @@ class ShareGroupSettings:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class GroupConfig:
     """What one group sets for itself; the rest comes from the broker's settings."""
 

@@ -24,7 +24,7 @@ _DYNAMIC = Mode.CLUSTER_WIDE
 _DOUBLE_MAX = 1.7976931348623157e308
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class LogSettings:
     log_dir: tuple[str, ...] = strings(
         ("millstream-data",), importance="high", doc="Where the data are, when log.dirs is not set."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from millstream.config.setting import INT_MAX, Mode, boolean, integer, long, string, strings
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class NetworkSettings:
     node_id: int = integer(
         1,

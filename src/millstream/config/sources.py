@@ -17,7 +17,6 @@ like ours: there it is left alone.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -52,6 +51,8 @@ def read_file(path: Path) -> dict[str, str]:
         raise ConfigError(f"{path} is not UTF-8 text: {error}") from error
     if path.suffix != ".toml":
         return parse_properties(text)
+    import tomllib  # only those who write TOML wait for it
+
     try:
         return dict(_flatten("", tomllib.loads(text)))
     except tomllib.TOMLDecodeError as error:

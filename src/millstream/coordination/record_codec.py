@@ -4,7 +4,7 @@ The internal topics (`__consumer_offsets`, `__transaction_state`, `__share_group
 records whose keys and values are Kafka messages. kio has none of these schemas, and this room
 imports no codec of the wire, so the few types they use are written here:
 
-    int8 int16 int32 int64      big-endian
+    int8 int16 int32 int64      big-endian; also uint16, and bool in one byte
     uuid                        16 bytes
     string                      int16 length + UTF-8;  flexible: unsigned varint of length + 1
     bytes                       int32 length + bytes;  flexible: unsigned varint of length + 1
@@ -191,8 +191,10 @@ class ArrayOf(FieldType):
         return read
 
 
+BOOL = _Integer(struct.Struct(">?"))
 INT8 = _Integer(struct.Struct(">b"))
 INT16 = _Integer(_INT16)
+UINT16 = _Integer(struct.Struct(">H"))
 INT32 = _Integer(_INT32)
 INT64 = _Integer(_INT64)
 UUID = _Uuid()

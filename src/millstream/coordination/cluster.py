@@ -1,0 +1,356 @@
+"""The cluster's metadata: an immutable image at a version, and how records change it.
+
+An image holds what all brokers agree on: brokers, topics with their partitions, settings, feature
+levels and the producer ids given away. `apply` makes the next image from records; it serves every
+home of the metadata (a local log, a snapshot, a watch), so there is one path into each state.
+
+What a change does not touch is shared between the old image and the new one, so two images can be
+compared by identity: `changed_topics` does, and costs a dictionary walk.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from millstream.coordination.cluster_records import (
+    UNCHANGED_LEADER,
+    BrokerEndpoint,
+    BrokerFeature,
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from millstream.coordination.record_codec import CorruptRecord
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+
+class ResourceType(IntEnum):
+    """What settings belong to, with the numbers of the wire and of the metadata log."""
+
+    UNKNOWN = 0
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class Resource(NamedTuple):
+    type: ResourceType
+    name: str  # a broker's is its id, or empty for the default of all brokers
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    id: int
+    epoch: int
+    incarnation_id: uuid.UUID
+    endpoints: tuple[BrokerEndpoint, ...]
+    features: tuple[BrokerFeature, ...] = ()
+    rack: str | None = None
+    fenced: bool = False
+    directories: tuple[uuid.UUID, ...] = ()
+
+    def endpoint(self, listener: str) -> BrokerEndpoint | None:
+        return next((it for it in self.endpoints if it.name == listener), None)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    directories: tuple[uuid.UUID, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    name: str
+    id: uuid.UUID
+    partitions: tuple[PartitionImage, ...]
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+
+class TopicChanges(NamedTuple):
+    created: tuple[TopicImage, ...]
+    changed: tuple[tuple[TopicImage, TopicImage], ...]  # before, after
+    deleted: tuple[TopicImage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterImage:
+    """Everything, at one version. The mappings must not be changed; `apply` makes new ones."""
+
+    version: int = -1  # rises with every commit; -1 is the empty image
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    topics_by_id: Mapping[uuid.UUID, TopicImage] = field(default_factory=dict)
+    configs: Mapping[Resource, Mapping[str, str]] = field(default_factory=dict)
+    features: Mapping[str, int] = field(default_factory=dict)
+    next_producer_id: int = 0
+
+    def apply(self, records: Iterable[MetadataRecord], version: int) -> ClusterImage:
+        """The image after these records, which belong together, at `version`."""
+        draft = _Draft(self)
+        for record in records:
+            draft.replay(record)
+        return draft.finish(version)
+
+    def config(self, type: ResourceType, name: str) -> Mapping[str, str]:
+        """What has been set for one resource, and nothing inherited."""
+        return self.configs.get(Resource(type, name), _NOTHING)
+
+    def topic_overrides(self, topic: str) -> Mapping[str, str]:
+        return self.config(ResourceType.TOPIC, topic)
+
+    @property
+    def partition_count(self) -> int:
+        return sum(len(topic.partitions) for topic in self.topics.values())
+
+    def changed_topics(self, previous: ClusterImage) -> TopicChanges:
+        """How the topics differ from those of an earlier image; a topic made anew is both."""
+        if self.topics is previous.topics:
+            return TopicChanges((), (), ())
+        created: list[TopicImage] = []
+        changed: list[tuple[TopicImage, TopicImage]] = []
+        deleted = [it for it in previous.topics.values() if it.id not in self.topics_by_id]
+        for topic in self.topics.values():
+            before = previous.topics_by_id.get(topic.id)
+            if before is None:
+                created.append(topic)
+            elif before is not topic:
+                changed.append((before, topic))
+        return TopicChanges(tuple(created), tuple(changed), tuple(deleted))
+
+    def changed_configs(self, previous: ClusterImage) -> frozenset[Resource]:
+        """The resources whose own settings differ from those of an earlier image."""
+        if self.configs is previous.configs:
+            return frozenset()
+        every = self.configs.keys() | previous.configs.keys()
+        return frozenset(it for it in every if self.configs.get(it) is not previous.configs.get(it))
+
+    def records(self) -> Iterator[MetadataRecord]:
+        """Records that make this image out of the empty one: what a snapshot holds."""
+        # Kafka wants the metadata version first: it says how to read the rest.
+        for name, level in sorted(
+            self.features.items(), key=lambda it: it[0] != "metadata.version"
+        ):
+            yield FeatureLevelRecord(name, level)
+        for broker in self.brokers.values():
+            yield _register(broker)
+        for topic in self.topics.values():
+            yield TopicRecord(topic.name, topic.id)
+            for index, partition in enumerate(topic.partitions):
+                yield partition_record(topic.id, index, partition)
+        for resource, settings in self.configs.items():
+            for name, value in settings.items():
+                yield ConfigRecord(resource.type, resource.name, name, value)
+        if self.next_producer_id:
+            yield ProducerIdsRecord(-1, -1, self.next_producer_id)
+
+
+def partition_record(topic_id: uuid.UUID, index: int, it: PartitionImage) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        replicas=it.replicas,
+        isr=it.isr,
+        leader=it.leader,
+        leader_epoch=it.leader_epoch,
+        partition_epoch=it.partition_epoch,
+        removing_replicas=it.removing_replicas,
+        adding_replicas=it.adding_replicas,
+        directories=it.directories,
+    )
+
+
+def _register(broker: BrokerImage) -> RegisterBrokerRecord:
+    return RegisterBrokerRecord(
+        broker_id=broker.id,
+        incarnation_id=broker.incarnation_id,
+        broker_epoch=broker.epoch,
+        endpoints=broker.endpoints,
+        features=broker.features,
+        rack=broker.rack,
+        fenced=broker.fenced,
+        log_dirs=broker.directories,
+    )
+
+
+class _Draft:
+    """An image in the making: copies a mapping when it is first touched, a topic likewise."""
+
+    def __init__(self, base: ClusterImage) -> None:
+        self._base = base
+        self._brokers = base.brokers
+        self._settings: dict[Resource, dict[str, str]] = {}
+        self._features = base.features
+        self._next_producer_id = base.next_producer_id
+        self._touched: dict[uuid.UUID, tuple[str, dict[int, PartitionImage]]] = {}
+        self._removed: set[uuid.UUID] = set()
+
+    def replay(self, record: MetadataRecord) -> None:
+        match record:
+            case PartitionRecord():
+                self._set_partition(record)
+            case PartitionChangeRecord():
+                self._change_partition(record)
+            case TopicRecord():
+                self._touched[record.topic_id] = (record.name, {})
+            case RemoveTopicRecord():
+                self._remove_topic(record.topic_id)
+            case ConfigRecord():
+                self._set_config(record)
+            case RegisterBrokerRecord():
+                self._register_broker(record)
+            case BrokerRegistrationChangeRecord():
+                self._change_broker(record)
+            case FeatureLevelRecord():
+                self._set_feature(record)
+            case ProducerIdsRecord():
+                self._next_producer_id = max(self._next_producer_id, record.next_producer_id)
+            case NoOpRecord():
+                pass
+
+    def finish(self, version: int) -> ClusterImage:
+        topics, by_id = self._base.topics, self._base.topics_by_id
+        if self._touched or self._removed:
+            topics, by_id = dict(topics), dict(by_id)
+            for topic_id in self._removed:
+                gone = by_id.pop(topic_id, None)
+                if gone is not None and topics[gone.name].id == topic_id:
+                    del topics[gone.name]
+            for topic_id, (name, partitions) in self._touched.items():
+                ordered = tuple(partitions[index] for index in sorted(partitions))
+                topics[name] = by_id[topic_id] = TopicImage(name, topic_id, ordered)
+        return ClusterImage(
+            version=version,
+            brokers=self._brokers,
+            topics=topics,
+            topics_by_id=by_id,
+            configs=self._configs(),
+            features=self._features,
+            next_producer_id=self._next_producer_id,
+        )
+
+    def _partitions(self, topic_id: uuid.UUID) -> dict[int, PartitionImage]:
+        touched = self._touched.get(topic_id)
+        if touched is None:
+            topic = self._base.topics_by_id.get(topic_id)
+            if topic is None:
+                raise CorruptRecord(f"a partition of topic {topic_id}, which does not exist")
+            touched = self._touched[topic_id] = (topic.name, dict(enumerate(topic.partitions)))
+        return touched[1]
+
+    def _set_partition(self, record: PartitionRecord) -> None:
+        self._partitions(record.topic_id)[record.partition_id] = PartitionImage(
+            replicas=record.replicas,
+            isr=record.isr,
+            leader=record.leader,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            directories=record.directories,
+            adding_replicas=record.adding_replicas,
+            removing_replicas=record.removing_replicas,
+        )
+
+    def _change_partition(self, record: PartitionChangeRecord) -> None:
+        partitions = self._partitions(record.topic_id)
+        before = partitions.get(record.partition_id)
+        if before is None:
+            raise CorruptRecord(
+                f"a change of partition {record.partition_id} of topic {record.topic_id}, "
+                "which does not exist"
+            )
+        names_leader = record.leader != UNCHANGED_LEADER
+        partitions[record.partition_id] = PartitionImage(
+            replicas=_new(record.replicas, before.replicas),
+            isr=_new(record.isr, before.isr),
+            leader=record.leader if names_leader else before.leader,
+            leader_epoch=before.leader_epoch + names_leader,
+            partition_epoch=before.partition_epoch + 1,
+            directories=_new(record.directories, before.directories),
+            adding_replicas=_new(record.adding_replicas, before.adding_replicas),
+            removing_replicas=_new(record.removing_replicas, before.removing_replicas),
+        )
+
+    def _remove_topic(self, topic_id: uuid.UUID) -> None:
+        """The topic's settings go with it, as in Kafka, where no record says so."""
+        touched = self._touched.pop(topic_id, None)
+        topic = self._base.topics_by_id.get(topic_id)
+        if topic is not None:
+            self._removed.add(topic_id)
+        name = touched[0] if touched else topic.name if topic else None
+        resource = Resource(ResourceType.TOPIC, name or "")
+        if resource in self._base.configs or resource in self._settings:
+            self._settings[resource] = {}
+
+    def _set_config(self, record: ConfigRecord) -> None:
+        resource = Resource(ResourceType(record.resource_type), record.resource_name)
+        settings = self._settings.get(resource)
+        if settings is None:
+            settings = self._settings[resource] = dict(self._base.configs.get(resource, _NOTHING))
+        settings.pop(record.name, None)
+        if record.value is not None:
+            settings[record.name] = record.value
+
+    def _configs(self) -> Mapping[Resource, Mapping[str, str]]:
+        if not self._settings:
+            return self._base.configs
+        merged = {**self._base.configs, **self._settings}
+        return {resource: settings for resource, settings in merged.items() if settings}
+
+    def _register_broker(self, record: RegisterBrokerRecord) -> None:
+        broker = BrokerImage(
+            id=record.broker_id,
+            epoch=record.broker_epoch,
+            incarnation_id=record.incarnation_id,
+            endpoints=record.endpoints,
+            features=record.features,
+            rack=record.rack,
+            fenced=record.fenced,
+            directories=record.log_dirs,
+        )
+        self._brokers = {**self._brokers, broker.id: broker}
+
+    def _change_broker(self, record: BrokerRegistrationChangeRecord) -> None:
+        broker = self._brokers.get(record.broker_id)
+        if broker is None:
+            return
+        fenced = broker.fenced if record.fenced == 0 else record.fenced > 0
+        directories = record.log_dirs or broker.directories
+        changed = replace(broker, fenced=fenced, directories=directories)
+        self._brokers = {**self._brokers, broker.id: changed}
+
+    def _set_feature(self, record: FeatureLevelRecord) -> None:
+        features = {**self._features, record.name: record.feature_level}
+        if record.feature_level == 0:
+            del features[record.name]
+        self._features = features
+
+
+def _new(value: tuple[Any, ...] | None, before: tuple[Any, ...]) -> tuple[Any, ...]:
+    return before if value is None else value

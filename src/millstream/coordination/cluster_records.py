@@ -1,0 +1,306 @@
+"""The records of `__cluster_metadata`, in the formats of Apache Kafka's KRaft.
+
+A record has no key. Its value is a frame, so that DumpLogSegments --cluster-metadata-decoder reads
+our metadata log, and Kafka itself could take it over:
+
+    unsigned varint   frame version, 1
+    unsigned varint   the record's type
+    unsigned varint   the version of its schema
+    ...               the message, always flexible
+
+    type  record                            version written  what it says
+    0     RegisterBrokerRecord              3                a broker started: id, epoch, endpoints
+    2     TopicRecord                       0                a topic exists, with this id
+    3     PartitionRecord                   1                a partition in full
+    4     ConfigRecord                      0                a setting of a resource; null unsets
+    5     PartitionChangeRecord             1                what changed about a partition
+    9     RemoveTopicRecord                 0                the topic and its partitions are gone
+    12    FeatureLevelRecord                0                a feature's finalized level
+    15    ProducerIdsRecord                 0                producer ids below this are given away
+    17    BrokerRegistrationChangeRecord    2                a broker is fenced or unfenced
+    20    NoOpRecord                        0                nothing
+
+Types that we do not write (access control, quotas, delegation tokens, KRaft transactions, ...) are
+read and skipped: a log that Kafka has written to opens, without what we do not have.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from millstream.coordination.record_codec import (
+    BOOL,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    NULLABLE_STRING,
+    STRING,
+    UINT16,
+    UUID,
+    ArrayOf,
+    CorruptRecord,
+    Field,
+    Reader,
+    Schema,
+    write_varint,
+)
+
+FRAME_VERSION = 1
+NO_LEADER = -1
+UNCHANGED_LEADER = -2
+
+DIRECTORY_UNASSIGNED = uuid.UUID(int=0)
+"""Kafka's way to say that a replica's log directory is not recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEndpoint:
+    name: str
+    host: str
+    port: int
+    security_protocol: int = 0  # PLAINTEXT
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFeature:
+    name: str
+    min_supported_version: int
+    max_supported_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBrokerRecord:
+    broker_id: int
+    incarnation_id: uuid.UUID
+    broker_epoch: int
+    endpoints: tuple[BrokerEndpoint, ...]
+    features: tuple[BrokerFeature, ...] = ()
+    rack: str | None = None
+    fenced: bool = False
+    is_migrating_zk_broker: bool = False
+    in_controlled_shutdown: bool = False
+    log_dirs: tuple[uuid.UUID, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistrationChangeRecord:
+    broker_id: int
+    broker_epoch: int
+    fenced: int = 0  # -1 unfenced, 0 as before, 1 fenced
+    in_controlled_shutdown: int = 0
+    log_dirs: tuple[uuid.UUID, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    name: str
+    topic_id: uuid.UUID
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    partition_id: int
+    topic_id: uuid.UUID
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    removing_replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    directories: tuple[uuid.UUID, ...] = ()
+    leader_recovery_state: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChangeRecord:
+    """Naming a leader, even the same one, raises the leader epoch; None means unchanged."""
+
+    partition_id: int
+    topic_id: uuid.UUID
+    isr: tuple[int, ...] | None = None
+    leader: int = UNCHANGED_LEADER
+    replicas: tuple[int, ...] | None = None
+    removing_replicas: tuple[int, ...] | None = None
+    adding_replicas: tuple[int, ...] | None = None
+    leader_recovery_state: int = -1
+    directories: tuple[uuid.UUID, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRecord:
+    resource_type: int
+    resource_name: str
+    name: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTopicRecord:
+    topic_id: uuid.UUID
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureLevelRecord:
+    name: str
+    feature_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdsRecord:
+    broker_id: int
+    broker_epoch: int
+    next_producer_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoOpRecord:
+    pass
+
+
+MetadataRecord: TypeAlias = (
+    RegisterBrokerRecord
+    | BrokerRegistrationChangeRecord
+    | TopicRecord
+    | PartitionRecord
+    | PartitionChangeRecord
+    | ConfigRecord
+    | RemoveTopicRecord
+    | FeatureLevelRecord
+    | ProducerIdsRecord
+    | NoOpRecord
+)
+
+_BROKERS = ArrayOf(INT32)
+_NULLABLE_BROKERS = ArrayOf(INT32, nullable=True)
+_UUIDS = ArrayOf(UUID)
+
+
+def _flexible(cls: type[Any], *fields: Field) -> Schema[Any]:
+    return Schema(cls, fields, flexible_since=0)
+
+
+_ENDPOINT = _flexible(
+    BrokerEndpoint,
+    Field("name", STRING),
+    Field("host", STRING),
+    Field("port", UINT16),
+    Field("security_protocol", INT16),
+)
+_FEATURE = _flexible(
+    BrokerFeature,
+    Field("name", STRING),
+    Field("min_supported_version", INT16),
+    Field("max_supported_version", INT16),
+)
+_REGISTER_BROKER = _flexible(
+    RegisterBrokerRecord,
+    Field("broker_id", INT32),
+    Field("is_migrating_zk_broker", BOOL, since=2, default=False),
+    Field("incarnation_id", UUID),
+    Field("broker_epoch", INT64),
+    Field("endpoints", ArrayOf(_ENDPOINT)),
+    Field("features", ArrayOf(_FEATURE)),
+    Field("rack", NULLABLE_STRING),
+    Field("fenced", BOOL),
+    Field("in_controlled_shutdown", BOOL, since=1, default=False),
+    Field("log_dirs", _UUIDS, since=3, tag=0, default=()),
+)
+_BROKER_CHANGE = _flexible(
+    BrokerRegistrationChangeRecord,
+    Field("broker_id", INT32),
+    Field("broker_epoch", INT64),
+    Field("fenced", INT8, tag=0, default=0),
+    Field("in_controlled_shutdown", INT8, since=1, tag=1, default=0),
+    Field("log_dirs", _UUIDS, since=2, tag=2, default=()),
+)
+_PARTITION = _flexible(
+    PartitionRecord,
+    Field("partition_id", INT32),
+    Field("topic_id", UUID),
+    Field("replicas", _BROKERS),
+    Field("isr", _BROKERS),
+    Field("removing_replicas", _BROKERS),
+    Field("adding_replicas", _BROKERS),
+    Field("leader", INT32),
+    Field("leader_epoch", INT32),
+    Field("partition_epoch", INT32),
+    Field("directories", _UUIDS, since=1, default=()),
+    Field("leader_recovery_state", INT8, tag=0, default=0),
+)
+_PARTITION_CHANGE = _flexible(
+    PartitionChangeRecord,
+    Field("partition_id", INT32),
+    Field("topic_id", UUID),
+    Field("isr", _NULLABLE_BROKERS, tag=0),
+    Field("leader", INT32, tag=1, default=UNCHANGED_LEADER),
+    Field("replicas", _NULLABLE_BROKERS, tag=2),
+    Field("removing_replicas", _NULLABLE_BROKERS, tag=3),
+    Field("adding_replicas", _NULLABLE_BROKERS, tag=4),
+    Field("leader_recovery_state", INT8, tag=5, default=-1),
+    Field("directories", ArrayOf(UUID, nullable=True), since=1, tag=8),
+)
+_CONFIG = _flexible(
+    ConfigRecord,
+    Field("resource_type", INT8),
+    Field("resource_name", STRING),
+    Field("name", STRING),
+    Field("value", NULLABLE_STRING),
+)
+_PRODUCER_IDS = _flexible(
+    ProducerIdsRecord,
+    Field("broker_id", INT32),
+    Field("broker_epoch", INT64),
+    Field("next_producer_id", INT64),
+)
+_TOPIC = _flexible(TopicRecord, Field("name", STRING), Field("topic_id", UUID))
+_REMOVE_TOPIC = _flexible(RemoveTopicRecord, Field("topic_id", UUID))
+_FEATURE_LEVEL = _flexible(FeatureLevelRecord, Field("name", STRING), Field("feature_level", INT16))
+_NO_OP = _flexible(NoOpRecord)
+
+# Type -> (schema, version written, newest version whose known part we can read).
+_TYPES: dict[int, tuple[Schema[Any], int, int]] = {
+    0: (_REGISTER_BROKER, 3, 4),
+    2: (_TOPIC, 0, 0),
+    3: (_PARTITION, 1, 2),
+    4: (_CONFIG, 0, 0),
+    5: (_PARTITION_CHANGE, 1, 2),
+    9: (_REMOVE_TOPIC, 0, 0),
+    12: (_FEATURE_LEVEL, 0, 0),
+    15: (_PRODUCER_IDS, 0, 0),
+    17: (_BROKER_CHANGE, 2, 3),
+    20: (_NO_OP, 0, 0),
+}
+_BY_CLASS = {
+    schema.cls: (number, schema, version) for number, (schema, version, _) in _TYPES.items()
+}
+
+
+def encode_record(record: MetadataRecord) -> bytes:
+    """The value of a record of the metadata log."""
+    number, schema, version = _BY_CLASS[type(record)]
+    out = bytearray((FRAME_VERSION,))
+    write_varint(out, number)
+    write_varint(out, version)
+    out += schema.encode(record, version)
+    return bytes(out)
+
+
+def decode_record(value: bytes) -> MetadataRecord | None:
+    """The record, or None for a type that Millstream does not have. Raises `CorruptRecord`."""
+    reader = Reader(value)
+    frame_version = reader.varint()
+    if frame_version != FRAME_VERSION:
+        raise CorruptRecord(f"a metadata record in frame version {frame_version}; 1 is known")
+    number = reader.varint()
+    version = reader.varint()
+    if number not in _TYPES:
+        return None
+    schema, _, newest = _TYPES[number]
+    if version > newest:
+        raise CorruptRecord(f"{schema.cls.__name__} of version {version}; 0 to {newest} are known")
+    record: MetadataRecord = schema.decode(value, version, reader.position)
+    return record
