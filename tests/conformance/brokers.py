@@ -1,0 +1,69 @@
+"""The broker under test, as every conformance test sees it: an address, and small conveniences."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.conformance.differences import DIFFERENCES
+from tests.peers.servers import Server
+
+# Both brokers get the same settings: short waits, so that tests are quick.
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "500",
+    "group.consumer.session.timeout.ms": "5000",
+    "log.cleaner.backoff.ms": "200",
+    "log.retention.check.interval.ms": "300",
+    "log.initial.task.delay.ms": "100",
+    "offsets.topic.num.partitions": "5",
+    "socket.request.max.bytes": "10485760",
+}
+
+_names = itertools.count()
+
+
+@dataclass
+class BrokerUnderTest:
+    server: Server
+
+    @property
+    def bootstrap(self) -> str:
+        return self.server.bootstrap
+
+    def expects(self, difference: str) -> Any:
+        """What this broker does where the two differ."""
+        entry = DIFFERENCES[difference]
+        return entry.millstream if self.server.kind == "millstream" else entry.kafka
+
+    def config(self, **settings: Any) -> dict[str, Any]:
+        """A confluent-kafka configuration; `linger_ms=5` becomes `linger.ms`."""
+        named = {name.replace("_", "."): value for name, value in settings.items()}
+        return {"bootstrap.servers": self.bootstrap, **named}
+
+    @cached_property
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap})
+
+    def create_topic(
+        self, partitions: int = 1, name: str | None = None, **config: str | int
+    ) -> str:
+        """A fresh topic; `segment_bytes=1048576` becomes the setting `segment.bytes`."""
+        name = name or unique("topic")
+        settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+        self.admin.create_topics([topic])[name].result(30)
+        return name
+
+
+def unique(prefix: str) -> str:
+    """A name no other test in any worker uses."""
+    return f"{prefix}-{os.getpid()}-{next(_names)}"

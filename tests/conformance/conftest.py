@@ -1,0 +1,80 @@
+"""Fixtures of the conformance tests: `broker` (each one there is), clients and Apache's tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.conformance.brokers import SETTINGS, BrokerUnderTest
+from tests.peers.cache import PeerMissing
+from tests.peers.clients import CLIENTS
+from tests.peers.java_runtime import ToolRunner, classpath
+from tests.peers.kafka import start_kafka
+from tests.peers.servers import start_millstream
+
+JAVA_CLIENTS = {"java", "java-3.9"}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "broker" in metafunc.fixturenames:
+        kinds: list[Any] = ["millstream"]
+        if metafunc.config.getoption("--peer") == "kafka":
+            kinds.append(pytest.param("apache-kafka", marks=pytest.mark.java))
+        metafunc.parametrize("broker", kinds, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerUnderTest]:
+    """A running broker, shared by all tests of the session: use fresh names of topics and groups."""
+    directory = tmp_path_factory.mktemp(request.param)
+    if request.param == "millstream":
+        server = start_millstream(directory / "data", SETTINGS)
+    else:
+        server = start_kafka(directory, SETTINGS)
+    yield BrokerUnderTest(server)
+    server.stop()
+
+
+def client_parameters(*names: str) -> list[Any]:
+    """Clients to parametrise `client` with; those on a JVM carry the mark `java`."""
+    return [
+        pytest.param(name, marks=pytest.mark.java if name in JAVA_CLIENTS else ())
+        for name in names or CLIENTS
+    ]
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest) -> Any:
+    """A client by name, made ready or skipped with the reason."""
+    return prepared(request.param)
+
+
+def prepared(name: str) -> Any:
+    try:
+        CLIENTS[name].prepare()
+    except PeerMissing as missing:
+        pytest.skip(f"{name}: {missing}")
+    return CLIENTS[name]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _close_clients() -> Iterator[None]:
+    yield
+    for client in CLIENTS.values():
+        client.close()
+
+
+@pytest.fixture(scope="session")
+def tools() -> Iterator[ToolRunner]:
+    """Apache's command-line tools, all in one JVM."""
+    try:
+        classpath("kafka")
+    except PeerMissing as missing:
+        pytest.skip(f"Apache Kafka's tools: {missing}")
+    runner = ToolRunner()
+    yield runner
+    runner.close()

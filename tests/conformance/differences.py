@@ -1,0 +1,20 @@
+"""Where Millstream knowingly differs from Apache Kafka 4.3.1: the only place a test may ask.
+
+A test takes the expected value from here by name (`broker.expects("...")`), so that the list is
+complete and every entry has its reason. Its length is printed at the head of every test run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Difference:
+    reason: str
+    kafka: Any
+    millstream: Any
+
+
+DIFFERENCES: dict[str, Difference] = {}

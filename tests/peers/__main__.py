@@ -1,0 +1,23 @@
+"""Fetch and build every peer beforehand: `python -m tests.peers`. Says what is missing, and why."""
+
+from __future__ import annotations
+
+from tests.peers.cache import PeerMissing
+from tests.peers.clients import CLIENTS
+from tests.peers.java_runtime import classpath
+
+
+def main() -> None:
+    steps = {"apache-kafka": lambda: classpath("kafka")}
+    steps |= {name: client.prepare for name, client in CLIENTS.items()}
+    for name, prepare in steps.items():
+        try:
+            prepare()
+        except PeerMissing as missing:
+            print(f"{name:14} missing: {missing}")
+        else:
+            print(f"{name:14} ready")
+
+
+if __name__ == "__main__":
+    main()

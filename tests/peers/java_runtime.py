@@ -1,0 +1,177 @@
+"""Java peers: Apache Kafka's jars from Maven, our few Java programs, and a JVM that runs tools.
+
+A JVM takes a second to start and more to warm up, and Apache's tools are dozens of calls; so
+`ToolRunner` keeps one JVM (`java/ToolDriver.java`) that runs one tool's `main` after another and
+catches their `Exit.exit`.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.peers.cache import PROGRAMS, PeerMissing, cached, fingerprint, require_command, run_build
+
+KAFKA_VERSION = "4.3.1"
+OLD_CLIENT_VERSION = "3.9.1"  # what Spark's connector brings along
+
+_BUNDLES = {
+    "kafka": [
+        ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+        ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+        ("org.slf4j", "slf4j-simple", "1.7.36"),
+    ],
+    "kafka-clients-old": [
+        ("org.apache.kafka", "kafka-clients", OLD_CLIENT_VERSION),
+        ("com.fasterxml.jackson.core", "jackson-databind", "2.17.2"),
+        ("org.slf4j", "slf4j-simple", "1.7.36"),
+    ],
+}
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+<modelVersion>4.0.0</modelVersion>
+<groupId>millstream</groupId><artifactId>peers</artifactId><version>1</version>
+<dependencies>{dependencies}</dependencies>
+</project>
+"""
+_JVM_OPTIONS = [
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",  # tools run for a second: the optimising compiler only costs
+    "-Xshare:auto",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+]
+
+
+def java_command() -> str:
+    return require_command(
+        "java", "install a Java 17 runtime, e.g. `apt-get install openjdk-17-jdk`"
+    )
+
+
+@cache
+def jars(bundle: str) -> Path:
+    """The directory with a bundle's jars and all they depend on."""
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
+        f"<version>{version}</version></dependency>"
+        for group, artifact, version in _BUNDLES[bundle]
+    )
+    pom = _POM.format(dependencies=dependencies)
+
+    def download(directory: Path) -> None:
+        maven = require_command("mvn", "install Maven, e.g. `apt-get install maven`")
+        (directory / "pom.xml").write_text(pom)
+        goal = ["dependency:copy-dependencies", "-DoutputDirectory=jars"]
+        run_build([maven, "-q", "-B", *goal], directory)
+
+    java_command()
+    return cached(f"jars-{bundle}", fingerprint(pom), download) / "jars"
+
+
+@cache
+def classpath(bundle: str) -> str:
+    """A bundle's jars with our own Java programs compiled against them."""
+    sources = sorted((PROGRAMS / "java").glob("*.java"))
+    libraries = f"{jars(bundle)}/*"
+
+    def compile_sources(directory: Path) -> None:
+        javac = require_command("javac", "install a JDK 17, e.g. `apt-get install openjdk-17-jdk`")
+        run_build([javac, "-nowarn", "-cp", libraries, "-d", directory, *sources], directory)
+
+    classes = cached(f"classes-{bundle}", fingerprint(libraries, *sources), compile_sources)
+    return f"{classes}:{libraries}"
+
+
+def java_program(main_class: str, bundle: str = "kafka", options: Sequence[str] = ()) -> list[str]:
+    """The command line that starts a Java class with a bundle on its class path."""
+    return [java_command(), *_JVM_OPTIONS, *options, "-cp", classpath(bundle), main_class]
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def lines(self) -> list[str]:
+        return [line for line in self.stdout.splitlines() if line.strip()]
+
+
+class ToolRunner:
+    """Runs the `main` of Apache's tools, one after another, in one JVM."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._answers: queue.Queue[str] = queue.Queue()
+
+    def run(
+        self, tool: str, *arguments: str | Path | int, stdin: str = "", timeout_seconds: float = 60
+    ) -> ToolResult:
+        """Run a tool; `tool` is a class name, without the leading `org.apache.kafka.tools.`."""
+        main_class = tool if tool.startswith("kafka.") else f"org.apache.kafka.tools.{tool}"
+        command = {"main": main_class, "args": [str(a) for a in arguments], "stdin": stdin}
+        process = self._started()
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(command) + "\n")
+        process.stdin.flush()
+        try:
+            answer: dict[str, Any] = json.loads(self._answers.get(timeout=timeout_seconds))
+        except queue.Empty:
+            self.close()  # whatever hangs in there, the next tool gets a fresh JVM
+            raise AssertionError(
+                f"{tool} {arguments} gave no answer in {timeout_seconds} s"
+            ) from None
+        return ToolResult(answer["code"], answer["stdout"], answer["stderr"])
+
+    def check(
+        self, tool: str, *arguments: str | Path | int, stdin: str = "", timeout_seconds: float = 60
+    ) -> ToolResult:
+        """Run a tool that must succeed."""
+        result = self.run(tool, *arguments, stdin=stdin, timeout_seconds=timeout_seconds)
+        assert result.exit_code == 0, f"{tool} {arguments} failed: {result}"
+        return result
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+            self._answers = queue.Queue()
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is None or self._process.poll() is not None:
+            self._answers = queue.Queue()
+            self._process = subprocess.Popen(
+                java_program("ToolDriver"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            threading.Thread(target=_pump, args=(self._process, self._answers), daemon=True).start()
+        return self._process
+
+
+def _pump(process: subprocess.Popen[str], answers: queue.Queue[str]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        answers.put(line)
+
+
+__all__ = [
+    "KAFKA_VERSION",
+    "PeerMissing",
+    "ToolResult",
+    "ToolRunner",
+    "classpath",
+    "jars",
+    "java_program",
+]

@@ -1,0 +1,55 @@
+"""Apache Kafka itself, as one KRaft node on free ports in a directory of its own."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.peers.java_runtime import classpath, java_command
+from tests.peers.servers import Server, free_port, wait_until_listening
+
+CLUSTER_ID = "AAAAAAAAQACAAAAAAAAAAA"
+_JVM_OPTIONS = [
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+]
+_START_SECONDS_MAX = 60
+
+
+def start_kafka(directory: Path, settings: Mapping[str, str]) -> Server:
+    """Format `directory/data` (unless it is formatted) and start a broker on it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    port, controller_port = free_port(), free_port()
+    properties = directory / "server.properties"
+    properties.write_text(kafka_properties(directory / "data", port, controller_port, settings))
+    java = [java_command(), *_JVM_OPTIONS, "-cp", classpath("kafka")]
+    if not (directory / "data" / "meta.properties").exists():
+        command = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
+        subprocess.run([*java, *command], check=True, capture_output=True)
+    log = (directory / "server.log").open("a")
+    process = subprocess.Popen([*java, "kafka.Kafka", str(properties)], stdout=log, stderr=log)
+    server = Server("apache-kafka", "127.0.0.1", port, process, directory / "data")
+    wait_until_listening(server, directory / "server.log", _START_SECONDS_MAX)
+    return server
+
+
+def kafka_properties(
+    data: Path, port: int, controller_port: int, settings: Mapping[str, str]
+) -> str:
+    base = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "log.dirs": str(data),
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+    }
+    return "".join(f"{name}={value}\n" for name, value in {**base, **settings}.items())

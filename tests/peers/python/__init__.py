@@ -1,0 +1,1 @@
+"""The Python clients as programs: see `tests/peers/programs.py` for what they are asked."""

@@ -1,0 +1,109 @@
+"""aiokafka as a program."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from tests.peers.programs import Record
+from tests.peers.python.serve import Command, say, say_record, serve
+
+
+async def produce(command: Command, records: list[Record]) -> list[tuple[int, int]]:
+    compression = command["compression"]
+    acks = command["acks"]
+    producer = AIOKafkaProducer(
+        bootstrap_servers=command["bootstrap"],
+        compression_type=None if compression == "none" else compression,
+        acks="all" if acks == "all" else int(acks),
+        enable_idempotence=command["idempotent"],
+        linger_ms=20,
+        **command["config"],
+    )
+    await producer.start()
+    try:
+        futures = [
+            await producer.send(
+                command["topic"],
+                value=record.value,
+                key=record.key,
+                headers=list(record.headers),
+                partition=record.partition,
+                timestamp_ms=record.timestamp,
+            )
+            for record in records
+        ]
+        results = [await asyncio.wait_for(future, 30) for future in futures]
+        # acks=0 has no answer, hence no position
+        return [(result.partition, result.offset) for result in results if result is not None]
+    finally:
+        await producer.stop()
+
+
+async def consume(command: Command) -> list[Record]:
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=command["bootstrap"], enable_auto_commit=False, **command["config"]
+    )
+    await consumer.start()
+    try:
+        topic = command["topic"]
+        # partitions_for_topic knows only topics the client already follows
+        cluster = await consumer._client.fetch_all_metadata()
+        partitions = cluster.partitions_for_topic(topic) or set()
+        assignment = [TopicPartition(topic, index) for index in sorted(partitions)]
+        consumer.assign(assignment)
+        await consumer.seek_to_beginning(*assignment)
+        records: list[Record] = []
+        while len(records) < command["count"]:
+            records.append(to_record(await asyncio.wait_for(consumer.getone(), 30)))
+        return records
+    finally:
+        await consumer.stop()
+
+
+async def member(command: Command) -> None:
+    consumer = AIOKafkaConsumer(
+        command["topic"],
+        bootstrap_servers=command["bootstrap"],
+        group_id=command["group"],
+        auto_offset_reset="earliest",
+        **command["config"],
+    )
+    await consumer.start()
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    ended = loop.run_in_executor(None, sys.stdin.read)
+    ended.add_done_callback(lambda _: stop.set())
+    owned: set[int] | None = None
+    while not stop.is_set():
+        fetched = await consumer.getmany(timeout_ms=100)
+        now_owned = {partition.partition for partition in consumer.assignment()}
+        if now_owned != owned:
+            owned = now_owned
+            say(assigned=sorted(owned))
+        for messages in fetched.values():
+            for message in messages:
+                say_record(to_record(message))
+    await consumer.stop()
+
+
+def to_record(message: Any) -> Record:
+    return Record(
+        key=message.key,
+        value=message.value,
+        headers=tuple(message.headers or ()),
+        partition=message.partition,
+        offset=message.offset,
+        timestamp=message.timestamp,
+    )
+
+
+if __name__ == "__main__":
+    serve(
+        lambda command, records: asyncio.run(produce(command, records)),
+        lambda command: asyncio.run(consume(command)),
+        lambda command: asyncio.run(member(command)),
+    )

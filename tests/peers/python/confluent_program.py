@@ -1,0 +1,119 @@
+"""confluent-kafka (librdkafka) as a program."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
+
+from tests.peers.programs import Record
+from tests.peers.python.serve import Command, say, say_record, serve
+
+
+def produce(command: Command, records: list[Record]) -> list[tuple[int, int]]:
+    producer = Producer(
+        {
+            "bootstrap.servers": command["bootstrap"],
+            "compression.type": command["compression"],
+            "acks": command["acks"],
+            "enable.idempotence": command["idempotent"],
+            "linger.ms": 20,
+            "message.timeout.ms": 30_000,
+            **command["config"],
+        }
+    )
+    positions: dict[int, tuple[int, int]] = {}
+    failures: list[str] = []
+
+    def delivered(index: int) -> Any:
+        def report(error: Any, message: Message) -> None:
+            if error is not None:
+                failures.append(str(error))
+            positions[index] = (message.partition(), message.offset())
+
+        return report
+
+    for index, record in enumerate(records):
+        placed = {} if record.partition is None else {"partition": record.partition}
+        timed = {} if record.timestamp is None else {"timestamp": record.timestamp}
+        producer.produce(
+            command["topic"],
+            record.value,
+            record.key,
+            headers=list(record.headers),
+            on_delivery=delivered(index),
+            **placed,
+            **timed,
+        )
+    producer.flush(40)
+    if failures:
+        raise RuntimeError(failures[0])
+    return [positions[index] for index in range(len(records))]
+
+
+def consume(command: Command) -> list[Record]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": command["bootstrap"],
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "check.crcs": True,
+            **command["config"],
+        }
+    )
+    try:
+        topic = command["topic"]
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in partitions])
+        records: list[Record] = []
+        while len(records) < command["count"]:
+            message = consumer.poll(30)
+            if message is None:
+                raise RuntimeError(f"only {len(records)} records came")
+            records.append(to_record(message))
+        return records
+    finally:
+        consumer.close()
+
+
+def member(command: Command) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": command["bootstrap"],
+            "group.id": command["group"],
+            "auto.offset.reset": "earliest",
+            **command["config"],
+        }
+    )
+    stop = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
+    consumer.subscribe([command["topic"]])
+    owned: set[int] | None = None
+    while not stop.is_set():
+        message = consumer.poll(0.1)
+        now_owned = {partition.partition for partition in consumer.assignment()}
+        if now_owned != owned:
+            owned = now_owned
+            say(assigned=sorted(owned))
+        if message is not None and message.error() is None:
+            say_record(to_record(message))
+    consumer.close()
+
+
+def to_record(message: Message) -> Record:
+    if message.error() is not None:
+        raise RuntimeError(str(message.error()))
+    return Record(
+        key=message.key(),
+        value=message.value(),
+        headers=tuple(message.headers() or ()),
+        partition=message.partition(),
+        offset=message.offset(),
+        timestamp=message.timestamp()[1],
+    )
+
+
+if __name__ == "__main__":
+    serve(produce, consume, member)

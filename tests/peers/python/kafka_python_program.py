@@ -1,0 +1,101 @@
+"""kafka-python as a program."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from tests.peers.programs import Record
+from tests.peers.python.serve import Command, say, say_record, serve
+
+
+def produce(command: Command, records: list[Record]) -> list[tuple[int, int]]:
+    compression = command["compression"]
+    acks = command["acks"]
+    producer = KafkaProducer(
+        bootstrap_servers=command["bootstrap"],
+        compression_type=None if compression == "none" else compression,
+        acks="all" if acks == "all" else int(acks),
+        enable_idempotence=command["idempotent"],
+        linger_ms=20,
+        **command["config"],
+    )
+    try:
+        futures = [
+            producer.send(
+                command["topic"],
+                value=record.value,
+                key=record.key,
+                headers=list(record.headers),
+                partition=record.partition,
+                timestamp_ms=record.timestamp,
+            )
+            for record in records
+        ]
+        results = [future.get(timeout=30) for future in futures]
+        return [(result.partition, result.offset) for result in results]
+    finally:
+        producer.close()
+
+
+def consume(command: Command) -> list[Record]:
+    consumer = KafkaConsumer(
+        bootstrap_servers=command["bootstrap"],
+        enable_auto_commit=False,
+        consumer_timeout_ms=30_000,
+        **command["config"],
+    )
+    try:
+        topic = command["topic"]
+        partitions = consumer.partitions_for_topic(topic) or set()
+        consumer.assign([TopicPartition(topic, index) for index in sorted(partitions)])
+        consumer.seek_to_beginning()
+        records: list[Record] = []
+        for message in consumer:
+            records.append(to_record(message))
+            if len(records) == command["count"]:
+                return records
+        raise RuntimeError(f"only {len(records)} records came")
+    finally:
+        consumer.close()
+
+
+def member(command: Command) -> None:
+    consumer = KafkaConsumer(
+        command["topic"],
+        bootstrap_servers=command["bootstrap"],
+        group_id=command["group"],
+        auto_offset_reset="earliest",
+        **command["config"],
+    )
+    stop = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
+    owned: set[int] | None = None
+    while not stop.is_set():
+        fetched = consumer.poll(timeout_ms=100)
+        now_owned = {partition.partition for partition in consumer.assignment()}
+        if now_owned != owned:
+            owned = now_owned
+            say(assigned=sorted(owned))
+        for messages in fetched.values():
+            for message in messages:
+                say_record(to_record(message))
+    consumer.close()
+
+
+def to_record(message: Any) -> Record:
+    return Record(
+        key=message.key,
+        value=message.value,
+        headers=tuple(message.headers or ()),
+        partition=message.partition,
+        offset=message.offset,
+        timestamp=message.timestamp,
+    )
+
+
+if __name__ == "__main__":
+    serve(produce, consume, member)

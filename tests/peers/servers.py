@@ -1,0 +1,96 @@
+"""A broker in a process of its own, whoever made it: its address, its files, its life and death."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_START_SECONDS_MAX = 20
+_STOP_SECONDS_MAX = 30
+
+
+@dataclass
+class Server:
+    kind: str  # "millstream" or "apache-kafka"
+    host: str
+    port: int
+    process: subprocess.Popen[bytes]
+    data: Path
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def stop(self) -> int:
+        """Ask for a clean shutdown and wait for it; returns the exit code."""
+        self.process.terminate()
+        try:
+            return self.process.wait(_STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """kill -9: no goodbyes."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+def start_millstream(
+    data: Path,
+    settings: Mapping[str, str] | None = None,
+    *,
+    port: int | None = None,
+    wrapper: Sequence[str] = (),
+) -> Server:
+    """Start `millstream serve` on `data`; `wrapper` goes before the command (strace, prlimit)."""
+    data.mkdir(parents=True, exist_ok=True)
+    port = port or free_port()
+    options = [f"--set={name}={value}" for name, value in (settings or {}).items()]
+    command = [Path(sys.executable).with_name("millstream"), "serve"]
+    address = ["--listen", f"127.0.0.1:{port}", "--data", str(data)]
+    log_path = data.with_name(data.name + ".log")
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            [*wrapper, *map(str, command), *address, *options],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    server = Server("millstream", "127.0.0.1", port, process, data)
+    wait_until_listening(server, log_path, _START_SECONDS_MAX)
+    return server
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until_listening(server: Server, log: Path, seconds_max: float) -> None:
+    """Return when the port accepts connections; a process that died or hangs says why."""
+    deadline = time.monotonic() + seconds_max
+    while time.monotonic() < deadline:
+        if server.process.poll() is not None:
+            raise RuntimeError(f"{server.kind} ended at start:\n{_tail(log)}")
+        try:
+            with socket.create_connection((server.host, server.port), timeout=1):
+                return
+        except OSError:
+            time.sleep(0.02)
+    server.kill()
+    raise RuntimeError(f"{server.kind} does not listen after {seconds_max} s:\n{_tail(log)}")
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-30:])
