@@ -52,69 +52,79 @@ class Start:
             raise usage_error("give only one of --from-beginning, --offset, --since, --last")
 
 
+FromBeginning = Annotated[
+    bool, typer.Option("--from-beginning", "-a", rich_help_panel=START, help="All there is.")
+]
+FromOffset = Annotated[
+    int | None,
+    typer.Option("--offset", "-o", rich_help_panel=START, help="From it; -5: five before the end."),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        rich_help_panel=START,
+        metavar="WHEN",
+        help="2026-11-14T08:30, yesterday, 15m (ago), or ms since 1970.",
+    ),
+]
+Last = Annotated[
+    int | None,
+    typer.Option("--last", "-n", min=1, rich_help_panel=START, help="The newest N of all."),
+]
+Partitions = Annotated[
+    list[int] | None, typer.Option("--partition", "-p", help="Only this one; repeatable.")
+]
+Group = Annotated[
+    str | None, typer.Option("--group", "-g", help="Join it and commit what was printed.")
+]
+Count = Annotated[int | None, typer.Option("--count", "-c", min=1, help="Stop after N.")]
+Follow = Annotated[
+    bool, typer.Option("--follow/--no-follow", help="Wait for more at the end, or stop there.")
+]
+ReadCommitted = Annotated[
+    bool, typer.Option("--read-committed/--read-uncommitted", help="Hide open transactions.")
+]
+JsonLines = Annotated[
+    bool, typer.Option("--json", rich_help_panel=SHOW, help="A JSON object per record and line.")
+]
+ValueFormat = Annotated[
+    Format, typer.Option("--format", rich_help_panel=SHOW, help="How values are written.")
+]
+KeyFormat = Annotated[
+    Format, typer.Option("--key-format", rich_help_panel=SHOW, help="How keys are written.")
+]
+Schema = Annotated[
+    Path | None,
+    typer.Option("--schema", rich_help_panel=SHOW, exists=True, help="Avro schema of values."),
+]
+Keys = Annotated[bool, typer.Option("--keys", "-k", rich_help_panel=SHOW, help="Key, tab, value.")]
+Headers = Annotated[bool, typer.Option("--headers", "-H", rich_help_panel=SHOW)]
+Metadata = Annotated[
+    bool,
+    typer.Option("--metadata", "-m", rich_help_panel=SHOW, help="Time, topic, partition, offset."),
+]
+
+
 @app.command()
 def consume(
     topics: TopicNames,
-    from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", "-a", rich_help_panel=START, help="All there is.")
-    ] = False,
-    offset: Annotated[
-        int | None,
-        typer.Option(
-            "--offset", "-o", rich_help_panel=START, help="From it; -5: five before the end."
-        ),
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            "--since",
-            rich_help_panel=START,
-            metavar="WHEN",
-            help="2026-11-14T08:30, yesterday, 15m (ago), or ms since 1970.",
-        ),
-    ] = None,
-    last: Annotated[
-        int | None,
-        typer.Option(
-            "--last", "-n", min=1, rich_help_panel=START, help="The newest N, over all partitions."
-        ),
-    ] = None,
-    partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", help="Only this one; repeatable.")
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option("--group", "-g", help="Join this group and commit what was printed."),
-    ] = None,
-    count: Annotated[int | None, typer.Option("--count", "-c", min=1, help="Stop after N.")] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", help="Wait for more at the end, or stop there.")
-    ] = True,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", rich_help_panel=SHOW, help="A JSON object per record and line."),
-    ] = False,
-    format_: Annotated[
-        Format, typer.Option("--format", rich_help_panel=SHOW, help="How values are written.")
-    ] = Format.TEXT,
-    key_format: Annotated[
-        Format, typer.Option("--key-format", rich_help_panel=SHOW, help="How keys are written.")
-    ] = Format.TEXT,
-    schema: Annotated[
-        Path | None,
-        typer.Option("--schema", rich_help_panel=SHOW, exists=True, help="Avro schema of values."),
-    ] = None,
-    keys: Annotated[bool, typer.Option("--keys", "-k", rich_help_panel=SHOW)] = False,
-    headers: Annotated[bool, typer.Option("--headers", "-H", rich_help_panel=SHOW)] = False,
-    metadata: Annotated[
-        bool,
-        typer.Option(
-            "--metadata", "-m", rich_help_panel=SHOW, help="Time, topic, partition, offset."
-        ),
-    ] = False,
-    committed: Annotated[
-        bool, typer.Option("--read-committed/--read-uncommitted", help="Hide open transactions.")
-    ] = True,
+    from_beginning: FromBeginning = False,
+    offset: FromOffset = None,
+    since: Since = None,
+    last: Last = None,
+    partition: Partitions = None,
+    group: Group = None,
+    count: Count = None,
+    follow: Follow = True,
+    committed: ReadCommitted = True,
+    as_json: JsonLines = False,
+    format_: ValueFormat = Format.TEXT,
+    key_format: KeyFormat = Format.TEXT,
+    schema: Schema = None,
+    keys: Keys = False,
+    headers: Headers = False,
+    metadata: Metadata = False,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
@@ -149,16 +159,26 @@ def consume(
         consumer = cluster.consumer(**settings | {"auto.offset.reset": "error"})
         records = read_beside(cluster, consumer, topics, partition, start, follow)
     try:
-        for record in records:
-            printer.print(record)
-            if group is not None:
-                consumer.store_offsets(record)  # committed by the client, at the latest on close
-            if printer.printed == count:
-                break
+        print_records(consumer, records, printer, count, commit=group is not None)
     except KeyboardInterrupt:
         note(f"{printer.printed} records")
     finally:
         consumer.close()
+
+
+def print_records(
+    consumer: Consumer,
+    records: Iterator[Message],
+    printer: RecordPrinter,
+    count: int | None,
+    commit: bool,
+) -> None:
+    for record in records:
+        printer.print(record)
+        if commit:
+            consumer.store_offsets(record)  # the client commits it in time, at the latest on close
+        if printer.printed == count:
+            return
 
 
 def check_group_options(start: Start, partition: list[int] | None) -> None:

@@ -167,41 +167,48 @@ def show_lags(rows: list[dict[str, Any]]) -> None:
     print_rows(rows, columns, empty="nothing committed", title="Partitions")
 
 
+ToEarliest = Annotated[bool, typer.Option("--to-earliest", rich_help_panel=TARGET)]
+ToLatest = Annotated[bool, typer.Option("--to-latest", rich_help_panel=TARGET)]
+ToCurrent = Annotated[
+    bool,
+    typer.Option("--to-current", rich_help_panel=TARGET, help="Stay, or come back into range."),
+]
+ToOffset = Annotated[int | None, typer.Option("--to-offset", min=0, rich_help_panel=TARGET)]
+ToMoment = Annotated[
+    str | None,
+    typer.Option(
+        "--to-datetime", metavar="WHEN", rich_help_panel=TARGET, help="As in `consume --since`."
+    ),
+]
+BySpan = Annotated[
+    str | None,
+    typer.Option(
+        "--by-duration", metavar="SPAN", rich_help_panel=TARGET, help="So long ago: 2h, PT2H."
+    ),
+]
+ShiftBy = Annotated[
+    int | None,
+    typer.Option("--shift-by", rich_help_panel=TARGET, help="Forward; back if negative."),
+]
+
+
 @app.command()
 def reset(
     group: GroupName,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", metavar="NAME[:0,1,...]", help="What to move; repeatable."),
+        typer.Option("--topic", "-t", metavar="NAME:0,1,...", help="What to move; repeatable."),
     ] = None,
     all_topics: Annotated[
         bool, typer.Option("--all-topics", help="Every partition the group has committed to.")
     ] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", rich_help_panel=TARGET)] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", rich_help_panel=TARGET)] = False,
-    to_current: Annotated[
-        bool,
-        typer.Option("--to-current", rich_help_panel=TARGET, help="Stay; into range if outside."),
-    ] = False,
-    to_offset: Annotated[
-        int | None, typer.Option("--to-offset", min=0, rich_help_panel=TARGET)
-    ] = None,
-    to_datetime: Annotated[
-        str | None,
-        typer.Option(
-            "--to-datetime", metavar="WHEN", rich_help_panel=TARGET, help="As in `consume --since`."
-        ),
-    ] = None,
-    by_duration: Annotated[
-        str | None,
-        typer.Option(
-            "--by-duration", metavar="SPAN", rich_help_panel=TARGET, help="So long ago: 2h, PT2H."
-        ),
-    ] = None,
-    shift_by: Annotated[
-        int | None,
-        typer.Option("--shift-by", rich_help_panel=TARGET, help="Forward, or back if negative."),
-    ] = None,
+    to_earliest: ToEarliest = False,
+    to_latest: ToLatest = False,
+    to_current: ToCurrent = False,
+    to_offset: ToOffset = None,
+    to_datetime: ToMoment = None,
+    by_duration: BySpan = None,
+    shift_by: ShiftBy = None,
     execute: Annotated[
         bool, typer.Option("--execute/--dry-run", help="Do it, or only show it.")
     ] = False,

@@ -90,47 +90,53 @@ class Receipts:
         return f"{self.acknowledged} {plural} acknowledged" + (f": {places}" if places else "")
 
 
+Values = Annotated[
+    list[str] | None, typer.Argument(metavar="VALUE", help="Default: lines of stdin.")
+]
+File = Annotated[Path | None, typer.Option("--file", "-f", exists=True, help="Lines of this file.")]
+Whole = Annotated[bool, typer.Option("--whole", help="The whole of --file or stdin is one value.")]
+Key = Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")]
+KeySeparator = Annotated[
+    str | None,
+    typer.Option("--key-separator", "-K", metavar="TEXT", help="Each line is KEY TEXT VALUE."),
+]
+Headers = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", metavar="NAME=VALUE", help="Of every record; repeatable."),
+]
+Envelope = Annotated[
+    bool, typer.Option("--envelope", help="Each line is an object as `consume --json` prints it.")
+]
+Tombstone = Annotated[bool, typer.Option("--tombstone", help="One record: --key and no value.")]
+ValueFormat = Annotated[Format, typer.Option("--format", help="How values are written.")]
+Schema = Annotated[
+    Path | None, typer.Option("--schema", exists=True, help="Avro schema of values.")
+]
+PartitionNumber = Annotated[
+    int | None, typer.Option("--partition", "-p", min=0, help="Default: by key, or any.")
+]
+Acks = Annotated[str, typer.Option("--acks", help="0, 1 or all.")]
+CompressionName = Annotated[
+    str, typer.Option("--compression", help="none, gzip, snappy, lz4 or zstd.")
+]
+
+
 @app.command()
 def produce(
     topic: TopicName,
-    messages: Annotated[
-        list[str] | None, typer.Argument(metavar="VALUE", help="Default: lines of stdin.")
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Lines of this file.", exists=True)
-    ] = None,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="The whole of --file or stdin is one value.")
-    ] = False,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
-    key_separator: Annotated[
-        str | None,
-        typer.Option("--key-separator", "-K", metavar="TEXT", help="Each line is KEY TEXT VALUE."),
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Of every record; repeatable."),
-    ] = None,
-    envelope: Annotated[
-        bool,
-        typer.Option(
-            "--envelope", help="Each line is a JSON object, as `consume --json` prints it."
-        ),
-    ] = False,
-    tombstone: Annotated[
-        bool, typer.Option("--tombstone", help="One record with --key and no value.")
-    ] = False,
-    format_: Annotated[
-        Format, typer.Option("--format", help="How values are written.")
-    ] = Format.TEXT,
-    schema: Annotated[
-        Path | None, typer.Option("--schema", help="Avro schema of values.", exists=True)
-    ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0)] = None,
-    acks: Annotated[str, typer.Option("--acks", help="0, 1 or all.")] = "all",
-    compression: Annotated[
-        str, typer.Option("--compression", help="none, gzip, snappy, lz4 or zstd.")
-    ] = "none",
+    messages: Values = None,
+    file: File = None,
+    whole: Whole = False,
+    key: Key = None,
+    key_separator: KeySeparator = None,
+    header: Headers = None,
+    envelope: Envelope = False,
+    tombstone: Tombstone = False,
+    format_: ValueFormat = Format.TEXT,
+    schema: Schema = None,
+    partition: PartitionNumber = None,
+    acks: Acks = "all",
+    compression: CompressionName = "none",
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
@@ -149,14 +155,11 @@ def produce(
       millstream consume orders -a --no-follow --json | millstream produce copy --envelope
     """
     encode = encoder(format_, schema)
-    headers = [
-        (name, value.encode())
-        for name, value in parse_assignments(header or [], "--header").items()
-    ]
+    headers = parse_assignments(header or [], "--header")
     default = Outgoing(
         value=None,
         key=key.encode() if key is not None else None,
-        headers=list(headers),
+        headers=[(name, value.encode()) for name, value in headers.items()],
         partition=-1 if partition is None else partition,
     )
     if tombstone:

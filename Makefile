@@ -1,0 +1,43 @@
+# The verbs of this house. `make help` lists them; each installs what it needs into .venv first.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/pytest -n 2 --dist worksteal
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+
+.DEFAULT_GOAL := help
+.PHONY: help install system demo test test-all lint format bench docs
+
+help:  ## list the verbs
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install:  ## make .venv from requirements.lock and build the package into it
+	@$(PYTHON) tools/install.py $(VENV)
+
+system:  ## find, install or name what the tests want of the system (Java, kcat, strace, ...)
+	@$(PYTHON) tools/system.py
+
+demo: install  ## watch a broker survive kill -9 without losing a record
+	@$(BIN)/millstream demo
+
+test: install system lint  ## lint and run the tests, without the slow ones
+	$(PYTEST) -m "not slow"
+
+test-all: install system lint  ## all tests, the conformance ones also against Apache Kafka
+	$(PYTEST) --peer kafka
+
+lint: install  ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: install  ## let ruff format and mend what it can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: install system  ## Millstream beside Apache Kafka: ratios, a plot, JSON
+	$(BIN)/python -m benchmarks
+
+docs: install  ## write the pages that are generated from the code
+	$(BIN)/python tools/generate_docs.py

@@ -1,0 +1,135 @@
+"""The style of the house, as far as a machine can hold it. Each test names all offenders."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "millstream"
+
+FILE_LINES_MAX = 800  # 600 is the aim
+FUNCTION_LINES_MAX = 70
+
+# Modules without a test file of their own, each with the reason. Keep it short.
+UNTESTED = {
+    "broker/context.py": "a record without behaviour; every handler's test passes one",
+}
+
+LEFTOVERS = re.compile(
+    r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "X" * 3, "HA" + "CK"]) + r")\b"
+)
+# Places on one person's machine, and hosts that only the lock file's maker should know.
+FOREIGN = re.compile(
+    "|".join(["/work" + "/", "/home" + "/", "/root" + "/", "pypi" + r"\.", "pythonhosted" + r"\."])
+)
+TEXT_SUFFIXES = {
+    ".py", ".pyi", ".pyx", ".md", ".toml", ".yaml", ".lock", ".java", ".go", ".js", ".json", ".xml",
+}  # fmt: skip
+HANDLER_HEADER = re.compile(r"\A[A-Z]\w+\W.*?\bv\d+", re.DOTALL)
+
+
+def tracked_files(*suffixes: str) -> list[Path]:
+    """Every file under version control, or about to be, with one of the suffixes."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    files = (ROOT / name for name in listed.splitlines())
+    return sorted(file for file in files if file.suffix in suffixes and file.is_file())
+
+
+def python_files() -> Iterator[tuple[str, str, ast.Module]]:
+    for path in tracked_files(".py"):
+        source = path.read_text(encoding="utf-8")
+        yield str(path.relative_to(ROOT)), source, ast.parse(source)
+
+
+def modules() -> list[str]:
+    """Every module of the package, as a path below it, without the `__init__.py` files."""
+    paths = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py")]
+    return sorted(str(path) for path in paths if path.name != "__init__.py")
+
+
+def complain(rule: str, offenders: list[str]) -> None:
+    assert not offenders, f"{rule}:\n  " + "\n  ".join(offenders)
+
+
+def test_files_stay_short() -> None:
+    lengths = {name: len(source.splitlines()) for name, source, _ in python_files()}
+    long = [f"{name}: {count}" for name, count in lengths.items() if count > FILE_LINES_MAX]
+    complain(f"files have at most {FILE_LINES_MAX} lines; make two rooms of one", long)
+
+
+def test_functions_fit_on_a_screen() -> None:
+    offenders = []
+    for name, _, tree in python_files():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX:
+                    offenders.append(f"{name}:{node.lineno}: {node.name} has {lines} lines")
+    complain(f"functions have at most {FUNCTION_LINES_MAX} lines", offenders)
+
+
+def test_modules_say_what_they_are_for() -> None:
+    silent = [
+        name
+        for name, source, tree in python_files()
+        if source.strip() and not ast.get_docstring(tree)
+    ]
+    complain("modules open with a docstring", silent)
+
+
+def test_nothing_is_left_for_later() -> None:
+    offenders = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}"
+        for path in tracked_files(".py", ".pyx", ".toml", ".yaml", ".md")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if LEFTOVERS.search(line)
+    ]
+    complain("do it, or write an issue", offenders)
+
+
+def test_files_name_no_machine_and_no_registry() -> None:
+    offenders = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}"
+        for path in tracked_files(*TEXT_SUFFIXES)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if FOREIGN.search(line)
+    ]
+    complain("paths of one machine and hosts of package registries have no place here", offenders)
+
+
+def test_tests_mirror_the_package() -> None:
+    missing = [
+        f"{module} has no tests/{mirror(module)}"
+        for module in modules()
+        if module not in UNTESTED and not (ROOT / "tests" / mirror(module)).exists()
+    ]
+    complain("every module has its test file", missing)
+
+
+def mirror(module: str) -> str:
+    path = Path(module)
+    return str(path.with_name(f"test_{path.name.lstrip('_')}"))
+
+
+def test_list_of_untested_modules_is_current() -> None:
+    known = modules()
+    stale = [
+        module
+        for module in UNTESTED
+        if module not in known or (ROOT / "tests" / mirror(module)).exists()
+    ]
+    complain("these are gone or have tests now: take them off the list", stale)
+
+
+def test_handlers_open_with_their_versions() -> None:
+    offenders = []
+    for path in sorted((PACKAGE / "broker" / "handlers").glob("[!_]*.py")):
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        if not HANDLER_HEADER.match(docstring.split("\n\n")[0]):
+            offenders.append(f"{path.name}: {docstring.splitlines()[:1]}")
+    complain("a handler opens with its API and versions: `Heartbeat, v0-4: ...`", offenders)

@@ -1,0 +1,65 @@
+"""Find what the tests want of the system; install it where that is possible, else say how.
+
+Nothing here is needed to run Millstream, and a test whose peer is missing is skipped with its
+reason; so a missing component never stops anything. Plain Python.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import NamedTuple
+
+
+class Component(NamedTuple):
+    command: str
+    debian: str  # the packages that bring it
+    purpose: str
+
+
+COMPONENTS = [
+    Component("java", "openjdk-17-jdk-headless", "Apache Kafka, its tools and the Java client"),
+    Component("mvn", "maven", "fetching Apache Kafka's jars"),
+    Component("kcat", "kcat", "conformance tests with kcat"),
+    Component("strace", "strace", "proof that acknowledged means flushed"),
+    Component("node", "nodejs npm", "conformance tests with kafkajs"),
+    Component("go", "golang-go", "conformance tests with franz-go"),
+]
+
+
+def main() -> None:
+    missing = find_missing()
+    if missing and can_install():
+        packages = " ".join(component.debian for component in missing).split()
+        print(f"system: apt-get install {' '.join(packages)}", flush=True)
+        apt_get("update")
+        for package in packages:  # one by one: one that is not to be had spoils only itself
+            apt_get("install", "--yes", package)
+        missing = find_missing()
+    for component in missing:
+        print(f"system: no {component.command} ({component.purpose}); {how_to(component)}")
+
+
+def find_missing() -> list[Component]:
+    return [component for component in COMPONENTS if shutil.which(component.command) is None]
+
+
+def apt_get(*arguments: str) -> None:
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["apt-get", "-qq", *arguments], env=environment, capture_output=True)
+
+
+def can_install() -> bool:
+    return sys.platform == "linux" and os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def how_to(component: Component) -> str:
+    if sys.platform == "darwin":
+        return f"try: brew install {component.command}"
+    return f"try: apt-get install {component.debian}"
+
+
+if __name__ == "__main__":
+    main()
