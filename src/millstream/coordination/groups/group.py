@@ -1,8 +1,8 @@
 """What every kind of group has in common, and what groups may ask of their surroundings.
 
-A shard holds groups of several kinds under one name space: a group id is classic, consumer (KIP-848)
-or, later, share, never two at once. Offsets belong to the id, not to the kind, so the commands on
-offsets ask the group only a few questions, whatever its kind; they make up `Group`.
+A shard holds groups of several kinds under one name space: a group id is classic, consumer
+(KIP-848) or, later, share, never two at once. Offsets belong to the id, not to the kind, so the
+commands on offsets ask the group only a few questions, whatever its kind; they make up `Group`.
 
 `GroupContext` is all that a group knows of the world: settings and topics. Time and randomness come
 as arguments.
@@ -43,7 +43,7 @@ class GroupSettings:
     group_max_size: int = 2_147_483_647
     group_max_session_timeout_ms: int = 1_800_000
     group_min_session_timeout_ms: int = 6_000
-    # A member that never had its id cannot heartbeat, so its JoinGroup itself times out (as in Kafka).
+    # A member that was not told its id cannot heartbeat, so its JoinGroup itself times out.
     group_new_member_join_timeout_ms: int = 300_000
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 604_800_000

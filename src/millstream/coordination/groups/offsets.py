@@ -1,0 +1,257 @@
+"""Committed offsets: one per group, topic and partition, with a text of the client's beside it.
+
+Offsets belong to a group id, whether its group is classic, consumer or *simple* (one that only
+commits: it has no members and is made by its first commit). They live until the group is deleted,
+the topic is deleted, somebody deletes them, or they expire:
+
+    group without members       offsets.retention.minutes after it became empty
+    simple group                as long after the commit
+    group with members          as long after the commit, and only of topics that nobody in it
+                                subscribes to any more
+    commit with its own expiry  (OffsetCommit v2 to v4) at that time
+
+An empty group whose last offset has expired is removed with it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from millstream.coordination.group_records import (
+    NO_TIMESTAMP,
+    NO_TOPIC_ID,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from millstream.coordination.groups.group import Group, OffsetCommitter, PartitionValidator
+from millstream.coordination.result import CoordinatorRecord
+from millstream.errors import ApiError, ErrorCode
+
+NO_OFFSET = -1
+NO_RETENTION_MS = -1  # the committer leaves the expiry to the broker
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCommit:
+    partition: int
+    offset: int
+    leader_epoch: int = -1
+    metadata: str | None = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCommit:
+    topic: str
+    topic_id: uuid.UUID
+    partitions: tuple[PartitionCommit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    group_id: str
+    committer: OffsetCommitter
+    topics: tuple[TopicCommit, ...]
+    retention_ms: int = NO_RETENTION_MS
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedPartition:
+    """The outcome for one partition of a commit or of a deletion."""
+
+    topic: str
+    partition: int
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFetch:
+    topic: str
+    topic_id: uuid.UUID
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    group_id: str
+    topics: tuple[TopicFetch, ...] | None  # None: all that the group has
+    member_id: str | None = None
+    member_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffset:
+    topic: str
+    partition: int
+    offset: int = NO_OFFSET
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class OffsetStore:
+    """The committed offsets of a shard. Only `replay` changes them."""
+
+    def __init__(self) -> None:
+        self._by_group: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
+
+    def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        if value is not None:
+            topics = self._by_group.setdefault(key.group_id, {})
+            topics.setdefault(key.topic, {})[key.partition] = value
+            return
+        topics = self._by_group.get(key.group_id, {})
+        partitions = topics.get(key.topic, {})
+        partitions.pop(key.partition, None)
+        if not partitions:
+            topics.pop(key.topic, None)
+        if not topics:
+            self._by_group.pop(key.group_id, None)
+
+    def get(self, group_id: str, topic: str, partition: int) -> OffsetCommitValue | None:
+        return self._by_group.get(group_id, {}).get(topic, {}).get(partition)
+
+    def group_ids(self) -> list[str]:
+        return list(self._by_group)
+
+    def of_group(self, group_id: str) -> Iterator[tuple[OffsetCommitKey, OffsetCommitValue]]:
+        for topic, partitions in self._by_group.get(group_id, {}).items():
+            for partition, value in partitions.items():
+                yield OffsetCommitKey(group_id, topic, partition), value
+
+    # --- decisions: records that would change the store
+
+    def commit(
+        self,
+        request: CommitRequest,
+        validator: PartitionValidator | None,
+        *,
+        metadata_max_bytes: int,
+        now_ms: int,
+    ) -> tuple[list[CoordinatorRecord], tuple[CommittedPartition, ...]]:
+        """The records of a commit, and the outcome for each partition."""
+        records: list[CoordinatorRecord] = []
+        outcomes: list[CommittedPartition] = []
+        expire_ms = NO_TIMESTAMP
+        if request.retention_ms != NO_RETENTION_MS:
+            expire_ms = now_ms + request.retention_ms
+        for topic in request.topics:
+            for commit in topic.partitions:
+                metadata = commit.metadata or ""
+                if len(metadata) > metadata_max_bytes:
+                    error = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                    outcomes.append(CommittedPartition(topic.topic, commit.partition, error))
+                    continue
+                if validator is not None:
+                    validator(topic.topic, topic.topic_id, commit.partition)
+                value = OffsetCommitValue(
+                    offset=commit.offset,
+                    metadata=metadata,
+                    commit_timestamp_ms=now_ms,
+                    leader_epoch=commit.leader_epoch,
+                    expire_timestamp_ms=expire_ms,
+                    topic_id=topic.topic_id,
+                )
+                key = OffsetCommitKey(request.group_id, topic.topic, commit.partition)
+                records.append(CoordinatorRecord(key, value))
+                outcomes.append(CommittedPartition(topic.topic, commit.partition))
+        return records, tuple(outcomes)
+
+    def fetch(self, request: FetchRequest) -> tuple[FetchedOffset, ...]:
+        """The offsets asked for; one that is not there, or was of a topic since deleted, is -1."""
+        if request.topics is None:
+            return tuple(
+                _fetched(key.topic, key.partition, value)
+                for key, value in self.of_group(request.group_id)
+            )
+        group = self._by_group.get(request.group_id, {})
+        fetched: list[FetchedOffset] = []
+        for topic in request.topics:
+            offsets = group.get(topic.topic, {})
+            for partition in topic.partitions:
+                value = offsets.get(partition)
+                if value is not None and _is_other_topic(value.topic_id, topic.topic_id):
+                    value = None
+                fetched.append(_fetched(topic.topic, partition, value))
+        return tuple(fetched)
+
+    def delete(
+        self, group: Group, topics: Iterable[tuple[str, tuple[int, ...]]]
+    ) -> tuple[list[CoordinatorRecord], tuple[CommittedPartition, ...]]:
+        """Tombstones for the offsets that are there, of topics that the group does not consume."""
+        records: list[CoordinatorRecord] = []
+        outcomes: list[CommittedPartition] = []
+        for topic, partitions in topics:
+            subscribed = group.is_subscribed_to(topic)
+            error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
+            for partition in partitions:
+                outcomes.append(CommittedPartition(topic, partition, error))
+                if not subscribed and self.get(group.group_id, topic, partition) is not None:
+                    records.append(_tombstone(group.group_id, topic, partition))
+        return records, tuple(outcomes)
+
+    def delete_group(self, group_id: str) -> list[CoordinatorRecord]:
+        return [CoordinatorRecord(key, None) for key, _ in self.of_group(group_id)]
+
+    def delete_topic(self, topic: str, topic_id: uuid.UUID) -> list[CoordinatorRecord]:
+        """Tombstones for a deleted topic's offsets; those of a later topic of that name stay."""
+        return [
+            _tombstone(group_id, topic, partition)
+            for group_id, topics in self._by_group.items()
+            for partition, value in topics.get(topic, {}).items()
+            if not _is_other_topic(value.topic_id, topic_id)
+        ]
+
+    def expire(
+        self, group: Group, *, retention_ms: int, now_ms: int
+    ) -> tuple[list[CoordinatorRecord], bool]:
+        """Tombstones for what has expired, and whether that leaves the group without offsets."""
+        is_subscribed_to = _remembering(group.is_subscribed_to)
+        records: list[CoordinatorRecord] = []
+        kept = 0
+        for key, value in self.of_group(group.group_id):
+            if not is_subscribed_to(key.topic) and _is_expired(group, value, retention_ms, now_ms):
+                records.append(CoordinatorRecord(key, None))
+            else:
+                kept += 1
+        return records, kept == 0
+
+
+def group_not_found(group_id: str) -> ApiError:
+    return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+
+
+def _fetched(topic: str, partition: int, value: OffsetCommitValue | None) -> FetchedOffset:
+    if value is None:
+        return FetchedOffset(topic, partition)
+    return FetchedOffset(topic, partition, value.offset, value.leader_epoch, value.metadata)
+
+
+def _is_other_topic(committed: uuid.UUID, asked: uuid.UUID) -> bool:
+    """Whether the offset was committed to another topic, of the same name: only ids can tell."""
+    return NO_TOPIC_ID not in (committed, asked) and committed != asked
+
+
+def _is_expired(group: Group, value: OffsetCommitValue, retention_ms: int, now_ms: int) -> bool:
+    base_ms = group.offset_expiry_base_ms(value)
+    if base_ms is None:
+        return False
+    if value.expire_timestamp_ms != NO_TIMESTAMP:
+        return now_ms >= value.expire_timestamp_ms
+    return now_ms - base_ms >= retention_ms
+
+
+def _remembering(question: Callable[[str], bool]) -> Callable[[str], bool]:
+    """Ask only once per topic: the answer means reading every member's subscription."""
+    answers: dict[str, bool] = {}
+
+    def ask(topic: str) -> bool:
+        if topic not in answers:
+            answers[topic] = question(topic)
+        return answers[topic]
+
+    return ask
+
+
+def _tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
+    return CoordinatorRecord(OffsetCommitKey(group_id, topic, partition), None)
