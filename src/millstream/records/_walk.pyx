@@ -1,1 +1,160 @@
-# cython: language_level=3
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Compiled walks over records: checks, look-ups by timestamp, and the two passes of compaction.
+
+Plain Python needs 2 µs per record and holds the GIL while it does. Here a record costs some 10 ns,
+and walks over much data release the GIL. Short ones keep it: a thread that gives it up for a
+microsecond may wait milliseconds to get it back.
+
+Bytes are never trusted. Every read is checked against the end of the buffer, no count or length
+allocates by itself, and what does not fit raises `CorruptBatch`. `record.py` is the reference that
+the tests compare with; docs/formats/record-batch.md has the layout.
+"""
+
+from cpython.buffer cimport (
+    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer,
+)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy
+
+import os
+
+from millstream.errors import CorruptBatch
+
+include "_read.pxi"
+
+
+# Checks of what a producer sent, and look-ups by timestamp
+
+
+cdef struct Problem:
+    int32_t index
+    int32_t kind
+
+
+cdef Status check(const Batch* batch, int64_t earliest, int64_t latest, bint keys_required,
+                  int64_t* max_timestamp, Problem* problems, int* problem_count) noexcept nogil:
+    cdef const uint8_t* at = batch.records
+    cdef Record record
+    cdef int32_t index
+    cdef int kind
+    cdef Status status = check_count(batch)
+    max_timestamp[0] = NO_TIMESTAMP
+    problem_count[0] = 0
+    if status != DONE:
+        return status
+    for index in range(batch.record_count):
+        status = read_record(&at, batch, &record)
+        if status != DONE:
+            return status
+        if record.offset_delta != index:
+            return BAD_OFFSET
+        kind = 0
+        if keys_required and record.key_length < 0:
+            kind = PROBLEM_NULL_KEY
+        elif (record.timestamp != NO_TIMESTAMP
+              and (record.timestamp < earliest or record.timestamp > latest)):
+            kind = PROBLEM_TIMESTAMP
+        if kind != 0 and problem_count[0] < MAX_PROBLEMS:
+            problems[problem_count[0]].index = index
+            problems[problem_count[0]].kind = kind
+            problem_count[0] += 1
+        if record.timestamp > max_timestamp[0]:
+            max_timestamp[0] = record.timestamp
+    return DONE if at == batch.end else BAD_TAIL
+
+
+def check_records(buffer, Py_ssize_t start, Py_ssize_t end, header,
+                  int64_t earliest, int64_t latest, bint keys_required):
+    """Walk the uncompressed records in buffer[start:end] of a producer's batch.
+
+    Raises `CorruptBatch` unless they are exactly the records that the header announces, with
+    consecutive offsets. Returns the largest timestamp and the first problems with single records, as
+    (index, NULL_KEY | TIMESTAMP_OUT_OF_RANGE).
+    """
+    cdef Py_buffer view
+    cdef Batch batch
+    cdef Problem problems[MAX_PROBLEMS]
+    cdef int problem_count, i
+    cdef int64_t max_timestamp
+    cdef Status status
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        open_section(&view, start, end, header, &batch)
+        if end - start < RELEASE_GIL_FROM_BYTES:
+            status = check(&batch, earliest, latest, keys_required,
+                           &max_timestamp, problems, &problem_count)
+        else:
+            with nogil:
+                status = check(&batch, earliest, latest, keys_required,
+                               &max_timestamp, problems, &problem_count)
+    finally:
+        PyBuffer_Release(&view)
+    if status != DONE:
+        raise corrupt(status, header[0])
+    return max_timestamp, [(problems[i].index, problems[i].kind) for i in range(problem_count)]
+
+
+cdef Status find(const Batch* batch, int64_t timestamp, Record* found) noexcept nogil:
+    """DONE with the first record at or after `timestamp`, OPAQUE where there is none."""
+    cdef const uint8_t* at = batch.records
+    cdef int32_t index
+    cdef Status status
+    for index in range(batch.record_count):
+        status = read_record(&at, batch, found)
+        if status != DONE:
+            return status
+        if found.timestamp >= timestamp:
+            return DONE
+    return OPAQUE
+
+
+def find_timestamp(buffer, Py_ssize_t start, Py_ssize_t end, header, int64_t timestamp):
+    """(offset, timestamp) of the first of the uncompressed records in buffer[start:end] that is not
+    older than `timestamp`, or None. With the header's `max_timestamp` it finds the newest."""
+    cdef Py_buffer view
+    cdef Batch batch
+    cdef Record found
+    cdef Status status
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        open_section(&view, start, end, header, &batch)
+        with nogil:
+            status = find(&batch, timestamp, &found)
+    finally:
+        PyBuffer_Release(&view)
+    if status == OPAQUE:
+        return None
+    if status != DONE:
+        raise corrupt(status, header[0])
+    return batch.base_offset + found.offset_delta, found.timestamp
+
+
+cdef int open_section(Py_buffer* view, Py_ssize_t start, Py_ssize_t end, header,
+                      Batch* batch) except -1:
+    if start < 0 or end < start or end > view.len:
+        raise CorruptBatch(f"records at {start} to {end} lie outside a buffer of {view.len} bytes")
+    batch.records = <const uint8_t*>view.buf + start
+    batch.end = <const uint8_t*>view.buf + end
+    batch.size = 0
+    if not isinstance(header, tuple) or len(header) < 13:
+        raise TypeError("the header must be a BatchHeader")
+    fields = <tuple>header
+    batch.base_offset = fields[0]
+    batch.attributes = fields[5]
+    batch.last_offset_delta = fields[6]
+    batch.base_timestamp = fields[7]
+    batch.max_timestamp = fields[8]
+    batch.producer_id = fields[9]
+    batch.record_count = fields[12]
+    return 0
+
+
+cdef object corrupt(Status status, base_offset):
+    if status == NO_MEMORY:
+        return MemoryError()
+    return CorruptBatch(f"batch with base offset {base_offset}: {_REASONS[status]}")
+
+
+include "_compact.pxi"

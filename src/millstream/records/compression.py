@@ -1,4 +1,4 @@
-"""Compression of a batch's records: gzip, snappy, lz4 (frames), zstd, as Kafka's clients write them.
+"""Compression of a batch's records: gzip, snappy, lz4 (frames), zstd, as Kafka clients write them.
 
 Snappy comes in two shapes: Java writes xerial's framing (a header of 16 bytes, then blocks, each
 with its length), other clients one raw block. We read both and write xerial's, which all read.
@@ -23,10 +23,11 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 # Far above what an honest batch of the largest message size (1 MB by default) grows to.
 DEFAULT_LIMIT_BYTES = 256 * 1024 * 1024
 
-DEFAULT_LEVEL = -1
-_GZIP_DEFAULT_LEVEL = 6
-_ZSTD_DEFAULT_LEVEL = 3
-_LZ4_DEFAULT_LEVEL = 9
+# What Kafka takes where no level is set; gzip knows its default by -1 too.
+_GZIP_LEVEL = 6
+_GZIP_LEVEL_UNSET = -1
+_ZSTD_LEVEL = 3
+_LZ4_LEVEL = 9
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
@@ -70,8 +71,8 @@ class _Codec(Protocol):
     def decompress_into(self, input: Buffer, output: bytearray) -> int: ...
 
 
-def compress(data: Buffer, compression: Compression, level: int = DEFAULT_LEVEL) -> bytes:
-    """`data` compressed; `level` as in Kafka's settings, -1 for the codec's default."""
+def compress(data: Buffer, compression: Compression, level: int | None = None) -> bytes:
+    """`data` compressed; `level` as in Kafka's settings `compression.<codec>.level`."""
     if compression is Compression.NONE:
         return bytes(data)
     return _COMPRESSORS[compression](data, level)
@@ -117,22 +118,22 @@ def _too_large(data: Buffer, limit_bytes: int) -> CorruptBatch:
     return CorruptBatch(f"{len(data)} bytes of records decompress to more than {limit_bytes} bytes")
 
 
-def _compress_gzip(data: Buffer, level: int) -> bytes:
-    level = _GZIP_DEFAULT_LEVEL if level == DEFAULT_LEVEL else level
+def _compress_gzip(data: Buffer, level: int | None) -> bytes:
+    level = _GZIP_LEVEL if level is None or level == _GZIP_LEVEL_UNSET else level
     return bytes(cramjam.gzip.compress(data, level=level))
 
 
-def _compress_lz4(data: Buffer, level: int) -> bytes:
-    level = _LZ4_DEFAULT_LEVEL if level == DEFAULT_LEVEL else level
+def _compress_lz4(data: Buffer, level: int | None) -> bytes:
+    level = _LZ4_LEVEL if level is None else level
     return bytes(cramjam.lz4.compress(data, level=level))
 
 
-def _compress_zstd(data: Buffer, level: int) -> bytes:
-    level = _ZSTD_DEFAULT_LEVEL if level == DEFAULT_LEVEL else level
+def _compress_zstd(data: Buffer, level: int | None) -> bytes:
+    level = _ZSTD_LEVEL if level is None else level
     return bytes(cramjam.zstd.compress(data, level=level))
 
 
-def _compress_snappy(data: Buffer, level: int) -> bytes:
+def _compress_snappy(data: Buffer, level: int | None) -> bytes:
     view = memoryview(data)
     framed = bytearray(_XERIAL_HEADER)
     for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
@@ -169,7 +170,7 @@ def _decompress_snappy_block(block: memoryview, limit_bytes: int) -> Buffer:
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
-_COMPRESSORS: dict[Compression, Callable[[Buffer, int], bytes]] = {
+_COMPRESSORS: dict[Compression, Callable[[Buffer, int | None], bytes]] = {
     Compression.GZIP: _compress_gzip,
     Compression.SNAPPY: _compress_snappy,
     Compression.LZ4: _compress_lz4,

@@ -206,9 +206,14 @@ def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
     raise CorruptBatch(f"record ends, or runs on, inside a number at position {position}")
 
 
+def wrap_int64(value: int) -> int:
+    """As the int64 of other languages overflows; only senseless timestamps get that far."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
 def _encode_record(record: Record, base_offset: int, base_timestamp: int) -> bytes:
     body = bytearray(b"\x00")
-    body += write_varint(record.timestamp - base_timestamp)
+    body += write_varint(wrap_int64(record.timestamp - base_timestamp))
     body += write_varint(record.offset - base_offset)
     body += _encode_nullable(record.key)
     body += _encode_nullable(record.value)
@@ -237,7 +242,9 @@ def _decode_record(data: bytes, position: int, header: BatchHeader) -> tuple[Rec
     headers, position = _decode_headers(data, position, end)
     if position != end:
         raise CorruptBatch(f"record has {end - position} bytes too many")
-    timestamp = header.base_timestamp + timestamp_delta
+    if not 0 <= offset_delta <= header.last_offset_delta:
+        raise CorruptBatch(f"record has offset delta {offset_delta}, outside its batch")
+    timestamp = wrap_int64(header.base_timestamp + timestamp_delta)
     if header.is_log_append_time:
         timestamp = header.max_timestamp
     return Record(header.base_offset + offset_delta, timestamp, key, value, headers), end
