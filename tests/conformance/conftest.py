@@ -29,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrokerUnderTest]:
-    """A running broker, shared by all tests of the session: use fresh names of topics and groups."""
+    """A running broker, shared by all tests of the session: use fresh topics and groups."""
     directory = tmp_path_factory.mktemp(request.param)
     if request.param == "millstream":
         server = start_millstream(directory / "data", SETTINGS)

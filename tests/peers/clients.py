@@ -59,7 +59,7 @@ CLIENTS: dict[str, Any] = {
 
 # kafkajs brings only gzip along; kafka-python takes the others from packages of their own.
 _KAFKA_PYTHON_CODECS = {"snappy": "snappy", "lz4": "lz4", "zstd": "zstandard"}
-COMPRESSIONS: dict[str, tuple[str, ...]] = {name: ALL_COMPRESSIONS for name in CLIENTS} | {
+COMPRESSIONS: dict[str, tuple[str, ...]] = dict.fromkeys(CLIENTS, ALL_COMPRESSIONS) | {
     "kafkajs": ("none", "gzip"),
     "kafka-python": (
         "none",
