@@ -3,16 +3,56 @@
 `MetadataStore` is what the broker knows: an image at a version, commits that only succeed on the
 version they were decided on, and notices of change, which may be coalesced. A cluster will put
 another home behind the same interface.
+
+`LocalMetadata` keeps the records in an ordinary log, `__cluster_metadata-0`, in KRaft's formats
+(docs/formats/metadata-log.md). One commit is one batch: it is on the disk as a whole or not at all.
+It is flushed before anybody sees it. A snapshot now and then keeps the log short.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
+from millstream.broker.metadata_snapshot import (
+    newest_snapshot,
+    remove_snapshots_before,
+    write_snapshot,
+)
+from millstream.clock import Clock
 from millstream.coordination.cluster import ClusterImage
-from millstream.coordination.cluster_records import MetadataRecord
-from millstream.errors import MillstreamError
+from millstream.coordination.cluster_records import (
+    BrokerEndpoint,
+    BrokerFeature,
+    FeatureLevelRecord,
+    MetadataRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    decode_record,
+    encode_record,
+)
+from millstream.errors import ApiError, ErrorCode, MillstreamError
+from millstream.records.batch import iterate_headers, parse_header
+from millstream.records.record import Record, decode_batch, encode_batch
+from millstream.storage.flush import GroupFlush
+from millstream.storage.log import Log
+
+logger = logging.getLogger(__name__)
+
+METADATA_TOPIC = "__cluster_metadata"
+METADATA_TOPIC_ID = uuid.UUID(int=1)  # Kafka's reserved id
+METADATA_EPOCH = 1  # of the quorum; a single broker never elects another
+PRODUCER_ID_BLOCK = 1_000
+READ_BYTES = 1 << 20
+
+# What this version can do (lowest, highest level), and what a new cluster begins with.
+SUPPORTED_FEATURES = (
+    BrokerFeature("metadata.version", 7, 30),  # 30 is Kafka's 4.3-IV0
+    BrokerFeature("group.version", 0, 1),
+)
+INITIAL_FEATURES = {"metadata.version": 30, "group.version": 1}
 
 Subscriber: TypeAlias = Callable[[ClusterImage, ClusterImage], None]
 """Called with the image before and the image now. Several commits may come as one call."""
@@ -43,6 +83,14 @@ class MetadataStore(Protocol):
 
     def subscribe(self, subscriber: Subscriber) -> None: ...
 
+    async def register_broker(self, broker: RegisterBrokerRecord) -> None:
+        """Make this broker, at the addresses it now listens on, known to clients."""
+        ...
+
+    async def allocate_producer_ids(self, broker_id: int) -> range:
+        """Producer ids that nobody else is given."""
+        ...
+
 
 async def decide_and_commit(store: MetadataStore, decide: Decision) -> ClusterImage:
     """Commit what `decide` makes of the image, as often as another commit comes first."""
@@ -55,3 +103,125 @@ async def decide_and_commit(store: MetadataStore, decide: Decision) -> ClusterIm
             return await store.commit(records, image.version)
         except MetadataConflict:
             continue
+
+
+class LocalMetadata:
+    """The metadata of a single broker, in a log of its own. See the module."""
+
+    def __init__(self, log: Log, clock: Clock, *, snapshot_bytes: int) -> None:
+        self._log = log
+        self._clock = clock
+        self._snapshot_bytes = snapshot_bytes
+        self._subscribers: list[Subscriber] = []
+        self._image = newest_snapshot(log.directory.fs, log.path)
+        for records, last_offset in self._stored_batches():
+            self._image = self._image.apply(records, last_offset)
+        missing = INITIAL_FEATURES.keys() - self._image.features.keys()
+        if missing:
+            # The metadata version comes first: it says how to read the rest.
+            ordered = [name for name in INITIAL_FEATURES if name in missing]
+            self._commit([FeatureLevelRecord(it, INITIAL_FEATURES[it]) for it in ordered])
+
+    @property
+    def image(self) -> ClusterImage:
+        return self._image
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        self._subscribers.append(subscriber)
+
+    async def commit(
+        self, records: Sequence[MetadataRecord], expected_version: int
+    ) -> ClusterImage:
+        if expected_version != self._image.version:
+            raise MetadataConflict(
+                f"decided on version {expected_version}, but {self._image.version} is here"
+            )
+        before = self._image
+        self._commit(records)
+        for subscriber in self._subscribers:
+            subscriber(before, self._image)
+        self._snapshot_if_due()
+        return self._image
+
+    async def register_broker(self, broker: RegisterBrokerRecord) -> None:
+        await self.commit([broker], self._image.version)
+
+    async def allocate_producer_ids(self, broker_id: int) -> range:
+        first = self._image.next_producer_id
+        after = first + PRODUCER_ID_BLOCK
+        await self.commit([ProducerIdsRecord(broker_id, -1, after)], self._image.version)
+        return range(first, after)
+
+    def _commit(self, records: Sequence[MetadataRecord]) -> None:
+        """Append and flush. Nothing has happened if it raises, except that a failed flush takes
+        the directory down, and with it this store, until the next start."""
+        image = self._image.apply(records, self._image.version + len(records))
+        now_ms = self._clock.now_ms()
+        encoded = [Record(i, now_ms, None, encode_record(it)) for i, it in enumerate(records)]
+        batch = encode_batch(encoded)
+        header = parse_header(batch)
+        self._log.append(batch, [header], leader_epoch=METADATA_EPOCH, now_ms=now_ms)
+        self._flush()
+        self._image = image
+
+    def _flush(self) -> None:
+        flush = GroupFlush.prepare([self._log], to_segments=True)
+        flush.execute()
+        if flush.complete(self._clock.now_ms()):
+            raise ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the metadata log in {self._log.path} cannot be flushed: no change of topics or "
+                "settings is possible until the disk works and the broker is started again",
+            )
+
+    def _snapshot_if_due(self) -> None:
+        if self._log.size_bytes < self._snapshot_bytes:
+            return
+        fs = self._log.directory.fs
+        now_ms = self._clock.now_ms()
+        try:
+            end_offset = write_snapshot(
+                fs, self._log.path, self._image, epoch=METADATA_EPOCH, now_ms=now_ms
+            )
+            self._log.roll(now_ms)
+            self._log.delete_records_before(end_offset)
+            remove_snapshots_before(fs, self._log.path, end_offset)
+        except (OSError, MillstreamError) as error:
+            # The log is whole without it: try again at the next commit.
+            logger.warning("cannot write a snapshot of the metadata: %s", error)
+
+    def _stored_batches(self) -> Iterator[tuple[list[MetadataRecord], int]]:
+        """What the log holds beyond the image, a batch at a time."""
+        log = self._log
+        offset = max(self._image.version + 1, log.log_start_offset)
+        while offset < log.log_end_offset:
+            data = log.read(
+                offset, max_bytes=READ_BYTES, end_offset=log.log_end_offset, may_block=True
+            )
+            for position, header in iterate_headers(data):
+                if not header.is_control and header.last_offset > self._image.version:
+                    records = (
+                        decode_record(it.value or b"") for it in decode_batch(data, position)
+                    )
+                    yield [it for it in records if it is not None], header.last_offset
+                offset = header.next_offset
+
+
+def registration(
+    broker_id: int,
+    endpoints: Sequence[BrokerEndpoint],
+    *,
+    epoch: int,
+    rack: str | None,
+    directories: Sequence[uuid.UUID],
+) -> RegisterBrokerRecord:
+    """The record by which a broker that has just started makes itself known."""
+    return RegisterBrokerRecord(
+        broker_id=broker_id,
+        incarnation_id=uuid.uuid4(),
+        broker_epoch=epoch,
+        endpoints=tuple(endpoints),
+        features=SUPPORTED_FEATURES,
+        rack=rack,
+        log_dirs=tuple(directories),
+    )

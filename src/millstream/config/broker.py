@@ -154,12 +154,13 @@ class BrokerConfig(
         values: dict[str, Any] = {}
         for name, setting in settings.items():
             if setting.synonyms:
-                values[field_name(name)] = self._inherited(setting)
+                values[field_name(name)] = self.inherited(setting)
         for name, text in overrides.items():
             values[field_name(name)] = find(settings, name).parse(text)
         return family(**values)
 
-    def _inherited(self, setting: Setting) -> Any:
+    def inherited(self, setting: Setting) -> Any:
+        """What a topic or a group that does not set it itself has."""
         for synonym in setting.synonyms:
             value = getattr(self, field_name(synonym.name))
             if value is not None:
@@ -187,10 +188,11 @@ GROUP_SETTINGS: Mapping[str, Setting] = settings_of(GroupConfig)
 
 
 def find(settings: Mapping[str, Setting], name: str) -> Setting:
-    """The topic's or group's setting of that name. Raises `ConfigError` that suggests another."""
+    """The setting of that name. Raises `ConfigError` that suggests another."""
     setting = settings.get(name)
     if setting is None:
-        kind = "topic" if settings is TOPIC_SETTINGS else "group"
+        kinds = {id(TOPIC_SETTINGS): "topic", id(GROUP_SETTINGS): "group"}
+        kind = kinds.get(id(settings), "broker")
         raise ConfigError(f"Unknown {kind} config name: {name}.{nearest(name, settings)}")
     return setting
 
@@ -199,13 +201,57 @@ def check_dynamic(names: Iterable[str], *, per_broker: bool) -> None:
     """Raise `ConfigError` for names that cannot be changed at run time in this way."""
     fixed: list[str] = []
     for name in names:
-        if name not in BROKER_SETTINGS:
-            suggestion = nearest(name, BROKER_SETTINGS)
-            raise ConfigError(f"Unknown broker config name: {name}.{suggestion}")
+        find(BROKER_SETTINGS, name)
         if not _is_dynamic(name, per_broker):
             fixed.append(name)
     if fixed:
         raise ConfigError(f"Cannot update these configs dynamically: {', '.join(sorted(fixed))}")
+
+
+def check_topic(config: TopicConfig) -> None:
+    """Refuse settings of a topic that are wrong only in combination. Raises `ConfigError`."""
+    if config.max_compaction_lag_ms < config.min_compaction_lag_ms:
+        raise ConfigError(
+            f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) "
+            f"> max.compaction.lag.ms ({config.max_compaction_lag_ms})"
+        )
+    if config.remote_storage_enable:
+        raise ConfigError(
+            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured "
+            "with remote log storage."
+        )
+
+
+def check_group(config: BrokerConfig, group: GroupConfig) -> None:
+    """Refuse a group's settings beyond the broker's limits. Raises `ConfigError`."""
+    for name in _BOUNDED_BY_BROKER:
+        value = getattr(group, field_name(name))
+        protocol, rest = name.split(".", 1)
+        low, high = f"group.{protocol}.min.{rest}", f"group.{protocol}.max.{rest}"
+        if value < getattr(config, field_name(low)):
+            raise ConfigError(f"{name} must be greater than or equal to {low}")
+        if value > getattr(config, field_name(high)):
+            raise ConfigError(f"{name} must be less than or equal to {high}")
+    for protocol in ("consumer", "share"):
+        session = getattr(group, f"{protocol}_session_timeout_ms")
+        if session <= getattr(group, f"{protocol}_heartbeat_interval_ms"):
+            raise ConfigError(
+                f"{protocol}.session.timeout.ms must be greater than "
+                f"{protocol}.heartbeat.interval.ms"
+            )
+
+
+_BOUNDED_BY_BROKER = (
+    "consumer.assignment.interval.ms",
+    "consumer.heartbeat.interval.ms",
+    "consumer.session.timeout.ms",
+    "share.assignment.interval.ms",
+    "share.delivery.count.limit",
+    "share.heartbeat.interval.ms",
+    "share.partition.max.record.locks",
+    "share.record.lock.duration.ms",
+    "share.session.timeout.ms",
+)
 
 
 def _is_dynamic(name: str, per_broker: bool) -> bool:
@@ -221,7 +267,7 @@ def _snapshot(
 ) -> BrokerConfig:
     values: dict[str, Any] = {}
     for name, text in {**static, **cluster_default, **broker}.items():
-        values[field_name(name)] = BROKER_SETTINGS[name].parse(text)
+        values[field_name(name)] = find(BROKER_SETTINGS, name).parse(text)
     config = BrokerConfig(
         **values,
         static=MappingProxyType(dict(static)),
