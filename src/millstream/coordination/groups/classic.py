@@ -427,6 +427,8 @@ class ClassicGroup(ClassicGroupRecord):
                     self._initial_delay_over(now_ms, out)
                 else:
                     self._complete_join(now_ms, out)
+            case ("downgraded",) if self.state is ClassicState.STABLE:
+                self._prepare_rebalance("the consumer group became classic", now_ms, out)
             case ("sync",) if self._pending_sync_ids:
                 silent = ", ".join(sorted(self._pending_sync_ids))
                 for member_id in list(self._pending_sync_ids):

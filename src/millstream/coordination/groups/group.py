@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
+from millstream.config.groups import GroupConfig
 from millstream.coordination.group_records import OffsetCommitValue
 from millstream.coordination.result import CoordinatorRecord, Result
 from millstream.errors import ApiError, ErrorCode
 
 UNKNOWN_MEMBER_ID = ""
 UNKNOWN_GENERATION = -1
+_DEFAULT_GROUP_CONFIG = GroupConfig()
 
 # Called for each partition of a commit, with topic, topic id and partition; raises `ApiError`.
 PartitionValidator: TypeAlias = Callable[[str, uuid.UUID, int], None]
@@ -99,6 +101,8 @@ class GroupContext:
     topics: Topics
     # Suffixes of member ids: random in the broker, counted in tests and simulations.
     new_member_suffix: Callable[[], str] = lambda: str(uuid.uuid4())
+    # What a group sets for itself over the broker's settings (`consumer.session.timeout.ms`, ...).
+    group_config: Callable[[str], GroupConfig] = lambda group_id: _DEFAULT_GROUP_CONFIG
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,9 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
+from millstream.config.groups import GroupConfig
 from millstream.coordination.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
@@ -48,6 +49,8 @@ from millstream.coordination.groups.classic_messages import (
     SyncRequest,
 )
 from millstream.coordination.groups.classic_state import ClassicState
+from millstream.coordination.groups.consumer import ConsumerGroup
+from millstream.coordination.groups.consumer_groups import ConsumerGroups
 from millstream.coordination.groups.group import (
     UNKNOWN_MEMBER_ID,
     Group,
@@ -81,27 +84,6 @@ logger = logging.getLogger(__name__)
 EXPIRY_TIMER = ("shard", "expire-offsets")
 
 
-class ConsumerGroups(Protocol):
-    """What the shard asks of the KIP-848 side, which keeps its groups in `shard.groups`."""
-
-    def replay(self, key: Any, value: Any | None) -> None: ...
-
-    # The classic protocol spoken to a consumer group that has members (`upgrade.py`):
-    def classic_join(
-        self, group: Any, request: JoinRequest, token: object, now_ms: int
-    ) -> Result[Any]: ...
-
-    def classic_sync(
-        self, group: Any, request: SyncRequest, token: object, now_ms: int
-    ) -> Result[Any]: ...
-
-    def classic_heartbeat(
-        self, group: Any, request: HeartbeatRequest, now_ms: int
-    ) -> Result[Any]: ...
-
-    def classic_leave(self, group: Any, request: LeaveRequest, now_ms: int) -> Result[Any]: ...
-
-
 CONSUMER_GROUP_KEYS = (
     ConsumerGroupMetadataKey,
     ConsumerGroupPartitionMetadataKey,
@@ -121,13 +103,16 @@ class GroupShard:
         settings: GroupSettings | None = None,
         topics: Topics | None = None,
         new_member_suffix: Callable[[], str] = lambda: str(uuid.uuid4()),
+        group_config: Callable[[str], GroupConfig] | None = None,
     ) -> None:
         self.context = GroupContext(
             settings or GroupSettings(), topics or NoTopics(), new_member_suffix
         )
+        if group_config is not None:
+            self.context.group_config = group_config
         self.groups: dict[str, Group] = {}
         self.offsets = OffsetStore()
-        self.consumer_groups: ConsumerGroups | None = None
+        self.consumer_groups = ConsumerGroups(self.groups, self.context)
 
     # --- records
 
@@ -138,7 +123,7 @@ class GroupShard:
             self._replay_offset(key, value)
         elif isinstance(key, GroupMetadataKey):
             self._replay_classic(key.group_id, value)
-        elif isinstance(key, CONSUMER_GROUP_KEYS) and self.consumer_groups is not None:
+        elif isinstance(key, CONSUMER_GROUP_KEYS):
             self.consumer_groups.replay(key, value)
 
     def _replay_offset(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
@@ -208,7 +193,7 @@ class GroupShard:
     def _join_other_kind(
         self, group: Group, request: JoinRequest, token: object, now_ms: int
     ) -> Result[Any]:
-        if group.kind is GroupKind.CONSUMER and self.consumer_groups is not None:
+        if isinstance(group, ConsumerGroup):
             return self.consumer_groups.classic_join(group, request, token, now_ms)
         response = JoinResponse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID)
         return Result(answers=(Answer(token, response),))
@@ -218,36 +203,31 @@ class GroupShard:
         group = self._group_of_member(request.group_id, request.member_id)
         if isinstance(group, ClassicGroup):
             return group.sync(request, token, now_ms)
-        return self._consumer_side().classic_sync(group, request, token, now_ms)
+        return self.consumer_groups.classic_sync(group, request, token, now_ms)
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Result[ErrorCode]:
         """Heartbeat: NONE, or REBALANCE_IN_PROGRESS when the member should rejoin."""
         group = self._group_of_member(request.group_id, request.member_id)
         if isinstance(group, ClassicGroup):
             return group.heartbeat(request, now_ms)
-        return self._consumer_side().classic_heartbeat(group, request, now_ms)
+        return self.consumer_groups.classic_heartbeat(group, request, now_ms)
 
     def leave_group(self, request: LeaveRequest, now_ms: int) -> Result[tuple[LeftMember, ...]]:
         """LeaveGroup: the outcome for each member."""
         group = self._group_of_member(request.group_id, "")
         if isinstance(group, ClassicGroup):
             return group.leave(request, now_ms)
-        return self._consumer_side().classic_leave(group, request, now_ms)
+        return self.consumer_groups.classic_leave(group, request, now_ms)
 
-    def _group_of_member(self, group_id: str, member_id: str) -> Group:
+    def _group_of_member(self, group_id: str, member_id: str) -> ClassicGroup | ConsumerGroup:
         require_group_id(group_id)
         group = self.groups.get(group_id)
-        is_consumer_side = group is not None and group.kind is GroupKind.CONSUMER
-        if group is None or not (isinstance(group, ClassicGroup) or is_consumer_side):
+        if not isinstance(group, ClassicGroup | ConsumerGroup):
             raise ApiError(
                 ErrorCode.UNKNOWN_MEMBER_ID,
                 f"Group {group_id} has no member {member_id!r}; rejoin.",
             )
         return group
-
-    def _consumer_side(self) -> ConsumerGroups:
-        assert self.consumer_groups is not None, "a consumer group without its side of the shard"
-        return self.consumer_groups
 
     def _require_session_timeout(self, session_timeout_ms: int) -> None:
         settings = self.context.settings
