@@ -371,7 +371,7 @@ def _collect(records: list[Record], latest: dict[bytes, bytes | None]) -> None:
             latest[record.key] = record.value
 
 
-async def _read(partition: Partition, offset: int) -> bytes:
+async def _read(partition: Partition, offset: int) -> bytes | bytearray:
     try:
         return partition.read(offset, max_bytes=LOAD_CHUNK_BYTES)
     except NotCached:
