@@ -127,7 +127,7 @@ def wait_each(futures: Mapping[Any, Future[Any]], what: str) -> None:
     for subject, future in futures.items():
         error = future.exception()
         if isinstance(error, KafkaException):
-            failures.append(f"{subject}: {error.args[0].str()}")
+            failures.append(f"{getattr(subject, 'name', subject)}: {error.args[0].str()}")
         elif error is not None:
             raise error
     if failures:

@@ -163,17 +163,21 @@ def consume(
     except KeyboardInterrupt:
         note(f"{printer.printed} records")
     finally:
+        printer.flush()
         consumer.close()
 
 
 def print_records(
     consumer: Consumer,
-    records: Iterator[Message],
+    records: Iterator[Message | None],
     printer: RecordPrinter,
     count: int | None,
     commit: bool,
 ) -> None:
     for record in records:
+        if record is None:
+            printer.flush()
+            continue
         printer.print(record)
         if commit:
             consumer.store_offsets(record)  # the client commits it in time, at the latest on close
@@ -200,13 +204,24 @@ def member_settings(group: str, start: Start) -> dict[str, Any]:
     }
 
 
-def read_as_member(consumer: Consumer, topics: list[str], follow: bool) -> Iterator[Message]:
+def messages(consumer: Consumer) -> Iterator[Message | None]:
+    """Messages for ever; None whenever there is nothing more at the moment."""
+    while True:
+        message = consumer.poll(0)
+        if message is None:
+            yield None
+            message = consumer.poll(POLL_S)
+        if message is not None:
+            yield message
+
+
+def read_as_member(consumer: Consumer, topics: list[str], follow: bool) -> Iterator[Message | None]:
     """Records as a member of a group; without `follow`, until its partitions have ended."""
     ended: set[Partition] = set()
     consumer.subscribe(topics)
-    while True:
-        message = consumer.poll(POLL_S)
+    for message in messages(consumer):
         if message is None:
+            yield None
             continue
         place = (message.topic(), message.partition())
         if not at_end(message):
@@ -226,7 +241,7 @@ def read_beside(
     only: list[int] | None,
     start: Start,
     follow: bool,
-) -> Iterator[Message]:
+) -> Iterator[Message | None]:
     """Records without a group: all partitions, or `only` those, from `start` on."""
     places = [
         (topic, index) for topic in topics for index in chosen_partitions(cluster, topic, only)
@@ -236,10 +251,8 @@ def read_beside(
     consumer.assign([TopicPartition(t, p, starts[t, p]) for t, p in places])
     present = read_to(consumer, {place for place in places if starts[place] < ends[place]}, ends)
     yield from present if start.last is None else newest(present, start.last)
-    while follow:
-        message = consumer.poll(POLL_S)
-        if message is not None and not at_end(message):
-            yield message
+    if follow:
+        yield from (m for m in messages(consumer) if m is None or not at_end(m))
 
 
 def chosen_partitions(cluster: Cluster, topic: str, only: list[int] | None) -> list[int]:
@@ -274,25 +287,30 @@ def start_offsets(cluster: Cluster, places: list[Partition], start: Start) -> di
 
 def read_to(
     consumer: Consumer, open_places: set[Partition], ends: dict[Partition, int]
-) -> Iterator[Message]:
+) -> Iterator[Message | None]:
     """Records until every open partition has reached the end it had when we began."""
-    while open_places:
-        message = consumer.poll(POLL_S)
+    if not open_places:
+        return
+    for message in messages(consumer):
         if message is None:
+            yield None
             continue
         place = (message.topic(), message.partition())
-        if at_end(message):
+        ended = at_end(message)
+        if not ended:
+            yield message
+        if ended or message.offset() >= ends[place] - 1:
             open_places.discard(place)
-            continue
-        yield message
-        if message.offset() >= ends[place] - 1:
-            open_places.discard(place)
+            if not open_places:
+                return
 
 
-def newest(records: Iterator[Message], count: int) -> list[Message]:
+def newest(records: Iterator[Message | None], count: int) -> list[Message]:
     """The newest `count` records by timestamp, a partition's own order kept."""
     kept: dict[Partition, deque[Message]] = {}
     for record in records:
+        if record is None:
+            continue
         place = (record.topic(), record.partition())
         kept.setdefault(place, deque(maxlen=count)).append(record)
     merged = [record for queue in kept.values() for record in queue]

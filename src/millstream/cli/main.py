@@ -132,3 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         typer.secho(f"millstream: {failure}", err=True, fg=typer.colors.RED)
         sys.exit(failure.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -41,8 +41,14 @@ def print_rows(
     if not rows:
         console().print(empty, style="dim")
         return
-    # A box that stays ASCII-quiet: one rule under the headings, columns apart by spaces.
-    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        title=title or None,
+        title_justify="left",
+        title_style="bold",
+    )
     for key, heading in columns.items():
         numeric = all(isinstance(row.get(key), int | float | None) for row in rows)
         table.add_column(heading, justify="right" if numeric else "left", overflow="fold")

@@ -17,7 +17,7 @@ DIM, RESET = "\x1b[2m", "\x1b[0m"
 
 @dataclass
 class RecordPrinter:
-    """Writes records to stdout, flushed at once: a pipe sees each as it comes."""
+    """Writes records to stdout; whoever feeds it says when to flush."""
 
     decode_value: Decoder
     decode_key: Decoder
@@ -30,8 +30,10 @@ class RecordPrinter:
     def print(self, record: Message) -> None:
         line = self.json_line(record) if self.as_json else self.text_line(record)
         sys.stdout.write(line + "\n")
-        sys.stdout.flush()
         self.printed += 1
+
+    def flush(self) -> None:
+        sys.stdout.flush()
 
     def json_line(self, record: Message) -> str:
         value, key = record.value(), record.key()
