@@ -210,11 +210,12 @@ class ConsumerGroups:
     ) -> Prospect:
         """Step 1: write what changed about the member, and bump the group epoch if it matters."""
         prospect = Prospect(group)
-        prospect.put(updated)
-        if updated != before:
+        is_known = before.member_id in group.members
+        if updated != before or not is_known:
+            prospect.put(updated)
             out.extend((updated.subscription_record(group.group_id),))
-        is_known = before.member_id in group.members or group.static_member(updated.instance_id)
-        bump = not is_known or before.subscription != updated.subscription
+        is_new = not is_known and group.static_member(updated.instance_id) is None
+        bump = is_new or before.subscription != updated.subscription
         bump |= self._resolve_regexes(prospect, out, now_ms)
         self._bump_epoch(prospect, bump, out)
         return prospect
@@ -223,10 +224,10 @@ class ConsumerGroups:
         """Resolve what is new, look again at what may be old; returns whether topics changed."""
         group, topics = prospect.group, self.context.topics
         wanted = prospect.regexes()
+        resolved = {regex: known for regex, known in prospect.resolved.items() if regex in wanted}
         for regex in prospect.resolved.keys() - wanted:
-            del prospect.resolved[regex]
             out.extend((regex_tombstone(group.group_id, regex),))
-        due = wanted - prospect.resolved.keys()
+        due = wanted - resolved.keys()
         if (
             wanted
             and group.matched_version != topics.version
@@ -237,12 +238,13 @@ class ConsumerGroups:
         changed = False
         for regex in sorted(due):
             validate_regex(regex)
-            known = prospect.resolved.get(regex)
+            known = resolved.get(regex)
             matched = matching_topics(regex, topics.names())
             if known is None or known.topics != matched:
                 changed = True
-                prospect.resolved[regex] = ResolvedRegex(matched, topics.version, now_ms)
-                out.extend((prospect.resolved[regex].record(group.group_id, regex),))
+                resolved[regex] = ResolvedRegex(matched, topics.version, now_ms)
+                out.extend((resolved[regex].record(group.group_id, regex),))
+        prospect.resolved = resolved
         return changed
 
     def _bump_epoch(self, prospect: Prospect, bump: bool, out: ResultBuilder) -> None:

@@ -8,7 +8,7 @@ target assignment) depend on the earlier ones (a member joined, an expression wa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from uuid import UUID
 
@@ -19,27 +19,34 @@ from millstream.coordination.groups.regex import ResolvedRegex
 
 
 class Prospect:
+    """Begins as the group is. What it shares with the group is copied when it first differs."""
+
     def __init__(self, group: ConsumerGroup) -> None:
         self.group = group
         self.epoch = group.epoch
-        self.subscriptions: Counter[Subscription] = Counter(group.subscriptions)
-        self.resolved: dict[str, ResolvedRegex] = dict(group.resolved)
+        self.subscriptions = group.subscriptions
+        self.resolved: Mapping[str, ResolvedRegex] = group.resolved
         self._changed: dict[str, ConsumerMember | None] = {}
 
     def put(self, member: ConsumerMember) -> None:
         """The member joins or changes; a static one takes the place of its predecessor."""
         predecessor = self.group.static_member(member.instance_id)
-        if predecessor is not None:
-            self.remove(predecessor)
-        elif member.member_id in self.group.members:
-            self.remove(self.group.members[member.member_id])
-        self.subscriptions[member.subscription] += 1
+        before = predecessor or self.group.members.get(member.member_id)
+        if before is not None:
+            self.remove(before)
+        self._count(member.subscription, 1)
         self._changed[member.member_id] = member
 
     def remove(self, member: ConsumerMember) -> None:
-        self.subscriptions[member.subscription] -= 1
-        self.subscriptions += Counter()  # drops what nobody wants any more
+        self._count(member.subscription, -1)
         self._changed[member.member_id] = None
+
+    def _count(self, subscription: Subscription, change: int) -> None:
+        if self.subscriptions is self.group.subscriptions:
+            self.subscriptions = Counter(self.group.subscriptions)
+        self.subscriptions[subscription] += change
+        if not self.subscriptions[subscription]:
+            del self.subscriptions[subscription]
 
     def members(self) -> Iterator[ConsumerMember]:
         for member_id, member in self.group.members.items():

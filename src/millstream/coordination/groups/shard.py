@@ -149,7 +149,7 @@ class GroupShard:
 
     def loaded(self, now_ms: int) -> Result[None]:
         """Every record has been replayed: set the timers."""
-        expiry = Result[None](timers=(self._next_expiry(now_ms),))
+        expiry: Result[None] = Result(timers=(self._next_expiry(now_ms),))
         return combine([expiry, *(group.loaded(now_ms) for group in self.groups.values())])
 
     # --- the classic protocol
