@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
+from millstream.broker.loggers import change_levels, logger_levels, logger_setting
 from millstream.broker.metadata import MetadataStore, decide_and_commit
 from millstream.config.broker import (
     BROKER_SETTINGS,
@@ -141,6 +142,8 @@ class ConfigManager:
                 described = self._describe_broker(resource.name)
             case ResourceType.GROUP:
                 described = self._describe_group(resource.name)
+            case ResourceType.BROKER_LOGGER:
+                described = self._describe_loggers(resource.name)
             case ResourceType.CLIENT_METRICS:
                 return []
             case _:
@@ -185,13 +188,23 @@ class ConfigManager:
     def _describe_broker(self, name: str) -> Iterator[DescribedSetting]:
         if not name:
             return self._describe_cluster_default()
+        self._check_is_this_broker(name)
+        return self._describe_this_broker()
+
+    def _describe_loggers(self, name: str) -> Iterator[DescribedSetting]:
+        self._check_is_this_broker(name)
+        for logger_name, level in logger_levels().items():
+            value = SourcedValue(logger_name, level, Source.DYNAMIC_BROKER_LOGGER)
+            setting = logger_setting(logger_name)
+            yield DescribedSetting(setting, level, value.source, False, (value,))
+
+    def _check_is_this_broker(self, name: str) -> None:
         if name != str(self.broker_id):
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
                 f"Unexpected broker id, expected {self.broker_id} or empty string, "
                 f"but received {name}",
             )
-        return self._describe_this_broker()
 
     def _describe_this_broker(self) -> Iterator[DescribedSetting]:
         for name, setting in BROKER_SETTINGS.items():
@@ -214,6 +227,10 @@ class ConfigManager:
         self, resource: Resource, changes: Sequence[Change], *, validate_only: bool
     ) -> None:
         """Apply changes to what a resource has set. Raises `ApiError`; then nothing is changed."""
+        if resource.type is ResourceType.BROKER_LOGGER:
+            self._check_is_this_broker(resource.name)
+            change_levels(map(_as_level, changes), validate_only=validate_only)
+            return
         await self._commit(
             resource, lambda settings: _changed(resource, settings, changes), validate_only
         )
@@ -328,6 +345,16 @@ def _changed(
         else:
             after[change.name] = _edit_list(resource, after.get(change.name), change)
     return after
+
+
+def _as_level(change: Change) -> tuple[str, str | None]:
+    if change.operation not in (Operation.SET, Operation.DELETE):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"{Operation(change.operation).name} operation is not allowed for the BROKER_LOGGER "
+            "resource",
+        )
+    return change.name, change.value if change.operation == Operation.SET else None
 
 
 def _edit_list(resource: Resource, current: str | None, change: Change) -> str:

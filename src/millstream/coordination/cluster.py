@@ -55,6 +55,12 @@ class Resource(NamedTuple):
     type: ResourceType
     name: str  # a broker's is its id, or empty for the default of all brokers
 
+    @classmethod
+    def of(cls, number: int, name: str) -> Resource:
+        """From a request; a type that nobody knows is UNKNOWN."""
+        is_known = number in ResourceType._value2member_map_
+        return cls(ResourceType(number) if is_known else ResourceType.UNKNOWN, name)
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
@@ -322,7 +328,7 @@ class _Draft:
             self._settings[resource] = {}
 
     def _set_config(self, record: ConfigRecord) -> None:
-        resource = Resource(ResourceType(record.resource_type), record.resource_name)
+        resource = Resource.of(record.resource_type, record.resource_name)
         settings = self._settings.get(resource)
         if settings is None:
             settings = self._settings[resource] = dict(self._base.configs.get(resource, _NOTHING))

@@ -1,0 +1,50 @@
+"""CreatePartitions, v0-3: more partitions for topics, each by itself extended or refused.
+
+* v2: flexible
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.context import RequestContext
+from millstream.broker.topics import MorePartitions
+from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.apis import api
+
+if TYPE_CHECKING:
+    from kio.schema.create_partitions.v3.request import (
+        CreatePartitionsRequest,
+        CreatePartitionsTopic,
+    )
+
+    from millstream.protocol.messages import Fields
+
+
+@api(37, "create_partitions", versions=(0, 3), first_flexible=2)
+async def create_partitions(context: RequestContext, request: CreatePartitionsRequest) -> Fields:
+    counts = Counter(topic.name for topic in request.topics)
+    outcomes = await context.broker.topics.create_partitions(
+        [_more(topic) for topic in request.topics if counts[topic.name] == 1],
+        validate_only=request.validate_only,
+    )
+    for name, count in counts.items():
+        if count > 1:
+            outcomes[name] = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    return {"results": [_answer(name, error) for name, error in outcomes.items()]}
+
+
+def _more(topic: CreatePartitionsTopic) -> MorePartitions:
+    assignments = None
+    if topic.assignments is not None:
+        assignments = tuple(tuple(it.broker_ids) for it in topic.assignments)
+    return MorePartitions(topic.name, topic.count, assignments)
+
+
+def _answer(name: str, error: ApiError | None) -> dict[str, Any]:
+    return {
+        "name": name,
+        "error_code": ErrorCode.NONE if error is None else error.code,
+        "error_message": None if error is None else error.message or error.code.description,
+    }

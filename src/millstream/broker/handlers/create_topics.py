@@ -1,0 +1,86 @@
+"""CreateTopics, v2-7: new topics, each by itself created or refused.
+
+* v4: -1 partitions or replicas ask for the broker's defaults (taken in older versions too)
+* v5: flexible; the answer tells the topic's shape and settings (KIP-525)
+* v7: the answer tells the topic's id
+
+The time-out has no meaning: the answer comes when the topic is there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.context import RequestContext
+from millstream.broker.topics import NewTopic
+from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.apis import api
+
+if TYPE_CHECKING:
+    from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
+
+    from millstream.coordination.cluster import TopicImage
+    from millstream.protocol.messages import Fields
+
+
+@api(19, "create_topics", versions=(2, 7), first_flexible=5)
+async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> Fields:
+    counts = Counter(topic.name for topic in request.topics)
+    wanted = {topic.name: topic for topic in request.topics if counts[topic.name] == 1}
+    outcomes = await context.broker.topics.create(
+        [_new_topic(topic) for topic in wanted.values()], validate_only=request.validate_only
+    )
+    answers = []
+    for name, topic in wanted.items():
+        outcome = outcomes[name]
+        if isinstance(outcome, ApiError):
+            answers.append(_refused(name, outcome))
+        else:
+            answers.append(_created(context, outcome, topic))
+    duplicate = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    answers += [_refused(name, duplicate) for name, count in counts.items() if count > 1]
+    return {"topics": answers}
+
+
+def _new_topic(topic: CreatableTopic) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        partition_count=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=tuple((it.partition_index, tuple(it.broker_ids)) for it in topic.assignments),
+        settings={it.name: it.value for it in topic.configs},
+    )
+
+
+def _created(context: RequestContext, topic: TopicImage, request: CreatableTopic) -> dict[str, Any]:
+    overrides = {it.name: it.value for it in request.configs if it.value is not None}
+    return {
+        "name": topic.name,
+        "topic_id": topic.id,
+        "error_code": ErrorCode.NONE,
+        "num_partitions": len(topic.partitions),
+        "replication_factor": len(topic.partitions[0].replicas),
+        "configs": [
+            {
+                "name": it.setting.name,
+                "value": it.value,
+                "read_only": it.read_only,
+                "config_source": it.source,
+                "is_sensitive": it.setting.sensitive,
+            }
+            for it in context.broker.configs.describe_new_topic(overrides)
+        ],
+    }
+
+
+def _refused(name: str, error: ApiError) -> dict[str, Any]:
+    return {
+        "name": name,
+        "topic_id": None,
+        "error_code": error.code,
+        "error_message": error.message or error.code.description,
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "configs": (),
+    }

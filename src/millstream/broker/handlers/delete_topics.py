@@ -1,0 +1,87 @@
+"""DeleteTopics, v1-6: topics by name or by id.
+
+* v4: flexible
+* v5: the answer explains itself
+* v6: topics by id (KIP-516)
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.context import RequestContext
+from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.apis import api
+
+if TYPE_CHECKING:
+    from millstream.coordination.cluster import TopicImage
+    from millstream.protocol.messages import Fields
+
+_NO_ID = uuid.UUID(int=0)
+
+
+@api(20, "delete_topics", versions=(1, 6), first_flexible=4, exact=True)
+async def delete_topics(context: RequestContext, request: Any) -> Fields:
+    wanted = _wanted(context.api_version, request)
+    counts = Counter(wanted)
+    answers: list[dict[str, Any]] = []
+    found: dict[uuid.UUID, TopicImage] = {}
+    for name, topic_id in counts:
+        try:
+            topic = _find(context, name, topic_id, is_duplicate=counts[name, topic_id] > 1)
+            if topic.id in found:
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST,
+                    "The provided topic name maps to an ID that was already supplied.",
+                )
+            found[topic.id] = topic
+        except ApiError as error:
+            answers.append(_answer(name, topic_id, error))
+    await context.broker.topics.delete(found)
+    answers += [_answer(topic.name, topic.id, None) for topic in found.values()]
+    return {"responses": answers}
+
+
+def _wanted(version: int, request: Any) -> list[tuple[str | None, uuid.UUID]]:
+    if version < 6:
+        return [(name, _NO_ID) for name in request.topic_names]
+    return [(topic.name, topic.topic_id or _NO_ID) for topic in request.topics]
+
+
+def _find(
+    context: RequestContext, name: str | None, topic_id: uuid.UUID, *, is_duplicate: bool
+) -> TopicImage:
+    """The one topic meant. Raises `ApiError`."""
+    broker = context.broker
+    if not broker.config.delete_topic_enable:
+        if context.api_version < 3:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Topic deletion is disabled.")
+        raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED)
+    if name is None and topic_id == _NO_ID:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+    if name is not None and topic_id != _NO_ID:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id."
+        )
+    if is_duplicate:
+        what = "name" if name is not None else "id"
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
+    image = broker.metadata.image
+    if name is not None:
+        if name not in image.topics:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return image.topics[name]
+    if topic_id not in image.topics_by_id:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+    return image.topics_by_id[topic_id]
+
+
+def _answer(name: str | None, topic_id: uuid.UUID, error: ApiError | None) -> dict[str, Any]:
+    return {
+        "name": name,
+        "topic_id": None if topic_id == _NO_ID else topic_id,
+        "error_code": ErrorCode.NONE if error is None else error.code,
+        "error_message": None if error is None else error.message or error.code.description,
+    }

@@ -1,0 +1,71 @@
+"""DescribeConfigs, v1-4: settings with where they come from.
+
+* v1: sources and synonyms
+* v3: types and documentation (KIP-569)
+* v4: flexible
+
+Resources: TOPIC, BROKER (by id, or "" for what is set for all), GROUP, BROKER_LOGGER, and
+CLIENT_METRICS, of which there are none. A value that is sensitive is not told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.configs import DescribedSetting
+from millstream.broker.context import RequestContext
+from millstream.coordination.cluster import Resource
+from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.apis import api
+
+if TYPE_CHECKING:
+    from kio.schema.describe_configs.v4.request import (
+        DescribeConfigsRequest,
+        DescribeConfigsResource,
+    )
+
+    from millstream.protocol.messages import Fields
+
+
+@api(32, "describe_configs", versions=(1, 4), first_flexible=4)
+def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -> Fields:
+    return {"results": [_describe(context, request, it) for it in request.resources]}
+
+
+def _describe(
+    context: RequestContext, request: DescribeConfigsRequest, wanted: DescribeConfigsResource
+) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "resource_type": wanted.resource_type,
+        "resource_name": wanted.resource_name,
+        "error_code": ErrorCode.NONE,
+        "configs": (),
+    }
+    try:
+        resource = Resource.of(wanted.resource_type, wanted.resource_name)
+        settings = context.broker.configs.describe(resource, wanted.configuration_keys)
+    except ApiError as error:
+        return answer | {"error_code": error.code, "error_message": error.message}
+    return answer | {"configs": [_entry(request, it) for it in settings]}
+
+
+def _entry(request: DescribeConfigsRequest, described: DescribedSetting) -> dict[str, Any]:
+    setting = described.setting
+    synonyms = described.synonyms if request.include_synonyms else ()
+    return {
+        "name": setting.name,
+        "value": None if setting.sensitive else described.value,
+        "read_only": described.read_only,
+        "config_source": described.source,
+        "is_sensitive": setting.sensitive,
+        "synonyms": [
+            {
+                "name": it.name,
+                "value": None if setting.sensitive else it.value,
+                "source": it.source,
+            }
+            for it in synonyms
+        ],
+        "config_type": setting.kind,
+        "documentation": setting.doc if request.include_documentation else None,
+    }

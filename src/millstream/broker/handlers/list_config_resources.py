@@ -1,0 +1,65 @@
+"""ListConfigResources, v0-1: what has, or can have, settings (KIP-1142).
+
+* v0: client metrics only, of which there are none
+* v1: topics, brokers, groups, ...
+
+Groups are listed once something is set for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.coordination.cluster import Resource, ResourceType
+from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.apis import api
+
+if TYPE_CHECKING:
+    from kio.schema.list_config_resources.v1.request import ListConfigResourcesRequest
+
+    from millstream.protocol.messages import Fields
+
+_KNOWN: frozenset[int] = frozenset(
+    {
+        ResourceType.TOPIC,
+        ResourceType.BROKER,
+        ResourceType.BROKER_LOGGER,
+        ResourceType.CLIENT_METRICS,
+        ResourceType.GROUP,
+    }
+)
+
+
+@api(74, "list_config_resources", versions=(0, 1), first_flexible=0)
+def list_config_resources(context: RequestContext, request: ListConfigResourcesRequest) -> Fields:
+    wanted: frozenset[int] = frozenset(request.resource_types)
+    if context.api_version == 0:
+        wanted = frozenset({ResourceType.CLIENT_METRICS})
+    elif not wanted <= _KNOWN:
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"resource types {sorted(wanted - _KNOWN)} are not known: ask for some of "
+            f"{sorted(_KNOWN)}",
+        )
+    return {
+        "error_code": ErrorCode.NONE,
+        "config_resources": [
+            {"resource_name": resource.name, "resource_type": resource.type}
+            for resource in _resources(context)
+            if not wanted or resource.type in wanted
+        ],
+    }
+
+
+def _resources(context: RequestContext) -> Iterator[Resource]:
+    image = context.broker.metadata.image
+    for name in image.topics:
+        yield Resource(ResourceType.TOPIC, name)
+    for broker_id in image.brokers:
+        yield Resource(ResourceType.BROKER, str(broker_id))
+        yield Resource(ResourceType.BROKER_LOGGER, str(broker_id))
+    for resource in image.configs:
+        if resource.type is ResourceType.GROUP:
+            yield resource
