@@ -1,0 +1,395 @@
+"""All log directories of a broker (`log.dirs`), and the logs in them.
+
+`LogDirectories.open` locks the directories, checks whose they are, and recovers their logs in
+threads; `close` makes everything durable and leaves the mark of a clean stop. A new log goes to
+the directory with the fewest. One that fails takes only its own logs down.
+
+Belongs to the owner's thread, but for `sweep`, which only removes what nobody uses any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from millstream.clock import Clock, SystemClock
+from millstream.config.topic import TopicConfig
+from millstream.errors import DirectoryFailed, DirectoryLocked, StorageError
+from millstream.storage import checkpoints, names
+from millstream.storage.checkpoints import MetaProperties, TopicPartition
+from millstream.storage.directory import PRODUCER_EXPIRATION_MS, LogDirectory
+from millstream.storage.filesystem import FileSystem, OsFileSystem
+from millstream.storage.flush import GroupFlush
+from millstream.storage.handles import FileHandles
+from millstream.storage.log import Log
+from millstream.storage.recovery import StartingPoint, load_log
+from millstream.storage.replay import replay_journal
+from millstream.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+ConfigFor = Callable[[str], TopicConfig]
+
+
+class LogDirectories:
+    """See the module."""
+
+    def __init__(self, fs: FileSystem, clock: Clock, handles: FileHandles) -> None:
+        self._fs = fs
+        self._clock = clock
+        self._handles = handles
+        self._locks: dict[LogDirectory, int] = {}
+        self._retiring: set[LogDirectory] = set()
+        self.directories: list[LogDirectory] = []
+        self.logs: dict[TopicPartition, Log] = {}
+        self.cluster_id = ""
+        self.node_id = 0
+        # Whether every directory that held logs was stopped cleanly. If not, leader epochs must
+        # rise: offsets that consumers saw may be given out again.
+        self.clean = True
+        self.high_watermarks: dict[TopicPartition, int] = {}
+
+    @classmethod
+    def open(
+        cls,
+        paths: Sequence[str | os.PathLike[str]],
+        *,
+        node_id: int = 1,
+        cluster_id: str | None = None,
+        config_for: ConfigFor = lambda topic: TopicConfig(),
+        fs: FileSystem | None = None,
+        clock: Clock | None = None,
+        recovery_threads: int = 2,
+        open_files_max: int = 512,
+        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+    ) -> LogDirectories:
+        """Open or create the directories.
+
+        `cluster_id` None takes that of the directories, or makes one up. Raises `DirectoryLocked`
+        if another process has one of them, `StorageError` if one belongs to another node or
+        cluster, `DirectoryFailed` if none can be used.
+        """
+        fs = fs or OsFileSystem()
+        handles = FileHandles(fs, open_files_max=open_files_max)
+        self = cls(fs, clock or SystemClock(), handles)
+        self.node_id = node_id
+        try:
+            absolute = [str(Path(path).absolute()) for path in paths]
+            self._claim(absolute, cluster_id, producer_expiration_ms)
+            for directory in self.live_directories:
+                self._load(directory, config_for, recovery_threads)
+            if not self.live_directories:
+                raise DirectoryFailed(
+                    f"no log directory can be used: {self.directories[0].failure}"
+                )
+        except BaseException:
+            self._unlock()
+            raise
+        return self
+
+    @property
+    def live_directories(self) -> list[LogDirectory]:
+        return [directory for directory in self.directories if directory.failure is None]
+
+    # Opening
+
+    def _claim(self, paths: list[str], cluster_id: str | None, producer_expiration_ms: int) -> None:
+        """Lock the directories and check that they belong to this node and cluster."""
+        metas: list[tuple[LogDirectory, MetaProperties | None]] = []
+        for path in paths:
+            directory = LogDirectory(
+                path, self._handles, uuid4(), producer_expiration_ms=producer_expiration_ms
+            )
+            self.directories.append(directory)
+            try:
+                self._fs.make_directory(path)
+                self._lock(directory)
+                metas.append((directory, checkpoints.read_meta_properties(self._fs, path)))
+            except OSError as error:
+                directory.fail(error)
+        known = {meta.cluster_id for _, meta in metas if meta is not None}
+        if cluster_id is not None:
+            known.add(cluster_id)
+        if len(known) > 1:
+            raise StorageError(
+                f"log directories {', '.join(paths)} belong to different clusters: "
+                f"{', '.join(sorted(known))}; use the directories of one cluster"
+            )
+        self.cluster_id = (
+            known.pop() if known else checkpoints.encode_uuid(checkpoints.random_uuid())
+        )
+        for directory, meta in metas:
+            self._adopt(directory, meta)
+
+    def _lock(self, directory: LogDirectory) -> None:
+        try:
+            self._locks[directory] = self._fs.lock(f"{directory.path}/{names.LOCK}")
+        except BlockingIOError:
+            raise DirectoryLocked(
+                f"log directory {directory.path} is in use by another process; "
+                "stop that broker or choose another directory"
+            ) from None
+
+    def _adopt(self, directory: LogDirectory, meta: MetaProperties | None) -> None:
+        if meta is None:
+            meta = MetaProperties(self.node_id, self.cluster_id, checkpoints.random_uuid())
+            try:
+                checkpoints.write_meta_properties(self._fs, directory.path, meta)
+                self._fs.sync_directory(str(Path(directory.path).parent))
+            except OSError as error:
+                directory.fail(error)
+        elif meta.node_id != self.node_id:
+            raise StorageError(
+                f"log directory {directory.path} belongs to node {meta.node_id}, not to node "
+                f"{self.node_id}; set node.id={meta.node_id} or choose another directory"
+            )
+        directory.directory_id = meta.directory_id
+
+    def _load(self, directory: LogDirectory, config_for: ConfigFor, threads: int) -> None:
+        """Recover all logs of a directory."""
+        try:
+            clean = checkpoints.take_clean_shutdown(self._fs, directory.path)
+            recovery_points = self._read_offsets(directory, names.RECOVERY_POINTS)
+            start_offsets = self._read_offsets(directory, names.LOG_START_OFFSETS)
+            self.high_watermarks.update(self._read_offsets(directory, names.HIGH_WATERMARKS))
+            found = self._find_logs(directory)
+            if not clean:
+                replay_journal(self._fs, directory.path, recovery_points)
+            directory.journal.start()
+        except OSError as error:
+            directory.fail(error)
+            return
+        if found and not clean:
+            self.clean = False
+            logger.warning("%s was not stopped cleanly: recovering %d logs", directory, len(found))
+        now_ms = self._clock.now_ms()
+
+        def load(topic_partition: TopicPartition) -> Log | None:
+            start = StartingPoint(
+                clean,
+                recovery_points.get(topic_partition, 0),
+                start_offsets.get(topic_partition, 0),
+            )
+            return self._load_log(directory, topic_partition, config_for, start, now_ms)
+
+        with ThreadPoolExecutor(max(1, threads), thread_name_prefix="log-recovery") as pool:
+            loaded = [log for log in pool.map(load, found) if log is not None]
+        if directory.failure is None:
+            for log in loaded:
+                self._add(log)
+
+    def _add(self, log: Log) -> None:
+        other = self.logs.get((log.topic, log.partition))
+        if other is not None:
+            raise StorageError(
+                f"{log.topic}-{log.partition} is in both {other.directory.path} and "
+                f"{log.directory.path}; delete the one in the directory that failed last"
+            )
+        self.logs[log.topic, log.partition] = log
+
+    def _load_log(
+        self,
+        directory: LogDirectory,
+        topic_partition: TopicPartition,
+        config_for: ConfigFor,
+        start: StartingPoint,
+        now_ms: int,
+    ) -> Log | None:
+        topic, partition = topic_partition
+        try:
+            path = directory.log_path(topic, partition)
+            topic_id = checkpoints.read_partition_metadata(self._fs, path)
+            log = Log(directory, topic, partition, topic_id, config_for(topic))
+            load_log(log, start, now_ms=now_ms)
+        except OSError as error:
+            directory.fail(error)
+            return None
+        return log
+
+    def _read_offsets(self, directory: LogDirectory, name: str) -> dict[TopicPartition, int]:
+        """A checkpoint that cannot be read is as good as none: everything is scanned."""
+        try:
+            return checkpoints.read_offsets(self._fs, f"{directory.path}/{name}")
+        except StorageError as error:
+            logger.warning("ignoring a damaged checkpoint: %s", error)
+            return {}
+
+    def _find_logs(self, directory: LogDirectory) -> list[TopicPartition]:
+        found = []
+        for name in sorted(self._fs.listdir(directory.path)):
+            path = f"{directory.path}/{name}"
+            if not self._fs.is_directory(path):
+                continue
+            topic_partition = names.parse_partition_directory(name)
+            if topic_partition is not None:
+                found.append(topic_partition)
+            elif name.endswith(names.DELETE_DIRECTORY_SUFFIX):
+                self._fs.remove_tree(path)
+            else:
+                logger.warning("%s is not a log: left alone", path)
+        return found
+
+    # Creating and deleting
+
+    def create(self, topic: str, partition: int, topic_id: UUID, config: TopicConfig) -> Log:
+        """A new, empty log, durably in place."""
+        live = self.live_directories
+        if not live:
+            raise DirectoryFailed("every log directory has failed; start the broker again")
+        counts = dict.fromkeys(live, 0)
+        for log in self.logs.values():
+            if log.directory in counts:
+                counts[log.directory] += 1
+        directory = min(live, key=counts.__getitem__)
+        log = Log(directory, topic, partition, topic_id, config)
+        now_ms = self._clock.now_ms()
+        try:
+            self._fs.make_directory(log.path)
+            checkpoints.write_partition_metadata(self._fs, log.path, topic_id, sync_directory=False)
+            segment = Segment.create(self._handles, log.path, 0, now_ms=now_ms, config=config)
+            self._fs.sync_directory(log.path)
+            self._fs.sync_directory(directory.path)
+        except OSError as error:
+            directory.fail(error)
+            directory.check()
+        log.set_segments([segment])
+        log.last_flush_ms = now_ms
+        self.logs[topic, partition] = log
+        return log
+
+    def delete(self, topic: str, partition: int) -> None:
+        """Durably forget a log; its files go with the next `sweep`."""
+        log = self.logs.pop((topic, partition))
+        self.high_watermarks.pop((topic, partition), None)
+        log.close()
+        directory = log.directory
+        if directory.failure is not None:
+            return
+        doomed = f"{log.path}.{uuid4().hex}{names.DELETE_DIRECTORY_SUFFIX}"
+        try:
+            self._fs.rename(log.path, doomed)
+            self._fs.sync_directory(directory.path)
+        except OSError as error:
+            directory.fail(error)
+        else:
+            directory.add_garbage(doomed)
+
+    def sweep(self) -> None:
+        """Remove the files of deleted segments and logs. May run on any thread; blocks."""
+        for directory in self.live_directories:
+            try:
+                directory.sweep()
+            except OSError as error:
+                directory.fail(error)
+
+    def fail(self, directory: LogDirectory, error: BaseException) -> list[Log]:
+        """Take a directory offline; returns its logs, which answer KAFKA_STORAGE_ERROR now."""
+        directory.fail(error)
+        return [log for log in self.logs.values() if log.directory is directory]
+
+    # Saving
+
+    def prepare_journal_retirement(self) -> GroupFlush | None:
+        """A flush that lets a full journal be dropped, if there is one: run it in the background,
+        then call `finish_journal_retirement`."""
+        logs: list[Log] = []
+        for directory in self.live_directories:
+            log_ids = directory.journal.full_log_ids()
+            if log_ids is not None and directory not in self._retiring:
+                self._retiring.add(directory)
+                logs += [
+                    log
+                    for log in self.logs.values()
+                    if log.directory is directory and (log.topic_id, log.partition) in log_ids
+                ]
+        return GroupFlush.prepare(logs, to_segments=True) if self._retiring else None
+
+    def finish_journal_retirement(self) -> None:
+        """The retirement's flush was completed: drop the journals that it made superfluous."""
+        for directory in self._retiring:
+            if directory.failure is None:
+                try:
+                    directory.journal.drop_full()
+                except OSError as error:
+                    directory.fail(error)
+        self._retiring.clear()
+
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
+        """Save recovery points, start offsets and high watermarks. Blocks; about once a minute."""
+        if high_watermarks is not None:
+            self.high_watermarks.update(high_watermarks)
+        for directory in self.live_directories:
+            logs = [log for log in self.logs.values() if log.directory is directory]
+            try:
+                self._checkpoint_directory(directory, logs)
+            except OSError as error:
+                directory.fail(error)
+
+    def _checkpoint_directory(self, directory: LogDirectory, logs: list[Log]) -> None:
+        recovery_points = {}
+        for log in logs:
+            log.save_for_recovery()
+            recovery_points[log.topic, log.partition] = log.recovery_point
+        self._write_offsets(directory, names.RECOVERY_POINTS, recovery_points)
+        self._write_offsets(
+            directory,
+            names.LOG_START_OFFSETS,
+            {
+                (log.topic, log.partition): log.log_start_offset
+                for log in logs
+                if log.log_start_offset > log.segments[0].base_offset
+            },
+        )
+        self._write_offsets(
+            directory,
+            names.HIGH_WATERMARKS,
+            {
+                (log.topic, log.partition): min(
+                    self.high_watermarks.get((log.topic, log.partition), log.flushed_offset),
+                    log.log_end_offset,
+                )
+                for log in logs
+            },
+        )
+
+    def _write_offsets(
+        self, directory: LogDirectory, name: str, offsets: Mapping[TopicPartition, int]
+    ) -> None:
+        checkpoints.write_offsets(self._fs, f"{directory.path}/{name}", offsets)
+
+    def close(self, *, broker_epoch: int = -1) -> None:
+        """A clean stop: everything durable, the mark written, the locks released."""
+        flush = GroupFlush.prepare(self.logs.values(), to_segments=True)
+        flush.execute()
+        flush.complete(self._clock.now_ms())
+        for directory in self.live_directories:
+            logs = [log for log in self.logs.values() if log.directory is directory]
+            try:
+                for log in logs:
+                    log.save_for_clean_stop()
+                self._checkpoint_directory(directory, logs)
+                directory.journal.remove()
+                checkpoints.write_clean_shutdown(self._fs, directory.path, broker_epoch)
+            except OSError as error:
+                directory.fail(error)
+        self._release()
+
+    def abandon(self) -> None:
+        """Let go of everything and save nothing, as a crash would: for tests."""
+        self._release()
+
+    def _release(self) -> None:
+        for log in self.logs.values():
+            log.close()
+        for directory in self.directories:
+            directory.journal.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        for fd in self._locks.values():
+            self._fs.close(fd)
+        self._locks.clear()

@@ -1,0 +1,81 @@
+"""One log directory (an entry of `log.dirs`): what all logs in it share.
+
+It fails as a whole: after a failed sync or an I/O error nothing in it is trusted any more. Its logs
+answer `KAFKA_STORAGE_ERROR` until the process is started again and recovers them from the disk.
+Logs in other directories go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from uuid import UUID
+
+from millstream.errors import ApiError, ErrorCode
+from millstream.storage import names
+from millstream.storage.filesystem import FileSystem
+from millstream.storage.handles import FileHandles
+from millstream.storage.journal import Journal
+
+logger = logging.getLogger(__name__)
+
+PRODUCER_EXPIRATION_MS = 86_400_000
+
+
+class LogDirectory:
+    """A directory, its journal, and whether it still works."""
+
+    def __init__(
+        self,
+        path: str,
+        handles: FileHandles,
+        directory_id: UUID,
+        *,
+        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+    ) -> None:
+        self.path = path
+        self.handles = handles
+        self.fs: FileSystem = handles.fs
+        self.directory_id = directory_id
+        self.journal = Journal(self.fs, path)
+        self.producer_expiration_ms = producer_expiration_ms
+        self.failure: BaseException | None = None
+        self._garbage: deque[str] = deque()
+
+    def __repr__(self) -> str:
+        return f"<LogDirectory {self.path}{' failed' if self.failure else ''}>"
+
+    def log_path(self, topic: str, partition: int) -> str:
+        return f"{self.path}/{names.partition_directory(topic, partition)}"
+
+    def add_garbage(self, path: str) -> None:
+        """A file or directory, renamed already, for the next `sweep`."""
+        self._garbage.append(path)
+
+    def sweep(self) -> None:
+        """Remove what was renamed for removal. May run on any thread; blocks."""
+        while self._garbage and self.failure is None:
+            path = self._garbage.popleft()
+            if self.fs.is_directory(path):
+                self.fs.remove_tree(path)
+            elif self.fs.exists(path):
+                self.fs.unlink(path)
+
+    def fail(self, error: BaseException) -> None:
+        """Take the directory offline until the next start. The first reason is kept."""
+        if self.failure is None:
+            self.failure = error
+            logger.error(
+                "log directory %s has failed and is offline until the next start: %s",
+                self.path,
+                error,
+            )
+
+    def check(self) -> None:
+        """Raise `ApiError` if the directory has failed."""
+        if self.failure is not None:
+            raise ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"log directory {self.path} is offline: {self.failure}; "
+                "check the disk and start the broker again",
+            )

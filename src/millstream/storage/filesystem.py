@@ -1,0 +1,207 @@
+"""The filesystem as an argument.
+
+The log never calls `os` itself: it is handed a `FileSystem`, so that a test can own the disk
+(`millstream.testing.MemoryFileSystem`: full disks, failing syncs, power cuts). The methods are
+`os`'s own, with whole-file helpers on top; files are plain integers, so that the real one costs
+nothing: `OsFileSystem.pwritev` *is* `os.pwritev`.
+
+What is durable, and when:
+
+- bytes written to a file: when `fdatasync` of that file has returned;
+- a file's name (created, renamed, removed): when `sync_directory` of its directory has returned;
+- after an `fdatasync` that failed: nothing. Linux reports the failure once, marks the lost pages
+  clean, and reports success from then on. Whoever sees it fail must never trust that file again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from millstream.errors import NotCached
+from millstream.records.batch import Buffer
+
+if sys.platform == "linux":
+    _NOWAIT = os.RWF_NOWAIT
+else:
+    # Elsewhere the kernel cannot be asked: reads are made as if everything were cached.
+    _NOWAIT = 0
+
+
+class FileSystem(Protocol):
+    """What the log needs of a disk. Paths are absolute strings, files are integers."""
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        """Open for reading and writing; FileNotFoundError unless it exists or `create`."""
+        ...
+
+    def close(self, fd: int) -> None: ...
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        """Write the buffers one after the other at `position`; may write less: returns how much."""
+        ...
+
+    def pread(self, fd: int, size: int, position: int) -> bytes: ...
+
+    def pread_cached(self, fd: int, size: int, position: int) -> bytearray:
+        """Like `pread`, but raises `NotCached` rather than wait for the disk."""
+        ...
+
+    def size(self, fd: int) -> int: ...
+
+    def truncate(self, fd: int, size: int) -> None: ...
+
+    def fdatasync(self, fd: int) -> None: ...
+
+    def sync_directory(self, path: str) -> None: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_directory(self, path: str) -> bool: ...
+
+    def file_size(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int: ...
+
+    def listdir(self, path: str) -> list[str]: ...
+
+    def make_directory(self, path: str) -> None:
+        """Create it and its parents; no error if it exists."""
+        ...
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def lock(self, path: str) -> int:
+        """Create and lock a file; BlockingIOError if another process holds it. Close to release."""
+        ...
+
+
+class OsFileSystem:
+    """The machine's own."""
+
+    close = staticmethod(os.close)
+    pwritev = staticmethod(os.pwritev)
+    pread = staticmethod(os.pread)
+    truncate = staticmethod(os.ftruncate)
+    exists = staticmethod(os.path.exists)
+    is_directory = staticmethod(os.path.isdir)
+    listdir = staticmethod(os.listdir)
+    rename = staticmethod(os.rename)
+    unlink = staticmethod(os.unlink)
+    remove_tree = staticmethod(shutil.rmtree)
+
+    def __init__(self) -> None:
+        self._read_flags = _NOWAIT
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC
+        return os.open(path, flags | os.O_CREAT if create else flags, 0o644)
+
+    def pread_cached(self, fd: int, size: int, position: int) -> bytearray:
+        buffer = bytearray(size)
+        try:
+            count = os.preadv(fd, (buffer,), position, self._read_flags)
+        except BlockingIOError:
+            raise NotCached(f"{size} bytes at {position} are not in memory") from None
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP or not self._read_flags:
+                raise
+            self._read_flags = 0  # this filesystem cannot say what is cached
+            return self.pread_cached(fd, size, position)
+        if count < size:
+            raise NotCached(f"only {count} of {size} bytes at {position} are in memory")
+        return buffer
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    if sys.platform == "darwin":
+
+        def fdatasync(self, fd: int) -> None:
+            # fsync leaves the bytes in the drive's own cache there; only this one empties it.
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+
+    else:
+        fdatasync = staticmethod(os.fdatasync)
+
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def file_size(self, path: str) -> int:
+        return Path(path).stat().st_size
+
+    def modified_ms(self, path: str) -> int:
+        return Path(path).stat().st_mtime_ns // 1_000_000
+
+    def make_directory(self, path: str) -> None:
+        Path(path).mkdir(parents=True, exist_ok=True)
+
+    def lock(self, path: str) -> int:
+        fd = self.open(path, create=True)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Kafka (Java) takes a POSIX lock, which flock does not see: hold both kinds.
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            raise BlockingIOError(error.errno, "locked by another process", path) from None
+        return fd
+
+
+def write_fully(fs: FileSystem, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+    """Write every byte or raise; returns the position after the last one."""
+    written = fs.pwritev(fd, buffers, position)
+    total = sum(map(len, buffers))
+    while written < total:
+        # The kernel took a part: a signal, or the disk is about to say that it is full.
+        rest = memoryview(b"".join(buffers))[written:]
+        count = fs.pwritev(fd, (rest,), position + written)
+        if count == 0:
+            raise OSError(errno.ENOSPC, f"wrote {written} of {total} bytes")
+        written += count
+    return position + total
+
+
+def read_file(fs: FileSystem, path: str) -> bytes:
+    fd = fs.open(path)
+    try:
+        return fs.pread(fd, fs.size(fd), 0)
+    finally:
+        fs.close(fd)
+
+
+def write_file(fs: FileSystem, path: str, content: Buffer, *, sync: bool) -> None:
+    """Create or overwrite in place; a crash may leave a part of it."""
+    fd = fs.open(path, create=True)
+    try:
+        write_fully(fs, fd, (content,), 0)
+        fs.truncate(fd, len(content))
+        if sync:
+            fs.fdatasync(fd)
+    finally:
+        fs.close(fd)
+
+
+def replace_file(
+    fs: FileSystem, path: str, content: Buffer, *, sync_directory: bool = True
+) -> None:
+    """Write durably beside it, then rename: a crash leaves the old content or the new."""
+    temporary = path + ".tmp"
+    write_file(fs, temporary, content, sync=True)
+    fs.rename(temporary, path)
+    if sync_directory:
+        fs.sync_directory(str(Path(path).parent))

@@ -1,0 +1,191 @@
+"""Making appends durable, many logs at once.
+
+A `GroupFlush` covers all that was appended to its logs before `prepare`. Three steps, so that the
+slow one can run anywhere:
+
+    flush = GroupFlush.prepare(logs)     on the owner's thread: what is to be made durable
+    flush.execute()                      on any thread: blocks, without the interpreter's lock
+    flush.complete(now_ms)               on the owner's thread: `flushed_offset` of each log moves
+
+Few dirty files are synced one by one. For many, the bytes are written once more to the directory's
+journal (see `journal.py`) and only that is synced; docs/decisions/0004-flush.md has the figures. A
+log's flush always covers all of its earlier bytes: what is durable is a prefix.
+
+A sync that fails takes the log's directory down and leaves the other directories alone. It is never
+tried again: the kernel would report success, and the bytes would be gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from millstream.storage.directory import LogDirectory
+from millstream.storage.journal import JournalEntry
+from millstream.storage.log import Log
+from millstream.storage.segment import Segment
+
+# Up to here files are synced one by one (measured: docs/decisions/0004-flush.md).
+FILES_SYNCED_ONE_BY_ONE_MAX = 4
+# More than this is written to its segment only: writing it twice would cost more than it saves.
+JOURNALED_BYTES_MAX = 8 * 1024 * 1024
+
+
+class DirtyRange(NamedTuple):
+    """Bytes of a segment's file that are to become durable."""
+
+    segment: Segment
+    start: int
+    end: int
+
+
+class FlushTarget(NamedTuple):
+    """One log in a flush, as it was at `prepare`."""
+
+    log: Log
+    generation: int
+    end_offset: int
+    ranges: list[DirtyRange]
+    names_unsynced: bool
+
+
+class GroupFlush:
+    """See the module."""
+
+    def __init__(self, parts: list[DirectoryFlush]) -> None:
+        self._parts = parts
+
+    @classmethod
+    def prepare(cls, logs: Iterable[Log], *, to_segments: bool = False) -> GroupFlush:
+        """All bytes appended so far that are not durable.
+
+        With `to_segments`, bytes that only the journal has count as not durable, and the journal
+        is not used: afterwards each log's recovery point is its end.
+        """
+        parts: dict[LogDirectory, DirectoryFlush] = {}
+        for log in logs:
+            directory = log.directory
+            target = _target(log, to_segments)
+            if target is None or directory.failure is not None:
+                continue
+            part = parts.get(directory)
+            if part is None:
+                part = parts[directory] = DirectoryFlush(directory, to_segments=to_segments)
+            part.targets.append(target)
+        return cls(list(parts.values()))
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._parts
+
+    @property
+    def size_bytes(self) -> int:
+        """What has to reach the disk: a hint at how long it takes."""
+        return sum(part.size_bytes for part in self._parts)
+
+    @property
+    def file_count(self) -> int:
+        return sum(len(target.ranges) for part in self._parts for target in part.targets)
+
+    def execute(self) -> None:
+        """Block until all of it is durable, or has failed. Never raises for a disk's error."""
+        for part in self._parts:
+            part.execute()
+
+    def complete(self, now_ms: int) -> list[Log]:
+        """Tell the logs. Returns those whose directory failed, now offline."""
+        failed: list[Log] = []
+        for part in self._parts:
+            failed += part.complete(now_ms)
+        return failed
+
+
+class DirectoryFlush:
+    """The part of a flush that concerns one log directory."""
+
+    def __init__(self, directory: LogDirectory, *, to_segments: bool) -> None:
+        self.directory = directory
+        self.targets: list[FlushTarget] = []
+        self._to_segments = to_segments
+        self._synced = False
+        self._error: OSError | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(end - start for target in self.targets for _, start, end in target.ranges)
+
+    def execute(self) -> None:
+        try:
+            if self._is_for_journal() and self._write_journal():
+                return
+            self._sync_files()
+            self._synced = True
+        except OSError as error:
+            self._error = error
+
+    def _is_for_journal(self) -> bool:
+        if self._to_segments:
+            return False
+        count = sum(len(target.ranges) for target in self.targets)
+        return count > FILES_SYNCED_ONE_BY_ONE_MAX and self.size_bytes <= JOURNALED_BYTES_MAX
+
+    def _write_journal(self) -> bool:
+        entries = []
+        size = 0
+        for target in self.targets:
+            topic_id = target.log.topic_id
+            if topic_id is None:
+                return False  # a log of another origin, which a journal entry could not name
+            log_id = (topic_id, target.log.partition)
+            for segment, start, end in target.ranges:
+                if start == end:
+                    continue  # in the journal already
+                data = segment.read_at(end - start, start, may_block=True)
+                entries.append(JournalEntry(log_id, segment.base_offset, start, data))
+                size += len(data) + 64
+        return self.directory.journal.append(entries, size)
+
+    def _sync_files(self) -> None:
+        fs, handles = self.directory.fs, self.directory.handles
+        for target in self.targets:
+            for segment, _, _ in target.ranges:
+                try:
+                    with handles.borrowed(segment.handle) as fd:
+                        fs.fdatasync(fd)
+                except FileNotFoundError:
+                    if not segment.handle.discarded:  # else retention was faster than this flush
+                        raise
+            if target.names_unsynced:
+                fs.sync_directory(target.log.path)
+
+    def complete(self, now_ms: int) -> list[Log]:
+        if self._error is not None:
+            self.directory.fail(self._error)
+        if self.directory.failure is not None:
+            return [target.log for target in self.targets]
+        for log, generation, end_offset, ranges, names_unsynced in self.targets:
+            if generation != log.generation:
+                continue
+            for segment, _, end in ranges:
+                segment.durable_bytes = max(segment.durable_bytes, end)
+                if self._synced:
+                    segment.synced_bytes = max(segment.synced_bytes, end)
+            if self._synced and names_unsynced:
+                log.names_unsynced = False
+            log.note_flushed(end_offset, now_ms)
+        return []
+
+
+def _target(log: Log, to_segments: bool) -> FlushTarget | None:
+    if log.flushed_offset == log.log_end_offset and not to_segments:
+        return None
+    ranges = []
+    for segment in reversed(log.segments):
+        if segment.synced_bytes < segment.size:
+            ranges.append(DirtyRange(segment, segment.durable_bytes, segment.size))
+        elif segment.size:
+            break  # segments are synced in order: all before this one are
+    if not ranges and not log.names_unsynced:
+        return None
+    ranges.reverse()
+    return FlushTarget(log, log.generation, log.log_end_offset, ranges, log.names_unsynced)

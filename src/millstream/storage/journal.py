@@ -1,0 +1,295 @@
+"""The journal of a log directory: one file to sync where many are dirty.
+
+A flush that spans many partitions would sync many files, at a tenth of a millisecond each. Instead
+the bytes in question are written once more, to the end of one file, and only that is synced:
+`millstream-journal-0` or `-1`, in the root of the log directory, where Kafka does not look. The
+segments themselves are synced later, in the background, and then the journal is dropped. The
+two files take turns: one is filled while the segments that the other covers are synced.
+
+Format, big-endian. A file begins with
+
+    8  magic        "MSJRNL01"
+    8  generation   raised each time a journal is begun; the older journal is replayed first
+    4  CRC-32C      of the 16 bytes before
+
+and goes on with entries:
+
+    4  length       of what follows after the CRC
+    4  CRC-32C      of the generation and of what follows: an entry left over from an earlier use of
+                    the file does not match
+    1  kind         1 data, 2 void
+   16  topic id
+    4  partition
+    8  base offset  of the segment             (data only, and so on)
+    4  position     in the segment's file
+    n  bytes        whole batches
+
+Crash rule. Entries are read up to the first that is short or whose CRC is wrong; nothing after it
+was ever acknowledged. Replay writes an entry's bytes at their place where the file is short or
+differs, and so can be repeated. A *void* entry says: forget what came before it for this log. It is
+written, after the log's own files have been synced, before bytes that the journal may hold are
+changed or removed (truncation, compaction). Entries of logs or segments that are gone and those
+below the recovery point are ignored; so is the whole journal after a clean stop, which leaves
+it empty. docs/formats/journal.md has the reasoning.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from crc32c import crc32c
+
+from millstream.records.batch import Buffer
+from millstream.storage import names
+from millstream.storage.filesystem import FileSystem, read_file, write_fully
+
+MAGIC = b"MSJRNL01"
+HEADER = struct.Struct(">8sQI")
+ENTRY_PREFIX = struct.Struct(">II")
+LOG_ID = struct.Struct(">B16si")
+PLACE = struct.Struct(">qI")
+GENERATION = struct.Struct(">Q")
+
+DATA = 1
+VOID = 2
+
+JOURNAL_BYTES_MAX = 64 * 1024 * 1024
+BUFFERS_PER_WRITE = 1024
+
+LogId = tuple[UUID, int]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """Bytes of a segment, or (`data` None) the end of what is known of a log."""
+
+    log_id: LogId
+    base_offset: int = 0
+    position: int = 0
+    data: Buffer | None = None
+
+
+class JournalFile:
+    """One of the two files, and which logs have entries in it."""
+
+    __slots__ = ("_fs", "fd", "free", "generation", "log_ids", "path", "size")
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self._fs = fs
+        self.path = path
+        self.fd = -1
+        self.free = True
+        self.generation = 0
+        self.size = 0
+        self.log_ids: set[LogId] = set()
+
+    def begin(self, generation: int) -> None:
+        """Start anew. The file keeps its length, since overwriting syncs faster than growing:
+        entries of the generation before no longer match their CRC."""
+        if self.fd < 0:
+            self.fd = self._fs.open(self.path, create=True)
+        prefix = MAGIC + GENERATION.pack(generation)
+        write_fully(self._fs, self.fd, (prefix + struct.pack(">I", crc32c(prefix)),), 0)
+        self.generation = generation
+        self.size = HEADER.size
+        self.log_ids = set()
+        self.free = False
+
+    def append(self, entries: list[JournalEntry]) -> None:
+        """Write and sync; returns when the entries are durable."""
+        seed = crc32c(GENERATION.pack(self.generation))
+        buffers: list[Buffer] = []
+        for entry in entries:
+            buffers.extend(_encode(entry, seed))
+        position = self.size
+        for start in range(0, len(buffers), BUFFERS_PER_WRITE):
+            part = buffers[start : start + BUFFERS_PER_WRITE]
+            position = write_fully(self._fs, self.fd, part, position)
+        self._fs.fdatasync(self.fd)
+        self.size = position
+        self.log_ids.update(entry.log_id for entry in entries)
+
+    def drop(self, generation: int) -> None:
+        """Everything in it is durable elsewhere: durably forget it."""
+        self.begin(generation)
+        self._fs.fdatasync(self.fd)
+        self.free = True
+
+    def remove(self) -> None:
+        self.close()
+        if self._fs.exists(self.path):
+            self._fs.unlink(self.path)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            self._fs.close(self.fd)
+            self.fd = -1
+
+
+class Journal:
+    """The two files of a directory. Safe to use from several threads."""
+
+    def __init__(
+        self, fs: FileSystem, directory: str, *, bytes_max: int = JOURNAL_BYTES_MAX
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._files = [JournalFile(fs, f"{directory}/{name}") for name in names.JOURNALS]
+        self._current: JournalFile | None = None
+        self._full: JournalFile | None = None
+        self._generation = 0
+
+    def start(self) -> None:
+        """After replay: generations go on from the last one used, and both files are dropped."""
+        found = [read_generation(self._fs, file.path) for file in self._files]
+        self._generation = max((generation or 0 for generation in found), default=0)
+        for file in self._files:
+            if self._fs.exists(file.path):
+                self._generation += 1
+                file.drop(self._generation)
+
+    def append(self, entries: list[JournalEntry], size: int) -> bool:
+        """Make the entries, of `size` bytes in all, durable.
+
+        False, and nothing done, if there is no room: the other file is still waiting for its
+        segments to be synced.
+        """
+        with self._lock:
+            current = self._current
+            if size > self._bytes_max:
+                return False
+            if current is not None and current.size + size > self._bytes_max:
+                if self._full is not None:
+                    return False
+                self._full, current = current, None
+            if current is None:
+                current = self._begin()
+            current.append(entries)
+            return True
+
+    def _begin(self) -> JournalFile:
+        file = next(file for file in self._files if file.free)
+        created = not self._fs.exists(file.path)
+        self._generation += 1
+        file.begin(self._generation)
+        if created:
+            self._fs.sync_directory(self._directory)
+        self._current = file
+        return file
+
+    def void(self, log_id: LogId) -> None:
+        """Durably forget a log's entries; its own files must have been synced before."""
+        with self._lock:
+            if any(log_id in file.log_ids for file in self._files):
+                current = self._current
+                if current is None:
+                    current = self._begin()
+                current.append([JournalEntry(log_id)])
+                for file in self._files:
+                    file.log_ids.discard(log_id)
+
+    def full_log_ids(self) -> set[LogId] | None:
+        """The logs whose segments must be synced before the full file can be dropped, if one is."""
+        with self._lock:
+            return None if self._full is None else set(self._full.log_ids)
+
+    def drop_full(self) -> None:
+        """The segments that the full file covers have been synced."""
+        with self._lock:
+            if self._full is not None:
+                self._generation += 1
+                self._full.drop(self._generation)
+                self._full = None
+
+    def remove(self) -> None:
+        """A clean stop: every segment has been synced."""
+        for file in self._files:
+            file.remove()
+        self._current = self._full = None
+        self._fs.sync_directory(self._directory)
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+
+def _encode(entry: JournalEntry, seed: int) -> list[Buffer]:
+    topic_id, partition = entry.log_id
+    if entry.data is None:
+        head = LOG_ID.pack(VOID, topic_id.bytes, partition)
+        data: Buffer = b""
+    else:
+        head = LOG_ID.pack(DATA, topic_id.bytes, partition)
+        head += PLACE.pack(entry.base_offset, entry.position)
+        data = entry.data
+    crc = crc32c(data, crc32c(head, seed))
+    return [ENTRY_PREFIX.pack(len(head) + len(data), crc) + head, data]
+
+
+def read_generation(fs: FileSystem, path: str) -> int | None:
+    """The generation in a journal's header; None if it is empty, absent or torn."""
+    try:
+        fd = fs.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return _parse_header(fs.pread(fd, HEADER.size, 0))
+    finally:
+        fs.close(fd)
+
+
+def _parse_header(content: bytes) -> int | None:
+    if len(content) < HEADER.size:
+        return None
+    magic, generation, crc = HEADER.unpack_from(content)
+    if magic != MAGIC or crc != crc32c(content[: HEADER.size - 4]):
+        return None
+    return int(generation)
+
+
+def read_journals(fs: FileSystem, directory: str) -> list[JournalEntry]:
+    """All entries that count, oldest first: those before a log's last void entry are left out."""
+    journals = []
+    for name in names.JOURNALS:
+        try:
+            content = read_file(fs, f"{directory}/{name}")
+        except FileNotFoundError:
+            continue
+        generation = _parse_header(content)
+        if generation is not None:
+            journals.append((generation, content))
+    entries: list[JournalEntry] = []
+    for generation, content in sorted(journals):
+        for entry in _parse_entries(content, generation):
+            if entry.data is None:
+                entries = [earlier for earlier in entries if earlier.log_id != entry.log_id]
+            else:
+                entries.append(entry)
+    return entries
+
+
+def _parse_entries(content: bytes, generation: int) -> Iterator[JournalEntry]:
+    view = memoryview(content)
+    seed = crc32c(GENERATION.pack(generation))
+    position = HEADER.size
+    while position + ENTRY_PREFIX.size + LOG_ID.size <= len(content):
+        length, crc = ENTRY_PREFIX.unpack_from(content, position)
+        start = position + ENTRY_PREFIX.size
+        end = start + length
+        if end > len(content) or length < LOG_ID.size or crc32c(view[start:end], seed) != crc:
+            return
+        kind, topic_id, partition = LOG_ID.unpack_from(content, start)
+        log_id = (UUID(bytes=topic_id), partition)
+        if kind == VOID:
+            yield JournalEntry(log_id)
+        else:
+            base_offset, place = PLACE.unpack_from(content, start + LOG_ID.size)
+            data = view[start + LOG_ID.size + PLACE.size : end]
+            yield JournalEntry(log_id, base_offset, place, data)
+        position = end

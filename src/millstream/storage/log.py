@@ -1,0 +1,550 @@
+"""One partition's log.
+
+A log is segments, oldest first; the last one is appended to. It gives out offsets, so the caller
+must be one thread, the owner's; `read(..., may_block=True)` and the look-ups by timestamp may run
+in any other thread at the same time: they work on a list of segments that is replaced, never
+changed, and on files that stay open until they are done.
+
+Four offsets:
+
+    log_start_offset <= recovery_point <= flushed_offset <= log_end_offset
+
+`flushed_offset`: all below it is durable, in its segment's file or in the directory's journal.
+`recovery_point`: all below it is durable in its segment's file; recovery looks only past it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from millstream.config.topic import TopicConfig
+from millstream.errors import ApiError, ErrorCode, StorageError
+from millstream.records.batch import LENGTH_OVERHEAD_BYTES, PREFIX, BatchHeader, Buffer
+from millstream.records.record import ControlType, decode_batch
+from millstream.storage import lookup, names, retention
+from millstream.storage.directory import LogDirectory
+from millstream.storage.epochs import LeaderEpochs
+from millstream.storage.filesystem import read_file, write_file
+from millstream.storage.lookup import TimestampOffset
+from millstream.storage.producers import ProducerStates
+from millstream.storage.segment import INDEXED_BYTES_MIN, Segment
+
+logger = logging.getLogger(__name__)
+
+RECENT_POSITIONS = 32
+PREFIX_BYTES = PREFIX.size
+
+
+class Appended(NamedTuple):
+    """Where batches went: offsets from `first_offset` up to, not with, `next_offset`."""
+
+    first_offset: int
+    next_offset: int
+
+
+class Log:
+    """See the module. Made by `LogDirectories`, never directly."""
+
+    __slots__ = (
+        "_active",
+        "_bases",
+        "_recent",
+        "_segments",
+        "config",
+        "directory",
+        "epochs",
+        "flushed_offset",
+        "generation",
+        "last_flush_ms",
+        "log_end_offset",
+        "log_start_offset",
+        "names_unsynced",
+        "partition",
+        "path",
+        "producers",
+        "recovery_point",
+        "snapshots",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        topic: str,
+        partition: int,
+        topic_id: UUID | None,
+        config: TopicConfig,
+    ) -> None:
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.config = config
+        self.path = directory.log_path(topic, partition)
+        self.epochs = LeaderEpochs(self.path)
+        self.producers = ProducerStates()
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.flushed_offset = 0
+        self.recovery_point = 0
+        self.last_flush_ms = 0
+        # Raised when bytes already written change (truncation): a flush begun before is void.
+        self.generation = 0
+        # Whether the directory has names (new segments) that are not durable yet.
+        self.names_unsynced = False
+        # Offsets for which there is a snapshot of the producers, ascending.
+        self.snapshots: list[int] = []
+        self._segments: list[Segment] = []
+        self._bases: list[int] = []
+        self._active: Segment
+        # Where offsets recently written or read begin, so that a consumer that reads on needs no
+        # search: (offset, segment, position), in the slot of the offset's low bits.
+        self._recent: list[tuple[int, Segment, int] | None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Log {self.topic}-{self.partition} {self.log_start_offset}..{self.log_end_offset}>"
+
+    @property
+    def latest_epoch(self) -> int:
+        return self.epochs.latest
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Oldest first. The list is replaced, never changed: keep it or iterate at will."""
+        return self._segments
+
+    @property
+    def active_segment(self) -> Segment:
+        return self._active
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest open transaction begins; None if none is open."""
+        return self.producers.first_open_offset
+
+    # Appending
+
+    def check_producer(self, header: BatchHeader) -> Appended | None:
+        """The earlier append of which this batch is a duplicate; raises `ApiError` for a sequence
+        or epoch that may not be appended."""
+        if header.producer_id < 0:
+            return None
+        batch = self.producers.check(header)
+        if batch is None:
+            return None
+        return Appended(batch.first_offset, batch.last_offset + 1)
+
+    def append(
+        self, records: Buffer, headers: Sequence[BatchHeader], *, leader_epoch: int, now_ms: int
+    ) -> Appended:
+        """Give the batches their offsets and write them after the last.
+
+        `headers` are those of all batches in `records`, in order. Nothing has happened if it
+        raises: `KAFKA_STORAGE_ERROR` when the disk is full or the directory has failed.
+        """
+        if self.directory.failure is not None:
+            self.directory.check()
+        size = len(records)
+        first_offset = offset = self.log_end_offset
+        view = memoryview(records)
+        buffers: list[Buffer] = []
+        start = 0
+        max_timestamp = -1
+        for header in headers:
+            length = header.length
+            end = start + length + LENGTH_OVERHEAD_BYTES
+            buffers.append(PREFIX.pack(offset, length, leader_epoch))
+            buffers.append(view[start + PREFIX_BYTES : end])
+            start = end
+            offset += header.last_offset_delta + 1
+            if header.max_timestamp > max_timestamp:
+                max_timestamp = header.max_timestamp
+        segment = self._segment_for(size, offset - 1, max_timestamp, now_ms)
+        self._write(segment, buffers, size)
+        self._note(segment, headers, first_offset)
+        if leader_epoch > self.epochs.latest:
+            self.epochs.assign(leader_epoch, first_offset)
+        self.log_end_offset = offset
+        return Appended(first_offset, offset)
+
+    def _segment_for(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
+        """The segment that takes `size` more bytes: the active one, or a new one."""
+        segment = self._active
+        config = self.config
+        if segment.index is None:
+            segment.wake(now_ms=now_ms)
+            segment.draw_jitter(config)
+        if segment.size == 0:
+            segment.first_timestamp = max_timestamp
+            if size > config.segment_bytes:
+                raise ApiError(
+                    ErrorCode.RECORD_LIST_TOO_LARGE,
+                    f"{size} bytes do not fit into a segment of {config.segment_bytes} "
+                    "(segment.bytes); send smaller batches",
+                )
+            if last_offset - segment.base_offset < 2**31:
+                return segment
+        elif (
+            not segment.is_full(config, size, last_offset)
+            and segment.age_ms(now_ms, max_timestamp) <= config.segment_ms - segment.roll_jitter_ms
+        ):
+            return segment
+        segment = self.roll(now_ms)
+        segment.first_timestamp = max_timestamp
+        return segment
+
+    def _write(self, segment: Segment, buffers: list[Buffer], size: int) -> None:
+        try:
+            if len(buffers) <= 1024:  # what the kernel takes at once
+                segment.write(buffers, size)
+            else:
+                segment.write([b"".join(buffers)], size)
+        except OSError as error:
+            self._undo_write(segment, error)
+            raise ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"cannot append to {segment.handle.path}: {error}",
+            ) from error
+
+    def _undo_write(self, segment: Segment, error: OSError) -> None:
+        """A full disk refuses this append and no more: what was written of it is cut off, and the
+        directory serves on. Any other error, or a cut that fails, is a broken disk."""
+        try:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise error
+            fd = self.directory.handles.owner_fd(segment.handle)
+            self.directory.fs.truncate(fd, segment.size)
+        except OSError as failure:
+            self.directory.fail(failure)
+
+    def _note(self, segment: Segment, headers: Sequence[BatchHeader], offset: int) -> None:
+        """Indexes, producers and recent positions learn of batches just written."""
+        recent = self._recent
+        if recent is None:
+            recent = self._recent = [None] * RECENT_POSITIONS
+        interval = self.config.index_interval_bytes
+        # The validation on the way in has checked the CRCs of what is appended.
+        verified = segment.verified_bytes == segment.size
+        for header in headers:
+            recent[offset % RECENT_POSITIONS] = (offset, segment, segment.size)
+            last_offset = offset + header.last_offset_delta
+            segment.note_batch(
+                last_offset, header.length + LENGTH_OVERHEAD_BYTES, header.max_timestamp, interval
+            )
+            if header.producer_id >= 0:
+                self._note_producer(segment, header, offset)
+            offset = last_offset + 1
+        if verified:
+            segment.verified_bytes = segment.size
+
+    def _note_producer(self, segment: Segment, header: BatchHeader, offset: int) -> None:
+        if header.is_control:
+            self.replay_marker(segment, header, offset, segment.size - header.size_bytes)
+        else:
+            self.producers.record(header, offset)
+
+    def roll(self, now_ms: int) -> Segment:
+        """Seal the active segment and begin a new one at the log's end."""
+        directory = self.directory
+        base_offset = self.log_end_offset
+        try:
+            self.save_snapshot(sync=False)
+            self._active.seal()
+            segment = Segment.create(
+                directory.handles, self.path, base_offset, now_ms=now_ms, config=self.config
+            )
+        except OSError as error:
+            raise self._storage_error("roll", error) from error
+        self.names_unsynced = True
+        self.set_segments([*self._segments, segment])
+        return segment
+
+    # Reading
+
+    def read(
+        self, offset: int, *, max_bytes: int, end_offset: int, may_block: bool = False
+    ) -> bytes | bytearray:
+        """Whole batches from the one that holds `offset` on, below `end_offset`.
+
+        As many as fit into `max_bytes`, and at least one if there is any. Raises `NotCached` rather
+        than wait for the disk unless `may_block`; `CorruptBatch`, naming the place, instead of
+        serving bytes that do not match their CRC.
+        """
+        if self.directory.failure is not None:
+            self.directory.check()
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} of {self.topic}-{self.partition} is not in "
+                f"{self.log_start_offset}..{self.log_end_offset}",
+            )
+        end_offset = min(end_offset, self.log_end_offset)
+        while offset < end_offset:
+            segments, number = self._find_segment(offset)
+            segment = segments[number]
+            start = self._position(segment, offset, may_block=may_block)
+            if start is not None:
+                return self._read_range(segment, start, max_bytes, end_offset, may_block=may_block)
+            if number + 1 == len(segments):
+                break
+            offset = segments[number + 1].base_offset  # compaction left nothing at the end of this
+        return b""
+
+    def _find_segment(self, offset: int) -> tuple[list[Segment], int]:
+        segments, bases = self._segments, self._bases
+        if len(segments) != len(bases):  # read in another thread in the middle of a change
+            bases = [segment.base_offset for segment in segments]
+        return segments, max(bisect_right(bases, offset) - 1, 0)
+
+    def _position(self, segment: Segment, offset: int, *, may_block: bool) -> int | None:
+        """Where the batch that holds `offset`, or the first after it, begins."""
+        recent = self._recent
+        if recent is not None:
+            entry = recent[offset % RECENT_POSITIONS]
+            if entry is not None and entry[0] == offset and entry[1] is segment:
+                return entry[2] if entry[2] < segment.size else None
+        if offset <= segment.base_offset:
+            return 0 if segment.size else None
+        found = segment.locate(offset, may_block=may_block)
+        return None if found is None else found[0]
+
+    def _remember(self, segment: Segment, offset: int, position: int) -> None:
+        recent = self._recent
+        if recent is None:
+            recent = self._recent = [None] * RECENT_POSITIONS
+        recent[offset % RECENT_POSITIONS] = (offset, segment, position)
+
+    def _read_range(
+        self, segment: Segment, start: int, max_bytes: int, end_offset: int, *, may_block: bool
+    ) -> bytes | bytearray:
+        limit = segment.size
+        if end_offset < self.log_end_offset:
+            end = self._position(segment, end_offset, may_block=may_block)
+            if end is not None:
+                limit = end
+        if limit - start > max_bytes:
+            limit = self._last_batch_end(segment, start, start + max_bytes, may_block=may_block)
+        if limit <= start:
+            return b""
+        data = segment.read_at(limit - start, start, may_block=may_block)
+        if limit > segment.verified_bytes:
+            good = segment.verify(data, start)
+            if good < len(data):
+                data = data[:good]
+        return data
+
+    def _last_batch_end(self, segment: Segment, start: int, limit: int, *, may_block: bool) -> int:
+        """The last batch boundary in (start, limit]; that of the first batch if it is larger."""
+        position = max(start, segment.batch_start_before(limit, may_block=may_block))
+        boundary = position
+        for found, header in segment.walk(position, may_block=may_block):
+            boundary = found + header.size_bytes
+            if boundary > limit and found > start:
+                boundary = found
+                self._remember(segment, header.base_offset, boundary)
+                break
+            if boundary >= limit:
+                self._remember(segment, header.next_offset, boundary)
+                break
+        return boundary
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) as OffsetForLeaderEpoch answers; (-1, -1) if nothing is known."""
+        return self.epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+        """The first record as new as that or newer; also ListOffsets' -1 to -6. See `lookup`."""
+        return lookup.offset_for_timestamp(self, timestamp_ms)
+
+    def max_timestamp_offset(self) -> TimestampOffset | None:
+        """The record with the largest timestamp; None if the log has none."""
+        return lookup.max_timestamp_offset(self)
+
+    # Durability
+
+    def flush_is_due(self, now_ms: int) -> bool:
+        """Whether `flush.messages` or `flush.ms` ask for a flush now, whatever acks was."""
+        unflushed = self.log_end_offset - self.flushed_offset
+        if not unflushed:
+            return False
+        config = self.config
+        return unflushed >= config.flush_messages or now_ms - self.last_flush_ms >= config.flush_ms
+
+    def note_flushed(self, end_offset: int, now_ms: int) -> None:
+        """A flush that covers everything below `end_offset` has succeeded."""
+        self.flushed_offset = max(self.flushed_offset, end_offset)
+        self.last_flush_ms = now_ms
+        # Segments are synced in order, so the oldest that is not marks the recovery point.
+        recovery_point = end_offset
+        for segment in reversed(self._segments):
+            if segment.synced_bytes < min(segment.size, segment.durable_bytes):
+                recovery_point = segment.base_offset
+            elif segment.size:
+                break
+        self.recovery_point = max(self.recovery_point, recovery_point)
+
+    # Producers
+
+    def save_snapshot(self, *, sync: bool) -> None:
+        """Save the producers' state as of the log's end."""
+        offset = self.log_end_offset
+        path = names.offset_file(self.path, offset, names.SNAPSHOT_SUFFIX)
+        write_file(self.directory.fs, path, self.producers.encode_snapshot(), sync=sync)
+        if not self.snapshots or self.snapshots[-1] < offset:
+            self.snapshots.append(offset)
+
+    def rebuild_producers(self, *, now_ms: int | None = None) -> None:
+        """From the newest sound snapshot and the batches after it."""
+        self.producers.clear()
+        offset = self._load_newest_snapshot()
+        segments, number = self._find_segment(max(offset, self.log_start_offset))
+        for segment in segments[number:]:
+            position = segment.floor_position(offset, may_block=True)
+            for found, header in segment.walk(position, may_block=True):
+                if header.base_offset < offset or header.producer_id < 0:
+                    continue
+                if header.is_control:
+                    self.replay_marker(segment, header, header.base_offset, found)
+                else:
+                    self.producers.record(header, header.base_offset)
+        if now_ms is not None:
+            self.producers.expire(now_ms, self.directory.producer_expiration_ms)
+
+    def _load_newest_snapshot(self) -> int:
+        """Returns the offset as of which the producers are now known."""
+        fs = self.directory.fs
+        while self.snapshots:
+            path = names.offset_file(self.path, self.snapshots[-1], names.SNAPSHOT_SUFFIX)
+            try:
+                self.producers.load_snapshot(read_file(fs, path))
+            except (StorageError, FileNotFoundError) as error:
+                logger.warning("%s is of no use and is removed: %s", path, error)
+                fs.unlink(path)
+                self.snapshots.pop()
+            else:
+                return self.snapshots[-1]
+        return self.log_start_offset
+
+    def replay_marker(
+        self, segment: Segment, header: BatchHeader, offset: int, position: int
+    ) -> None:
+        """A control batch at `position`: it ends its producer's transaction."""
+        data = segment.read_at(header.size_bytes, position, may_block=True)
+        for record in decode_batch(data):
+            kind = ControlType.from_key(record.key)
+            if kind not in (ControlType.COMMIT, ControlType.ABORT):
+                continue
+            completed = self.producers.record_marker(
+                header,
+                offset,
+                coordinator_epoch=int.from_bytes((record.value or b"")[2:6], signed=True),
+                aborted=kind == ControlType.ABORT,
+            )
+            if completed is not None and completed.aborted:
+                stable = self.producers.first_open_offset
+                segment.note_aborted(completed, offset + 1 if stable is None else stable)
+
+    # Removing
+
+    def delete_records_before(self, offset: int) -> None:
+        """Move the log's start; whole segments before it go with the next retention."""
+        if offset > self.log_end_offset:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"cannot delete up to {offset}: {self.topic}-{self.partition} ends at "
+                f"{self.log_end_offset}",
+            )
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.epochs.truncate_from_start(offset)
+
+    def apply_retention(self, now_ms: int, *, high_watermark: int | None = None) -> int:
+        """Delete segments past `retention.ms` and `retention.bytes`; returns the bytes removed."""
+        self.directory.check()
+        limit = self.log_end_offset if high_watermark is None else high_watermark
+        return retention.apply(self, now_ms, limit)
+
+    def truncate_to(self, offset: int) -> None:
+        """Remove everything from `offset` on, durably. Blocks; for followers and repair."""
+        self.directory.check()
+        try:
+            retention.truncate(self, offset)
+        except OSError as error:
+            raise self._storage_error("truncate", error) from error
+
+    def update_config(self, config: TopicConfig) -> None:
+        self.config = config
+
+    def settle(self) -> None:
+        """Sync the log's own files and let the journal forget the log: from then on a replay
+        cannot bring back what is changed or removed. Blocks."""
+        fs, handles = self.directory.fs, self.directory.handles
+        for segment in self._segments:
+            if segment.synced_bytes < segment.size:
+                size = segment.size
+                with handles.borrowed(segment.handle) as fd:
+                    fs.fdatasync(fd)
+                segment.synced_bytes = segment.durable_bytes = size
+        if self.names_unsynced:
+            fs.sync_directory(self.path)
+            self.names_unsynced = False
+        if self.topic_id is not None:
+            self.directory.journal.void((self.topic_id, self.partition))
+        self.flushed_offset = self.recovery_point = self.log_end_offset
+
+    def save_for_recovery(self) -> None:
+        """What must be on the disk before the recovery point is saved: recovery trusts it."""
+        fs = self.directory.fs
+        if self.epochs.dirty:
+            self.epochs.save(fs)
+        for segment in reversed(self._segments):
+            if segment is self._active:
+                if segment.index is not None and segment.size >= INDEXED_BYTES_MIN:
+                    segment.save_indexes(sync=True)
+            elif segment.indexes_synced:
+                break
+            else:
+                segment.sync_indexes()
+
+    def save_for_clean_stop(self) -> None:
+        """Everything that lets the next start trust the log without a look at its batches."""
+        self._active.seal()
+        self._active.ensure_index_files()
+        self._active.sync_indexes()
+        if (len(self.producers) or self.snapshots) and self.log_end_offset not in self.snapshots:
+            self.save_snapshot(sync=True)
+
+    def close(self) -> None:
+        """Let go of all files. Nothing is written."""
+        for segment in self._segments:
+            segment.close()
+
+    # The list of segments
+
+    def set_segments(self, segments: list[Segment]) -> None:
+        self._active = segments[-1]
+        self._bases = [segment.base_offset for segment in segments]
+        self._segments = segments
+
+    def forget_positions(self) -> None:
+        self._recent = None
+
+    # Errors
+
+    def _storage_error(self, action: str, error: OSError) -> ApiError:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            self.directory.fail(error)
+        return ApiError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"cannot {action} {self.topic}-{self.partition} in {self.directory.path}: {error}",
+        )

@@ -1,0 +1,108 @@
+"""Offsets by timestamp: what ListOffsets asks of a log.
+
+A timestamp finds the first record that is as new or newer; the negative ones are questions:
+
+    -1  latest                   the log's end (a partition answers with its high watermark)
+    -2  earliest                 the log's start
+    -3  largest timestamp        the record that has it
+    -4  earliest on this machine the log's start (no tiers here)
+    -5  latest in a remote tier  unknown
+    -6  earliest not yet there   unknown
+
+The answer is the record's own offset, so the batch that holds it is opened; everything else is
+found from batch headers. May read the disk: call it in a thread for a log that is not in memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from millstream.errors import ApiError, ErrorCode
+from millstream.records.batch import BatchHeader
+from millstream.records.record import Record, decode_batch
+from millstream.storage.segment import Segment
+
+if TYPE_CHECKING:
+    from millstream.storage.log import Log
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+NO_TIMESTAMP = -1
+UNKNOWN_OFFSET = -1
+
+
+class TimestampOffset(NamedTuple):
+    """An answer; -1 for what is not known or does not apply."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+UNKNOWN = TimestampOffset(NO_TIMESTAMP, UNKNOWN_OFFSET, -1)
+
+
+def offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
+    """See the module; None if no record is that new."""
+    if timestamp >= 0:
+        return _first_record_from(log, timestamp)
+    if timestamp == LATEST:
+        return TimestampOffset(NO_TIMESTAMP, log.log_end_offset, log.latest_epoch)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        start = log.log_start_offset
+        return TimestampOffset(NO_TIMESTAMP, start, log.epochs.epoch_of(start))
+    if timestamp == MAX_TIMESTAMP:
+        return max_timestamp_offset(log)
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return UNKNOWN
+    raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"{timestamp} is not a timestamp to look up")
+
+
+def max_timestamp_offset(log: Log) -> TimestampOffset | None:
+    """The first record that has the largest timestamp of the log; None if it has none."""
+    newest: Segment | None = None
+    for segment in log.segments:
+        segment.load_timestamps()
+        timestamp = segment.max_timestamp
+        assert timestamp is not None
+        if timestamp >= 0 and (newest is None or timestamp > (newest.max_timestamp or 0)):
+            newest = segment
+    if newest is None or newest.max_timestamp is None:
+        return None
+    return _search_segment(log, newest, newest.max_timestamp)
+
+
+def _first_record_from(log: Log, timestamp: int) -> TimestampOffset | None:
+    for segment in log.segments:
+        segment.load_timestamps()
+        if segment.max_timestamp is not None and segment.max_timestamp >= timestamp:
+            found = _search_segment(log, segment, timestamp)
+            if found is not None:
+                return found
+    return None
+
+
+def _search_segment(log: Log, segment: Segment, timestamp: int) -> TimestampOffset | None:
+    offset = max(segment.floor_timestamp(timestamp, may_block=True), log.log_start_offset)
+    position = segment.floor_position(offset, may_block=True)
+    for found, header in segment.walk(position, may_block=True):
+        if header.max_timestamp >= timestamp and header.last_offset >= log.log_start_offset:
+            record = _record_in_batch(log, segment, found, header, timestamp)
+            if record is not None:
+                return TimestampOffset(record.timestamp, record.offset, header.leader_epoch)
+    return None
+
+
+def _record_in_batch(
+    log: Log, segment: Segment, position: int, header: BatchHeader, timestamp: int
+) -> Record | None:
+    data = segment.read_at(header.size_bytes, position, may_block=True)
+    for record in decode_batch(data):
+        if record.timestamp >= timestamp and record.offset >= log.log_start_offset:
+            return record
+    return None

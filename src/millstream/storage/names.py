@@ -1,0 +1,70 @@
+"""What the files of a log directory are called: Kafka's names, and two of our own.
+
+    <log directory>/
+        meta.properties  .lock  .kafka_cleanshutdown
+        recovery-point-offset-checkpoint  log-start-offset-checkpoint
+        replication-offset-checkpoint  cleaner-offset-checkpoint
+        millstream-journal-0  millstream-journal-1         ours; Kafka ignores them
+        <topic>-<partition>/
+            partition.metadata  leader-epoch-checkpoint
+            <base offset, 20 digits>.log .index .timeindex .txnindex
+            <offset, 20 digits>.snapshot
+        <topic>-<partition>.<32 hex digits>-delete/        being deleted
+
+docs/formats/data-directory.md tells the rest.
+"""
+
+from __future__ import annotations
+
+import re
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+SEGMENT_SUFFIXES = (LOG_SUFFIX, *INDEX_SUFFIXES)
+
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+
+META_PROPERTIES = "meta.properties"
+LOCK = ".lock"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+JOURNALS = ("millstream-journal-0", "millstream-journal-1")
+
+PARTITION_METADATA = "partition.metadata"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+
+DELETE_DIRECTORY_SUFFIX = "-delete"
+
+_PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
+_OFFSET_FILE = re.compile(r"(\d{20})(\.[a-z]+)")
+
+
+def offset_file(directory: str, offset: int, suffix: str) -> str:
+    return f"{directory}/{offset:020d}{suffix}"
+
+
+def parse_offset_file(name: str) -> tuple[int, str] | None:
+    """(offset, suffix) of a segment's or snapshot's file; None for any other file."""
+    match = _OFFSET_FILE.fullmatch(name)
+    return (int(match[1]), match[2]) if match else None
+
+
+def partition_directory(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+def parse_partition_directory(name: str) -> tuple[str, int] | None:
+    """(topic, partition) of a live log's directory; None for any other directory."""
+    if name.endswith((DELETE_DIRECTORY_SUFFIX, "-future", "-stray")):
+        return None
+    match = _PARTITION_DIRECTORY.fullmatch(name)
+    return (match[1], int(match[2])) if match else None

@@ -1,0 +1,324 @@
+"""Opening a log: what is on the disk becomes a `Log` again.
+
+After a clean stop nothing is scanned: the log's end is found from the last index entry. After a
+crash only what lies past the recovery point is read: every batch must be whole, match its CRC and
+have a later offset than the one before. At the first that is not, the log is cut, and segments after
+it go; what is left is synced, and its indexes are rebuilt. A second recovery would change nothing.
+
+Before that, the journal is replayed (`replay_journal`), once per directory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from millstream.errors import CorruptBatch
+from millstream.records.batch import BatchHeader, iterate_headers, parse_header, verify_crc
+from millstream.storage import names
+from millstream.storage.index import RELATIVE_OFFSET_MAX, OffsetIndex, TimeIndex, search_count
+from millstream.storage.log import Log
+from millstream.storage.segment import INDEXED_BYTES_MIN, Segment
+
+logger = logging.getLogger(__name__)
+
+SCAN_CHUNK_BYTES = 4 * 1024 * 1024
+
+Visit = Callable[[int, BatchHeader], None]
+
+
+@dataclass(frozen=True, slots=True)
+class StartingPoint:
+    """What is known of a log before it is opened."""
+
+    clean: bool
+    recovery_point: int = 0
+    log_start_offset: int = 0
+
+
+def load_log(log: Log, start: StartingPoint, *, now_ms: int) -> None:
+    """Fill a new `Log` from its directory."""
+    files = _finish_replacement(log)
+    _open_segments(log, files, start, now_ms)
+    log.epochs.load(log.directory.fs)
+    log.log_start_offset = max(start.log_start_offset, log.segments[0].base_offset)
+    if not (start.clean and _find_end(log)):
+        _recover(log, start.recovery_point)
+    log.recovery_point = log.flushed_offset = log.log_end_offset
+    log.log_start_offset = min(log.log_start_offset, log.log_end_offset)
+    log.last_flush_ms = now_ms
+    _load_producers(log, files, start, now_ms)
+
+
+def _load_producers(
+    log: Log, files: list[tuple[int, str]], start: StartingPoint, now_ms: int
+) -> None:
+    for offset, suffix in files:
+        if suffix != names.SNAPSHOT_SUFFIX:
+            continue
+        if offset <= log.log_end_offset:
+            log.snapshots.append(offset)
+        else:
+            log.directory.fs.unlink(names.offset_file(log.path, offset, suffix))
+    log.snapshots.sort()
+    if log.snapshots or not start.clean:
+        log.rebuild_producers(now_ms=now_ms)
+    # A clean stop saves a snapshot if there are producers at all.
+
+
+def _finish_replacement(log: Log) -> list[tuple[int, str]]:
+    """Remove leftovers, and finish a compaction that a crash interrupted.
+
+    Compaction writes `.cleaned` files, which count for nothing; renames them to `.swap` when they
+    are complete and synced, from where on they count; removes the segments that they replace;
+    and drops the suffix. Returns (offset, suffix) of the files that remain.
+    """
+    fs = log.directory.fs
+    listing = fs.listdir(log.path)
+    swaps = [name for name in listing if name.endswith(names.SWAP_SUFFIX)]
+    for name in listing:
+        if name.endswith((names.DELETED_SUFFIX, names.CLEANED_SUFFIX, ".tmp")):
+            fs.unlink(f"{log.path}/{name}")
+    if swaps:
+        _finish_swap(log, swaps)
+    remaining = fs.listdir(log.path)
+    return [parsed for name in remaining if (parsed := names.parse_offset_file(name))]
+
+
+def _finish_swap(log: Log, swaps: list[str]) -> None:
+    fs, handles = log.directory.fs, log.directory.handles
+    for name in swaps:
+        parsed = names.parse_offset_file(name.removesuffix(names.SWAP_SUFFIX))
+        if parsed is None or parsed[1] != names.LOG_SUFFIX:
+            continue
+        segment = Segment(handles, log.path, parsed[0], suffix=names.SWAP_SUFFIX)
+        segment.size = fs.file_size(segment.handle.path)
+        end_offset = parsed[0]
+        for _, header in segment.walk(0, may_block=True):
+            end_offset = header.next_offset
+        segment.close()
+        for other in fs.listdir(log.path):
+            found = names.parse_offset_file(other)
+            if found and parsed[0] <= found[0] < end_offset and found[1] in names.SEGMENT_SUFFIXES:
+                fs.unlink(f"{log.path}/{other}")
+    for name in swaps:
+        fs.rename(f"{log.path}/{name}", f"{log.path}/{name.removesuffix(names.SWAP_SUFFIX)}")
+    fs.sync_directory(log.path)
+
+
+def _open_segments(
+    log: Log, files: list[tuple[int, str]], start: StartingPoint, now_ms: int
+) -> None:
+    fs, handles = log.directory.fs, log.directory.handles
+    present = set(files)
+    segments = []
+    for base_offset in sorted(offset for offset, suffix in files if suffix == names.LOG_SUFFIX):
+        segment = Segment(handles, log.path, base_offset)
+        segment.size = fs.file_size(segment.handle.path)
+        segment.synced_bytes = segment.durable_bytes = segment.size
+        segments.append(segment)
+    for offset, suffix in files:
+        if suffix in names.INDEX_SUFFIXES and (offset, names.LOG_SUFFIX) not in present:
+            fs.unlink(names.offset_file(log.path, offset, suffix))
+    if not segments:
+        segments.append(
+            Segment.create(
+                handles, log.path, start.log_start_offset, now_ms=now_ms, config=log.config
+            )
+        )
+        fs.sync_directory(log.path)
+    log.set_segments(segments)
+    for segment in segments[:-1]:
+        indexes = {(segment.base_offset, suffix) for suffix in names.INDEX_SUFFIXES[:2]}
+        if not indexes <= present:
+            logger.warning("%s has no index: rebuilding it", segment.handle.path)
+            scan_segment(log, segment, 0, lambda position, header: None)
+            segment.seal()
+
+
+def _find_end(log: Log) -> bool:
+    """The log's end after a clean stop; False if the last segment does not look cleanly closed."""
+    segment = log.active_segment
+    end_offset = segment.base_offset
+    try:
+        position = segment.floor_position(2**63 - 1, may_block=True)
+        for _, header in segment.walk(position, may_block=True):
+            end_offset = header.next_offset
+    except CorruptBatch as error:
+        logger.warning("not a clean stop after all, recovering: %s", error)
+        return False
+    log.log_end_offset = end_offset
+    return True
+
+
+def _recover(log: Log, recovery_point: int) -> None:
+    """Check everything past the recovery point and cut the log at the first flaw."""
+    segments = log.segments
+    number = max(
+        (i for i, segment in enumerate(segments) if segment.base_offset <= recovery_point),
+        default=0,
+    )
+    end_offset = segments[number].base_offset
+    removed_bytes = 0
+    for index in range(number, len(segments)):
+        segment = segments[index]
+        if index > number and segment.base_offset != end_offset:
+            # Its predecessor lost its end: offsets must not have a hole that nobody made.
+            removed_bytes += _remove_segments(log, segments[index:])
+            log.set_segments(segments[:index])
+            break
+        end_offset, cut_bytes = _recover_segment(log, segment, recovery_point)
+        removed_bytes += cut_bytes
+        if cut_bytes and index + 1 < len(segments):
+            removed_bytes += _remove_segments(log, segments[index + 1 :])
+            log.set_segments(segments[: index + 1])
+            break
+    for segment in log.segments[number:-1]:
+        segment.seal()
+        segment.sync_indexes()
+    log.directory.fs.sync_directory(log.path)
+    log.log_end_offset = end_offset
+    log.epochs.truncate_from_end(end_offset)
+    if removed_bytes:
+        logger.warning(
+            "%s-%d: recovery cut %d bytes that were torn or corrupt; the log ends at offset %d",
+            log.topic,
+            log.partition,
+            removed_bytes,
+            end_offset,
+        )
+
+
+def _remove_segments(log: Log, segments: list[Segment]) -> int:
+    fs = log.directory.fs
+    for segment in segments:
+        segment.close()
+        for suffix in names.SEGMENT_SUFFIXES:
+            if fs.exists(segment.path(suffix)):
+                fs.unlink(segment.path(suffix))
+    return sum(segment.size for segment in segments)
+
+
+def _recover_segment(log: Log, segment: Segment, recovery_point: int) -> tuple[int, int]:
+    """(the offset at which the segment ends, how many bytes had to be cut)"""
+    end_offset = segment.base_offset
+
+    def visit(position: int, header: BatchHeader) -> None:
+        nonlocal end_offset
+        end_offset = header.next_offset
+        log.epochs.assign(header.leader_epoch, header.base_offset)
+
+    start = _trusted_position(segment, recovery_point)
+    size = segment.size
+    scan_segment(log, segment, start, visit)
+    fs = log.directory.fs
+    with log.directory.handles.borrowed(segment.handle) as fd:
+        if segment.size < size:
+            fs.truncate(fd, segment.size)
+        # After kill -9 the bytes are in memory, not necessarily on the disk.
+        fs.fdatasync(fd)
+    segment.release()
+    segment.synced_bytes = segment.durable_bytes = segment.size
+    return end_offset, size - segment.size
+
+
+def _trusted_position(segment: Segment, recovery_point: int) -> int:
+    """Where scanning begins: at an indexed batch below the recovery point, or at 0.
+
+    The indexes of a large active segment are synced before its recovery point is saved, so their
+    entries below it can be trusted; a small one is scanned whole. The indexes are left with the
+    entries up to the position.
+    """
+    index = OffsetIndex(segment.path(names.INDEX_SUFFIX))
+    time_index = TimeIndex(segment.path(names.TIME_INDEX_SUFFIX))
+    index.load(segment.fs)
+    time_index.load(segment.fs)
+    count = search_count(index, recovery_point - segment.base_offset - 1, 0)
+    if count and index.is_sorted() and time_index.is_sorted():
+        relative, position = index[count - 1]
+        if position >= INDEXED_BYTES_MIN and _is_batch(
+            segment, position, segment.base_offset + relative
+        ):
+            index.truncate(count)
+            time_index.truncate(search_count(time_index, relative, 1))
+            segment.resume_indexes(index, time_index)
+            return position
+    return 0
+
+
+def _is_batch(segment: Segment, position: int, last_offset: int) -> bool:
+    try:
+        header = parse_header(segment.read_at(61, position, may_block=True))
+        data = segment.read_at(header.size_bytes, position, may_block=True)
+        verify_crc(data, 0, header)
+    except CorruptBatch:
+        return False
+    return header.last_offset == last_offset
+
+
+def scan_segment(log: Log, segment: Segment, position: int, visit: Visit) -> None:
+    """Check batches from `position` on and index them; `size` becomes what is sound."""
+    file_size = segment.size
+    if segment.index is None or position == 0:
+        segment.resume_indexes(
+            OffsetIndex(segment.path(names.INDEX_SUFFIX)),
+            TimeIndex(segment.path(names.TIME_INDEX_SUFFIX)),
+        )
+        segment.transaction_index.truncate(segment.fs, 0)
+        position = 0
+    segment.size = position
+    next_offset = segment.base_offset
+    try:
+        while segment.size < file_size:
+            for header in _scan_chunk(segment, file_size):
+                if (
+                    header.base_offset < next_offset
+                    or header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+                ):
+                    raise CorruptBatch(f"offset {header.base_offset} is out of order")
+                visit(segment.size, header)
+                segment.note_batch(
+                    header.last_offset,
+                    header.size_bytes,
+                    header.max_timestamp,
+                    log.config.index_interval_bytes,
+                )
+                next_offset = header.next_offset
+    except CorruptBatch as error:
+        logger.warning(
+            "%s is cut at byte %d of %d: %s", segment.handle.path, segment.size, file_size, error
+        )
+    if position == 0:
+        segment.verified_bytes = segment.size
+
+
+def _scan_chunk(segment: Segment, file_size: int) -> list[BatchHeader]:
+    """The headers of the batches at the scan's position; each has been checked."""
+    position = segment.size
+    want = min(SCAN_CHUNK_BYTES, file_size - position)
+    data = segment.read_at(want, position, may_block=True)
+    headers = _checked_headers(data)
+    if not headers:
+        # One batch that is larger than a chunk, or the end of the file is torn.
+        header = parse_header(data)
+        if header.size_bytes > file_size - position:
+            raise CorruptBatch(
+                f"a batch of {header.size_bytes} bytes has only {file_size - position} of them"
+            )
+        data = segment.read_at(header.size_bytes, position, may_block=True)
+        verify_crc(data, 0, header)
+        headers = [header]
+    return headers
+
+
+def _checked_headers(data: bytes | bytearray) -> list[BatchHeader]:
+    headers: list[BatchHeader] = []
+    try:
+        for position, header in iterate_headers(data):
+            verify_crc(data, position, header)
+            headers.append(header)
+    except CorruptBatch:
+        if not headers:
+            raise
+    return headers

@@ -1,0 +1,142 @@
+"""Removing from a log: from its start by age and size, from its end by truncation.
+
+Retention takes whole sealed segments, oldest first. Their files get the suffix `.deleted` at once
+and are unlinked later, by `LogDirectories.sweep`, off the owner's thread: unlinking a gigabyte can
+take long. A crash in between is no matter: start-up removes them.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from millstream.storage import names
+from millstream.storage.segment import Segment
+
+if TYPE_CHECKING:
+    from millstream.storage.log import Log
+
+logger = logging.getLogger(__name__)
+
+
+def apply(log: Log, now_ms: int, high_watermark: int) -> int:
+    """Delete what is past its time, over the size, or before the log's start."""
+    count = _expired_count(log, now_ms)
+    if count == len(log.segments) and log.active_segment.size:
+        log.roll(now_ms)  # the active one may go too, but the log's end must not be forgotten
+    segments = log.segments
+    count = min(count, len(segments) - 1)
+    while count and segments[count].base_offset > high_watermark:
+        count -= 1
+    if not count:
+        return 0
+    if log.names_unsynced:
+        # The new segment's name keeps the log's end: it must be durable before old names go.
+        log.directory.fs.sync_directory(log.path)
+        log.names_unsynced = False
+    removed = segments[:count]
+    log.set_segments(segments[count:])
+    log.log_start_offset = max(log.log_start_offset, log.segments[0].base_offset)
+    log.flushed_offset = max(log.flushed_offset, log.log_start_offset)
+    log.recovery_point = max(log.recovery_point, log.log_start_offset)
+    log.epochs.truncate_from_start(log.log_start_offset)
+    for segment in removed:
+        delete_files(log, segment)
+    size = sum(segment.size for segment in removed)
+    logger.info(
+        "%s-%d: retention removed %d segments (%d bytes); the log starts at %d",
+        log.topic,
+        log.partition,
+        count,
+        size,
+        log.log_start_offset,
+    )
+    return size
+
+
+def _expired_count(log: Log, now_ms: int) -> int:
+    """How many of the oldest segments may go."""
+    config, segments = log.config, log.segments
+    count = 0
+    for following in segments[1:]:
+        if following.base_offset > log.log_start_offset:
+            break
+        count += 1  # all of it lies before the log's start
+    if not config.delete:
+        return count
+    if config.retention_ms >= 0:
+        while count < len(segments) and _is_older(log, segments[count], now_ms):
+            count += 1
+    if config.retention_bytes >= 0:
+        excess = sum(segment.size for segment in segments[count:]) - config.retention_bytes
+        while count < len(segments) - 1 and excess >= segments[count].size:
+            excess -= segments[count].size
+            count += 1
+    return count
+
+
+def _is_older(log: Log, segment: Segment, now_ms: int) -> bool:
+    if segment.size == 0:
+        return False
+    segment.load_timestamps()
+    newest = segment.max_timestamp
+    if newest is None or newest < 0:
+        newest = log.directory.fs.modified_ms(segment.handle.path)
+    return now_ms - newest > log.config.retention_ms
+
+
+def delete_files(log: Log, segment: Segment) -> None:
+    """Rename the segment's files to `.deleted`, and leave the rest to the sweep."""
+    fs = log.directory.fs
+    segment.close()
+    paths = [segment.path(suffix) for suffix in names.SEGMENT_SUFFIXES]
+    if segment.base_offset in log.snapshots:
+        log.snapshots.remove(segment.base_offset)
+        paths.append(names.offset_file(log.path, segment.base_offset, names.SNAPSHOT_SUFFIX))
+    for path in paths:
+        try:
+            fs.rename(path, path + names.DELETED_SUFFIX)
+        except FileNotFoundError:
+            continue  # not every segment has every file
+        log.directory.add_garbage(path + names.DELETED_SUFFIX)
+
+
+def truncate(log: Log, offset: int) -> None:
+    """Cut the log so that it ends at `offset` or, if that is inside a batch, before the batch."""
+    if offset >= log.log_end_offset:
+        return
+    log.settle()
+    log.generation += 1
+    log.forget_positions()
+    kept = [segment for segment in log.segments if segment.base_offset < offset]
+    removed = [segment for segment in log.segments if segment.base_offset >= offset]
+    for segment in reversed(removed):
+        delete_files(log, segment)
+    for snapshot in [snapshot for snapshot in log.snapshots if snapshot > offset]:
+        log.snapshots.remove(snapshot)
+        log.directory.fs.unlink(names.offset_file(log.path, snapshot, names.SNAPSHOT_SUFFIX))
+    if not kept:
+        segment = Segment.create(
+            log.directory.handles, log.path, offset, now_ms=0, config=log.config
+        )
+        log.set_segments([segment])
+        end_offset = offset
+    else:
+        end_offset = _truncate_segment(kept[-1], offset)
+        log.set_segments(kept)
+    log.directory.fs.sync_directory(log.path)
+    log.log_end_offset = log.flushed_offset = log.recovery_point = end_offset
+    log.log_start_offset = min(log.log_start_offset, end_offset)
+    log.epochs.truncate_from_end(end_offset)
+    log.rebuild_producers()
+
+
+def _truncate_segment(segment: Segment, offset: int) -> int:
+    """Cut one segment; returns the offset at which it ends now."""
+    found = segment.locate(offset, may_block=True)
+    if found is None:
+        return offset
+    position, header = found
+    segment.truncate(position)
+    segment.cut_indexes(header.base_offset)
+    return header.base_offset

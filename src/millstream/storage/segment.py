@@ -1,0 +1,456 @@
+"""One segment: a file of record batches, with its two indexes.
+
+`<base offset, 20 digits>.log` is batches, one after the other, and nothing else; docs/formats/
+segments.md has the whole story. A segment is *active* while it is appended to (its indexes are in
+memory) and *sealed* afterwards (its indexes are files, searched in place). The bytes of a segment
+never change; only truncation and compaction, which replace it, end that.
+
+Durability is counted in bytes of the file: `synced_bytes` are on the disk in this file,
+`durable_bytes` are there or in the directory's journal. Both only grow, and what is durable is
+always a prefix.
+
+Appends and non-blocking reads belong to the owner's thread; reads with `may_block` may come from
+any thread, also while the segment is being deleted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from millstream.config.topic import TopicConfig
+from millstream.errors import CorruptBatch
+from millstream.records.batch import (
+    HEADER_SIZE_BYTES,
+    BatchHeader,
+    Buffer,
+    parse_header,
+    verify_crc,
+)
+from millstream.storage import names
+from millstream.storage.filesystem import FileSystem, write_fully
+from millstream.storage.handles import FileHandle, FileHandles
+from millstream.storage.index import (
+    OFFSET_ENTRY,
+    RELATIVE_OFFSET_MAX,
+    TIME_ENTRY,
+    Entry,
+    OffsetIndex,
+    TimeIndex,
+    search,
+    search_count,
+)
+from millstream.storage.producers import CompletedTransaction
+from millstream.storage.transactions import AbortedTransaction, TransactionIndex
+
+NO_TIMESTAMP = -1
+WALK_CHUNK_BYTES = 16_384
+# An active segment from this size on has its indexes synced when its recovery point is saved, and
+# recovery trusts them; a smaller one is scanned whole.
+INDEXED_BYTES_MIN = 4 * 1024 * 1024
+
+
+class Segment:
+    """A file of batches from `base_offset` on."""
+
+    __slots__ = (
+        "_bytes_since_index",
+        "_handles",
+        "_index_handle",
+        "_time_index_handle",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "durable_bytes",
+        "first_timestamp",
+        "handle",
+        "index",
+        "indexes_synced",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "roll_jitter_ms",
+        "size",
+        "suffix",
+        "synced_bytes",
+        "time_index",
+        "verified_bytes",
+    )
+
+    def __init__(
+        self, handles: FileHandles, directory: str, base_offset: int, *, suffix: str = ""
+    ) -> None:
+        self._handles = handles
+        self.directory = directory
+        self.base_offset = base_offset
+        self.suffix = suffix
+        self.handle = FileHandle(self.path(names.LOG_SUFFIX))
+        self.size = 0
+        self.synced_bytes = 0
+        self.durable_bytes = 0
+        # How far from the start the bytes are known to match their CRCs.
+        self.verified_bytes = 0
+        # In memory while active; None in a sealed segment, whose indexes are files.
+        self.index: OffsetIndex | None = None
+        self.time_index: TimeIndex | None = None
+        self._index_handle: FileHandle | None = None
+        self._time_index_handle: FileHandle | None = None
+        self.indexes_synced = True
+        self._bytes_since_index = 0
+        # Of the whole segment; None until they are asked for after a restart.
+        self.max_timestamp: int | None = None
+        self.max_timestamp_offset = base_offset
+        self.first_timestamp: int | None = None
+        self.created_ms = 0
+        self.roll_jitter_ms = 0
+
+    @classmethod
+    def create(
+        cls,
+        handles: FileHandles,
+        directory: str,
+        base_offset: int,
+        *,
+        now_ms: int,
+        config: TopicConfig,
+        suffix: str = "",
+    ) -> Segment:
+        """A new, empty, active one. Its name is durable once the directory is synced."""
+        segment = cls(handles, directory, base_offset, suffix=suffix)
+        fs = handles.fs
+        fd = fs.open(segment.handle.path, create=True)
+        try:
+            if fs.size(fd):
+                fs.truncate(fd, 0)  # what an append left here that failed before it was counted
+        finally:
+            fs.close(fd)
+        segment.index = OffsetIndex(segment.path(names.INDEX_SUFFIX))
+        segment.time_index = TimeIndex(segment.path(names.TIME_INDEX_SUFFIX))
+        segment.max_timestamp = NO_TIMESTAMP
+        segment.created_ms = now_ms
+        segment.draw_jitter(config)
+        return segment
+
+    @property
+    def fs(self) -> FileSystem:
+        return self._handles.fs
+
+    def path(self, suffix: str) -> str:
+        return names.offset_file(self.directory, self.base_offset, suffix) + self.suffix
+
+    def draw_jitter(self, config: TopicConfig) -> None:
+        """Segments of many partitions that began together should not all roll together."""
+        jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
+        self.roll_jitter_ms = random.randrange(jitter_ms) if jitter_ms else 0
+
+    # Appending: the owner's thread
+
+    def write(self, buffers: list[Buffer], size: int) -> None:
+        """Put bytes at the end of the file. They count only when `size` is raised, below."""
+        fd = self.handle.fd
+        if fd < 0:
+            fd = self._handles.owner_fd(self.handle)
+        self.handle.used = True
+        if self._handles.fs.pwritev(fd, buffers, self.size) != size:
+            write_fully(self._handles.fs, fd, buffers, self.size)
+
+    def note_batch(
+        self, last_offset: int, size: int, max_timestamp: int, index_interval_bytes: int
+    ) -> None:
+        """The batch written at the end of the file counts from now on."""
+        if max_timestamp > self.max_timestamp:  # type: ignore[operator]  # known while active
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self._bytes_since_index > index_interval_bytes:
+            self._append_index_entry(last_offset)
+            self._bytes_since_index = 0
+        self._bytes_since_index += size
+        self.size += size
+
+    def _append_index_entry(self, last_offset: int) -> None:
+        assert self.index is not None
+        self.index.append(last_offset - self.base_offset, self.size)
+        self._append_time_entry()
+
+    def _append_time_entry(self) -> None:
+        """The largest timestamp so far, unless it is in the index already."""
+        assert self.time_index is not None
+        if self.max_timestamp is None or self.max_timestamp < 0:
+            return
+        relative = self.max_timestamp_offset - self.base_offset
+        last = self.time_index.last
+        if last is None or (self.max_timestamp > last[0] and relative > last[1]):
+            self.time_index.append(self.max_timestamp, relative)
+
+    def is_full(self, config: TopicConfig, size: int, last_offset: int) -> bool:
+        """Whether `size` more bytes that end with `last_offset` need a new segment."""
+        assert self.index is not None
+        assert self.time_index is not None
+        limit = config.segment_index_bytes
+        return (
+            self.size + size > config.segment_bytes
+            or last_offset - self.base_offset > RELATIVE_OFFSET_MAX
+            or self.index.size_bytes + OFFSET_ENTRY.size > limit
+            # One is kept for the largest timestamp, which is written when the segment is sealed.
+            or self.time_index.size_bytes + 2 * TIME_ENTRY.size > limit
+        )
+
+    def age_ms(self, now_ms: int, max_timestamp: int) -> int:
+        """By the clock of the records where they have one, as Kafka counts for segment.ms."""
+        if self.first_timestamp is not None and self.first_timestamp >= 0 and max_timestamp >= 0:
+            return max_timestamp - self.first_timestamp
+        return now_ms - self.created_ms
+
+    # Sealing and waking
+
+    def save_indexes(self, *, sync: bool = False) -> None:
+        """Write the indexes of an active segment to their files."""
+        if self.index is not None and self.time_index is not None:
+            self.index.save(self._handles.fs, sync=sync)
+            self.time_index.save(self._handles.fs, sync=sync)
+
+    def seal(self) -> None:
+        """No more appends: the largest timestamp is noted and the indexes go to disk."""
+        if self.index is not None:
+            self._append_time_entry()
+            self.save_indexes()
+            self.index = self.time_index = None
+            self.indexes_synced = False
+
+    def ensure_index_files(self) -> None:
+        """Kafka scans a segment that has no index files, even if it is empty."""
+        for suffix in (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX):
+            if not self.fs.exists(self.path(suffix)):
+                self.fs.close(self.fs.open(self.path(suffix), create=True))
+
+    def sync_indexes(self) -> None:
+        """Before the recovery point is saved: recovery will trust the indexes below it."""
+        fs = self._handles.fs
+        for suffix in names.INDEX_SUFFIXES:
+            try:
+                fd = fs.open(self.path(suffix))
+            except FileNotFoundError:
+                continue
+            try:
+                fs.fdatasync(fd)
+            finally:
+                fs.close(fd)
+        self.indexes_synced = True
+
+    def cut_indexes(self, end_offset: int) -> None:
+        """Remove the entries of batches from `end_offset` on, durably."""
+        fs = self._handles.fs
+        relative = end_offset - self.base_offset
+        index = self.index or OffsetIndex(self.path(names.INDEX_SUFFIX))
+        time_index = self.time_index or TimeIndex(self.path(names.TIME_INDEX_SUFFIX))
+        if self.index is None:
+            index.load(fs)
+            time_index.load(fs)
+        index.truncate(search_count(index, relative - 1, 0))
+        time_index.truncate(search_count(time_index, relative - 1, 1))
+        index.save(fs, sync=True)
+        time_index.save(fs, sync=True)
+        self.transaction_index.truncate(fs, end_offset)
+        self.index = self.time_index = None  # the next append reads them again
+        self.max_timestamp = None
+
+    def wake(self, *, now_ms: int) -> None:
+        """Make a segment read from disk active: indexes into memory, what rolling needs known."""
+        fs = self._handles.fs
+        self.first_timestamp = None
+        if self.size:
+            self.first_timestamp = next(self.walk(0, may_block=True))[1].max_timestamp
+        self.load_timestamps()
+        index = OffsetIndex(self.path(names.INDEX_SUFFIX))
+        index.load(fs)
+        time_index = TimeIndex(self.path(names.TIME_INDEX_SUFFIX))
+        time_index.load(fs)
+        self.index, self.time_index = index, time_index
+        self.created_ms = now_ms
+        self._bytes_since_index = 0
+
+    def resume_indexes(self, index: OffsetIndex, time_index: TimeIndex) -> None:
+        """Go on from these entries, which cover all batches before the one to be noted next."""
+        self.index, self.time_index = index, time_index
+        last = time_index.last
+        self.max_timestamp = last[0] if last else NO_TIMESTAMP
+        self.max_timestamp_offset = self.base_offset + (last[1] if last else 0)
+        self._bytes_since_index = 0
+
+    def load_timestamps(self) -> None:
+        """Find the largest timestamp of a segment that was read from disk."""
+        if self.max_timestamp is not None:
+            return
+        last = self._last_time_entry()
+        timestamp, offset = NO_TIMESTAMP, self.base_offset
+        position = 0
+        if last is not None:
+            timestamp, offset = last[0], self.base_offset + last[1]
+            position = self.floor_position(offset, may_block=True)
+        # A segment that was being written may hold larger ones past its last entry.
+        for _, header in self.walk(position, may_block=True):
+            if header.max_timestamp > timestamp:
+                timestamp, offset = header.max_timestamp, header.last_offset
+        self.max_timestamp_offset = offset
+        self.max_timestamp = timestamp
+
+    # Reading: any thread with may_block, the owner's without
+
+    def read_at(self, size: int, position: int, *, may_block: bool) -> bytes | bytearray:
+        return self._read(self.handle, size, position, may_block=may_block)
+
+    def _read(
+        self, handle: FileHandle, size: int, position: int, *, may_block: bool
+    ) -> bytes | bytearray:
+        handles = self._handles
+        if may_block:
+            with handles.borrowed(handle) as fd:
+                return handles.fs.pread(fd, size, position)
+        fd = handle.fd
+        if fd < 0:
+            fd = handles.owner_fd(handle)
+        handle.used = True
+        return handles.fs.pread_cached(fd, size, position)
+
+    def walk(
+        self, position: int, *, may_block: bool, end: int | None = None
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of every batch from `position`, which must be a batch's, on."""
+        size = self.size if end is None else end
+        chunk: bytes | bytearray = b""
+        chunk_start = 0
+        while position < size:
+            at = position - chunk_start
+            if at + HEADER_SIZE_BYTES > len(chunk):
+                want = min(WALK_CHUNK_BYTES, self.size - position)
+                chunk = self.read_at(want, position, may_block=may_block)
+                chunk_start, at = position, 0
+            try:
+                header = parse_header(chunk, at)
+            except CorruptBatch as error:
+                raise self._corrupt(position, error) from None
+            if position + header.size_bytes > self.size:
+                raise self._corrupt(position, CorruptBatch("the batch goes past the segment's end"))
+            yield position, header
+            position += header.size_bytes
+
+    def locate(self, offset: int, *, may_block: bool) -> tuple[int, BatchHeader] | None:
+        """The first batch that ends at or after `offset`; None if all of them end before."""
+        position = self.floor_position(offset, may_block=may_block)
+        for found, header in self.walk(position, may_block=may_block):
+            if header.last_offset >= offset:
+                return found, header
+        return None
+
+    def floor_position(self, offset: int, *, may_block: bool) -> int:
+        """Where to begin a walk to `offset`: the last indexed batch that ends at or before it."""
+        entry = self._search_index(offset - self.base_offset, 0, may_block=may_block)
+        return entry[1] if entry else 0
+
+    def batch_start_before(self, position: int, *, may_block: bool) -> int:
+        """The last indexed start of a batch at or before `position`."""
+        entry = self._search_index(position, 1, may_block=may_block)
+        return entry[1] if entry else 0
+
+    def floor_timestamp(self, timestamp: int, *, may_block: bool) -> int:
+        """An offset before which every timestamp is smaller than `timestamp`."""
+        time_index = self.time_index
+        if time_index is not None:
+            entry = time_index.floor(timestamp - 1)
+        else:
+            handle = self._time_index_handle
+            if handle is None:
+                handle = FileHandle(self.path(names.TIME_INDEX_SUFFIX))
+                self._time_index_handle = handle
+            entry = self._search_file(handle, TIME_ENTRY.size, timestamp - 1, may_block=may_block)
+        return self.base_offset + entry[1] if entry else self.base_offset
+
+    def _search_index(self, target: int, field: int, *, may_block: bool) -> Entry | None:
+        index = self.index
+        if index is not None:
+            return index.floor(target, field)
+        handle = self._index_handle
+        if handle is None:
+            handle = self._index_handle = FileHandle(self.path(names.INDEX_SUFFIX))
+        return self._search_file(handle, OFFSET_ENTRY.size, target, field, may_block=may_block)
+
+    def _search_file(
+        self, handle: FileHandle, entry_size: int, target: int, field: int = 0, *, may_block: bool
+    ) -> Entry | None:
+        def read_at(size: int, position: int) -> bytes | bytearray:
+            return self._read(handle, size, position, may_block=may_block)
+
+        entry = OFFSET_ENTRY if entry_size == OFFSET_ENTRY.size else TIME_ENTRY
+        try:
+            with self._handles.borrowed(handle) as fd:
+                count = self._handles.fs.size(fd) // entry_size
+        except FileNotFoundError:
+            return None
+        number = search(entry, read_at, count, target, field)
+        if number < 0:
+            return None
+        first, second = entry.unpack(read_at(entry_size, number * entry_size))
+        return first, second
+
+    def _last_time_entry(self) -> Entry | None:
+        index = TimeIndex(self.path(names.TIME_INDEX_SUFFIX))
+        index.load(self._handles.fs)
+        return index.last
+
+    def verify(self, data: Buffer, position: int) -> int:
+        """Check the CRCs of whole batches that were read at `position`.
+
+        Returns how many bytes are good; raises `CorruptBatch`, naming file, position and offset, if
+        the first batch is not.
+        """
+        good = 0
+        while good < len(data):
+            try:
+                header = parse_header(data, good)
+                verify_crc(data, good, header)
+            except CorruptBatch as error:
+                if good == 0:
+                    raise self._corrupt(position, error) from None
+                break
+            good += header.size_bytes
+        if position <= self.verified_bytes < position + good:
+            self.verified_bytes = position + good
+        return good
+
+    def _corrupt(self, position: int, error: CorruptBatch) -> CorruptBatch:
+        return CorruptBatch(f"{self.handle.path} is corrupt at byte {position}: {error}")
+
+    def note_aborted(self, completed: CompletedTransaction, last_stable_offset: int) -> None:
+        """A transaction whose abort marker is in this segment."""
+        aborted = AbortedTransaction(
+            completed.producer_id, completed.first_offset, completed.last_offset, last_stable_offset
+        )
+        self.transaction_index.append(self._handles.fs, aborted)
+
+    @property
+    def transaction_index(self) -> TransactionIndex:
+        return TransactionIndex(self.path(names.TRANSACTION_INDEX_SUFFIX))
+
+    # The end of a segment
+
+    def truncate(self, position: int) -> None:
+        """Cut the file; the caller has made sure that `position` is a batch's start."""
+        fs = self._handles.fs
+        with self._handles.borrowed(self.handle) as fd:
+            fs.truncate(fd, position)
+            fs.fdatasync(fd)
+        self.size = self.synced_bytes = self.durable_bytes = position
+        self.verified_bytes = min(self.verified_bytes, position)
+
+    def release(self) -> None:
+        """Close the files for now; the next use opens them again."""
+        for handle in self._file_handles():
+            self._handles.release(handle)
+
+    def close(self) -> None:
+        """Let go of the files for good; readers in other threads finish first."""
+        for handle in self._file_handles():
+            self._handles.discard(handle)
+
+    def _file_handles(self) -> list[FileHandle]:
+        handles = (self.handle, self._index_handle, self._time_index_handle)
+        return [handle for handle in handles if handle is not None]
