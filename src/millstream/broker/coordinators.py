@@ -155,6 +155,11 @@ class GroupCoordinator:
         """Ask every shard. Raises COORDINATOR_LOAD_IN_PROGRESS while one is being loaded."""
         return [await self._shell.read(index, question) for index in range(self._partition_count)]
 
+    @property
+    def has_no_groups(self) -> bool:
+        """Whether no group can exist, because nobody has ever asked for a coordinator."""
+        return not self._partition_count
+
     def shards(self) -> list[GroupShard]:
         return self._shell.active_shards()
 

@@ -1,0 +1,40 @@
+"""DeleteGroups, v0-2: remove groups without members, with their offsets.
+
+* v2: flexible
+
+Every group that was asked for is in the answer: librdkafka aborts its process otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.apis import api
+
+if TYPE_CHECKING:
+    from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
+
+    from millstream.protocol.messages import Fields
+
+
+@api(42, "delete_groups", versions=(0, 2), first_flexible=2)
+async def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -> Fields:
+    wanted = dict.fromkeys(request.groups_names)
+    return {
+        "results": [
+            {"group_id": group_id, "error_code": await _delete(context, group_id)}
+            for group_id in wanted
+        ]
+    }
+
+
+async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
+    if not group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    groups = context.broker.coordinators.groups
+    try:
+        return await groups.run(group_id, lambda shard, _: shard.delete_group(group_id))
+    except ApiError as error:
+        return error.code

@@ -1,0 +1,35 @@
+"""Heartbeat, v0-4: a member of a classic group is alive; REBALANCE_IN_PROGRESS tells it to rejoin.
+
+* v3: group instance ids (KIP-345)
+* v4: flexible
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.coordination.groups import classic_messages
+from millstream.errors import ApiError
+from millstream.protocol.apis import api
+
+if TYPE_CHECKING:
+    from kio.schema.heartbeat.v4.request import HeartbeatRequest
+
+    from millstream.protocol.messages import Fields
+
+
+@api(12, "heartbeat", versions=(0, 4), first_flexible=4)
+async def heartbeat(context: RequestContext, request: HeartbeatRequest) -> Fields:
+    beat = classic_messages.HeartbeatRequest(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        generation=request.generation_id,
+    )
+    groups = context.broker.coordinators.groups
+    try:
+        code = await groups.run(beat.group_id, lambda shard, now_ms: shard.heartbeat(beat, now_ms))
+    except ApiError as error:
+        code = error.code
+    return {"error_code": code}

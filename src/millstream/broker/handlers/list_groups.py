@@ -1,0 +1,53 @@
+"""ListGroups, v0-5: the groups that this broker coordinates.
+
+* v3: flexible
+* v4: states, and a filter by state (KIP-518)
+* v5: types, and a filter by type (KIP-848)
+
+Filters do not mind upper and lower case.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.coordination.groups.group import GroupOverview
+from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.apis import api
+
+if TYPE_CHECKING:
+    from kio.schema.list_groups.v5.request import ListGroupsRequest
+
+    from millstream.protocol.messages import Fields
+
+
+@api(16, "list_groups", versions=(0, 5), first_flexible=3)
+async def list_groups(context: RequestContext, request: ListGroupsRequest) -> Fields:
+    states = {state.strip().lower() for state in request.states_filter}
+    types = {kind.strip().lower() for kind in request.types_filter}
+
+    def is_wanted(group: GroupOverview) -> bool:
+        state_fits = not states or group.state.lower() in states
+        return state_fits and (not types or group.kind.value.lower() in types)
+
+    try:
+        by_shard = await context.broker.coordinators.groups.read_all(
+            lambda shard: shard.list_groups()
+        )
+    except ApiError as error:
+        return {"error_code": error.code, "groups": []}
+    return {
+        "error_code": ErrorCode.NONE,
+        "groups": [
+            {
+                "group_id": group.group_id,
+                "protocol_type": group.protocol_type,
+                "group_state": group.state,
+                "group_type": group.kind.value,
+            }
+            for groups in by_shard
+            for group in groups
+            if is_wanted(group)
+        ],
+    }

@@ -1,0 +1,64 @@
+"""OffsetDelete, v0: forget committed offsets of topics that the group does not consume."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.context import RequestContext
+from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.apis import api
+
+if TYPE_CHECKING:
+    from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
+
+    from millstream.protocol.messages import Fields
+
+
+@api(47, "offset_delete", versions=(0, 0), first_flexible=1)
+async def offset_delete(context: RequestContext, request: OffsetDeleteRequest) -> Fields:
+    known = {
+        (topic.name, partition.partition_index)
+        for topic in request.topics
+        for partition in topic.partitions
+        if _exists(context, topic.name, partition.partition_index)
+    }
+    wanted = [
+        (
+            topic.name,
+            tuple(
+                it.partition_index
+                for it in topic.partitions
+                if (topic.name, it.partition_index) in known
+            ),
+        )
+        for topic in request.topics
+    ]
+    groups = context.broker.coordinators.groups
+    try:
+        outcomes = await groups.run(
+            request.group_id, lambda shard, _: shard.delete_offsets(request.group_id, wanted)
+        )
+    except ApiError as error:
+        return {"error_code": error.code, "topics": []}
+    errors = {(outcome.topic, outcome.partition): outcome.error for outcome in outcomes}
+    return {"error_code": ErrorCode.NONE, "topics": [_answer(it, errors) for it in request.topics]}
+
+
+def _exists(context: RequestContext, topic: str, partition: int) -> bool:
+    known = context.broker.metadata.image.topics.get(topic)
+    return known is not None and 0 <= partition < len(known.partitions)
+
+
+def _answer(topic: Any, errors: dict[tuple[str, int], ErrorCode]) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "partitions": [
+            {
+                "partition_index": it.partition_index,
+                "error_code": errors.get(
+                    (topic.name, it.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                ),
+            }
+            for it in topic.partitions
+        ],
+    }
