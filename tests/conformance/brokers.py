@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
+import uuid
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conformance.differences import DIFFERENCES
 from tests.peers.servers import Server
+from tests.peers.wire import Wire
 
 # Both brokers get the same settings: short waits, so that tests are quick.
 SETTINGS = {
@@ -61,7 +64,26 @@ class BrokerUnderTest:
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
         self.admin.create_topics([topic])[name].result(30)
+        self.await_leaders(name, partitions)
         return name
+
+    def await_leaders(self, topic: str, partitions: int) -> None:
+        """Wait until every partition serves: Apache Kafka answers a creation before that."""
+        asked = [{"partition_index": index, "timestamp": -1} for index in range(partitions)]
+        deadline = time.monotonic() + 30
+        with Wire(self.bootstrap) as wire:
+            while time.monotonic() < deadline:
+                topics = ({"name": topic, "partitions": asked},)
+                answer = wire.call("list_offsets", 5, replica_id=-1, topics=topics)
+                if all(part.error_code == 0 for part in answer.topics[0].partitions):
+                    return
+        raise AssertionError(f"{topic} does not serve all its partitions")
+
+    def topic_id(self, topic: str) -> uuid.UUID:
+        with Wire(self.bootstrap) as wire:
+            answer = wire.call("metadata", 12, topics=({"name": topic},))
+        topic_id: uuid.UUID = answer.topics[0].topic_id
+        return topic_id
 
 
 def unique(prefix: str) -> str:

@@ -117,7 +117,7 @@ public class ClientProgram {
     private static void member(JsonNode command) throws Exception {
         try (KafkaConsumer<byte[], byte[]> consumer =
                 consumer(command, command.get("group").asText())) {
-            consumer.subscribe(List.of(command.get("topic").asText()));
+            subscribe(consumer, command);
             AtomicBoolean ended = endOfInput();
             Set<Integer> owned = null;
             while (!ended.get()) {
@@ -138,6 +138,18 @@ public class ClientProgram {
                 }
             }
         }
+    }
+
+    /** With "server.pattern" the topic is an expression for the broker, which 3.9 does not know. */
+    private static void subscribe(KafkaConsumer<?, ?> consumer, JsonNode command) throws Exception {
+        String topic = command.get("topic").asText();
+        if (!command.get("config").has("server.pattern")) {
+            consumer.subscribe(List.of(topic));
+            return;
+        }
+        Class<?> pattern = Class.forName("org.apache.kafka.clients.consumer.SubscriptionPattern");
+        consumer.getClass().getMethod("subscribe", pattern)
+            .invoke(consumer, pattern.getConstructor(String.class).newInstance(topic));
     }
 
     /** A pipe's end shows only to a blocking read, so a thread waits for it. */
