@@ -148,6 +148,7 @@ class LogDirectories:
                 f"{self.node_id}; set node.id={meta.node_id} or choose another directory"
             )
         directory.directory_id = meta.directory_id
+        directory.checkpoint = lambda: self._checkpoint_directory(directory)
 
     def _load(self, directory: LogDirectory, config_for: ConfigFor, threads: int) -> None:
         """Recover all logs of a directory."""
@@ -289,7 +290,7 @@ class LogDirectories:
     def fail(self, directory: LogDirectory, error: BaseException) -> list[Log]:
         """Take a directory offline; returns its logs, which answer KAFKA_STORAGE_ERROR now."""
         directory.fail(error)
-        return [log for log in self.logs.values() if log.directory is directory]
+        return self._logs_in(directory)
 
     # Saving
 
@@ -323,18 +324,23 @@ class LogDirectories:
         if high_watermarks is not None:
             self.high_watermarks.update(high_watermarks)
         for directory in self.live_directories:
-            logs = [log for log in self.logs.values() if log.directory is directory]
             try:
-                self._checkpoint_directory(directory, logs)
+                self._checkpoint_directory(directory)
             except OSError as error:
                 directory.fail(error)
 
-    def _checkpoint_directory(self, directory: LogDirectory, logs: list[Log]) -> None:
+    def _logs_in(self, directory: LogDirectory) -> list[Log]:
+        return [log for log in self.logs.values() if log.directory is directory]
+
+    def _checkpoint_directory(self, directory: LogDirectory) -> None:
+        logs = self._logs_in(directory)
         recovery_points = {}
         for log in logs:
             log.save_for_recovery()
             recovery_points[log.topic, log.partition] = log.recovery_point
         self._write_offsets(directory, names.RECOVERY_POINTS, recovery_points)
+        for log in logs:
+            log.saved_recovery_point = recovery_points[log.topic, log.partition]
         self._write_offsets(
             directory,
             names.LOG_START_OFFSETS,
@@ -367,11 +373,10 @@ class LogDirectories:
         flush.execute()
         flush.complete(self._clock.now_ms())
         for directory in self.live_directories:
-            logs = [log for log in self.logs.values() if log.directory is directory]
             try:
-                for log in logs:
+                for log in self._logs_in(directory):
                     log.save_for_clean_stop()
-                self._checkpoint_directory(directory, logs)
+                self._checkpoint_directory(directory)
                 directory.journal.remove()
                 checkpoints.write_clean_shutdown(self._fs, directory.path, broker_epoch)
             except OSError as error:

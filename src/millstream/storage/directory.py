@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from uuid import UUID
 
 from millstream.errors import ApiError, ErrorCode
@@ -40,6 +41,8 @@ class LogDirectory:
         self.journal = Journal(self.fs, path)
         self.producer_expiration_ms = producer_expiration_ms
         self.failure: BaseException | None = None
+        # Saves the recovery points of all logs here; set by `LogDirectories`.
+        self.checkpoint: Callable[[], None] = lambda: None
         self._garbage: deque[str] = deque()
 
     def __repr__(self) -> str:

@@ -93,6 +93,12 @@ class FileHandles:
             if handle.pins == 0:
                 self._close_locked(handle)
 
+    def rename(self, handle: FileHandle, path: str) -> None:
+        """Rename the file; whoever opens it through the handle finds it all the time."""
+        with self._lock:
+            self.fs.rename(handle.path, path)
+            handle.path = path
+
     def _open_locked(self, handle: FileHandle) -> int:
         if handle.fd < 0:
             handle.fd = self.fs.open(handle.path)

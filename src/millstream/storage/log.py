@@ -68,6 +68,7 @@ class Log:
         "path",
         "producers",
         "recovery_point",
+        "saved_recovery_point",
         "snapshots",
         "topic",
         "topic_id",
@@ -93,6 +94,7 @@ class Log:
         self.log_end_offset = 0
         self.flushed_offset = 0
         self.recovery_point = 0
+        self.saved_recovery_point = 0  # as of the last checkpoint
         self.last_flush_ms = 0
         # Raised when bytes already written change (truncation): a flush begun before is void.
         self.generation = 0
@@ -292,9 +294,16 @@ class Log:
         while offset < end_offset:
             segments, number = self._find_segment(offset)
             segment = segments[number]
-            start = self._position(segment, offset, may_block=may_block)
-            if start is not None:
-                return self._read_range(segment, start, max_bytes, end_offset, may_block=may_block)
+            try:
+                start = self._position(segment, offset, may_block=may_block)
+                if start is not None:
+                    return self._read_range(
+                        segment, start, max_bytes, end_offset, may_block=may_block
+                    )
+            except FileNotFoundError:
+                if segment in self._segments:
+                    raise
+                continue  # removed or replaced while this thread was on its way to it
             if number + 1 == len(segments):
                 break
             offset = segments[number + 1].base_offset  # compaction left nothing at the end of this
@@ -481,6 +490,15 @@ class Log:
             retention.truncate(self, offset)
         except OSError as error:
             raise self._storage_error("truncate", error) from error
+
+    def save_recovery_point(self, offset: int) -> None:
+        """Make sure that the recovery point saved on the disk is `offset` or later, before bytes
+        below it are replaced: replay ignores everything below it, and recovery takes a hole between
+        offsets below it for compaction's work. Blocks for a moment."""
+        if offset > self.recovery_point:
+            raise ValueError(f"{self!r} is synced only up to offset {self.recovery_point}")
+        if self.saved_recovery_point < offset:
+            self.directory.checkpoint()
 
     def update_config(self, config: TopicConfig) -> None:
         self.config = config

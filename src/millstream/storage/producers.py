@@ -121,12 +121,10 @@ class ProducerStates:
         return min(self._open_transactions.values(), default=None)
 
     def check(self, header: BatchHeader) -> ProducedBatch | None:
-        """The batch of which this one is a duplicate; raises `ApiError` if it may not be appended."""
+        """The batch of which this is a duplicate; raises `ApiError` if it may not be appended."""
         entry = self._entries.get(header.producer_id)
         if entry is None:
-            return (
-                None  # a producer not known (new, or forgotten with its records) may begin anywhere
-            )
+            return None  # one not known (new, or forgotten since) may begin anywhere
         epoch = header.producer_epoch
         if epoch < entry.epoch:
             raise ApiError(
@@ -155,7 +153,7 @@ class ProducerStates:
         return None
 
     def record(self, header: BatchHeader, base_offset: int) -> None:
-        """A data batch was appended at `base_offset` (the log is always right: nothing is checked)."""
+        """A data batch was appended at `base_offset`. Nothing is checked: the log is right."""
         producer_id = header.producer_id
         entry = self._entries.get(producer_id)
         if entry is None:

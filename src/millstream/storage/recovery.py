@@ -2,8 +2,8 @@
 
 After a clean stop nothing is scanned: the log's end is found from the last index entry. After a
 crash only what lies past the recovery point is read: every batch must be whole, match its CRC and
-have a later offset than the one before. At the first that is not, the log is cut, and segments after
-it go; what is left is synced, and its indexes are rebuilt. A second recovery would change nothing.
+have a later offset than the one before. At the first that is not, the log is cut, and segments
+after it go; what is left is synced, and its indexes are rebuilt. A second recovery would change nothing.
 
 Before that, the journal is replayed (`replay_journal`), once per directory.
 """
@@ -19,6 +19,7 @@ from millstream.records.batch import BatchHeader, iterate_headers, parse_header,
 from millstream.storage import names
 from millstream.storage.index import RELATIVE_OFFSET_MAX, OffsetIndex, TimeIndex, search_count
 from millstream.storage.log import Log
+from millstream.storage.replacement import finish_replacement
 from millstream.storage.segment import INDEXED_BYTES_MIN, Segment
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class StartingPoint:
 
 def load_log(log: Log, start: StartingPoint, *, now_ms: int) -> None:
     """Fill a new `Log` from its directory."""
-    files = _finish_replacement(log)
+    files = finish_replacement(log)
     _open_segments(log, files, start, now_ms)
     log.epochs.load(log.directory.fs)
     log.log_start_offset = max(start.log_start_offset, log.segments[0].base_offset)
@@ -65,46 +66,6 @@ def _load_producers(
     if log.snapshots or not start.clean:
         log.rebuild_producers(now_ms=now_ms)
     # A clean stop saves a snapshot if there are producers at all.
-
-
-def _finish_replacement(log: Log) -> list[tuple[int, str]]:
-    """Remove leftovers, and finish a compaction that a crash interrupted.
-
-    Compaction writes `.cleaned` files, which count for nothing; renames them to `.swap` when they
-    are complete and synced, from where on they count; removes the segments that they replace;
-    and drops the suffix. Returns (offset, suffix) of the files that remain.
-    """
-    fs = log.directory.fs
-    listing = fs.listdir(log.path)
-    swaps = [name for name in listing if name.endswith(names.SWAP_SUFFIX)]
-    for name in listing:
-        if name.endswith((names.DELETED_SUFFIX, names.CLEANED_SUFFIX, ".tmp")):
-            fs.unlink(f"{log.path}/{name}")
-    if swaps:
-        _finish_swap(log, swaps)
-    remaining = fs.listdir(log.path)
-    return [parsed for name in remaining if (parsed := names.parse_offset_file(name))]
-
-
-def _finish_swap(log: Log, swaps: list[str]) -> None:
-    fs, handles = log.directory.fs, log.directory.handles
-    for name in swaps:
-        parsed = names.parse_offset_file(name.removesuffix(names.SWAP_SUFFIX))
-        if parsed is None or parsed[1] != names.LOG_SUFFIX:
-            continue
-        segment = Segment(handles, log.path, parsed[0], suffix=names.SWAP_SUFFIX)
-        segment.size = fs.file_size(segment.handle.path)
-        end_offset = parsed[0]
-        for _, header in segment.walk(0, may_block=True):
-            end_offset = header.next_offset
-        segment.close()
-        for other in fs.listdir(log.path):
-            found = names.parse_offset_file(other)
-            if found and parsed[0] <= found[0] < end_offset and found[1] in names.SEGMENT_SUFFIXES:
-                fs.unlink(f"{log.path}/{other}")
-    for name in swaps:
-        fs.rename(f"{log.path}/{name}", f"{log.path}/{name.removesuffix(names.SWAP_SUFFIX)}")
-    fs.sync_directory(log.path)
 
 
 def _open_segments(

@@ -85,12 +85,12 @@ def _is_older(log: Log, segment: Segment, now_ms: int) -> bool:
     return now_ms - newest > log.config.retention_ms
 
 
-def delete_files(log: Log, segment: Segment) -> None:
+def delete_files(log: Log, segment: Segment, *, with_snapshot: bool = True) -> None:
     """Rename the segment's files to `.deleted`, and leave the rest to the sweep."""
     fs = log.directory.fs
     segment.close()
     paths = [segment.path(suffix) for suffix in names.SEGMENT_SUFFIXES]
-    if segment.base_offset in log.snapshots:
+    if with_snapshot and segment.base_offset in log.snapshots:
         log.snapshots.remove(segment.base_offset)
         paths.append(names.offset_file(log.path, segment.base_offset, names.SNAPSHOT_SUFFIX))
     for path in paths:
@@ -106,6 +106,9 @@ def truncate(log: Log, offset: int) -> None:
     if offset >= log.log_end_offset:
         return
     log.settle()
+    # Saved before the cut: appended anew, these offsets must not pass for recovered already.
+    log.recovery_point = min(log.recovery_point, offset)
+    log.directory.checkpoint()
     log.generation += 1
     log.forget_positions()
     kept = [segment for segment in log.segments if segment.base_offset < offset]

@@ -169,9 +169,9 @@ class Segment:
     def _append_index_entry(self, last_offset: int) -> None:
         assert self.index is not None
         self.index.append(last_offset - self.base_offset, self.size)
-        self._append_time_entry()
+        self.append_time_entry()
 
-    def _append_time_entry(self) -> None:
+    def append_time_entry(self) -> None:
         """The largest timestamp so far, unless it is in the index already."""
         assert self.time_index is not None
         if self.max_timestamp is None or self.max_timestamp < 0:
@@ -211,7 +211,7 @@ class Segment:
     def seal(self) -> None:
         """No more appends: the largest timestamp is noted and the indexes go to disk."""
         if self.index is not None:
-            self._append_time_entry()
+            self.append_time_entry()
             self.save_indexes()
             self.index = self.time_index = None
             self.indexes_synced = False
@@ -419,6 +419,13 @@ class Segment:
     def _corrupt(self, position: int, error: CorruptBatch) -> CorruptBatch:
         return CorruptBatch(f"{self.handle.path} is corrupt at byte {position}: {error}")
 
+    def index_size_bytes(self) -> int:
+        """Size of the offset index."""
+        if self.index is not None:
+            return self.index.size_bytes
+        path = self.path(names.INDEX_SUFFIX)
+        return self.fs.file_size(path) if self.fs.exists(path) else 0
+
     def note_aborted(self, completed: CompletedTransaction, last_stable_offset: int) -> None:
         """A transaction whose abort marker is in this segment."""
         aborted = AbortedTransaction(
@@ -440,6 +447,17 @@ class Segment:
             fs.fdatasync(fd)
         self.size = self.synced_bytes = self.durable_bytes = position
         self.verified_bytes = min(self.verified_bytes, position)
+
+    def change_suffix(self, suffix: str) -> None:
+        """Give the files another suffix (`.swap`, `.deleted`); readers keep finding them."""
+        known = {handle.path: handle for handle in self._file_handles()}
+        before = {kind: self.path(kind) for kind in names.SEGMENT_SUFFIXES}
+        self.suffix = suffix
+        for kind, path in before.items():
+            if path in known:
+                self._handles.rename(known[path], self.path(kind))
+            elif self.fs.exists(path):
+                self.fs.rename(path, self.path(kind))
 
     def release(self) -> None:
         """Close the files for now; the next use opens them again."""
