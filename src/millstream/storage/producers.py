@@ -129,8 +129,8 @@ class ProducerStates:
         if epoch < entry.epoch:
             raise ApiError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {epoch}, but epoch {entry.epoch} was seen: "
-                "a newer instance took over",
+                f"producer {header.producer_id} has epoch {epoch}, but epoch {entry.epoch} was "
+                "seen: a newer instance took over",
             )
         if epoch > entry.epoch:
             if header.base_sequence != 0:

@@ -3,9 +3,8 @@
 After a clean stop nothing is scanned: the log's end is found from the last index entry. After a
 crash only what lies past the recovery point is read: every batch must be whole, match its CRC and
 have a later offset than the one before. At the first that is not, the log is cut, and segments
-after it go; what is left is synced, and its indexes are rebuilt. A second recovery would change nothing.
-
-Before that, the journal is replayed (`replay_journal`), once per directory.
+after it go; what is left is synced, and its indexes are rebuilt. A second recovery would change
+nothing. Before that, the journal is replayed, once per directory (`replay.py`).
 """
 
 from __future__ import annotations

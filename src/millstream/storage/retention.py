@@ -85,20 +85,16 @@ def _is_older(log: Log, segment: Segment, now_ms: int) -> bool:
     return now_ms - newest > log.config.retention_ms
 
 
-def delete_files(log: Log, segment: Segment, *, with_snapshot: bool = True) -> None:
-    """Rename the segment's files to `.deleted`, and leave the rest to the sweep."""
-    fs = log.directory.fs
+def delete_files(log: Log, segment: Segment) -> None:
+    """Rename the segment's files, and leave the rest to the sweep."""
+    segment.change_suffix(names.DELETED_SUFFIX)
     segment.close()
-    paths = [segment.path(suffix) for suffix in names.SEGMENT_SUFFIXES]
-    if with_snapshot and segment.base_offset in log.snapshots:
+    for suffix in names.SEGMENT_SUFFIXES:
+        log.directory.add_garbage(segment.path(suffix))
+    if segment.base_offset in log.snapshots:
         log.snapshots.remove(segment.base_offset)
-        paths.append(names.offset_file(log.path, segment.base_offset, names.SNAPSHOT_SUFFIX))
-    for path in paths:
-        try:
-            fs.rename(path, path + names.DELETED_SUFFIX)
-        except FileNotFoundError:
-            continue  # not every segment has every file
-        log.directory.add_garbage(path + names.DELETED_SUFFIX)
+        path = names.offset_file(log.path, segment.base_offset, names.SNAPSHOT_SUFFIX)
+        log.directory.fs.unlink(path)
 
 
 def truncate(log: Log, offset: int) -> None:

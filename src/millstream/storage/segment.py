@@ -451,7 +451,10 @@ class Segment:
     def change_suffix(self, suffix: str) -> None:
         """Give the files another suffix (`.swap`, `.deleted`); readers keep finding them."""
         known = {handle.path: handle for handle in self._file_handles()}
-        before = {kind: self.path(kind) for kind in names.SEGMENT_SUFFIXES}
+        # The log is renamed first, and last when the suffix is dropped: as long as it has the
+        # suffix, recovery knows what was going on, and an index can be rebuilt.
+        kinds = names.SEGMENT_SUFFIXES if suffix else names.SEGMENT_SUFFIXES[::-1]
+        before = {kind: self.path(kind) for kind in kinds}
         self.suffix = suffix
         for kind, path in before.items():
             if path in known:
