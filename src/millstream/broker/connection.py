@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from millstream.broker.context import Buffers, Deferred, RequestContext
 from millstream.errors import ApiError, ErrorCode, ProtocolError
@@ -109,7 +109,9 @@ class Connection(asyncio.BufferedProtocol):
         self._frames = FrameReader(self._limits.frame_bytes_max, connections.receive_buffer)
         self._routes: dict[tuple[int, int, bytes], _Route] = {}
         self._slots: deque[_Slot] = deque()  # the answers still owed, oldest first
-        self._out: list[bytes | memoryview] = []  # answered in this turn, not yet written
+        self._out: list[
+            bytes | bytearray | memoryview
+        ] = []  # answered in this turn, not yet written
         self._out_bytes = 0
         self._write_scheduled = False
         self._exclusive: Deferred | None = None  # what later requests have to wait for
@@ -125,15 +127,14 @@ class Connection(asyncio.BufferedProtocol):
     # What the event loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         peer = transport.get_extra_info("peername")
         self.client_host = peer[0] if isinstance(peer, tuple) else "local"
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
         self.last_active = self._loop.time()
         if not self._connections.admit(self):
             self.is_closing = True
-            transport.abort()
+            self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closing = True
@@ -173,10 +174,10 @@ class Connection(asyncio.BufferedProtocol):
         """Take no more requests; close once those under way are answered."""
         self.is_closing = True
         self._pause_reading()
-        waits_for_data = self._exclusive
-        if waits_for_data is not None:
-            waits_for_data.cancel()
-            self._slots.clear()
+        if self._exclusive is not None:  # always the last: nothing is started behind it
+            self._exclusive.cancel()
+            self._exclusive = None
+            self._slots.pop()
         if not self._slots:
             self._write_out()
             self._transport.close()
@@ -281,10 +282,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle_decoded(self, route: _Route, correlation_id: int, body: memoryview) -> None:
         api, version = route.api, route.context.api_version
+        own_body = bytes(body)  # the buffer is reused while the handler works
         if api.exact:
-            request = messages.decode_request_exactly(api.name, version, body)
+            request = messages.decode_request_exactly(api.name, version, own_body)
         else:
-            request = messages.decode_request(api.name, version, api.max_version, body)
+            request = messages.decode_request(api.name, version, api.max_version, own_body)
         if not route.is_task:
             self._answer(correlation_id, route.flexible_response, _answer_of(route, request))
             return

@@ -27,16 +27,11 @@ class Connections:
         broker: BrokerServer,
         loop: asyncio.AbstractEventLoop,
         limits: ConnectionLimits,
-        *,
-        connections_max: int,
-        connections_per_host_max: int,
     ) -> None:
         self.broker = broker
         self.loop = loop
         self.limits = limits
         self.receive_buffer = ReceiveBuffer()
-        self._connections_max = connections_max
-        self._connections_per_host_max = connections_per_host_max
         self._open: set[Connection] = set()
         self._per_host: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -54,10 +49,11 @@ class Connections:
         host = connection.client_host
         if self._is_closing:
             return False
-        if len(self._open) >= self._connections_max:
+        config = self.broker.config
+        if len(self._open) >= config.max_connections:
             logger.warning("connection from %s refused: max.connections are open", host)
             return False
-        if self._per_host[host] >= self._connections_per_host_max:
+        if self._per_host[host] >= config.max_connections_per_ip:
             logger.warning("connection from %s refused: max.connections.per.ip are open", host)
             return False
         self._open.add(connection)
@@ -94,11 +90,15 @@ class Connections:
             elif quiet_seconds > IDLE_MEMORY_SECONDS:
                 connection.release_idle_memory()
 
-    async def close(self, *, grace_seconds: float) -> None:
-        """Answer what is in flight, within the grace, and close everything."""
+    def begin_close(self) -> None:
+        """Take no more connections and requests; those in flight are still answered."""
         self._is_closing = True
         for connection in list(self._open):
             connection.close_when_answered()
+
+    async def close(self, *, grace_seconds: float) -> None:
+        """Wait, within the grace, for what is in flight; then close everything."""
+        self.begin_close()
         deadline = self.loop.time() + grace_seconds
         while self._open and self.loop.time() < deadline:
             await asyncio.sleep(0.005)

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from millstream.protocol.wire import Buffer
+
 if TYPE_CHECKING:
     from millstream.broker.server import BrokerServer
 
-Buffers: TypeAlias = bytes | Sequence[bytes | memoryview]
+Buffers: TypeAlias = bytes | Sequence[Buffer]
 """An encoded response body: whole, or in pieces that are written one after the other."""
 
 

@@ -73,6 +73,7 @@ class ProducedPartition(NamedTuple):
     log_start_offset: int = NO_OFFSET
     message: str | None = None
     current_leader: tuple[int, int] | None = None  # id and epoch, where the client is behind
+    record_errors: Sequence[tuple[int, str]] = ()  # index in the batch, why
 
 
 def decode_produce_request(body: Buffer, version: int) -> ProduceRequest:
@@ -141,15 +142,26 @@ def encode_produce_response(
 
 
 def _encode_partition(version: int, partition: ProducedPartition) -> bytes:
-    index, error, base_offset, append_time_ms, start_offset, message, leader = partition
+    index, error, base_offset, append_time_ms, start_offset, message, leader, errors = partition
     if version < 5:
         return _RESULT.pack(index, error, base_offset, append_time_ms)
     fixed = _RESULT_WITH_START.pack(index, error, base_offset, append_time_ms, start_offset)
     if version < 8:
         return fixed
-    if version < FIRST_FLEXIBLE:
-        return fixed + b"\0\0\0\0" + write_nullable_string(message, compact=False)
-    if message is None and leader is None:
+    compact = version >= FIRST_FLEXIBLE
+    if compact and error is ErrorCode.NONE:
         return fixed + b"\x01\x00\x00"  # no record errors, no message, no tags
+    encoded = fixed + _encode_record_errors(errors, compact)
+    encoded += write_nullable_string(message, compact=compact)
+    if not compact:
+        return encoded
     tags = {0: _LEADER.pack(*leader) + NO_TAGS} if leader and version >= 10 else {}
-    return fixed + b"\x01" + write_nullable_string(message, compact=True) + write_tags(tags)
+    return encoded + write_tags(tags)
+
+
+def _encode_record_errors(errors: Sequence[tuple[int, str]], compact: bool) -> bytes:
+    tags = NO_TAGS if compact else b""
+    parts = [write_array_length(len(errors), compact=compact)]
+    for index, why in errors:
+        parts += (INT32.pack(index), write_nullable_string(why, compact=compact), tags)
+    return b"".join(parts)

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from millstream.errors import ProtocolError
 
-Buffer: TypeAlias = bytes | memoryview
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
 INT8 = Struct(">b")
 INT16 = Struct(">h")

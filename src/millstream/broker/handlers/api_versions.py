@@ -16,6 +16,7 @@ from functools import lru_cache
 from struct import Struct
 
 from millstream.broker.context import RequestContext
+from millstream.broker.metadata import SUPPORTED_FEATURES
 from millstream.errors import ErrorCode, ProtocolError
 from millstream.protocol.apis import APIS, Api, api
 from millstream.protocol.headers import API_VERSIONS_KEY
@@ -31,20 +32,6 @@ from millstream.protocol.wire import (
     write_tags,
 )
 
-Feature = tuple[str, int, int]  # name, lowest level, highest level
-
-# What Kafka 4.3 would say of itself, less what is not done here (transactions, share groups).
-METADATA_VERSION_LEVEL_MIN = 7  # 3.3-IV3, the oldest that KRaft in 4.x still reads
-METADATA_VERSION_LEVEL = 30  # 4.3-IV0
-SUPPORTED_FEATURES: tuple[Feature, ...] = (
-    ("group.version", 0, 1),
-    ("metadata.version", METADATA_VERSION_LEVEL_MIN, METADATA_VERSION_LEVEL),
-)
-FINALIZED_FEATURES: tuple[Feature, ...] = (
-    ("group.version", 1, 1),
-    ("metadata.version", METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
-)
-
 _VERSION_RANGE = Struct(">hhh")
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -57,17 +44,20 @@ def api_versions(context: RequestContext, body: Buffer) -> bytes:
         name, software_version = _client_software(body)
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(software_version)):
             error = ErrorCode.INVALID_REQUEST
-    return encode(version, error)
+    image = context.broker.metadata.image
+    return encode(version, error, image.version, tuple(sorted(image.features.items())))
 
 
 def encode_unsupported_version() -> bytes:
     """The answer to ApiVersions in a version that is not spoken here."""
-    return encode(0, ErrorCode.UNSUPPORTED_VERSION)
+    return encode(0, ErrorCode.UNSUPPORTED_VERSION, 0, ())
 
 
-@lru_cache(maxsize=16)
-def encode(version: int, error: ErrorCode) -> bytes:
-    """The response body: constant once the handlers are loaded."""
+@lru_cache(maxsize=32)
+def encode(
+    version: int, error: ErrorCode, epoch: int, finalized: tuple[tuple[str, int], ...]
+) -> bytes:
+    """The response body: constant as long as the finalized features are."""
     flexible = version >= 3
     tags = NO_TAGS if flexible else b""
     ranges = [
@@ -78,7 +68,7 @@ def encode(version: int, error: ErrorCode) -> bytes:
     if version >= 1:
         parts.append(b"\0\0\0\0")  # throttle time
     if flexible:
-        parts.append(_feature_tags(version))
+        parts.append(_feature_tags(version, epoch, finalized))
     return b"".join(parts)
 
 
@@ -96,26 +86,21 @@ def _client_software(body: Buffer) -> tuple[str, str]:
     return name, version
 
 
-def _feature_tags(version: int) -> bytes:
+def _feature_tags(version: int, epoch: int, finalized: tuple[tuple[str, int], ...]) -> bytes:
     # Before v4 a supported feature whose minimum is 0 must be left out (KAFKA-17011).
-    supported = [f for f in SUPPORTED_FEATURES if version >= 4 or f[1] > 0]
-    return write_tags(
-        {
-            0: _features(supported, highest_first=False),
-            1: INT64.pack(0),  # the epoch of the finalized features
-            2: _features(FINALIZED_FEATURES, highest_first=True),
-        }
-    )
+    supported = [
+        _feature(it.name, it.min_supported_version, it.max_supported_version)
+        for it in SUPPORTED_FEATURES
+        if version >= 4 or it.min_supported_version > 0
+    ]
+    levels = [_feature(name, level, level) for name, level in finalized]
+    return write_tags({0: _array(supported), 1: INT64.pack(epoch), 2: _array(levels)})
 
 
-def _features(features: list[Feature] | tuple[Feature, ...], *, highest_first: bool) -> bytes:
-    parts = [write_array_length(len(features), compact=True)]
-    for name, low, high in features:
-        levels = (high, low) if highest_first else (low, high)
-        parts += (
-            write_nullable_string(name, compact=True),
-            INT16.pack(levels[0]),
-            INT16.pack(levels[1]),
-            NO_TAGS,
-        )
-    return b"".join(parts)
+def _feature(name: str, first: int, second: int) -> bytes:
+    levels = INT16.pack(first) + INT16.pack(second)
+    return write_nullable_string(name, compact=True) + levels + NO_TAGS
+
+
+def _array(elements: list[bytes]) -> bytes:
+    return write_array_length(len(elements), compact=True) + b"".join(elements)

@@ -1,0 +1,113 @@
+"""Work that nobody asked for: retention, checkpoints, expiry, idle connections, late flushes.
+
+Each job runs on the event loop at its own interval and must be short; what may be long (deleting
+files) is handed to a thread. A job that fails is logged and tried again at its next turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from millstream.config.setting import LONG_MAX
+
+if TYPE_CHECKING:
+    from millstream.broker.server import BrokerServer
+
+logger = logging.getLogger("millstream.background")
+
+IDLE_CHECK_MS = 1_000
+LATE_FLUSH_CHECK_MS = 500
+JOURNAL_CHECK_MS = 200
+FILE_SWEEP_MS = 10_000
+INTERVAL_MS_MAX = 24 * 3600 * 1000  # intervals may be as long as Kafka's largest number
+
+
+class Background:
+    """The broker's periodic jobs."""
+
+    def __init__(self, broker: BrokerServer) -> None:
+        self._broker = broker
+        self._handles: dict[str, asyncio.TimerHandle] = {}
+
+    def start(self) -> None:
+        config = self._broker.config
+        self._every(IDLE_CHECK_MS, "idle connections", self._broker.connections.close_idle)
+        self._every(LATE_FLUSH_CHECK_MS, "flush.ms", self._flush_late)
+        self._every(JOURNAL_CHECK_MS, "journal", self._retire_journal)
+        self._every(FILE_SWEEP_MS, "file deletion", self._sweep_files)
+        self._every(config.log_retention_check_interval_ms, "retention", self._apply_retention)
+        self._every(
+            config.log_flush_offset_checkpoint_interval_ms,
+            "recovery checkpoint",
+            self._broker.directories.checkpoint,
+        )
+        self._every(
+            config.producer_id_expiration_check_interval_ms,
+            "producer expiry",
+            self._expire_producers,
+        )
+
+    def stop(self) -> None:
+        for handle in self._handles.values():
+            handle.cancel()
+        self._handles.clear()
+
+    def _every(self, interval_ms: int, name: str, job: Callable[[], None]) -> None:
+        seconds = min(max(interval_ms, 1), INTERVAL_MS_MAX) / 1000
+
+        def run() -> None:
+            try:
+                job()
+            except Exception:
+                logger.exception("background job failed: %s", name)
+            self._handles[name] = self._broker.loop.call_later(seconds, run)
+
+        self._handles[name] = self._broker.loop.call_later(seconds, run)
+
+    def _flush_late(self) -> None:
+        """Flush what has waited for longer than its topic's flush.ms."""
+        now_ms = self._broker.clock.now_ms()
+        for partition in self._broker.partitions:
+            log = partition.log
+            if (
+                log.config.flush_ms != LONG_MAX
+                and log.flushed_offset < log.log_end_offset
+                and now_ms - log.last_flush_ms >= log.config.flush_ms
+            ):
+                self._broker.flusher.request(partition)
+
+    def _apply_retention(self) -> None:
+        now_ms = self._broker.clock.now_ms()
+        for partition in self._broker.partitions:
+            if partition.offline_error is None:
+                partition.apply_retention(now_ms)
+
+    def _expire_producers(self) -> None:
+        now_ms = self._broker.clock.now_ms()
+        expiration_ms = self._broker.config.producer_id_expiration_ms
+        for partition in self._broker.partitions:
+            partition.log.producers.expire(now_ms, expiration_ms)
+
+    def _sweep_files(self) -> None:
+        self._broker.cold_reads.submit(self._broker.directories.sweep)
+
+    def _checkpoint(self) -> None:
+        self._broker.directories.checkpoint(self._broker.partitions.high_watermarks())
+
+    def _retire_journal(self) -> None:
+        """Sync the segments of a full journal in a thread, then drop the journal."""
+        directories = self._broker.directories
+        flush = directories.prepare_journal_retirement()
+        if flush is None:
+            return
+
+        def done(_: object) -> None:
+            flush.complete(self._broker.clock.now_ms())
+            directories.finish_journal_retirement()
+
+        self._broker.loop.run_in_executor(self._broker.cold_reads, flush.execute).add_done_callback(
+            done
+        )

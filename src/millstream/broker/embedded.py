@@ -1,0 +1,238 @@
+"""A broker inside a Python program: for tests, notebooks and small services.
+
+    with Broker.start() as broker:
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
+
+It is the same broker that `millstream serve` runs, with the same files. By default it runs in a
+thread of this process, with an event loop of its own; with `in_process=False` in a child process,
+which can be killed (`kill`) as a power cut would, and started again on the same data (`restart`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from millstream.errors import MillstreamError
+
+STOP_SECONDS_MAX = 30.0
+
+
+class Broker:
+    """A running broker. Make one with `Broker.start`."""
+
+    def __init__(self, data_dir: Path, config: dict[str, object], *, in_process: bool) -> None:
+        self.data_dir = data_dir
+        self._config = config
+        self._in_process = in_process
+        self._owns_data_dir = False
+        self._runner: _Runner | None = None
+
+    @classmethod
+    def start(
+        cls,
+        data_dir: str | os.PathLike[str] | None = None,
+        config: Mapping[str, object] | None = None,
+        *,
+        port: int = 0,
+        in_process: bool = True,
+    ) -> Broker:
+        """Start a broker and return when it serves.
+
+        Without `data_dir` the data are temporary and go when it stops. `config` has Kafka's
+        settings by name: `{"num.partitions": 4}`. Port 0 is any free one; `restart` keeps it.
+        """
+        directory = Path(data_dir) if data_dir is not None else _temporary_directory()
+        settings: dict[str, object] = dict(config or {})
+        settings.setdefault("listeners", f"PLAINTEXT://127.0.0.1:{port}")
+        settings["log.dirs"] = str(directory)
+        broker = cls(directory, settings, in_process=in_process)
+        broker._owns_data_dir = data_dir is None
+        try:
+            broker._launch()
+        except BaseException:
+            broker._remove_temporary_data()
+            raise
+        return broker
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients call `bootstrap.servers`."""
+        if self._runner is None:
+            raise MillstreamError("the broker is stopped; restart() it")
+        return self._runner.bootstrap_servers
+
+    @property
+    def is_running(self) -> bool:
+        return self._runner is not None
+
+    def stop(self) -> None:
+        """Stop cleanly: answer what is in flight, flush, close. Temporary data are removed."""
+        self._end(lambda runner: runner.stop())
+        self._remove_temporary_data()
+
+    def kill(self) -> None:
+        """End the child process with SIGKILL, as a crash would; the data stay for `restart`."""
+        if self._in_process:
+            raise MillstreamError("a broker in this process cannot be killed: in_process=False")
+        self._end(lambda runner: runner.kill())
+
+    def restart(self) -> None:
+        """Stop cleanly if it runs, and start again on the same data and port."""
+        self._end(lambda runner: runner.stop())
+        self._launch()
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        where = self._runner.bootstrap_servers if self._runner else "stopped"
+        return f"<Broker {where} {self.data_dir}>"
+
+    def _launch(self) -> None:
+        self._runner = _Thread(self._config) if self._in_process else _Child(self._config)
+        # The next start takes the same port, so that clients find the broker again.
+        self._config["listeners"] = f"PLAINTEXT://{self._runner.bootstrap_servers}"
+
+    def _end(self, how: Any) -> None:
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            how(runner)
+
+    def _remove_temporary_data(self) -> None:
+        if self._owns_data_dir:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
+
+class _Runner(Protocol):
+    bootstrap_servers: str
+
+    def stop(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class _Thread:
+    """A broker in a daemon thread."""
+
+    def __init__(self, config: Mapping[str, object]) -> None:
+        self.bootstrap_servers = ""
+        self._config = config
+        self._started = threading.Event()
+        self._error: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="millstream-broker", daemon=True)
+        self._thread.start()
+        self._started.wait()
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+
+    def stop(self) -> None:
+        if self._loop is not None and self._stopping is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(STOP_SECONDS_MAX)
+        if self._error is not None:
+            raise self._error
+
+    def kill(self) -> None:
+        raise NotImplementedError("a thread cannot be killed")
+
+    def _run(self) -> None:
+        from millstream.broker.server import new_event_loop
+
+        self._loop = new_event_loop()
+        try:
+            self._loop.run_until_complete(self._serve())
+        except BaseException as error:  # noqa: BLE001 - the caller's thread raises it
+            self._error = error
+        finally:
+            self._loop.close()
+            self._started.set()
+
+    async def _serve(self) -> None:
+        from millstream.broker.server import BrokerServer
+        from millstream.config.broker import BrokerConfig
+
+        self._stopping = asyncio.Event()
+        server = BrokerServer(BrokerConfig.from_values(self._config))
+        await server.start()
+        self.bootstrap_servers = server.bootstrap_servers
+        self._started.set()
+        await self._stopping.wait()
+        await server.stop()
+
+
+class _Child:
+    """A broker in a process of its own. It dies with us: its standard input is our pipe."""
+
+    def __init__(self, config: Mapping[str, object]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "millstream.broker.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(dict(config), default=str) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        answer = json.loads(line) if line else {"error": "the broker's process ended at its start"}
+        if "error" in answer:
+            self._process.wait()
+            self._close_pipes()
+            raise MillstreamError(answer["error"])
+        self.bootstrap_servers: str = answer["bootstrap_servers"]
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise MillstreamError("the broker did not stop in time and was killed") from None
+        finally:
+            self._close_pipes()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+def _temporary_directory() -> Path:
+    return Path(tempfile.mkdtemp(prefix="millstream-"))

@@ -1,0 +1,51 @@
+"""DeleteRecords, v0-2: move the start of a log, up to its high watermark.
+
+* v2: flexible
+
+An offset of -1 stands for the high watermark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.context import RequestContext
+from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.apis import api
+
+if TYPE_CHECKING:
+    from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
+
+    from millstream.protocol.messages import Fields
+
+
+@api(21, "delete_records", versions=(0, 2), first_flexible=2)
+def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> Fields:
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [_delete(context, topic.name, it) for it in topic.partitions],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+def _delete(context: RequestContext, topic: str, wanted: DeleteRecordsPartition) -> dict[str, Any]:
+    try:
+        partition = context.broker.partitions.find(topic, wanted.partition_index)
+        if partition.is_internal:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal")
+        low_watermark = partition.delete_records_before(wanted.offset)
+    except ApiError as error:
+        return {
+            "partition_index": wanted.partition_index,
+            "low_watermark": -1,
+            "error_code": error.code,
+        }
+    return {
+        "partition_index": wanted.partition_index,
+        "low_watermark": low_watermark,
+        "error_code": ErrorCode.NONE,
+    }

@@ -1,0 +1,62 @@
+"""DescribeCluster, v0-2: the brokers, the controller and the cluster's id.
+
+* v1: endpoint type (brokers only: there is no controller quorum to describe)
+* v2: fenced brokers, where asked for
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.apis import api
+from millstream.protocol.metadata import OPERATIONS_NOT_ASKED
+
+if TYPE_CHECKING:
+    from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
+
+    from millstream.protocol.messages import Fields
+
+BROKERS = 1
+CONTROLLERS = 2
+
+# Without an authorizer everyone may do everything: bits of CREATE, ALTER, DESCRIBE, CLUSTER_ACTION,
+# DESCRIBE_CONFIGS, ALTER_CONFIGS and IDEMPOTENT_WRITE.
+ALL_CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+
+
+@api(60, "describe_cluster", versions=(0, 2), first_flexible=0)
+def describe_cluster(context: RequestContext, request: DescribeClusterRequest) -> Fields:
+    if request.endpoint_type == CONTROLLERS:
+        raise ApiError(
+            ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of "
+            "type CONTROLLER",
+        )
+    if request.endpoint_type != BROKERS:
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unknown endpoint type {request.endpoint_type}"
+        )
+    broker = context.broker
+    brokers = []
+    for node in broker.metadata.image.brokers.values():
+        endpoint = node.endpoint(context.listener)
+        if endpoint is not None and (request.include_fenced_brokers or not node.fenced):
+            brokers.append(
+                {
+                    "broker_id": node.id,
+                    "host": endpoint.host,
+                    "port": endpoint.port,
+                    "rack": node.rack,
+                    "is_fenced": node.fenced,
+                }
+            )
+    asked = request.include_cluster_authorized_operations
+    return {
+        "error_code": ErrorCode.NONE,
+        "cluster_id": broker.cluster_id,
+        "controller_id": broker.id,
+        "brokers": brokers,
+        "cluster_authorized_operations": ALL_CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+    }

@@ -1,0 +1,88 @@
+"""DescribeTopicPartitions, v0: topics and their partitions, a page at a time (KIP-966).
+
+Topics come in the order of their names; the cursor says with which topic and partition the next
+page begins. Eligible leader replicas are empty: there is one replica.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.context import RequestContext
+from millstream.broker.handlers.metadata import ALL_TOPIC_OPERATIONS, describe_partition
+from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.apis import api
+
+if TYPE_CHECKING:
+    from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
+
+    from millstream.coordination.cluster import TopicImage
+    from millstream.protocol.messages import Fields
+
+
+@api(75, "describe_topic_partitions", versions=(0, 0), first_flexible=0)
+def describe_topic_partitions(
+    context: RequestContext, request: DescribeTopicPartitionsRequest
+) -> Fields:
+    topics = context.broker.metadata.image.topics
+    names = sorted({topic.name for topic in request.topics} or topics)
+    first_partition = 0
+    if request.cursor is not None:
+        if request.cursor.partition_index < 0:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "the cursor's partition is negative")
+        names = [name for name in names if name >= request.cursor.topic_name]
+        if names and names[0] == request.cursor.topic_name:
+            first_partition = request.cursor.partition_index
+    limit = min(
+        context.broker.config.max_request_partition_size_limit,
+        max(request.response_partition_limit, 1),
+    )
+    answers: list[dict[str, Any]] = []
+    next_cursor = None
+    for name in names:
+        if limit <= 0:
+            next_cursor = {"topic_name": name, "partition_index": 0}
+            break
+        topic = topics.get(name)
+        if topic is None:
+            answers.append(_unknown(name))
+            continue
+        last_partition = min(first_partition + limit, len(topic.partitions))
+        answers.append(_describe(context, topic, first_partition, last_partition))
+        limit -= last_partition - first_partition
+        if last_partition < len(topic.partitions):
+            next_cursor = {"topic_name": name, "partition_index": last_partition}
+            break
+        first_partition = 0
+    return {"topics": answers, "next_cursor": next_cursor}
+
+
+def _unknown(name: str) -> dict[str, Any]:
+    return {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "name": name, "topic_id": None}
+
+
+def _describe(context: RequestContext, topic: TopicImage, first: int, last: int) -> dict[str, Any]:
+    partitions = []
+    for index in range(first, last):
+        entry = describe_partition(context.broker, topic, index)
+        partitions.append(
+            {
+                "error_code": entry.error,
+                "partition_index": index,
+                "leader_id": entry.leader_id,
+                "leader_epoch": entry.leader_epoch,
+                "replica_nodes": entry.replicas,
+                "isr_nodes": entry.in_sync,
+                "eligible_leader_replicas": (),
+                "last_known_elr": (),
+                "offline_replicas": entry.offline,
+            }
+        )
+    return {
+        "error_code": ErrorCode.NONE,
+        "name": topic.name,
+        "topic_id": topic.id,
+        "is_internal": topic.is_internal,
+        "partitions": partitions,
+        "topic_authorized_operations": ALL_TOPIC_OPERATIONS,
+    }

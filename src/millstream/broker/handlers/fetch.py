@@ -1,0 +1,278 @@
+"""Fetch, v4-18: read batches of records, waiting for them if need be.
+
+* v7: incremental fetch sessions (KIP-227)
+* v9: the client's leader epoch is checked (KIP-320)
+* v11: rack id (not used: there are no replicas elsewhere to prefer)
+* v12: flexible; last fetched epoch and diverging epoch (KIP-595)
+* v13: topic ids
+* v15-18: replica state and directory, for followers (not used)
+
+The stored bytes go out as they are. One answer is bounded by the client's limits, by
+`fetch.max.bytes`, and by `RESPONSE_BYTES_MAX`, so that a consumer that is behind by gigabytes takes
+turns with everybody else; the first batch is always whole. What is not in the page cache is read in
+a thread. Aborted transactions are always empty: there are no transactions yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from millstream.broker.context import Buffers, Deferred, RequestContext
+from millstream.broker.fetch_sessions import NO_SESSION, FetchSession, FetchTarget, summary
+from millstream.broker.partition import Partition
+from millstream.errors import ApiError, ErrorCode, NotCached
+from millstream.protocol.apis import api
+from millstream.protocol.fetch import (
+    FIRST_FLEXIBLE,
+    FIRST_WITH_TOPIC_IDS,
+    READ_COMMITTED,
+    FetchedPartition,
+    FetchRequest,
+    decode_fetch_request,
+    encode_fetch_response,
+)
+from millstream.protocol.produce import TopicKey
+from millstream.protocol.wire import Buffer
+
+logger = logging.getLogger("millstream.fetch")
+
+RESPONSE_BYTES_MAX = 4 * 1024 * 1024
+
+
+@api(1, "fetch", versions=(4, 18), first_flexible=FIRST_FLEXIBLE, raw=True)
+def fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
+    broker, version = context.broker, context.api_version
+    request = decode_fetch_request(body, version)
+    try:
+        session = broker.fetch_sessions.open(
+            request,
+            broker.clock.monotonic_ms(),
+            uses_topic_ids=version >= FIRST_WITH_TOPIC_IDS,
+        )
+    except ApiError as error:
+        return encode_fetch_response(version, (), error=error.code)
+    return _Fetch(context, request, session).start()
+
+
+class _Fetch:
+    """One request on its way: look, then answer, read in a thread, or wait and look again."""
+
+    def __init__(
+        self, context: RequestContext, request: FetchRequest, session: FetchSession
+    ) -> None:
+        self._broker = context.broker
+        self._version = context.api_version
+        self._request = request
+        self._session = session
+        self._is_incremental = request.session_epoch > 0 and session.id != NO_SESSION
+        self._max_bytes = min(
+            max(request.max_bytes, 0), self._broker.config.fetch_max_bytes, RESPONSE_BYTES_MAX
+        )
+        self._deferred: Deferred | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._bytes_found = 0  # what an answer would hold if it left now
+        self._answers: dict[FetchTarget, FetchedPartition] = {}
+        self._must_answer = False
+        self._is_waiting = False
+        self._look_scheduled = False
+
+    def start(self) -> Buffers | Deferred:
+        targets = self._resolve()
+        try:
+            answers = self._read(targets, may_block=False)
+        except NotCached:
+            self._deferred = Deferred(exclusive=True)
+            self._read_in_thread(targets)
+            return self._deferred
+        self._take(targets, answers)
+        if self._is_satisfied():
+            return self._finish()
+        return self._wait()
+
+    # Looking
+
+    def _resolve(self) -> list[FetchTarget]:
+        """The targets to look at, with their partitions where these exist."""
+        session, table = self._session, self._broker.partitions
+        targets = list(session.candidates)
+        for target in targets:
+            if target.partition is None:
+                try:
+                    partition = table.find(target.topic, target.wanted.partition)
+                except ApiError as error:
+                    target.not_found = error.code
+                else:
+                    session.bind(target, partition)
+        return targets
+
+    def _read(self, targets: Iterable[FetchTarget], *, may_block: bool) -> list[FetchedPartition]:
+        """What each target has to say. Touches no state, so it may run in a thread."""
+        remaining = self._max_bytes
+        answers = []
+        has_data = False
+        committed = self._request.isolation_level == READ_COMMITTED
+        for target in targets:
+            partition = target.partition
+            if partition is None:
+                answers.append(FetchedPartition(target.wanted.partition, target.not_found))
+                continue
+            try:
+                answer = _read_partition(
+                    partition, target, remaining, committed, may_block, is_first=not has_data
+                )
+            except ApiError as error:
+                answer = FetchedPartition(target.wanted.partition, error.code)
+            has_data = has_data or bool(answer.records)
+            remaining -= len(answer.records)
+            answers.append(answer)
+        return answers
+
+    def _take(self, targets: list[FetchTarget], answers: list[FetchedPartition]) -> None:
+        """Note what was found; only targets that may have more to say stay candidates."""
+        candidates = self._session.candidates
+        for target, answer in zip(targets, answers, strict=True):
+            partition = target.partition
+            if partition is not None:
+                target.bytes_seen = partition.visible_bytes
+            self._bytes_found += len(answer.records)
+            candidates.pop(target, None)
+            if answer.error or partition is None or _has_more(partition, target):
+                candidates[target] = None  # at the end: the others come first the next time
+            if answer.error or answer.diverging_epoch is not None:
+                self._must_answer = True
+            self._answers[target] = answer
+
+    def _is_satisfied(self) -> bool:
+        request = self._request
+        return (
+            self._must_answer
+            or request.max_wait_ms <= 0
+            or self._bytes_found >= request.min_bytes
+            or not self._session.targets
+        )
+
+    def _read_in_thread(self, targets: list[FetchTarget]) -> None:
+        loop, executor = self._broker.loop, self._broker.cold_reads
+
+        def read() -> list[FetchedPartition]:
+            return self._read(targets, may_block=True)
+
+        def done(future: asyncio.Future[list[FetchedPartition]]) -> None:
+            assert self._deferred is not None
+            if future.cancelled():
+                return
+            error = future.exception()
+            if error is not None:
+                logger.error("a cold read failed", exc_info=error)
+                self._deferred.complete(None)
+                return
+            self._take(targets, future.result())
+            self._deferred.complete(self._finish())
+
+        loop.run_in_executor(executor, read).add_done_callback(done)
+
+    # Waiting
+
+    def _wait(self) -> Deferred:
+        deferred = self._deferred = Deferred(exclusive=True)
+        deferred.on_cancel = self._give_up
+        self._is_waiting = True
+        self._session.on_change = self._changed
+        self._timer = self._broker.loop.call_later(
+            self._request.max_wait_ms / 1000, self._look_again
+        )
+        return deferred
+
+    def _changed(self, target: FetchTarget) -> None:
+        """A partition has news. Look again when this turn is over, so that one look serves it."""
+        partition = target.partition
+        if partition is None:
+            self._must_answer = True
+        else:
+            self._bytes_found += partition.visible_bytes - target.bytes_seen
+            target.bytes_seen = partition.visible_bytes
+        if not self._look_scheduled and (
+            self._must_answer or self._bytes_found >= self._request.min_bytes
+        ):
+            self._look_scheduled = True
+            self._broker.loop.call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        deferred = self._deferred
+        if deferred is None or not self._is_waiting:
+            return
+        self._stop_waiting()
+        targets = self._resolve()
+        self._bytes_found = 0
+        try:
+            answers = self._read(targets, may_block=False)
+        except NotCached:
+            self._read_in_thread(targets)
+            return
+        self._take(targets, answers)
+        deferred.complete(self._finish())
+
+    def _stop_waiting(self) -> None:
+        self._is_waiting = False
+        if self._session.on_change == self._changed:
+            self._session.on_change = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _give_up(self) -> None:
+        self._stop_waiting()
+        if self._session.id == NO_SESSION:
+            self._session.close()
+
+    # Answering
+
+    def _finish(self) -> list[Buffer]:
+        session = self._session
+        by_topic: dict[TopicKey, list[FetchedPartition]] = {}
+        for target, answer in self._answers.items():
+            if not self._is_incremental or target.has_news(answer):
+                by_topic.setdefault(target.topic, []).append(answer)
+            target.told = summary(answer)
+        if session.id == NO_SESSION:
+            session.close()
+        return encode_fetch_response(self._version, by_topic.items(), session_id=session.id)
+
+
+def _has_more(partition: Partition, target: FetchTarget) -> bool:
+    return target.wanted.fetch_offset < partition.high_watermark
+
+
+def _read_partition(
+    partition: Partition,
+    target: FetchTarget,
+    remaining_bytes: int,
+    committed: bool,
+    may_block: bool,
+    *,
+    is_first: bool,
+) -> FetchedPartition:
+    wanted = target.wanted
+    partition.check_leader_epoch(wanted.current_leader_epoch)
+    diverging = partition.diverging_epoch(wanted.last_fetched_epoch, wanted.fetch_offset)
+    records: Buffer = b""
+    high_watermark = partition.high_watermark
+    if diverging is None:
+        limit = min(wanted.max_bytes, remaining_bytes)
+        if limit > 0 or is_first:
+            records = partition.read(
+                wanted.fetch_offset, max_bytes=limit, committed=committed, may_block=may_block
+            )
+            if len(records) > remaining_bytes and not is_first:
+                records = b""
+    return FetchedPartition(
+        wanted.partition,
+        ErrorCode.NONE,
+        high_watermark,
+        partition.last_stable_offset,
+        partition.log_start_offset,
+        records,
+        [] if committed else None,
+        diverging,
+    )

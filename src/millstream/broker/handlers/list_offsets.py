@@ -1,0 +1,89 @@
+"""ListOffsets, v1-11: offsets by timestamp, and the ends of partitions.
+
+* v2: isolation level: with read_committed, "latest" is the last stable offset
+* v4: leader epochs
+* v6: flexible
+* v7: -3, the record with the largest timestamp (KIP-734)
+* v8: -4, the earliest offset on this machine (KIP-405; the same as -2: there are no tiers)
+* v9: -5, the latest offset in a remote tier; v11: -6, the earliest not yet there: both unknown
+* v10: a time-out, for remote tiers (not needed)
+
+A look-up by timestamp may read the disk, so it runs in a thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.context import RequestContext
+from millstream.broker.partition import Partition
+from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.apis import api
+from millstream.protocol.fetch import READ_COMMITTED
+
+if TYPE_CHECKING:
+    from kio.schema.list_offsets.v11.request import (
+        ListOffsetsPartition,
+        ListOffsetsRequest,
+        ListOffsetsTopic,
+    )
+
+    from millstream.protocol.messages import Fields
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+_FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, -4: 8, -5: 9, -6: 11}
+
+
+@api(2, "list_offsets", versions=(1, 11), first_flexible=6)
+async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> Fields:
+    committed = request.isolation_level == READ_COMMITTED
+    return {"topics": [await _list_topic(context, topic, committed) for topic in request.topics]}
+
+
+async def _list_topic(context: RequestContext, topic: ListOffsetsTopic, committed: bool) -> Fields:
+    partitions = []
+    seen = [partition.partition_index for partition in topic.partitions]
+    for wanted in topic.partitions:
+        try:
+            if seen.count(wanted.partition_index) > 1:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "a partition is named twice")
+            answer = await _look_up(context, topic.name, wanted, committed)
+        except ApiError as error:
+            answer = {"error_code": error.code}
+        partitions.append({"partition_index": wanted.partition_index, **answer})
+    return {"name": topic.name, "partitions": partitions}
+
+
+async def _look_up(
+    context: RequestContext, topic: str, wanted: ListOffsetsPartition, committed: bool
+) -> dict[str, Any]:
+    timestamp = wanted.timestamp
+    if timestamp < EARLIEST and context.api_version < _FIRST_VERSION_OF.get(timestamp, 1000):
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"timestamp {timestamp} has no meaning in ListOffsets v{context.api_version}",
+        )
+    partition = context.broker.partitions.find(topic, wanted.partition_index)
+    partition.check_leader_epoch(wanted.current_leader_epoch)
+    if partition.offline_error is not None:
+        raise partition.offline_error
+    end_offset = partition.last_stable_offset if committed else partition.high_watermark
+    if timestamp == LATEST:
+        return _found(-1, end_offset, partition.leader_epoch)
+    if timestamp == EARLIEST:
+        return _found(-1, partition.log_start_offset, _epoch_at_start(partition))
+    found = await context.broker.run_blocking(partition.log.offset_for_timestamp, timestamp)
+    if found is None or found.offset >= end_offset:
+        return _found(-1, -1, -1)
+    return _found(found.timestamp, found.offset, found.leader_epoch)
+
+
+def _epoch_at_start(partition: Partition) -> int:
+    found = partition.log.offset_for_timestamp(EARLIEST)
+    return -1 if found is None else found.leader_epoch
+
+
+def _found(timestamp: int, offset: int, leader_epoch: int) -> dict[str, Any]:
+    return {"timestamp": timestamp, "offset": offset, "leader_epoch": leader_epoch}

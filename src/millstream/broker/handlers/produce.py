@@ -1,0 +1,144 @@
+"""Produce, v3-13: append batches of records.
+
+* v3: record batches (magic 2) and a transactional id. v0-2 carry older formats; they are
+  advertised, because librdkafka before 2.8 gives up compression otherwise (KAFKA-18659), as Kafka
+  advertises them, and not served
+* v7: zstd
+* v9: flexible
+* v10: the current leader, for clients that are behind (not needed: this broker leads everything)
+* v12: transactions without AddPartitionsToTxn (KIP-890; no transactions yet)
+* v13: topic ids
+
+acks=0 has no response; if something went wrong the connection is closed, as Kafka does, which is
+the only way to tell.
+"""
+
+from __future__ import annotations
+
+from millstream.broker.context import Deferred, RequestContext
+from millstream.broker.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Partition, PendingAppend
+from millstream.errors import ApiError, ErrorCode, ProtocolError
+from millstream.protocol.apis import api
+from millstream.protocol.produce import (
+    FIRST_FLEXIBLE,
+    ProducedPartition,
+    ProduceRequest,
+    TopicKey,
+    decode_produce_request,
+    encode_produce_response,
+)
+from millstream.protocol.wire import Buffer
+from millstream.records.validation import InvalidRecords
+
+INTERNAL_TOPICS_WRITER = "__admin_client"  # the one client id that Kafka lets write to them
+FIRST_WITH_ZSTD = 7
+
+_VALID_ACKS = (ACKS_ALL, ACKS_LEADER, ACKS_NONE)
+
+
+@api(0, "produce", versions=(3, 13), first_flexible=FIRST_FLEXIBLE, raw=True, advertised_min=0)
+def produce(context: RequestContext, body: Buffer) -> bytes | Deferred | None:
+    request = decode_produce_request(body, context.api_version)
+    answer = _Answer(context.api_version)
+    refusal = _refusal(request)
+    zstd_allowed = context.api_version >= FIRST_WITH_ZSTD
+    for topic in request.topics:
+        answer.begin_topic(topic.encoded)
+        for index, records in topic.partitions:
+            try:
+                if refusal is not None:
+                    raise refusal
+                partition = _find(context, topic.key, index)
+                pending = partition.append(
+                    records or b"", acks=request.acks, zstd_allowed=zstd_allowed
+                )
+                answer.add(index, partition, pending)
+            except ApiError as error:
+                answer.refuse(index, error)
+    if request.acks == ACKS_NONE:
+        if answer.first_error is not None:
+            raise ProtocolError(f"a Produce with acks=0 failed: {answer.first_error}")
+        return None
+    return answer.encode_or_wait()
+
+
+def _refusal(request: ProduceRequest) -> ApiError | None:
+    """What is wrong with the request as a whole."""
+    if request.acks not in _VALID_ACKS:
+        return ApiError(
+            ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; it must be -1, 0 or 1"
+        )
+    if request.transactional_id is not None:
+        return ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
+    return None
+
+
+def _find(context: RequestContext, topic: TopicKey, index: int) -> Partition:
+    partition = context.broker.partitions.find(topic, index)
+    if partition.is_internal and context.client_id != INTERNAL_TOPICS_WRITER:
+        raise ApiError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{partition.topic} is internal: it is not for clients",
+        )
+    return partition
+
+
+class _Answer:
+    """The response in the making: complete when the last append is done."""
+
+    __slots__ = ("_deferred", "_entries", "_topics", "_version", "_waiting", "first_error")
+
+    def __init__(self, version: int) -> None:
+        self._version = version
+        self._topics: list[tuple[bytes, list[ProducedPartition]]] = []
+        self._entries: list[ProducedPartition] = []
+        self._waiting: list[tuple[list[ProducedPartition], int, Partition, PendingAppend]] = []
+        self._deferred: Deferred | None = None
+        self.first_error: ApiError | None = None
+
+    def begin_topic(self, encoded: bytes) -> None:
+        self._entries = []
+        self._topics.append((encoded, self._entries))
+
+    def refuse(self, index: int, error: ApiError) -> None:
+        self.first_error = self.first_error or error
+        self._entries.append(_refused(index, error))
+
+    def add(self, index: int, partition: Partition, pending: PendingAppend) -> None:
+        if not pending.is_done:
+            self._waiting.append((self._entries, len(self._entries), partition, pending))
+        self._entries.append(_produced(index, partition, pending))
+
+    def encode_or_wait(self) -> bytes | Deferred:
+        if not self._waiting:
+            return encode_produce_response(self._version, self._topics)
+        self._deferred = Deferred()
+        deferred = self._deferred
+        for waiting in list(self._waiting):
+            waiting[3].when_done(self._one_is_done)
+        return deferred
+
+    def _one_is_done(self, _: PendingAppend) -> None:
+        if all(pending.is_done for *_, pending in self._waiting):
+            for entries, position, partition, pending in self._waiting:
+                index = entries[position].partition
+                entries[position] = _produced(index, partition, pending)
+            assert self._deferred is not None
+            self._deferred.complete(encode_produce_response(self._version, self._topics))
+
+
+def _refused(index: int, error: ApiError) -> ProducedPartition:
+    record_errors = error.record_errors if isinstance(error, InvalidRecords) else ()
+    return ProducedPartition(index, error.code, message=error.message, record_errors=record_errors)
+
+
+def _produced(index: int, partition: Partition, pending: PendingAppend) -> ProducedPartition:
+    if pending.error is not None:
+        return _refused(index, pending.error)
+    return ProducedPartition(
+        index,
+        ErrorCode.NONE,
+        pending.first_offset,
+        pending.log_append_time_ms,
+        partition.log_start_offset,
+    )

@@ -1,0 +1,333 @@
+"""The leader's view of one partition: what is written, what is visible, and who waits.
+
+    log start ......... high watermark ......... log end
+    |  visible to consumers            |  written, not visible yet  |
+
+An acks=all append is visible, and answered, once a flush covers it; an acks=0 or acks=1 append is
+visible at once, unless it stands behind an acks=all append that is not flushed yet. So everything a
+consumer has seen of an acks=all producer survives a power cut. `flush.messages` asks for a flush
+before the answer too, whatever the acks.
+
+The in-sync set is this broker alone today; leader epochs, the high watermark and the last stable
+offset are where replication and transactions will find them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from millstream.coordination.cluster import INTERNAL_TOPICS
+from millstream.errors import ApiError, CorruptBatch, ErrorCode
+from millstream.records.batch import BatchHeader, Buffer, iterate_headers
+from millstream.records.validation import transform_produced, validate_produced
+
+if TYPE_CHECKING:
+    import asyncio
+    from uuid import UUID
+
+    from millstream.broker.flushing import Flusher
+    from millstream.clock import Clock
+    from millstream.storage.log import Log
+
+ACKS_ALL = -1
+ACKS_NONE = 0
+ACKS_LEADER = 1
+NO_TIMESTAMP = -1
+LOG_APPEND_TIME = "LogAppendTime"
+NO_EPOCH = -1
+
+
+class Watcher(Protocol):
+    """Who wants to know when a partition has something new to say."""
+
+    def partition_changed(self, partition: Partition) -> None: ...
+
+
+class PendingAppend:
+    """An append that is written, and done once it is as durable as its producer asked."""
+
+    __slots__ = (
+        "_callback",
+        "bytes_before",
+        "error",
+        "first_offset",
+        "is_done",
+        "log_append_time_ms",
+        "next_offset",
+    )
+
+    def __init__(self, first_offset: int, next_offset: int) -> None:
+        self.first_offset = first_offset
+        self.next_offset = next_offset
+        self.log_append_time_ms = NO_TIMESTAMP  # only where message.timestamp.type says so
+        self.bytes_before = 0  # what the partition had appended in its life before this
+        self.is_done = False
+        self.error: ApiError | None = None
+        self._callback: Callable[[PendingAppend], None] | None = None
+
+    def when_done(self, callback: Callable[[PendingAppend], None]) -> None:
+        """Call back once, at once if it is done already; `error` says how it went."""
+        if self.is_done:
+            callback(self)
+        else:
+            self._callback = callback
+
+    def finish(self, error: ApiError | None = None) -> None:
+        self.is_done = True
+        self.error = error
+        if self._callback is not None:
+            self._callback(self)
+
+    def __await__(self) -> Generator[Any, None, PendingAppend]:
+        """Wait until done. Raises the `ApiError` it failed with."""
+        if not self.is_done:
+            from asyncio import get_running_loop
+
+            future: asyncio.Future[None] = get_running_loop().create_future()
+            self.when_done(lambda _: None if future.done() else future.set_result(None))
+            yield from future.__await__()
+        if self.error is not None:
+            raise self.error
+        return self
+
+
+class Partition:
+    """One log, led by this broker. All calls from the event loop's thread."""
+
+    def __init__(
+        self, topic: str, index: int, log: Log, *, leader_epoch: int, flusher: Flusher, clock: Clock
+    ) -> None:
+        self.topic = topic
+        self.index = index
+        self.log = log
+        self.topic_id: UUID | None = log.topic_id
+        self.is_internal = topic in INTERNAL_TOPICS
+        self.leader_epoch = leader_epoch
+        self.high_watermark = log.log_end_offset  # all that recovery kept
+        self.visible_bytes = 0  # appended since the start and visible: what fetch.min.bytes counts
+        self.offline_error: ApiError | None = None  # set when its directory failed or it is deleted
+        self._flusher = flusher
+        self._clock = clock
+        self._appended_bytes = 0
+        self._unflushed: deque[PendingAppend] = deque()  # these hold back the high watermark
+        self._duplicates: list[PendingAppend] = []  # wait for the flush of what they duplicate
+        self._watchers: set[Watcher] = set()
+
+    def __repr__(self) -> str:
+        return f"<Partition {self.topic}-{self.index}>"
+
+    @property
+    def last_stable_offset(self) -> int:
+        """What a read_committed consumer may see up to: no transactions are open, so all of it."""
+        return self.high_watermark
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def in_sync_replica_count(self) -> int:
+        return 1
+
+    # Writing
+
+    def append(
+        self,
+        records: Buffer,
+        *,
+        acks: int,
+        internal: bool = False,
+        zstd_allowed: bool = True,
+    ) -> PendingAppend:
+        """Append a producer's batches, or with `internal` a coordinator's own.
+
+        Raises `ApiError` when they are refused; nothing is written then.
+        """
+        if self.offline_error is not None:
+            raise self.offline_error
+        log = self.log
+        config = log.config
+        now_ms = self._clock.now_ms()
+        if acks == ACKS_ALL and self.in_sync_replica_count < config.min_insync_replicas:
+            raise ApiError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{self.topic}-{self.index} has 1 in-sync replica, fewer than its "
+                f"min.insync.replicas of {config.min_insync_replicas}",
+            )
+        if internal:
+            headers = [header for _, header in iterate_headers(records)]
+        else:
+            headers = validate_produced(records, config, now_ms, zstd_allowed=zstd_allowed)
+            duplicate = self._check_producers(headers)
+            if duplicate is not None:
+                return self._answer_duplicate(duplicate, acks)
+            records, headers = transform_produced(records, headers, config, now_ms)
+        appended = log.append(records, headers, leader_epoch=self.leader_epoch, now_ms=now_ms)
+        pending = PendingAppend(appended.first_offset, appended.next_offset)
+        pending.bytes_before = self._appended_bytes
+        self._appended_bytes += len(records)
+        if config.message_timestamp_type == LOG_APPEND_TIME:
+            pending.log_append_time_ms = now_ms
+        self._settle(pending, acks)
+        return pending
+
+    def _check_producers(self, headers: list[BatchHeader]) -> PendingAppend | None:
+        for header in headers:
+            if header.producer_id >= 0:
+                duplicate = self.log.check_producer(header)
+                if duplicate is not None:
+                    return PendingAppend(duplicate.first_offset, duplicate.next_offset)
+        return None
+
+    def _settle(self, pending: PendingAppend, acks: int) -> None:
+        """Let the append be seen and answered: now, or when a flush covers it."""
+        log = self.log
+        config = log.config
+        if (acks == ACKS_ALL and config.millstream_acks_all_flush) or (
+            log.log_end_offset - log.flushed_offset >= config.flush_messages
+        ):
+            self._unflushed.append(pending)
+            self._flusher.request(self)
+            return
+        pending.is_done = True
+        if not self._unflushed:
+            self.high_watermark = pending.next_offset
+            self.visible_bytes = self._appended_bytes
+            if self._watchers:
+                self.notify_watchers()
+
+    def _answer_duplicate(self, duplicate: PendingAppend, acks: int) -> PendingAppend:
+        """What was appended before is answered again, once it is durable if that is asked."""
+        must_flush = acks == ACKS_ALL and self.log.config.millstream_acks_all_flush
+        if must_flush and duplicate.next_offset > self.log.flushed_offset:
+            self._duplicates.append(duplicate)
+            self._flusher.request(self)
+        else:
+            duplicate.is_done = True
+        return duplicate
+
+    def flushed(self) -> None:
+        """A flush has covered everything below the log's flushed offset."""
+        flushed_offset = self.log.flushed_offset
+        unflushed = self._unflushed
+        done: list[PendingAppend] = []
+        while unflushed and unflushed[0].next_offset <= flushed_offset:
+            done.append(unflushed.popleft())
+        if self._duplicates:
+            done += [it for it in self._duplicates if it.next_offset <= flushed_offset]
+            self._duplicates = [it for it in self._duplicates if it.next_offset > flushed_offset]
+        if unflushed:
+            high_watermark, visible_bytes = unflushed[0].first_offset, unflushed[0].bytes_before
+            self._flusher.request(self)
+        else:
+            high_watermark, visible_bytes = self.log.log_end_offset, self._appended_bytes
+        if high_watermark != self.high_watermark:
+            self.high_watermark = high_watermark
+            self.visible_bytes = visible_bytes
+            self.notify_watchers()
+        for pending in done:
+            pending.finish()
+
+    def go_offline(self, error: ApiError) -> None:
+        """Refuse everything from now on, and tell all who wait."""
+        self.offline_error = error
+        waiting = [*self._unflushed, *self._duplicates]
+        self._unflushed.clear()
+        self._duplicates.clear()
+        for pending in waiting:
+            pending.finish(error)
+        self.notify_watchers()
+
+    # Reading
+
+    def read(
+        self, offset: int, *, max_bytes: int, committed: bool = False, may_block: bool = False
+    ) -> bytes | bytearray:
+        """Whole batches from that offset on, at least one if any is visible.
+
+        Raises `ApiError(OFFSET_OUT_OF_RANGE)`, and `NotCached` unless it may block.
+        """
+        if self.offline_error is not None:
+            raise self.offline_error
+        end_offset = self.last_stable_offset if committed else self.high_watermark
+        try:
+            return self.log.read(
+                offset, max_bytes=max_bytes, end_offset=end_offset, may_block=may_block
+            )
+        except CorruptBatch as error:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+
+    def check_leader_epoch(self, epoch: int) -> None:
+        """Refuse a client whose idea of the leader is older, or newer, than ours."""
+        if epoch == NO_EPOCH or epoch == self.leader_epoch:
+            return
+        if epoch < self.leader_epoch:
+            raise ApiError(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"leader epoch {epoch} is over; {self.topic}-{self.index} is at "
+                f"{self.leader_epoch}: refresh the metadata",
+            )
+        raise ApiError(
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+            f"leader epoch {epoch} is not known here; {self.topic}-{self.index} is at "
+            f"{self.leader_epoch}",
+        )
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """(epoch, its end offset) of the latest epoch up to the one asked for; -1, -1 if none."""
+        if epoch == self.leader_epoch:  # nothing need have been written in it yet
+            return epoch, self.log.log_end_offset
+        return self.log.end_offset_for_epoch(epoch)
+
+    def diverging_epoch(self, last_fetched_epoch: int, offset: int) -> tuple[int, int] | None:
+        """Where the client's log and ours part, as (epoch, its end offset); None if they agree."""
+        if last_fetched_epoch == NO_EPOCH:
+            return None
+        epoch, end_offset = self.end_of_epoch(last_fetched_epoch)
+        if epoch < last_fetched_epoch or end_offset < offset:
+            return epoch, end_offset
+        return None
+
+    def delete_records_before(self, offset: int) -> int:
+        """Move the log's start, -1 meaning to the high watermark. Returns where it is now."""
+        if self.offline_error is not None:
+            raise self.offline_error
+        if offset == -1:
+            offset = self.high_watermark
+        if not 0 <= offset <= self.high_watermark:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is not in {self.log_start_offset}..{self.high_watermark} of "
+                f"{self.topic}-{self.index}",
+            )
+        if self.log.config.compact and not self.log.config.delete:
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{self.topic} is compacted: its records are not deleted by offset",
+            )
+        if offset > self.log_start_offset:
+            self.log.delete_records_before(offset)
+            self.notify_watchers()
+        return self.log_start_offset
+
+    def apply_retention(self, now_ms: int) -> None:
+        """Delete what the topic's settings no longer keep."""
+        before = self.log_start_offset
+        self.log.apply_retention(now_ms, high_watermark=self.high_watermark)
+        if self.log_start_offset != before:
+            self.notify_watchers()
+
+    # Those who wait
+
+    def watch(self, watcher: Watcher) -> None:
+        self._watchers.add(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        self._watchers.discard(watcher)
+
+    def notify_watchers(self) -> None:
+        """Something a consumer would see has changed: new records, a new log start, an error."""
+        for watcher in tuple(self._watchers):
+            watcher.partition_changed(self)

@@ -1,0 +1,327 @@
+"""The broker: owns everything, starts it in order, stops it in order.
+
+    start   data directories (lock, recovery) -> metadata -> settings -> partitions -> listeners
+            are bound -> the broker registers with its addresses -> requests are served
+    stop    no more connections or requests -> what is in flight is answered -> everything is
+            flushed -> data directories are marked as cleanly closed
+
+What a request needs is an attribute here; handlers reach it as `context.broker`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+from millstream.broker import handlers
+from millstream.broker.background import Background
+from millstream.broker.configs import ConfigManager
+from millstream.broker.connection import ConnectionLimits
+from millstream.broker.connections import Connections
+from millstream.broker.coordinators import Coordinators
+from millstream.broker.fetch_sessions import FetchSessionCache
+from millstream.broker.flushing import Flusher
+from millstream.broker.handlers.init_producer_id import ProducerIds
+from millstream.broker.handlers.metadata import MetadataCache
+from millstream.broker.metadata import (
+    METADATA_TOPIC,
+    METADATA_TOPIC_ID,
+    LocalMetadata,
+    registration,
+)
+from millstream.broker.partitions import PartitionTable
+from millstream.broker.topic_follower import TopicFollower
+from millstream.broker.topics import TopicManager
+from millstream.clock import Clock, SystemClock
+from millstream.config.broker import BrokerConfig, Endpoint
+from millstream.config.topic import TopicConfig
+from millstream.coordination.cluster_records import BrokerEndpoint
+from millstream.errors import ApiError, ErrorCode, MillstreamError
+from millstream.storage.directories import LogDirectories
+from millstream.storage.log import Log
+
+logger = logging.getLogger("millstream.server")
+
+COLD_READ_THREADS = 4
+SHUTDOWN_GRACE_SECONDS = 5.0
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+class BrokerServer:
+    """One broker in one event loop."""
+
+    loop: asyncio.AbstractEventLoop
+    directories: LogDirectories
+    metadata: LocalMetadata
+    configs: ConfigManager
+    flusher: Flusher
+    partitions: PartitionTable
+    topics: TopicManager
+    coordinators: Coordinators
+    connections: Connections
+    producer_ids: ProducerIds
+    fetch_sessions: FetchSessionCache
+
+    def __init__(self, config: BrokerConfig, *, clock: Clock | None = None) -> None:
+        self._static_config = config
+        self.clock: Clock = clock or SystemClock()
+        self.id = config.id
+        self.metadata_cache = MetadataCache()
+        self.cold_reads = ThreadPoolExecutor(COLD_READ_THREADS, "millstream-cold-read")
+        self._listeners: list[tuple[str, asyncio.Server]] = []
+        self._background: Background | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._undo = contextlib.AsyncExitStack()  # what stop(), or a failed start, has to undo
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings in force now."""
+        return self.configs.current
+
+    @property
+    def cluster_id(self) -> str:
+        return self.directories.cluster_id
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where clients are told to connect: host and port of each listener."""
+        endpoints = self.metadata.image.brokers[self.id].endpoints
+        return [(endpoint.host, endpoint.port) for endpoint in endpoints]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"{host}:{port}" for host, port in self.addresses)
+
+    # Life
+
+    async def start(self) -> None:
+        """Serve when it returns. If it raises, nothing is left open."""
+        self.loop = asyncio.get_running_loop()
+        try:
+            await self._start()
+        except BaseException:
+            await self._undo.aclose()
+            raise
+
+    async def _start(self) -> None:
+        handlers.load()
+        for warning in self._static_config.warnings:
+            logger.warning("%s", warning)
+        self._undo.callback(self.cold_reads.shutdown)
+        self._open_data()
+        self._wire()
+        endpoints = await self._bind()
+        await self._raise_epochs_after_crash()
+        self._follower.start()
+        await self._register(endpoints)
+        self.coordinators.start()
+        self._undo.push_async_callback(self._stop_serving)
+        self._background = Background(self)
+        self._background.start()
+        self._undo.callback(self._background.stop)
+        for _, server in self._listeners:
+            await server.start_serving()
+
+    async def stop(self) -> None:
+        """Answer what is in flight, flush, and close."""
+        await self._undo.aclose()
+
+    def _open_data(self) -> None:
+        config = self._static_config
+        self.directories = LogDirectories.open(
+            config.log_directories,
+            node_id=self.id,
+            clock=self.clock,
+            recovery_threads=config.num_recovery_threads_per_data_dir,
+            producer_expiration_ms=config.producer_id_expiration_ms,
+        )
+        self._undo.callback(self._close_data)
+        log = self.directories.logs.get((METADATA_TOPIC, 0))
+        if log is None:
+            log = self.directories.create(METADATA_TOPIC, 0, METADATA_TOPIC_ID, TopicConfig())
+        self.metadata = LocalMetadata(
+            log,
+            self.clock,
+            snapshot_bytes=config.metadata_log_max_record_bytes_between_snapshots,
+        )
+
+    def _close_data(self) -> None:
+        if hasattr(self, "partitions"):
+            self.directories.high_watermarks.update(self.partitions.high_watermarks())
+        self.directories.close()
+
+    def _wire(self) -> None:
+        self.configs = ConfigManager(self.metadata, self._static_config)
+        self.flusher = Flusher(self.loop, self.clock)
+        self.flusher.on_directory_failed = self._directory_failed
+        self._undo.callback(self.flusher.close)
+        self.partitions = PartitionTable(self.flusher, self.clock)
+        self.topics = TopicManager(self.metadata, self.configs)
+        self._follower = TopicFollower(
+            self.metadata, self.configs, self.directories, self.partitions
+        )
+        self.coordinators = Coordinators(
+            metadata=self.metadata,
+            configs=self.configs,
+            topics=self.topics,
+            partitions=self.partitions,
+            clock=self.clock,
+        )
+        self.producer_ids = ProducerIds(self.metadata, self.id)
+        config = self.config
+        self.fetch_sessions = FetchSessionCache(config.max_incremental_fetch_session_cache_slots)
+        limits = ConnectionLimits(
+            frame_bytes_max=config.socket_request_max_bytes,
+            idle_ms_max=config.connections_max_idle_ms,
+        )
+        self.connections = Connections(self, self.loop, limits)
+
+    async def _bind(self) -> list[BrokerEndpoint]:
+        """Open the listeners, not yet accepting; the addresses to tell clients."""
+        told = self.config.advertised_endpoints
+        endpoints = []
+        self._undo.push_async_callback(self._close_listeners)
+        for endpoint in self.config.endpoints:
+            server = await self._listen(endpoint)
+            self._listeners.append((endpoint.listener, server))
+            bound_port = server.sockets[0].getsockname()[1]
+            advertised = told[endpoint.listener]
+            endpoints.append(
+                BrokerEndpoint(
+                    endpoint.listener,
+                    _reachable_host(advertised.host),
+                    advertised.port or bound_port,
+                )
+            )
+        return endpoints
+
+    async def _listen(self, endpoint: Endpoint) -> asyncio.Server:
+        try:
+            return await self.loop.create_server(
+                lambda: self.connections.accept(endpoint.listener),
+                endpoint.host or None,
+                endpoint.port,
+                backlog=self.config.socket_listen_backlog_size,
+                reuse_address=True,
+                start_serving=False,
+            )
+        except OSError as error:
+            raise MillstreamError(
+                f"cannot listen on {endpoint.host or '*'}:{endpoint.port} "
+                f"({endpoint.listener}): {error.strerror or error}"
+            ) from error
+
+    async def _raise_epochs_after_crash(self) -> None:
+        """Offsets may be used again after an unclean stop: a new leader epoch tells clients."""
+        if not self.directories.clean:
+            await self.topics.raise_leader_epochs(list(self.directories.logs))
+
+    async def _register(self, endpoints: list[BrokerEndpoint]) -> None:
+        await self.metadata.register_broker(
+            registration(
+                self.id,
+                endpoints,
+                epoch=self.metadata.image.version + 1,
+                rack=self.config.broker_rack,
+                directories=[it.directory_id for it in self.directories.live_directories],
+            )
+        )
+
+    async def _close_listeners(self) -> None:
+        for _, server in self._listeners:
+            server.close()
+
+    async def _stop_serving(self) -> None:
+        await self._close_listeners()
+        self.connections.begin_close()
+        await self.coordinators.stop()
+        await self.connections.close(grace_seconds=SHUTDOWN_GRACE_SECONDS)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # What handlers use
+
+    def start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine on the broker's behalf; it is cancelled when the broker stops."""
+        task = self.loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def run_blocking(
+        self,
+        function: Callable[Parameters, Result],
+        /,
+        *args: Parameters.args,
+        **kwargs: Parameters.kwargs,
+    ) -> Result:
+        """Call a function that may wait for the disk, in a thread."""
+        return await self.loop.run_in_executor(self.cold_reads, lambda: function(*args, **kwargs))
+
+    def _directory_failed(self, failed: list[Log]) -> None:
+        """All partitions in a failed directory go offline, not only those that were flushed."""
+        directories = {log.directory for log in failed}
+        for partition in self.partitions:
+            directory = partition.log.directory
+            if directory in directories and partition.offline_error is None:
+                partition.go_offline(
+                    ApiError(
+                        ErrorCode.KAFKA_STORAGE_ERROR,
+                        f"log directory {directory.path} is offline: {directory.failure}",
+                    )
+                )
+        self.metadata_cache.clear()
+
+
+def _reachable_host(host: str) -> str:
+    """What to tell clients when the broker listens on every interface."""
+    return socket.getfqdn() if host in ("", "0.0.0.0", "::") else host
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop where there is one: see docs/decisions/0005-event-loop.md."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+def run(config: BrokerConfig, *, ready: Callable[[BrokerServer], None] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, then stop cleanly. `ready` is called once, when serving."""
+    loop = new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(_serve(config, ready or _say_ready))
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+async def _serve(config: BrokerConfig, ready: Callable[[BrokerServer], None]) -> None:
+    import signal
+
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    server = BrokerServer(config)
+    await server.start()
+    try:
+        ready(server)
+        await stopping.wait()
+    finally:
+        await server.stop()
+
+
+def _say_ready(server: BrokerServer) -> None:
+    directories = ", ".join(str(path) for path in server.config.log_directories)
+    print(f"millstream is ready on {server.bootstrap_servers}, data in {directories}", flush=True)

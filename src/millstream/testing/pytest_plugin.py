@@ -1,0 +1,65 @@
+"""The pytest fixture `millstream`: a broker for the test session.
+
+    def test_something(millstream):
+        topic = millstream.unique_topic()
+        producer = confluent_kafka.Producer({"bootstrap.servers": millstream.bootstrap_servers})
+
+The broker starts when the first test asks for it and stops after the last. It is shared, so tests
+keep apart by topic and group names: `unique_topic` makes them. Settings are given in the project's
+pytest configuration:
+
+    [tool.pytest.ini_options]
+    millstream_config = ["num.partitions=4", "group.initial.rebalance.delay.ms=0"]
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from millstream.broker.embedded import Broker
+
+
+class SharedBroker:
+    """The session's broker, and names that no other test uses."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._session = uuid.uuid4().hex[:8]
+        self._numbers = itertools.count(1)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.broker.bootstrap_servers
+
+    def unique_topic(self, prefix: str = "topic") -> str:
+        """A name that is not in use; the topic is created when it is first used."""
+        return f"{prefix}-{self._session}-{next(self._numbers)}"
+
+    def unique_group(self, prefix: str = "group") -> str:
+        return f"{prefix}-{self._session}-{next(self._numbers)}"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(
+        "millstream_config",
+        "settings of the `millstream` fixture's broker, as name=value",
+        type="linelist",
+        default=["group.initial.rebalance.delay.ms=0"],
+    )
+
+
+@pytest.fixture(scope="session")
+def millstream(pytestconfig: pytest.Config) -> Iterator[SharedBroker]:
+    """A Millstream broker for this test session."""
+    from millstream.broker.embedded import Broker
+    from millstream.config.sources import parse_assignments
+
+    settings = parse_assignments(pytestconfig.getini("millstream_config"))
+    with Broker.start(config=settings) as broker:
+        yield SharedBroker(broker)
