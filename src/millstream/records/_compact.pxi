@@ -123,7 +123,7 @@ cdef class OffsetMap:
 
     @property
     def utilization(self):
-        return self.count / self.slots
+        return <double>self.count / <double>self.slots
 
     cdef Entry* slot(self, const uint8_t* key, Py_ssize_t size) noexcept nogil:
         """The key's slot, or the empty one where it belongs; one slot is always empty."""

@@ -21,6 +21,14 @@ def check_records(
 def find_timestamp(
     buffer: Buffer, start: int, end: int, header: BatchHeader, timestamp: int
 ) -> tuple[int, int] | None: ...
+def index_points(
+    buffer: Buffer,
+    end: int,
+    interval_bytes: int,
+    bytes_since_point: int,
+    max_timestamp: int,
+    max_timestamp_offset: int,
+) -> tuple[list[tuple[int, int, int, int]], int, int, int]: ...
 def hash_key(key: bytes, secret: bytes) -> bytes: ...
 
 @final

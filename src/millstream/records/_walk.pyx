@@ -158,3 +158,42 @@ cdef object corrupt(Status status, base_offset):
 
 
 include "_compact.pxi"
+
+
+# Sparse indexes of a segment
+
+
+def index_points(buffer, Py_ssize_t end, int64_t interval_bytes, int64_t bytes_since_point,
+                 int64_t max_timestamp, int64_t max_timestamp_offset):
+    """Which of the whole, sound batches in buffer[:end] a sparse index should name.
+
+    A batch gets a point if more than `interval_bytes` have passed since the last one. Returns the
+    points, as (last offset, position, largest timestamp so far, last offset of the batch that has
+    it), and then the three running values as they stand after the last batch.
+    """
+    cdef Py_buffer view
+    cdef const uint8_t* at
+    cdef Py_ssize_t position = 0
+    cdef int64_t last_offset, timestamp, size
+    points = []
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        check_range(&view, 0, end)
+        while end - position >= HEADER_SIZE:
+            at = <const uint8_t*>view.buf + position
+            size = <int64_t>load_int32(at + 8) + 12
+            if size < HEADER_SIZE or size > end - position:
+                raise corrupt(BAD_HEADER, load_int64(at))
+            last_offset = load_int64(at) + load_int32(at + 23)
+            timestamp = load_int64(at + 35)
+            if timestamp > max_timestamp:
+                max_timestamp = timestamp
+                max_timestamp_offset = last_offset
+            if bytes_since_point > interval_bytes:
+                points.append((last_offset, position, max_timestamp, max_timestamp_offset))
+                bytes_since_point = 0
+            bytes_since_point += size
+            position += size
+    finally:
+        PyBuffer_Release(&view)
+    return points, bytes_since_point, max_timestamp, max_timestamp_offset

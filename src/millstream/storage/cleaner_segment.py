@@ -1,0 +1,165 @@
+"""A segment as compaction writes it, and how it takes the place of those it was made from.
+
+    1. The new segment is written beside the old ones as `<base>.log.cleaned` (and its indexes
+       likewise), and synced.
+    2. It is renamed to `.swap`: from here on it counts.
+    3. The old segments are renamed to `.deleted`, and the log reads the new one.
+    4. `.swap` is dropped from its names.
+
+The directory is synced after each step, so a crash finds the steps in this order, none or some of
+them done. Recovery removes `.cleaned` and `.deleted` files, and where it finds `.swap` does what is
+left to do. The new segment always ends where the old ones ended (its last batch stays, if need be
+empty): so recovery knows from the `.swap` file alone which segments it replaces.
+
+Names change on the owner's thread, which is quick; what waits for the disk runs in the cleaner's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from millstream.errors import StorageError
+from millstream.records._walk import index_points
+from millstream.records.batch import NO_TIMESTAMP
+from millstream.storage import names
+from millstream.storage.cleaner_plan import CleaningPlan
+from millstream.storage.filesystem import write_fully
+from millstream.storage.segment import Segment
+from millstream.storage.transactions import AbortedTransaction
+
+T = TypeVar("T")
+OnOwner = Callable[[Callable[[], T]], T]
+
+
+class CleaningAborted(StorageError):
+    """The log changed under the cleaning (truncated, deleted, shortened); nothing is lost."""
+
+
+class CleanedSegment:
+    """The new segment while it is written, in the cleaner's thread."""
+
+    def __init__(self, plan: CleaningPlan, base_offset: int) -> None:
+        self.segment = Segment.create(
+            plan.log.directory.handles,
+            plan.log.path,
+            base_offset,
+            now_ms=plan.now_ms,
+            config=plan.config,
+            suffix=names.CLEANED_SUFFIX,
+        )
+        self._fs = self.segment.fs
+        self._fd = self._fs.open(self.segment.handle.path)
+        self._interval_bytes = plan.config.index_interval_bytes
+        self._bytes_since_point = 0
+        self._max_timestamp = NO_TIMESTAMP
+        self._max_timestamp_offset = base_offset
+
+    def append(self, batches: memoryview) -> None:
+        """Write whole batches and index them."""
+        segment = self.segment
+        assert segment.index is not None
+        write_fully(self._fs, self._fd, (batches,), segment.size)
+        points, self._bytes_since_point, self._max_timestamp, self._max_timestamp_offset = (
+            index_points(
+                batches,
+                len(batches),
+                self._interval_bytes,
+                self._bytes_since_point,
+                self._max_timestamp,
+                self._max_timestamp_offset,
+            )
+        )
+        for last_offset, position, timestamp, timestamp_offset in points:
+            segment.index.append(last_offset - segment.base_offset, segment.size + position)
+            segment.max_timestamp, segment.max_timestamp_offset = timestamp, timestamp_offset
+            segment.append_time_entry()
+        segment.size += len(batches)
+
+    def note_aborted(self, aborted: AbortedTransaction) -> None:
+        self.segment.transaction_index.append(self._fs, aborted)
+
+    def finish(self) -> Segment:
+        """Everything on the disk, names included."""
+        segment = self.segment
+        self._fs.fdatasync(self._fd)
+        self.close()
+        segment.max_timestamp = self._max_timestamp
+        segment.max_timestamp_offset = self._max_timestamp_offset
+        segment.synced_bytes = segment.durable_bytes = segment.verified_bytes = segment.size
+        segment.seal()
+        segment.sync_indexes()
+        self._fs.sync_directory(segment.directory)
+        return segment
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._fs.close(self._fd)
+            self._fd = -1
+
+    def discard(self) -> None:
+        """The cleaning failed: remove what was written."""
+        self.close()
+        self.segment.close()
+        for suffix in names.SEGMENT_SUFFIXES:
+            path = self.segment.path(suffix)
+            if self._fs.exists(path):
+                self._fs.unlink(path)
+
+
+def swap(plan: CleaningPlan, old: list[Segment], new: Segment, on_owner: OnOwner[None]) -> None:
+    """Put `new`, still `.cleaned`, in the place of `old`; returns when that is durable."""
+    fs, path = new.fs, plan.log.path
+
+    def count_from_now_on() -> None:
+        _check_unchanged(plan, old)
+        # A replay of the journal must not bring bytes of the old segments back.
+        plan.log.save_recovery_point(plan.upper_bound)
+        new.change_suffix(names.SWAP_SUFFIX)
+
+    def replace() -> None:
+        _check_unchanged(plan, old)
+        replace_segments(plan, old, new)
+
+    def drop_suffix() -> None:
+        if new in plan.log.segments:  # else retention has taken it already
+            new.change_suffix("")
+
+    on_owner(count_from_now_on)
+    fs.sync_directory(path)
+    on_owner(replace)
+    fs.sync_directory(path)
+    on_owner(drop_suffix)
+    fs.sync_directory(path)
+
+
+def _check_unchanged(plan: CleaningPlan, old: list[Segment]) -> None:
+    log = plan.log
+    log.directory.check()
+    present = set(map(id, log.segments))
+    if log.generation != plan.generation or not all(id(segment) in present for segment in old):
+        raise CleaningAborted(
+            f"{log.topic}-{log.partition} was truncated or shortened while it was being cleaned"
+        )
+
+
+def replace_segments(plan: CleaningPlan, old: list[Segment], new: Segment) -> None:
+    """Owner's thread: the log reads `new`; the files of `old` become garbage.
+
+    They are renamed, not removed: a reader in another thread may still be on its way to them.
+    """
+    log = plan.log
+    segments = log.segments
+    first = segments.index(old[0])
+    log.set_segments([*segments[:first], new, *segments[first + len(old) :]])
+    log.forget_positions()
+    for segment in old:
+        segment.change_suffix(names.DELETED_SUFFIX)
+        segment.close()
+        for suffix in names.SEGMENT_SUFFIXES:
+            log.directory.add_garbage(segment.path(suffix))
+        if segment is not old[0] and segment.base_offset in log.snapshots:
+            log.snapshots.remove(segment.base_offset)
+            log.directory.add_garbage(
+                names.offset_file(log.path, segment.base_offset, names.SNAPSHOT_SUFFIX)
+            )
