@@ -96,7 +96,8 @@ class FileHandles:
     def rename(self, handle: FileHandle, path: str) -> None:
         """Rename the file; whoever opens it through the handle finds it all the time."""
         with self._lock:
-            self.fs.rename(handle.path, path)
+            if self.fs.exists(handle.path):  # not every segment has every index
+                self.fs.rename(handle.path, path)
             handle.path = path
 
     def _open_locked(self, handle: FileHandle) -> int:
