@@ -68,6 +68,7 @@ class WatchedDriver(ClassicDriver):
     def __init__(self) -> None:
         super().__init__()
         self.persisted_generation = -1
+        self._assignments: dict[int, list[bytes]] = {}  # by generation, as persisted
 
     def apply(self, result: Result[object]) -> object:
         for record in result.records:
@@ -83,6 +84,11 @@ class WatchedDriver(ClassicDriver):
         assert len(dealt) == len(set(dealt)), "single owner"
         if value.members:
             assert sorted(dealt) == list(range(PARTITIONS)), "stable owns all"
+            # A generation is written again only when a static member gets a new id.
+            assigned = sorted(member.assignment for member in value.members)
+            assert self._assignments.setdefault(value.generation, assigned) == assigned, (
+                "single owner"
+            )
 
 
 class Simulation:
