@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
 from millstream.broker.metadata_snapshot import (
@@ -22,20 +22,25 @@ from millstream.broker.metadata_snapshot import (
     write_snapshot,
 )
 from millstream.clock import Clock
+from millstream.config.topic import TopicConfig
 from millstream.coordination.cluster import ClusterImage
 from millstream.coordination.cluster_records import (
+    DIRECTORY_UNASSIGNED,
     BrokerEndpoint,
     BrokerFeature,
     FeatureLevelRecord,
     MetadataRecord,
+    PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    TopicRecord,
     decode_record,
     encode_record,
 )
-from millstream.errors import ApiError, ErrorCode, MillstreamError
+from millstream.errors import ApiError, ErrorCode, MillstreamError, StorageError
 from millstream.records.batch import iterate_headers, parse_header
 from millstream.records.record import Record, decode_batch, encode_batch
+from millstream.storage.directories import LogDirectories
 from millstream.storage.flush import GroupFlush
 from millstream.storage.log import Log
 
@@ -43,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 METADATA_TOPIC = "__cluster_metadata"
 METADATA_TOPIC_ID = uuid.UUID(int=1)  # Kafka's reserved id
+# Nothing is ever deleted but what a snapshot covers.
+METADATA_LOG_CONFIG = TopicConfig(retention_ms=-1)
 METADATA_EPOCH = 1  # of the quorum; a single broker never elects another
 PRODUCER_ID_BLOCK = 1_000
 READ_BYTES = 1 << 20
@@ -107,6 +114,36 @@ async def decide_and_commit(store: MetadataStore, decide: Decision) -> ClusterIm
 
 class LocalMetadata:
     """The metadata of a single broker, in a log of its own. See the module."""
+
+    @classmethod
+    def open(
+        cls, directories: LogDirectories, clock: Clock, *, snapshot_bytes: int
+    ) -> LocalMetadata:
+        """The metadata in the broker's log directories, new if these are.
+
+        Raises `StorageError` when they may be in a directory that has failed: to begin anew would
+        be to forget all topics.
+        """
+        log = directories.logs.get((METADATA_TOPIC, 0))
+        if log is not None:
+            return cls(log, clock, snapshot_bytes=snapshot_bytes)
+        failed = [it.path for it in directories.directories if it.failure is not None]
+        if failed:
+            raise StorageError(
+                f"the metadata log is in none of the directories that work; {', '.join(failed)} "
+                "failed: repair it, or take it out of log.dirs to begin without its topics"
+            )
+        orphans = list(directories.logs.values())
+        log = directories.create(METADATA_TOPIC, 0, METADATA_TOPIC_ID, METADATA_LOG_CONFIG)
+        store = cls(log, clock, snapshot_bytes=snapshot_bytes)
+        if orphans:
+            logger.warning(
+                "the metadata log is gone: taking topics and partitions from %d logs; their "
+                "settings have to be set again",
+                len(orphans),
+            )
+            store._commit(adopted_topics(orphans, directories.node_id))
+        return store
 
     def __init__(self, log: Log, clock: Clock, *, snapshot_bytes: int) -> None:
         self._log = log
@@ -205,6 +242,32 @@ class LocalMetadata:
                     )
                     yield [it for it in records if it is not None], header.last_offset
                 offset = header.next_offset
+
+
+def adopted_topics(logs: Iterable[Log], broker_id: int) -> list[MetadataRecord]:
+    """What the logs alone tell of the topics. Leader epochs rise: nobody knows who led when."""
+    topics: dict[str, dict[int, Log]] = {}
+    for log in logs:
+        topics.setdefault(log.topic, {})[log.partition] = log
+    records: list[MetadataRecord] = []
+    for name, partitions in topics.items():
+        known_ids = (log.topic_id for log in partitions.values() if log.topic_id is not None)
+        topic_id = next(known_ids, None) or uuid.uuid4()
+        records.append(TopicRecord(name, topic_id))
+        for index in range(max(partitions) + 1):
+            epoch = partitions[index].latest_epoch + 1 if index in partitions else 0
+            records.append(
+                PartitionRecord(
+                    partition_id=index,
+                    topic_id=topic_id,
+                    replicas=(broker_id,),
+                    isr=(broker_id,),
+                    leader=broker_id,
+                    leader_epoch=max(epoch, 0),
+                    directories=(DIRECTORY_UNASSIGNED,),
+                )
+            )
+    return records
 
 
 def registration(

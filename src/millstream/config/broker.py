@@ -118,10 +118,6 @@ class BrokerConfig(
         return tuple(Path(path) for path in self.log_dirs or self.log_dir)
 
     @property
-    def metadata_directory(self) -> Path:
-        return Path(self.metadata_log_dir) if self.metadata_log_dir else self.log_directories[0]
-
-    @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Where to listen, without the controllers' listeners."""
         every = _parse_endpoints("listeners", self.listeners)

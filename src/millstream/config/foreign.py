@@ -13,7 +13,7 @@ _NO_SECURITY = "security is not supported yet, and ignoring it would leave the b
 _NO_POLICIES = "policies are Java classes; ignoring one would let through what it forbids"
 
 # Refused: prefix or name -> why.
-_DANGEROUS = {
+DANGEROUS = {
     "ssl.": _NO_SECURITY,
     "sasl.": _NO_SECURITY,
     "listener.name.": _NO_SECURITY,
@@ -48,11 +48,12 @@ _COORDINATOR = "coordinators run on the event loop and write at once"
 _QUOTAS = "quotas are not supported yet"
 
 # Accepted without effect: prefix or name -> why.
-_WITHOUT_EFFECT = {
+WITHOUT_EFFECT = {
     "zookeeper.": "Kafka 4 has no ZooKeeper either",
     "process.roles": _QUORUM,
     "controller.": _QUORUM,
     "controlled.shutdown.": _REPLICATION,
+    "metadata.log.dir": "the metadata log is in one of log.dirs",
     "metadata.": _QUORUM,
     "internal.metadata.": _QUORUM,
     "initial.broker.registration.timeout.ms": _QUORUM,
@@ -106,12 +107,12 @@ def check_foreign(name: str, value: str) -> str | None:
 
     Raises `ConfigError` for one that must not be ignored.
     """
-    danger = _reason(_DANGEROUS, name)
+    danger = _reason(DANGEROUS, name)
     if danger is not None:
         if _HARMLESS_VALUES.get(name) == value.strip():
             return f"{name}={value} has no effect here: it is what Millstream does"
         raise ConfigError(f"{name} is refused: {danger}. Remove it to run without.")
-    reason = _reason(_WITHOUT_EFFECT, name)
+    reason = _reason(WITHOUT_EFFECT, name)
     return None if reason is None else f"{name} has no effect here: {reason}"
 
 

@@ -35,9 +35,6 @@ class LogSettings:
         doc="Directories of the data, separated by commas; a new partition goes to the one "
         "with the fewest.",
     )
-    metadata_log_dir: str | None = string(
-        None, importance="high", doc="Where the metadata log is; the first of log.dirs if not set."
-    )
     metadata_log_max_record_bytes_between_snapshots: int = long(
         20_971_520,
         low=1,

@@ -1,0 +1,40 @@
+"""Settings of Kafka's that Millstream does not have."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.config.foreign import check_foreign
+from millstream.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    "name", ["zookeeper.connect", "num.io.threads", "controller.quorum.voters"]
+)
+def test_harmless_setting_is_a_warning_with_its_reason(name: str) -> None:
+    warning = check_foreign(name, "1")
+    assert warning is not None
+    assert warning.startswith(f"{name} has no effect here: ")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ssl.keystore.location",
+        "sasl.enabled.mechanisms",
+        "authorizer.class.name",
+        "listener.name.external.ssl.client.auth",
+        "create.topic.policy.class.name",
+    ],
+)
+def test_dangerous_setting_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is refused"):
+        check_foreign(name, "something")
+
+
+def test_dangerous_setting_that_asks_for_nothing_is_a_warning() -> None:
+    assert check_foreign("security.inter.broker.protocol", "PLAINTEXT") is not None
+
+
+def test_name_that_nobody_knows_is_not_foreign() -> None:
+    assert check_foreign("no.such.thing", "1") is None
