@@ -1,0 +1,76 @@
+"""DescribeLogDirs, v1-5: the log directories, what is in them, and how much room there is.
+
+* v2: flexible
+* v3: an error for the whole answer
+* v4: size and free room of the directory's volume (KIP-827)
+* v5: cordoned directories, of which there are none
+
+Every replica here leads, so none lags behind, and none is on its way to another directory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.context import RequestContext
+from millstream.broker.metadata import METADATA_TOPIC
+from millstream.errors import ErrorCode
+from millstream.protocol.apis import api
+
+if TYPE_CHECKING:
+    from kio.schema.describe_log_dirs.v5.request import DescribeLogDirsRequest
+
+    from millstream.protocol.messages import Fields
+    from millstream.storage.directory import LogDirectory
+    from millstream.storage.log import Log
+
+
+@api(35, "describe_log_dirs", versions=(1, 5), first_flexible=2)
+def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) -> Fields:
+    wanted = None
+    if request.topics is not None:
+        wanted = {(it.topic, index) for it in request.topics for index in it.partitions}
+    logs: dict[LogDirectory, list[Log]] = {}
+    for key, log in context.broker.directories.logs.items():
+        if key[0] != METADATA_TOPIC and (wanted is None or key in wanted):
+            logs.setdefault(log.directory, []).append(log)
+    return {
+        "error_code": ErrorCode.NONE,
+        "results": [
+            _describe(directory, logs.get(directory, ()))
+            for directory in context.broker.directories.directories
+        ],
+    }
+
+
+def _describe(directory: LogDirectory, logs: Collection[Log]) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "error_code": ErrorCode.NONE,
+        "log_dir": directory.path,
+        "topics": (),
+        "total_bytes": -1,
+        "usable_bytes": -1,
+    }
+    if directory.failure is not None:
+        return answer | {"error_code": ErrorCode.KAFKA_STORAGE_ERROR}
+    try:
+        volume = os.statvfs(directory.path)
+    except OSError:
+        return answer | {"error_code": ErrorCode.KAFKA_STORAGE_ERROR}
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for log in logs:
+        topics.setdefault(log.topic, []).append(
+            {
+                "partition_index": log.partition,
+                "partition_size": log.size_bytes,
+                "offset_lag": 0,
+                "is_future_key": False,
+            }
+        )
+    return answer | {
+        "topics": [{"name": name, "partitions": it} for name, it in topics.items()],
+        "total_bytes": volume.f_blocks * volume.f_frsize,
+        "usable_bytes": volume.f_bavail * volume.f_frsize,
+    }
