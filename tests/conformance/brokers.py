@@ -6,6 +6,7 @@ import itertools
 import os
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -70,14 +71,14 @@ class BrokerUnderTest:
     def await_leaders(self, topic: str, partitions: int) -> None:
         """Wait until every partition serves: Apache Kafka answers a creation before that."""
         asked = [{"partition_index": index, "timestamp": -1} for index in range(partitions)]
-        deadline = time.monotonic() + 30
+        topics = ({"name": topic, "partitions": asked},)
         with Wire(self.bootstrap) as wire:
-            while time.monotonic() < deadline:
-                topics = ({"name": topic, "partitions": asked},)
+
+            def all_serve() -> bool:
                 answer = wire.call("list_offsets", 5, replica_id=-1, topics=topics)
-                if all(part.error_code == 0 for part in answer.topics[0].partitions):
-                    return
-        raise AssertionError(f"{topic} does not serve all its partitions")
+                return all(part.error_code == 0 for part in answer.topics[0].partitions)
+
+            eventually(all_serve)
 
     def topic_id(self, topic: str) -> uuid.UUID:
         with Wire(self.bootstrap) as wire:
@@ -89,3 +90,11 @@ class BrokerUnderTest:
 def unique(prefix: str) -> str:
     """A name no other test in any worker uses."""
     return f"{prefix}-{os.getpid()}-{next(_names)}"
+
+
+def eventually(condition: Callable[[], bool], seconds_max: float = 30) -> None:
+    """Ask again until it holds: Apache Kafka applies many changes a moment after it answers."""
+    deadline = time.monotonic() + seconds_max
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
