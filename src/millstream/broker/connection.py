@@ -240,7 +240,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle(self, frame: memoryview) -> None:
         api_key, version, correlation_id, client_end = parse_fixed(frame)
-        key = (api_key, version, bytes(frame[8:client_end]))
+        key = (api_key, version, frame[8:client_end].tobytes())
         route = self._routes.get(key)
         if route is None:
             route = self._new_route(key, frame, correlation_id, client_end)

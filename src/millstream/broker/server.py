@@ -28,18 +28,13 @@ from millstream.broker.fetch_sessions import FetchSessionCache
 from millstream.broker.flushing import Flusher
 from millstream.broker.handlers.init_producer_id import ProducerIds
 from millstream.broker.handlers.metadata import MetadataCache
-from millstream.broker.metadata import (
-    METADATA_TOPIC,
-    METADATA_TOPIC_ID,
-    LocalMetadata,
-    registration,
-)
+from millstream.broker.metadata import LocalMetadata, registration
 from millstream.broker.partitions import PartitionTable
+from millstream.broker.produce_lanes import ProduceLanes
 from millstream.broker.topic_follower import TopicFollower
 from millstream.broker.topics import TopicManager
 from millstream.clock import Clock, SystemClock
 from millstream.config.broker import BrokerConfig, Endpoint
-from millstream.config.topic import TopicConfig
 from millstream.coordination.cluster_records import BrokerEndpoint
 from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.storage.directories import LogDirectories
@@ -74,6 +69,7 @@ class BrokerServer:
         self.clock: Clock = clock or SystemClock()
         self.id = config.id
         self.metadata_cache = MetadataCache()
+        self.produce_lanes = ProduceLanes()
         self.cold_reads = ThreadPoolExecutor(COLD_READ_THREADS, "millstream-cold-read")
         self._listeners: list[tuple[str, asyncio.Server]] = []
         self._background: Background | None = None
@@ -143,11 +139,8 @@ class BrokerServer:
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
         self._undo.callback(self._close_data)
-        log = self.directories.logs.get((METADATA_TOPIC, 0))
-        if log is None:
-            log = self.directories.create(METADATA_TOPIC, 0, METADATA_TOPIC_ID, TopicConfig())
-        self.metadata = LocalMetadata(
-            log,
+        self.metadata = LocalMetadata.open(
+            self.directories,
             self.clock,
             snapshot_bytes=config.metadata_log_max_record_bytes_between_snapshots,
         )

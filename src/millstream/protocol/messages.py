@@ -24,7 +24,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast, get_args, get_type_hints
 
-from millstream.errors import ProtocolError
+from millstream.errors import ErrorCode, ProtocolError
 
 Fields: TypeAlias = Mapping[str, Any]
 
@@ -148,6 +148,8 @@ def _default(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
             return False
         case "uuid":
             return _UUID_ZERO
+        case "error_code":
+            return ErrorCode.NONE
         case kind if kind.startswith("timedelta"):
             return timedelta(0)
         case "datetime_i64":

@@ -110,8 +110,8 @@ def _decode(body: Buffer, version: int) -> MetadataRequest:
         topic_operations, position = bool(body[position]), position + 1
     if compact:
         position = skip_tags(body, position)
-    if position != len(body):
-        raise ProtocolError(f"{len(body) - position} bytes follow the MetadataRequest v{version}")
+    # Bytes may follow: librdkafka writes "all topics" as int32 even in flexible versions, and Kafka
+    # never looks.
     return MetadataRequest(
         None if all_topics else topics, allow_auto_creation, cluster_operations, topic_operations
     )

@@ -16,6 +16,7 @@ the only way to tell.
 from __future__ import annotations
 
 from millstream.broker.context import Deferred, RequestContext
+from millstream.broker.produce_lanes import ProduceLane
 from millstream.broker.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Partition, PendingAppend
 from millstream.errors import ApiError, ErrorCode, ProtocolError
 from millstream.protocol.apis import api
@@ -38,6 +39,57 @@ _VALID_ACKS = (ACKS_ALL, ACKS_LEADER, ACKS_NONE)
 
 @api(0, "produce", versions=(3, 13), first_flexible=FIRST_FLEXIBLE, raw=True, advertised_min=0)
 def produce(context: RequestContext, body: Buffer) -> bytes | Deferred | None:
+    lane = context.broker.produce_lanes.find(context.api_version, body)
+    if lane is not None:
+        return _produce_in_lane(context, lane, body)
+    return _produce(context, body)
+
+
+def _produce_in_lane(
+    context: RequestContext, lane: ProduceLane, body: Buffer
+) -> bytes | Deferred | None:
+    """A request that differs from an earlier one only in its records."""
+    records = lane.records_of(body)
+    if records is None or lane.partition.offline_error is not None:
+        return _produce(context, body)
+    try:
+        pending = lane.partition.append(
+            records, acks=lane.acks, zstd_allowed=context.api_version >= FIRST_WITH_ZSTD
+        )
+    except ApiError as error:
+        if lane.acks == ACKS_NONE:
+            raise ProtocolError(f"a Produce with acks=0 failed: {error}") from None
+        refused = _refused(lane.partition.index, error)
+        return encode_produce_response(context.api_version, [(lane.encoded_topic, [refused])])
+    if lane.acks == ACKS_NONE:
+        return None
+    if pending.is_done:
+        return lane.encode(pending)
+    return _LaneAnswer(lane, context.api_version, pending)
+
+
+class _LaneAnswer(Deferred):
+    """The answer to a request in a lane, when its append is flushed."""
+
+    __slots__ = ("_lane", "_version")
+
+    def __init__(self, lane: ProduceLane, version: int, pending: PendingAppend) -> None:
+        super().__init__()
+        self._lane = lane
+        self._version = version
+        pending.when_done(self._appended)
+
+    def _appended(self, pending: PendingAppend) -> None:
+        lane = self._lane
+        if pending.error is None:
+            self.complete(lane.encode(pending))
+            return
+        refused = _refused(lane.partition.index, pending.error)
+        self.complete(encode_produce_response(self._version, [(lane.encoded_topic, [refused])]))
+
+
+def _produce(context: RequestContext, body: Buffer) -> bytes | Deferred | None:
+    """Any request, read in full."""
     request = decode_produce_request(body, context.api_version)
     answer = _Answer(context.api_version)
     refusal = _refusal(request)
@@ -55,6 +107,8 @@ def produce(context: RequestContext, body: Buffer) -> bytes | Deferred | None:
                 answer.add(index, partition, pending)
             except ApiError as error:
                 answer.refuse(index, error)
+    if answer.first_error is None:
+        context.broker.produce_lanes.learn(context, body, request)
     if request.acks == ACKS_NONE:
         if answer.first_error is not None:
             raise ProtocolError(f"a Produce with acks=0 failed: {answer.first_error}")
