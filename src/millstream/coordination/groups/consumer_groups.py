@@ -20,7 +20,7 @@ more after the last look.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -459,14 +459,9 @@ class ConsumerGroups:
             raise group_not_found(group_id, group)
         return group
 
-    def describe(self, group_ids: Iterable[str]) -> list[ConsumerGroupDescription]:
-        return [self._describe(group_id) for group_id in group_ids]
-
-    def _describe(self, group_id: str) -> ConsumerGroupDescription:
-        try:
-            group = self.group(group_id)
-        except ApiError as error:
-            return ConsumerGroupDescription(group_id, error.code, error.message)
+    def describe(self, group_id: str) -> ConsumerGroupDescription:
+        """Raises GROUP_ID_NOT_FOUND, also for a group of another kind."""
+        group = self.group(group_id)
         default = self.context.settings.group_consumer_assignors[0]
         return ConsumerGroupDescription(
             group_id,
