@@ -3,7 +3,7 @@
 A producer sends the same request over and over, with other records in it. Everything before the
 records (acks, time-out, one topic, one partition) is then the same bytes, and everything after them
 too. So the first such request is read in full and its beginning remembered, with the partition it
-leads to and the fixed parts of its answer; the next one is recognised by one look into a dictionary.
+leads to and the fixed parts of its answer; the next is recognised by one look into a dictionary.
 This halves the cost of a small request. A request of any other shape finds no lane.
 
     v3-8    ff ff | acks 2 | timeout 4 | 00 00 00 01 | name length 2, name

@@ -16,8 +16,8 @@ the only way to tell.
 from __future__ import annotations
 
 from millstream.broker.context import Deferred, RequestContext
-from millstream.broker.produce_lanes import ProduceLane
 from millstream.broker.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Partition, PendingAppend
+from millstream.broker.produce_lanes import ProduceLane
 from millstream.errors import ApiError, ErrorCode, ProtocolError
 from millstream.protocol.apis import api
 from millstream.protocol.produce import (
