@@ -149,6 +149,8 @@ def _decompress_snappy(data: Buffer, limit_bytes: int) -> Buffer:
         return _decompress_snappy_block(view, limit_bytes)
     records = bytearray()
     position = len(_XERIAL_HEADER)
+    if position > len(view):
+        raise CorruptBatch("snappy records end inside the header of their framing")
     while position < len(view):
         if position + _BLOCK_LENGTH.size > len(view):
             raise CorruptBatch("snappy records end inside a block's length")
