@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
-from millstream.coordination.group_records import ClassicProtocol
+from millstream.coordination.group_records import GROUP_RECORDS, ClassicProtocol
 from millstream.coordination.groups.classic import ClassicGroup
 from millstream.coordination.groups.classic_messages import (
     HeartbeatRequest,
@@ -46,6 +46,10 @@ class ClassicDriver(ShardDriver):
     def new_token(self) -> int:
         self._tokens += 1
         return self._tokens
+
+    @staticmethod
+    def encode(key: Any, value: Any | None) -> tuple[bytes, bytes | None]:
+        return GROUP_RECORDS.encode(key, value)
 
     def classic(self, group_id: str = "g") -> ClassicGroup:
         group = self.shard.groups[group_id]
@@ -167,9 +171,14 @@ class Client:
     def leave(self) -> LeftMember:
         return leave(self.driver, LeavingMember(self.member_id, self.instance_id))[0]
 
-    def commit(self, offset: int, *, partition: int = 0, api_version: int = 9) -> ErrorCode:
-        committer = OffsetCommitter(self.member_id, self.generation, self.instance_id, api_version)
-        return commit(self.driver, offset, committer, partition=partition, group_id=self.group_id)
+    @property
+    def committer(self) -> OffsetCommitter:
+        return OffsetCommitter(self.member_id, self.generation, self.instance_id, 9)
+
+    def commit(self, offset: int, *, partition: int = 0) -> ErrorCode:
+        return commit(
+            self.driver, offset, self.committer, partition=partition, group_id=self.group_id
+        )
 
 
 def leave(
