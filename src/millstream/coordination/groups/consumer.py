@@ -38,6 +38,7 @@ from millstream.coordination.group_records import (
 )
 from millstream.coordination.groups.assignors import NO_PARTITIONS, Assignment
 from millstream.coordination.groups.consumer_member import (
+    LEAVE_EPOCH,
     ConsumerMember,
     MemberState,
     Subscription,
@@ -145,7 +146,8 @@ class ConsumerGroup:
             self._forget(before)
         self.members[member.member_id] = member
         self.subscriptions[member.subscription] += 1
-        if member.instance_id is not None:
+        # Who is on its way out must not take its instance id back from its successor.
+        if member.instance_id is not None and member.epoch != LEAVE_EPOCH:
             self.static_members[member.instance_id] = member.member_id
         for partitions in (member.assigned, member.pending_revocation):
             for topic_id, epochs in partitions.items():
