@@ -30,5 +30,6 @@ def test_empty_cluster_has_no_topics() -> None:
     topics = NoTopics()
     some_id = uuid.uuid4()
     assert list(topics.names()) == []
-    assert topics.topic_id("orders") is topics.topic_name(some_id) is None
+    assert topics.topic_id("orders") is None
+    assert topics.topic_name(some_id) is None
     assert topics.partition_count(some_id) is None
