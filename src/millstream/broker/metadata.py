@@ -28,6 +28,7 @@ from millstream.coordination.cluster_records import (
     DIRECTORY_UNASSIGNED,
     BrokerEndpoint,
     BrokerFeature,
+    BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
     MetadataRecord,
     PartitionRecord,
@@ -50,7 +51,7 @@ METADATA_TOPIC = "__cluster_metadata"
 METADATA_TOPIC_ID = uuid.UUID(int=1)  # Kafka's reserved id
 # Nothing is ever deleted but what a snapshot covers.
 METADATA_LOG_CONFIG = TopicConfig(retention_ms=-1)
-METADATA_EPOCH = 1  # of the quorum; a single broker never elects another
+FIRST_EPOCH = 1  # of the quorum; a single broker never elects another, but Kafka may have
 PRODUCER_ID_BLOCK = 1_000
 READ_BYTES = 1 << 20
 
@@ -149,6 +150,7 @@ class LocalMetadata:
         self._log = log
         self._clock = clock
         self._snapshot_bytes = snapshot_bytes
+        self._epoch = max(log.latest_epoch, FIRST_EPOCH)
         self._subscribers: list[Subscriber] = []
         self._image = newest_snapshot(log.directory.fs, log.path)
         for records, last_offset in self._stored_batches():
@@ -183,6 +185,15 @@ class LocalMetadata:
     async def register_broker(self, broker: RegisterBrokerRecord) -> None:
         await self.commit([broker], self._image.version)
 
+    def fence_broker(self, broker_id: int) -> None:
+        """The last thing before a clean stop: this broker leads nothing until it registers again.
+
+        Kafka, started on the same directory, would otherwise wait for the broker's session to end.
+        """
+        broker = self._image.brokers.get(broker_id)
+        if broker is not None and not broker.fenced and self._log.directory.failure is None:
+            self._commit([BrokerRegistrationChangeRecord(broker_id, broker.epoch, fenced=1)])
+
     async def allocate_producer_ids(self, broker_id: int) -> range:
         first = self._image.next_producer_id
         after = first + PRODUCER_ID_BLOCK
@@ -197,7 +208,7 @@ class LocalMetadata:
         encoded = [Record(i, now_ms, None, encode_record(it)) for i, it in enumerate(records)]
         batch = encode_batch(encoded)
         header = parse_header(batch)
-        self._log.append(batch, [header], leader_epoch=METADATA_EPOCH, now_ms=now_ms)
+        self._log.append(batch, [header], leader_epoch=self._epoch, now_ms=now_ms)
         self._flush()
         self._image = image
 
@@ -218,7 +229,7 @@ class LocalMetadata:
         now_ms = self._clock.now_ms()
         try:
             end_offset = write_snapshot(
-                fs, self._log.path, self._image, epoch=METADATA_EPOCH, now_ms=now_ms
+                fs, self._log.path, self._image, epoch=self._epoch, now_ms=now_ms
             )
             self._log.roll(now_ms)
             self._log.delete_records_before(end_offset)

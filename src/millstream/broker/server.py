@@ -114,7 +114,7 @@ class BrokerServer:
         self._open_data()
         self._wire()
         endpoints = await self._bind()
-        await self._raise_epochs_after_crash()
+        await self._take_the_lead()
         self._follower.start()
         await self._register(endpoints)
         self.coordinators.start()
@@ -148,6 +148,7 @@ class BrokerServer:
     def _close_data(self) -> None:
         if hasattr(self, "partitions"):
             self.directories.high_watermarks.update(self.partitions.high_watermarks())
+            self.metadata.fence_broker(self.id)
         self.directories.close()
 
     def _wire(self) -> None:
@@ -211,10 +212,9 @@ class BrokerServer:
                 f"({endpoint.listener}): {error.strerror or error}"
             ) from error
 
-    async def _raise_epochs_after_crash(self) -> None:
+    async def _take_the_lead(self) -> None:
         """Offsets may be used again after an unclean stop: a new leader epoch tells clients."""
-        if not self.directories.clean:
-            await self.topics.raise_leader_epochs(list(self.directories.logs))
+        await self.topics.take_the_lead(() if self.directories.clean else self.directories.logs)
 
     async def _register(self, endpoints: list[BrokerEndpoint]) -> None:
         await self.metadata.register_broker(

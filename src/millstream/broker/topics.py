@@ -128,7 +128,7 @@ class TopicManager:
             ConfigRecord(ResourceType.TOPIC, topic.name, name, value)
             for name, value in settings.items()
         ]
-        records += [_new_partition(topic_id, index, it) for index, it in enumerate(replicas)]
+        records += [_new_partition(image, topic_id, index, it) for index, it in enumerate(replicas)]
         return records
 
     def _check_name(self, image: ClusterImage, name: str) -> None:
@@ -295,7 +295,7 @@ class TopicManager:
             raise _too_many_partitions()
         factor = len(topic.partitions[0].replicas)
         replicas = self._place_more(image, more.assignments, added, factor)
-        return [_new_partition(topic.id, current + i, it) for i, it in enumerate(replicas)]
+        return [_new_partition(image, topic.id, current + i, it) for i, it in enumerate(replicas)]
 
     def _place_more(
         self, image: ClusterImage, given: tuple[Replicas, ...] | None, added: int, factor: int
@@ -323,18 +323,23 @@ class TopicManager:
 
         await decide_and_commit(self._store, decide)
 
-    async def raise_leader_epochs(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """After an unclean start offsets may be used again: a new epoch lets clients notice."""
-        wanted = tuple(partitions)
+    async def take_the_lead(self, anew: Iterable[tuple[str, int]] = ()) -> None:
+        """At the start: lead all partitions that have a replica here and nobody who leads them.
+
+        Those in `anew` get a new leader epoch in any case: after an unclean stop offsets may be
+        used again, and a new epoch lets clients notice.
+        """
+        unclean = frozenset(anew)
+        me = self._configs.broker_id
 
         def decide(image: ClusterImage) -> list[MetadataRecord]:
-            records: list[MetadataRecord] = []
-            for name, index in wanted:
-                topic = image.topics.get(name)
-                if topic is not None and index < len(topic.partitions):
-                    leader = topic.partitions[index].leader
-                    records.append(PartitionChangeRecord(index, topic.id, leader=leader))
-            return records
+            return [
+                PartitionChangeRecord(index, topic.id, leader=me, isr=(me,))
+                for topic in image.topics.values()
+                for index, partition in enumerate(topic.partitions)
+                if me in partition.replicas
+                and (partition.leader < 0 or (topic.name, index) in unclean)
+            ]
 
         await decide_and_commit(self._store, decide)
 
@@ -382,15 +387,25 @@ def _new_topic_id(image: ClusterImage) -> uuid.UUID:
 _DASH = 62  # the value of '-' in the base 64 that Kafka writes ids in
 
 
-def _new_partition(topic_id: uuid.UUID, index: int, replicas: Replicas) -> PartitionRecord:
+def _new_partition(
+    image: ClusterImage, topic_id: uuid.UUID, index: int, replicas: Replicas
+) -> PartitionRecord:
     return PartitionRecord(
         partition_id=index,
         topic_id=topic_id,
         replicas=replicas,
         isr=replicas,
         leader=replicas[0],
-        directories=(DIRECTORY_UNASSIGNED,) * len(replicas),
+        directories=tuple(_only_directory(image, broker_id) for broker_id in replicas),
     )
+
+
+def _only_directory(image: ClusterImage, broker_id: int) -> uuid.UUID:
+    """Where the log will be, if the broker has but one place for it."""
+    broker = image.brokers.get(broker_id)
+    if broker is None or len(broker.directories) != 1:
+        return DIRECTORY_UNASSIGNED
+    return broker.directories[0]
 
 
 def _too_many_partitions() -> ApiError:
