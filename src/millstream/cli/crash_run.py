@@ -55,7 +55,9 @@ class ServerProcess:
         began = time.monotonic()
         log = self.directory / "server.log"
         data = str(self.directory / "data")
-        serve = ["serve", "--listen", self.address, "--data", data]
+        # By default a new group waits 3 s for more members: that would be most of the show.
+        at_once = "group.initial.rebalance.delay.ms=0"
+        serve = ["serve", "--listen", self.address, "--data", data, "--set", at_once]
         with log.open("a") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "millstream.cli.main", *serve],

@@ -26,7 +26,7 @@ from millstream.cli.output import console
 
 TICK_S = 0.1
 LINE_EVERY_S = 1.0
-DEAD_FOR_S = 1.5  # how long the server stays dead, so that a person sees it
+DEAD_FOR_S = 1.0  # how long the server stays dead, so that a person sees it
 DRAIN_TIMEOUT_S = 30.0
 SPARKS = " ▁▂▃▄▅▆▇█"
 
@@ -39,7 +39,7 @@ app = typer.Typer(
 
 @app.command()
 def demo(
-    seconds: Annotated[float, typer.Option(min=2, help="How long to write.")] = 12,
+    seconds: Annotated[float, typer.Option(min=2, help="How long to write.")] = 9,
     kills: Annotated[int, typer.Option(min=1, max=10, help="How often to kill it.")] = 2,
     rate: Annotated[int, typer.Option(min=1, help="Records a second.")] = 5000,
 ) -> None:

@@ -154,6 +154,8 @@ def produce(
       millstream produce orders --key alice --tombstone
       millstream consume orders -a --no-follow --json | millstream produce copy --envelope
     """
+    if messages and (file or whole):
+        raise usage_error("give values as arguments, or with --file or on stdin, not both")
     encode = encoder(format_, schema)
     headers = parse_assignments(header or [], "--header")
     default = Outgoing(
@@ -195,8 +197,6 @@ def read_whole(file: Path | None) -> Iterator[str]:
 
 def read_lines(messages: list[str] | None, file: Path | None) -> Iterator[str]:
     """The values to send, one per line, from wherever they come."""
-    if messages and file:
-        raise usage_error("give values as arguments or with --file, not both")
     if messages:
         yield from messages
         return
