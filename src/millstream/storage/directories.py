@@ -9,6 +9,7 @@ Belongs to the owner's thread, but for `sweep`, which only removes what nobody u
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,8 @@ from millstream.storage.replay import replay_journal
 from millstream.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 ConfigFor = Callable[[str], TopicConfig]
 
@@ -327,7 +330,11 @@ class LogDirectories:
             try:
                 self._checkpoint_directory(directory)
             except OSError as error:
-                directory.fail(error)
+                if error.errno not in DISK_FULL:
+                    directory.fail(error)
+                else:
+                    # The old checkpoint stays good: recovery will read more than it need.
+                    logger.warning("no checkpoint of %s: %s", directory, error)
 
     def _logs_in(self, directory: LogDirectory) -> list[Log]:
         return [log for log in self.logs.values() if log.directory is directory]

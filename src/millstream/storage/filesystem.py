@@ -10,7 +10,8 @@ What is durable, and when:
 - bytes written to a file: when `fdatasync` of that file has returned;
 - a file's name (created, renamed, removed): when `sync_directory` of its directory has returned;
 - after an `fdatasync` that failed: nothing. Linux reports the failure once, marks the lost pages
-  clean, and reports success from then on. Whoever sees it fail must never trust that file again.
+  clean, and reports success from then on. Whoever sees it fail must never trust that file again,
+  nor what the page cache says of it: `drop_cache` makes the next read ask the disk.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ class FileSystem(Protocol):
     def truncate(self, fd: int, size: int) -> None: ...
 
     def fdatasync(self, fd: int) -> None: ...
+
+    def drop_cache(self, fd: int) -> None:
+        """Forget cached content that is not waiting to be written: the next read asks the disk."""
+        ...
 
     def sync_directory(self, path: str) -> None: ...
 
@@ -133,6 +138,10 @@ class OsFileSystem:
 
     else:
         fdatasync = staticmethod(os.fdatasync)
+
+    def drop_cache(self, fd: int) -> None:
+        if sys.platform == "linux":
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def sync_directory(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -35,6 +35,7 @@ it empty. docs/formats/journal.md has the reasoning.
 
 from __future__ import annotations
 
+import errno
 import struct
 import threading
 from collections.abc import Iterator
@@ -157,8 +158,8 @@ class Journal:
     def append(self, entries: list[JournalEntry], size: int) -> bool:
         """Make the entries, of `size` bytes in all, durable.
 
-        False, and nothing done, if there is no room: the other file is still waiting for its
-        segments to be synced.
+        False, and nothing done, if there is no room: the disk is full, or the other file is still
+        waiting for its segments to be synced.
         """
         with self._lock:
             current = self._current
@@ -168,9 +169,14 @@ class Journal:
                 if self._full is not None:
                     return False
                 self._full, current = current, None
-            if current is None:
-                current = self._begin()
-            current.append(entries)
+            try:
+                if current is None:
+                    current = self._begin()
+                current.append(entries)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                return False  # the segments have their bytes already and can be synced
             return True
 
     def _begin(self) -> JournalFile:

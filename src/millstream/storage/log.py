@@ -536,11 +536,19 @@ class Log:
 
     def save_for_clean_stop(self) -> None:
         """Everything that lets the next start trust the log without a look at its batches."""
-        self._active.seal()
-        self._active.ensure_index_files()
-        self._active.sync_indexes()
+        active = self._active
+        has_new_names = not active.has_index_files()
+        if active.index is not None:
+            active.seal()
+            active.sync_indexes()
+        elif has_new_names:
+            active.wake(now_ms=0)
+            active.seal()  # Kafka scans a segment without index files, even an empty one
         if (len(self.producers) or self.snapshots) and self.log_end_offset not in self.snapshots:
             self.save_snapshot(sync=True)
+            has_new_names = True
+        if has_new_names:
+            self.directory.fs.sync_directory(self.path)
 
     def close(self) -> None:
         """Let go of all files. Nothing is written."""

@@ -169,15 +169,17 @@ def _recover_segment(log: Log, segment: Segment, recovery_point: int) -> tuple[i
         end_offset = header.next_offset
         log.epochs.assign(header.leader_epoch, header.base_offset)
 
-    start = _trusted_position(segment, recovery_point)
-    size = segment.size
-    scan_segment(log, segment, start, visit)
-    fs = log.directory.fs
-    with log.directory.handles.borrowed(segment.handle) as fd:
+    fs, handles = log.directory.fs, log.directory.handles
+    with handles.borrowed(segment.handle) as fd:
+        # What the last process wrote may still be on its way to the disk, or, after a sync that
+        # failed, may never get there although memory has it: only the disk is to be believed.
+        fs.fdatasync(fd)
+        fs.drop_cache(fd)
+        segment.size = size = fs.size(fd)
+        scan_segment(log, segment, _trusted_position(segment, recovery_point), visit)
         if segment.size < size:
             fs.truncate(fd, segment.size)
-        # After kill -9 the bytes are in memory, not necessarily on the disk.
-        fs.fdatasync(fd)
+            fs.fdatasync(fd)
     segment.release()
     segment.synced_bytes = segment.durable_bytes = segment.size
     return end_offset, size - segment.size

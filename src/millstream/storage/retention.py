@@ -102,40 +102,28 @@ def truncate(log: Log, offset: int) -> None:
     if offset >= log.log_end_offset:
         return
     log.settle()
+    kept = [segment for segment in log.segments if segment.base_offset < offset]
+    found = kept[-1].locate(offset, may_block=True) if kept else None
+    end_offset = found[1].base_offset if found else offset
     # Saved before the cut: appended anew, these offsets must not pass for recovered already.
-    log.recovery_point = min(log.recovery_point, offset)
+    log.recovery_point = end_offset
     log.directory.checkpoint()
     log.generation += 1
     log.forget_positions()
-    kept = [segment for segment in log.segments if segment.base_offset < offset]
-    removed = [segment for segment in log.segments if segment.base_offset >= offset]
-    for segment in reversed(removed):
+    for segment in reversed(log.segments[len(kept) :]):
         delete_files(log, segment)
-    for snapshot in [snapshot for snapshot in log.snapshots if snapshot > offset]:
+    if not kept:
+        handles, config = log.directory.handles, log.config
+        kept = [Segment.create(handles, log.path, offset, now_ms=0, config=config)]
+    elif found:
+        kept[-1].truncate(found[0])
+        kept[-1].cut_indexes(end_offset)
+    log.set_segments(kept)
+    for snapshot in [snapshot for snapshot in log.snapshots if snapshot > end_offset]:
         log.snapshots.remove(snapshot)
         log.directory.fs.unlink(names.offset_file(log.path, snapshot, names.SNAPSHOT_SUFFIX))
-    if not kept:
-        segment = Segment.create(
-            log.directory.handles, log.path, offset, now_ms=0, config=log.config
-        )
-        log.set_segments([segment])
-        end_offset = offset
-    else:
-        end_offset = _truncate_segment(kept[-1], offset)
-        log.set_segments(kept)
     log.directory.fs.sync_directory(log.path)
-    log.log_end_offset = log.flushed_offset = log.recovery_point = end_offset
+    log.log_end_offset = log.flushed_offset = end_offset
     log.log_start_offset = min(log.log_start_offset, end_offset)
     log.epochs.truncate_from_end(end_offset)
     log.rebuild_producers()
-
-
-def _truncate_segment(segment: Segment, offset: int) -> int:
-    """Cut one segment; returns the offset at which it ends now."""
-    found = segment.locate(offset, may_block=True)
-    if found is None:
-        return offset
-    position, header = found
-    segment.truncate(position)
-    segment.cut_indexes(header.base_offset)
-    return header.base_offset

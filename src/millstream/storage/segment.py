@@ -216,11 +216,11 @@ class Segment:
             self.index = self.time_index = None
             self.indexes_synced = False
 
-    def ensure_index_files(self) -> None:
-        """Kafka scans a segment that has no index files, even if it is empty."""
-        for suffix in (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX):
-            if not self.fs.exists(self.path(suffix)):
-                self.fs.close(self.fs.open(self.path(suffix), create=True))
+    def has_index_files(self) -> bool:
+        return all(
+            self.fs.exists(self.path(suffix))
+            for suffix in (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX)
+        )
 
     def sync_indexes(self) -> None:
         """Before the recovery point is saved: recovery will trust the indexes below it."""

@@ -206,6 +206,15 @@ class MemoryFileSystem:
                 _apply(inode.durable, change)
             self._note("fdatasync", path, 0, len(inode.content))
 
+    def drop_cache(self, fd: int) -> None:
+        with self._lock:
+            path, inode = self._file(fd)
+            self._check(path)
+            inode.content = bytearray(inode.durable)
+            for change in inode.unsynced:
+                _apply(inode.content, change)
+            inode.cached = False
+
     # The FileSystem protocol: names
 
     def sync_directory(self, path: str) -> None:
