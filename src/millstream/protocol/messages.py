@@ -8,6 +8,7 @@ Handlers should know neither: they are written once, against the newest version 
     encode_response  a plain dict of fields  ->  bytes of the version asked for: a field that the
                      version does not know is left out, one that is not given takes its default
 
+kio writes responses; requests are read by `entities.py`, which does not trust their lengths.
 Modules are imported on first use of an API in a version. Durations are `timedelta` in decoded
 requests (kio's choice: `request.session_timeout`); responses may give them as int milliseconds,
 error codes as our `ErrorCode`, and arrays as lists.
@@ -25,12 +26,14 @@ from importlib import import_module
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast, get_args, get_type_hints
 
 from millstream.errors import ErrorCode, ProtocolError
+from millstream.protocol.entities import TOO_SHORT, Reader, make_reader, nested_entity
 
 Fields: TypeAlias = Mapping[str, Any]
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
+_ERROR_CODES = {int(code): code for code in ErrorCode}
 _UUID_ZERO = uuid.UUID(int=0)
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -75,16 +78,15 @@ def is_flexible(api: str, version: int) -> bool:
 
 
 def _parse(cls: type[Any], body: memoryview | bytes) -> Any:
-    from kio.serial.errors import SerialError
-
+    name = f"{cls.__name__} v{cls.__version__}"
     try:
         entity, size = _reader(cls)(body, 0)
-    except (SerialError, ValueError, OverflowError, MemoryError) as error:
-        name = f"{cls.__name__} v{cls.__version__}"
-        raise ProtocolError(f"not a {name}: {error or type(error).__name__}") from error
+    except TOO_SHORT:
+        raise ProtocolError(f"not a {name}: it ends too early") from None
+    except ProtocolError as error:
+        raise ProtocolError(f"not a {name}: {error}") from None
     if size != len(body):
-        extra = len(body) - size
-        raise ProtocolError(f"{extra} bytes follow the {cls.__name__} v{cls.__version__}")
+        raise ProtocolError(f"{len(body) - size} bytes follow the {name}")
     return entity
 
 
@@ -97,10 +99,8 @@ def _entity_class(api: str, version: int, kind: str) -> type[Any]:
 
 
 @_memoize
-def _reader(cls: type[Any]) -> Callable[[Any, int], tuple[Any, int]]:
-    from kio.serial import entity_reader
-
-    return entity_reader(cls)
+def _reader(cls: type[Any]) -> Reader:
+    return make_reader(cls)
 
 
 @_memoize
@@ -117,17 +117,7 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
 
 def _nested(cls: type[Any], field: str) -> tuple[type[Any] | None, bool]:
     """The entity class a field holds, if any, and whether the field is an array."""
-    hint = _hints(cls)[field]
-    options = get_args(hint) if type(None) in get_args(hint) else (hint,)
-    for option in options:
-        args = get_args(option)
-        is_array = bool(args) and args[-1] is Ellipsis
-        element = args[0] if is_array else option
-        if dataclasses.is_dataclass(element):
-            return element, is_array  # type: ignore[return-value]
-        if is_array:
-            return None, True
-    return None, False
+    return nested_entity(_hints(cls)[field])
 
 
 def _default(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
@@ -154,6 +144,8 @@ def _default(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
             return timedelta(0)
         case "datetime_i64":
             return _EPOCH
+        case "error_code":
+            return ErrorCode.NONE
         case "":
             raise ProtocolError(f"{cls.__name__}.{field.name} was not given")
         case _:
@@ -207,6 +199,10 @@ def _builder(cls: type[Any]) -> Callable[[Fields], Any]:
     return build
 
 
+def _error_code(value: int) -> ErrorCode:
+    return value if isinstance(value, ErrorCode) else _ERROR_CODES[value]
+
+
 def _field_builder(cls: type[Any], field: dataclasses.Field[Any]) -> Callable[[Any], Any] | None:
     nested, is_array = _nested(cls, field.name)
     if nested is not None:
@@ -219,6 +215,8 @@ def _field_builder(cls: type[Any], field: dataclasses.Field[Any]) -> Callable[[A
         return lambda value: (
             value if isinstance(value, timedelta) else timedelta(milliseconds=value)
         )
+    if kind == "error_code":
+        return _error_code
     if kind == "datetime_i64":
         return lambda value: (
             value if isinstance(value, datetime) else _EPOCH + timedelta(milliseconds=value)

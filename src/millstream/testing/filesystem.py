@@ -87,9 +87,7 @@ class MemoryFileSystem:
     def crash(self, random: Random | None = None) -> None:
         """Cut the power. Open files are gone; open the logs anew. Faults that were set end."""
         with self._lock:
-            self._bytes_until_full = None
-            self._failing_syncs.clear()
-            self._failing_paths.clear()
+            self.heal()
             self._files.clear()
             self._locked.clear()
             kept = random.randint(0, len(self._unsynced_names)) if random else 0
@@ -103,6 +101,12 @@ class MemoryFileSystem:
                 inode.content = bytearray(inode.durable)
                 inode.unsynced.clear()
                 inode.cached = True
+
+    def heal(self) -> None:
+        """End the faults that were set; what is lost stays lost."""
+        self._bytes_until_full = None
+        self._failing_syncs.clear()
+        self._failing_paths.clear()
 
     def fail_writes_after(self, size: int | None) -> None:
         """The disk has room for `size` more bytes; None: for all."""
