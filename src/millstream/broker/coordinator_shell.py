@@ -232,7 +232,7 @@ class CoordinatorShell(Generic[Shard]):
     def lead(self, index: int) -> None:
         """This broker leads the partition: load its shard, in the background if there is much."""
         partition = self._partitions.get(self.topic, index)
-        if partition is None or self._is_stopped:
+        if partition is None or partition.offline_error is not None or self._is_stopped:
             return
         known = self._shards.get(index)
         if known is not None and known.partition is partition and not known.is_closed:
