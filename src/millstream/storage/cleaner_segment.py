@@ -25,6 +25,7 @@ from millstream.records.batch import NO_TIMESTAMP
 from millstream.storage import names
 from millstream.storage.cleaner_plan import CleaningPlan
 from millstream.storage.filesystem import write_fully
+from millstream.storage.retention import delete_files
 from millstream.storage.segment import Segment
 from millstream.storage.transactions import AbortedTransaction
 
@@ -144,22 +145,11 @@ def _check_unchanged(plan: CleaningPlan, old: list[Segment]) -> None:
 
 
 def replace_segments(plan: CleaningPlan, old: list[Segment], new: Segment) -> None:
-    """Owner's thread: the log reads `new`; the files of `old` become garbage.
-
-    They are renamed, not removed: a reader in another thread may still be on its way to them.
-    """
+    """Owner's thread: the log reads `new`, and the files of `old` become garbage."""
     log = plan.log
     segments = log.segments
     first = segments.index(old[0])
     log.set_segments([*segments[:first], new, *segments[first + len(old) :]])
     log.forget_positions()
     for segment in old:
-        segment.change_suffix(names.DELETED_SUFFIX)
-        segment.close()
-        for suffix in names.SEGMENT_SUFFIXES:
-            log.directory.add_garbage(segment.path(suffix))
-        if segment is not old[0] and segment.base_offset in log.snapshots:
-            log.snapshots.remove(segment.base_offset)
-            log.directory.add_garbage(
-                names.offset_file(log.path, segment.base_offset, names.SNAPSHOT_SUFFIX)
-            )
+        delete_files(log, segment)
