@@ -20,6 +20,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from millstream.broker import handlers
 from millstream.broker.background import Background
+from millstream.broker.cleaning import CleaningThread
 from millstream.broker.configs import ConfigManager
 from millstream.broker.connection import ConnectionLimits
 from millstream.broker.connections import Connections
@@ -122,6 +123,10 @@ class BrokerServer:
         self._background = Background(self)
         self._background.start()
         self._undo.callback(self._background.stop)
+        if self.config.log_cleaner_enable:
+            cleaning = CleaningThread(self)
+            cleaning.start()
+            self._undo.push_async_callback(cleaning.stop)
         for _, server in self._listeners:
             await server.start_serving()
 

@@ -125,8 +125,7 @@ def _decode(body: Buffer, version: int) -> FetchRequest:
         tags, position = read_tags(body, position)
         if version >= 15 and 1 in tags:
             (replica_id,) = INT32.unpack_from(tags[1])
-    if position != len(body):
-        raise ProtocolError(f"{len(body) - position} bytes follow the FetchRequest v{version}")
+    # Bytes may follow, and are ignored as Kafka ignores them.
     return FetchRequest(
         replica_id,
         max_wait_ms,

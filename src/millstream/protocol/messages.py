@@ -80,13 +80,11 @@ def is_flexible(api: str, version: int) -> bool:
 def _parse(cls: type[Any], body: memoryview | bytes) -> Any:
     name = f"{cls.__name__} v{cls.__version__}"
     try:
-        entity, size = _reader(cls)(body, 0)
+        entity, _ = _reader(cls)(body, 0)  # bytes may follow: Kafka ignores them, librdkafka sends some
     except TOO_SHORT:
         raise ProtocolError(f"not a {name}: it ends too early") from None
     except ProtocolError as error:
         raise ProtocolError(f"not a {name}: {error}") from None
-    if size != len(body):
-        raise ProtocolError(f"{len(body) - size} bytes follow the {name}")
     return entity
 
 

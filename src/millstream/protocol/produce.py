@@ -94,9 +94,8 @@ def _decode(body: Buffer, version: int) -> ProduceRequest:
         topic, position = _decode_topic(body, position, version, compact)
         topics.append(topic)
     if compact:
-        position = skip_tags(body, position)
-    if position != len(body):
-        raise ProtocolError(f"{len(body) - position} bytes follow the ProduceRequest v{version}")
+        skip_tags(body, position)
+    # Bytes may follow, and are ignored as Kafka ignores them.
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 

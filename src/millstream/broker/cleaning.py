@@ -1,0 +1,87 @@
+"""The thread that compacts: it cleans the log that needs it most, one after the other, for ever.
+
+Cleaning walks records in compiled code without the interpreter's lock, so the event loop hardly
+notices. Where it touches a log that others use, it asks the event loop to do it (`_on_loop`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from typing import TYPE_CHECKING, TypeVar
+
+from millstream.storage.cleaner import Cleaner, CleanerSettings
+from millstream.storage.cleaner_segment import CleaningAborted
+from millstream.storage.log import Log
+
+if TYPE_CHECKING:
+    from millstream.broker.server import BrokerServer
+
+logger = logging.getLogger("millstream.cleaner")
+
+Result = TypeVar("Result")
+
+
+class CleaningThread:
+    """Compacts the broker's logs in the background."""
+
+    def __init__(self, broker: BrokerServer) -> None:
+        config = broker.config
+        self._broker = broker
+        self._stopping = threading.Event()
+        self._cleaner = Cleaner(
+            CleanerSettings(
+                dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size,
+                dedupe_load_factor=config.log_cleaner_io_buffer_load_factor,
+                io_buffer_bytes=config.log_cleaner_io_buffer_size,
+                io_max_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
+            ),
+            on_owner=self._on_loop,
+        )
+        self._thread = threading.Thread(target=self._work, name="millstream-cleaner", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End soon: a cleaning under way is given up, which leaves the log as it was."""
+        self._stopping.set()
+        # The thread may be waiting for the event loop, so the loop must go on meanwhile.
+        await self._broker.loop.run_in_executor(None, self._thread.join)
+
+    def _work(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                stats = self._cleaner.clean_filthiest(self._logs, self._broker.clock.now_ms())
+            except (CleaningAborted, CancelledError):
+                continue
+            except Exception:
+                logger.exception("a cleaning failed")
+                stats = None
+            if stats is None:
+                self._stopping.wait(self._broker.config.log_cleaner_backoff_ms / 1000)
+
+    def _logs(self) -> list[tuple[Log, int]]:
+        return [
+            (partition.log, partition.last_stable_offset)
+            for partition in self._broker.partitions
+            if partition.offline_error is None
+        ]
+
+    def _on_loop(self, action: Callable[[], Result]) -> Result:
+        """Run a function on the event loop and wait for its result."""
+        future: Future[Result] = Future()
+
+        def run() -> None:
+            if self._stopping.is_set():
+                future.set_exception(CleaningAborted("the broker is stopping"))
+                return
+            try:
+                future.set_result(action())
+            except BaseException as error:  # noqa: BLE001 - the cleaner's thread raises it
+                future.set_exception(error)
+
+        self._broker.loop.call_soon_threadsafe(run)
+        return future.result()
