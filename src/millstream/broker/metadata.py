@@ -148,6 +148,7 @@ class LocalMetadata:
 
     def __init__(self, log: Log, clock: Clock, *, snapshot_bytes: int) -> None:
         self._log = log
+        log.update_config(METADATA_LOG_CONFIG)
         self._clock = clock
         self._snapshot_bytes = snapshot_bytes
         self._epoch = max(log.latest_epoch, FIRST_EPOCH)
@@ -233,6 +234,7 @@ class LocalMetadata:
             )
             self._log.roll(now_ms)
             self._log.delete_records_before(end_offset)
+            self._log.apply_retention(now_ms)
             remove_snapshots_before(fs, self._log.path, end_offset)
         except (OSError, MillstreamError) as error:
             # The log is whole without it: try again at the next commit.

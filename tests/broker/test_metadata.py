@@ -1,0 +1,166 @@
+"""The metadata's home in a log: durable before visible, compared and set, short by snapshots."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+
+from millstream.broker.metadata import (
+    INITIAL_FEATURES,
+    METADATA_TOPIC,
+    PRODUCER_ID_BLOCK,
+    LocalMetadata,
+    MetadataConflict,
+    decide_and_commit,
+)
+from millstream.broker.topics import NewTopic
+from millstream.coordination.cluster import ClusterImage, ResourceType
+from millstream.coordination.cluster_records import ConfigRecord, MetadataRecord, NoOpRecord
+from millstream.errors import ApiError, ErrorCode, StorageError
+from millstream.storage.directories import LogDirectories
+from millstream.testing.clock import ManualClock
+from tests.broker.homes import home
+
+
+def setting(name: str, value: str | None) -> ConfigRecord:
+    return ConfigRecord(ResourceType.GROUP, "g", name, value)
+
+
+def test_new_metadata_have_the_initial_features(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        assert it.image.features == INITIAL_FEATURES
+
+
+def test_commits_survive_a_restart(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        asyncio.run(it.register())
+        asyncio.run(it.topics.create([NewTopic("t", 3)]))
+        before = it.image
+    with home(tmp_path) as it:
+        assert it.image == before
+
+
+def test_commits_survive_a_crash(tmp_path: Path) -> None:
+    """A commit is flushed before it returns, so nothing has to be closed to keep it."""
+    with contextlib.suppress(RuntimeError), home(tmp_path) as it:
+        asyncio.run(it.topics.create([NewTopic("t", 3)]))
+        before = it.image
+        raise RuntimeError("crash")
+    with home(tmp_path) as it:
+        assert it.image == before
+
+
+def test_commit_on_another_version_is_refused(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        version = it.image.version
+        asyncio.run(it.metadata.commit([setting("a", "1")], version))
+        with pytest.raises(MetadataConflict):
+            asyncio.run(it.metadata.commit([setting("a", "2")], version))
+        assert it.image.config(ResourceType.GROUP, "g") == {"a": "1"}
+
+
+def test_decision_is_made_again_when_another_commit_was_faster(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        seen: list[int] = []
+
+        def decide(image: ClusterImage) -> list[MetadataRecord]:
+            seen.append(image.version)
+            if len(seen) == 1:  # somebody else commits between the decision and our commit
+                it.metadata._commit([NoOpRecord()])
+            return [setting("a", str(image.version))]
+
+        asyncio.run(decide_and_commit(it.metadata, decide))
+        assert seen == [1, 2]
+        assert it.image.config(ResourceType.GROUP, "g") == {"a": "2"}
+
+
+def test_subscribers_hear_of_a_commit_before_it_returns(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        heard: list[tuple[int, int]] = []
+        it.metadata.subscribe(lambda before, now: heard.append((before.version, now.version)))
+        asyncio.run(it.metadata.commit([setting("a", "1"), setting("b", "1")], 1))
+        assert heard == [(1, 3)]
+
+
+def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        first = asyncio.run(it.metadata.allocate_producer_ids(1))
+        second = asyncio.run(it.metadata.allocate_producer_ids(1))
+    with home(tmp_path) as it:
+        third = asyncio.run(it.metadata.allocate_producer_ids(1))
+    assert [block.start for block in (first, second, third)] == [
+        0,
+        PRODUCER_ID_BLOCK,
+        2 * PRODUCER_ID_BLOCK,
+    ]
+
+
+def test_log_stays_short_by_snapshots(tmp_path: Path) -> None:
+    with home(tmp_path, snapshot_bytes=2_000) as it:
+        for number in range(200):
+            asyncio.run(it.metadata.commit([setting("a", str(number))], it.image.version))
+        log = it.directories.logs[METADATA_TOPIC, 0]
+        assert log.size_bytes < 4_000
+        assert log.log_start_offset > 100
+        before = it.image
+    snapshots = list((tmp_path / "__cluster_metadata-0").glob("*.checkpoint"))
+    assert len(snapshots) == 1
+    with home(tmp_path) as it:
+        assert it.image == before
+
+
+def test_failed_flush_refuses_the_commit_and_all_that_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with home(tmp_path) as it:
+        before = it.image
+
+        def fail(fd: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(it.directories.directories[0].fs, "fdatasync", fail)
+        for _ in range(2):
+            with pytest.raises(ApiError) as caught:
+                asyncio.run(it.metadata.commit([setting("a", "1")], before.version))
+            assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+            monkeypatch.undo()  # a later sync would succeed, and must not be trusted
+        assert it.image is before
+
+
+def test_lost_metadata_are_rebuilt_from_the_logs(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        topic_id = uuid.uuid4()
+        it.directories.create("t", 1, topic_id, it.configs.topic("t"))
+    shutil.rmtree(tmp_path / "__cluster_metadata-0")
+    with home(tmp_path) as it:
+        topic = it.image.topics["t"]
+        assert topic.id == topic_id
+        assert [partition.leader for partition in topic.partitions] == [1, 1]
+
+
+def test_metadata_in_a_failed_directory_are_not_begun_anew(tmp_path: Path) -> None:
+    with home(tmp_path / "a", tmp_path / "b"):
+        pass
+    directories = LogDirectories.open([tmp_path / "a", tmp_path / "b"])
+    try:
+        del directories.logs[METADATA_TOPIC, 0]  # as if its directory could not be read
+        directories.directories[0].fail(OSError(5, "Input/output error"))
+        with pytest.raises(StorageError, match="the metadata log is in none of the directories"):
+            LocalMetadata.open(directories, ManualClock(), snapshot_bytes=1 << 20)
+    finally:
+        directories.abandon()
+
+
+def test_broker_is_fenced_at_a_clean_stop_and_leads_again(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        asyncio.run(it.register())
+        it.metadata.fence_broker(1)
+        assert it.image.brokers[1].fenced
+    with home(tmp_path) as it:
+        asyncio.run(it.register())
+        assert not it.image.brokers[1].fenced
