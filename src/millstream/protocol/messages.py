@@ -80,7 +80,7 @@ def is_flexible(api: str, version: int) -> bool:
 def _parse(cls: type[Any], body: memoryview | bytes) -> Any:
     name = f"{cls.__name__} v{cls.__version__}"
     try:
-        entity, _ = _reader(cls)(body, 0)  # bytes may follow: Kafka ignores them, librdkafka sends some
+        entity, _ = _reader(cls)(body, 0)  # like Kafka, ignore bytes that follow
     except TOO_SHORT:
         raise ProtocolError(f"not a {name}: it ends too early") from None
     except ProtocolError as error:
