@@ -25,6 +25,7 @@ async def serving(directory: Path, **settings: object) -> AsyncIterator[BrokerSe
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "log.dirs": str(directory),
         "group.initial.rebalance.delay.ms": 0,
+        "offsets.topic.num.partitions": 4,
     }
     values |= {name.replace("_", "."): value for name, value in settings.items()}
     server = BrokerServer(BrokerConfig.from_values(values))
