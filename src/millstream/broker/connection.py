@@ -364,6 +364,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._out = []
         size, self._out_bytes = self._out_bytes, 0
+        if self._transport.is_closing():  # the client left without waiting for its answer
+            return
         if size <= JOINED_WRITE_BYTES_MAX:
             self._transport.write(b"".join(out))
         else:
