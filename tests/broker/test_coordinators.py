@@ -1,0 +1,49 @@
+"""Where keys belong, and what the coordinators hear of the rest of the broker."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from millstream.broker.coordinators import TOPIC_OF, CoordinatorKind
+from millstream.broker.server import BrokerServer
+from tests.broker.handlers.group_calls import run
+from tests.broker.serving import WireClient, serving
+
+
+@pytest.mark.parametrize("kind", list(CoordinatorKind))
+def test_first_question_makes_the_topic_of_its_kind(tmp_path: Path, kind: CoordinatorKind) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            assert TOPIC_OF[kind] not in server.metadata.image.topics
+            broker = await server.coordinators.find(kind, "key")
+            assert broker.id == server.id
+            assert TOPIC_OF[kind] in server.metadata.image.topics
+
+    asyncio.run(scenario())
+
+
+def test_many_first_questions_make_one_topic(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            find = server.coordinators.find
+            found = await asyncio.gather(
+                *(find(CoordinatorKind.GROUP, f"g{number}") for number in range(10))
+            )
+            assert {broker.id for broker in found} == {server.id}
+
+    asyncio.run(scenario())
+
+
+def test_lag_is_checked_in_the_interval_of_retention(tmp_path: Path) -> None:
+    async def scenario(server: BrokerServer, client: WireClient) -> None:
+        checked = asyncio.Event()
+        before = server.coordinators.lag.check
+        server.coordinators.lag.check = lambda now_ms: (before(now_ms), checked.set())  # type: ignore
+        await checked.wait()
+        checked.clear()
+        await checked.wait()
+
+    run(tmp_path, scenario, **{"log.retention.check.interval.ms": 5})
