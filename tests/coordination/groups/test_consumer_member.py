@@ -17,6 +17,7 @@ from millstream.coordination.groups.consumer_member import (
     ConsumerMember,
     MemberState,
     Subscription,
+    held,
 )
 
 T = UUID(int=7)
@@ -79,3 +80,7 @@ def test_static_member_that_left_keeps_its_partitions_from_epoch_zero() -> None:
     left = MEMBER.left_for_a_while()
     assert (left.epoch, left.assigned) == (-2, {T: {0: 0, 2: 0}})
     assert left.pending_revocation == {}
+
+
+def test_member_answers_for_what_it_has_and_what_it_gives_up() -> None:
+    assert held(MEMBER) == {T: frozenset({0, 1, 2})}

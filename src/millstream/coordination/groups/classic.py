@@ -403,7 +403,13 @@ class ClassicGroup(ClassicGroupRecord):
         out = ResultBuilder()
         for member in self.members:
             self._extend_session(member, now_ms, out)
+        self._start_if_downgraded(now_ms, out)
         return out.result()
+
+    def _start_if_downgraded(self, now_ms: int, out: ResultBuilder) -> None:
+        """A consumer group that became classic is written without a leader: it must rebalance."""
+        if self.state is ClassicState.STABLE and self.leader_id is None:
+            self._prepare_rebalance("the consumer group became classic", now_ms, out)
 
     def offset_committed(self, member_id: str, now_ms: int) -> Result[None]:
         """A member's commit keeps its session alive, as a heartbeat does."""
@@ -427,8 +433,8 @@ class ClassicGroup(ClassicGroupRecord):
                     self._initial_delay_over(now_ms, out)
                 else:
                     self._complete_join(now_ms, out)
-            case ("downgraded",) if self.state is ClassicState.STABLE:
-                self._prepare_rebalance("the consumer group became classic", now_ms, out)
+            case ("downgraded",):
+                self._start_if_downgraded(now_ms, out)
             case ("sync",) if self._pending_sync_ids:
                 silent = ", ".join(sorted(self._pending_sync_ids))
                 for member_id in list(self._pending_sync_ids):

@@ -56,6 +56,7 @@ from millstream.coordination.groups.consumer_member import (
     ConsumerMember,
     MemberState,
     Subscription,
+    held,
 )
 from millstream.coordination.groups.consumer_messages import (
     ConsumerGroupDescription,
@@ -471,7 +472,7 @@ class ConsumerGroups:
             assignor=group.preferred_assignor(default, group.members.values()),
             members=tuple(
                 DescribedConsumer(
-                    member, _held(member), group.target.get(member.member_id, NO_PARTITIONS)
+                    member, held(member), group.target.get(member.member_id, NO_PARTITIONS)
                 )
                 for member in group.members.values()
             ),
@@ -502,11 +503,3 @@ def _updated(member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMemb
         server_assignor=request.server_assignor or member.server_assignor,
         classic=None,
     )
-
-
-def _held(member: ConsumerMember) -> Partitions:
-    """What a member answers for: also what it has yet to give up."""
-    held: dict[UUID, frozenset[int]] = {t: frozenset(p) for t, p in member.assigned.items()}
-    for topic_id, partitions in member.pending_revocation.items():
-        held[topic_id] = held.get(topic_id, frozenset()) | frozenset(partitions)
-    return held

@@ -167,6 +167,14 @@ class ConsumerMember:
         )
 
 
+def held(member: ConsumerMember) -> dict[UUID, frozenset[int]]:
+    """What a member answers for: also what it has yet to give up."""
+    partitions = {t: frozenset(epochs) for t, epochs in member.assigned.items()}
+    for topic_id, epochs in member.pending_revocation.items():
+        partitions[topic_id] = partitions.get(topic_id, frozenset()) | frozenset(epochs)
+    return partitions
+
+
 def _to_records(partitions: EpochedPartitions) -> tuple[EpochedTopicPartitions, ...]:
     return tuple(
         EpochedTopicPartitions(

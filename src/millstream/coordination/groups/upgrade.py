@@ -47,6 +47,7 @@ from millstream.coordination.groups.consumer_member import (
     ConsumerMember,
     MemberState,
     Subscription,
+    held,
 )
 from millstream.coordination.groups.consumer_prospect import metadata_hash
 from millstream.coordination.groups.consumer_validation import require_instance, require_room
@@ -208,7 +209,12 @@ def to_classic_group(
     now_ms: int,
     joining: ConsumerMember | None = None,
 ) -> None:
-    """Write the group as a classic one, without those leaving, with their target as assignment."""
+    """Write the group as a classic one, without those leaving.
+
+    Everyone's assignment is what it may still own, not its target (as in Kafka): should a member of
+    the consumer protocol come before they have rejoined, the group must know. And nobody leads, so
+    that a classic group loaded from these records knows that it has to rebalance.
+    """
     leaving_ids = {member.member_id for member in leaving}
     staying = [m for m in group.members.values() if m.member_id not in leaving_ids]
     if joining is not None:
@@ -222,9 +228,7 @@ def to_classic_group(
     out.cancel_timer(group_timer(group.group_id, "assign"))
     protocol = membership.select_protocol()
     assignments = {
-        member.member_id: _embedded_assignment(
-            group.target_of(member), member, groups.context.topics
-        )
+        member.member_id: _embedded_assignment(held(member), member, groups.context.topics)
         for member in staying
     }
     out.extend(group.tombstones())
@@ -234,7 +238,7 @@ def to_classic_group(
             protocol_type=CONSUMER_PROTOCOL_TYPE,
             generation=group.epoch,
             protocol=protocol,
-            leader=membership.leader_id,
+            leader=None,
             current_state_timestamp_ms=now_ms,
             members=tuple(m.as_record(protocol, assignments[m.member_id]) for m in membership),
         ),
