@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from queue import SimpleQueue
 from time import perf_counter
 
@@ -43,7 +43,7 @@ class Flusher:
         self._waiting: dict[Partition, None] = {}  # an ordered set
         self._is_scheduled = False
         self._typical_seconds = 0.0
-        self._uses_thread = False
+        self.uses_thread = False
         self._thread: _FlushThread | None = None
         self._in_thread: list[Partition] | None = None  # whom the thread's flush is for
         self.on_directory_failed: Callable[[list[Log]], None] | None = None
@@ -56,9 +56,15 @@ class Flusher:
             self._is_scheduled = True
             self._loop.call_soon(self._run)
 
-    def flush_now(self, partitions: Iterable[Partition]) -> None:
-        """Flush without asking whether it takes long: at shutdown, and for the coordinators."""
-        self._flush_inline(list(partitions))
+    def note_duration(self, seconds: float) -> None:
+        """Decide from how long a flush took where the next one runs."""
+        self._typical_seconds += SMOOTHING * (seconds - self._typical_seconds)
+        limit = BACK_INLINE_BELOW_SECONDS if self.uses_thread else TO_THREAD_ABOVE_SECONDS
+        self.uses_thread = self._typical_seconds > limit
+
+    def use_thread(self) -> None:
+        """Flush in the thread from now on, until flushes prove to be short."""
+        self.uses_thread = True
 
     def close(self) -> None:
         if self._thread is not None:
@@ -69,7 +75,7 @@ class Flusher:
         self._is_scheduled = False
         partitions = list(self._waiting)
         self._waiting.clear()
-        if self._uses_thread:
+        if self.uses_thread:
             self._flush_in_thread(partitions)
         else:
             self._flush_inline(partitions)
@@ -102,11 +108,7 @@ class Flusher:
 
     def _finish(self, flush: GroupFlush, partitions: list[Partition], seconds: float) -> None:
         self.flush_count += 1
-        self._typical_seconds += SMOOTHING * (seconds - self._typical_seconds)
-        if self._uses_thread:
-            self._uses_thread = self._typical_seconds > BACK_INLINE_BELOW_SECONDS
-        else:
-            self._uses_thread = self._typical_seconds > TO_THREAD_ABOVE_SECONDS
+        self.note_duration(seconds)
         failed = flush.complete(self._clock.now_ms())
         for partition in partitions:
             failure = partition.log.directory.failure

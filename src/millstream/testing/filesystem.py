@@ -23,7 +23,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import PurePosixPath
 from random import Random
 from typing import NamedTuple
@@ -95,7 +95,7 @@ class MemoryFileSystem:
                 _apply_name(self._durable_names, change)
             self._unsynced_names.clear()
             self._names = dict(self._durable_names)
-            for inode in set(self._names.values()):
+            for inode in dict.fromkeys(self._names.values()):
                 if random:
                     _keep_some(inode, random)
                 inode.content = bytearray(inode.durable)
@@ -232,6 +232,17 @@ class MemoryFileSystem:
             for change in inside:
                 _apply_name(self._durable_names, change)
             self._note("sync_directory", path)
+
+    def sync_all(self, root: str, paths: Collection[str]) -> None:
+        for path in paths:
+            if path in self._directories:
+                self.sync_directory(path)
+            else:
+                fd = self.open(path)
+                try:
+                    self.fdatasync(fd)
+                finally:
+                    self.close(fd)
 
     def exists(self, path: str) -> bool:
         with self._lock:
