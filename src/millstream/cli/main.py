@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -77,6 +77,8 @@ app = typer.Typer(
 
 def print_version(requested: bool) -> None:
     if requested:
+        from importlib import metadata  # slow to import, and only asked for here
+
         typer.echo(f"millstream {metadata.version('millstream')}")
         raise typer.Exit
 

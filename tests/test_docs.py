@@ -1,0 +1,113 @@
+"""The documentation cannot lie: its commands and programs are run, its generated pages compared."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.doc_blocks import PageRun, blocks_of, matches
+from tests.peers.servers import free_port, start_millstream
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+LANGUAGES = {"python", "console", "sh", "toml", "properties", "text", "json"}
+LINK = re.compile(r"\[[^\]]+\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.fixture
+def page_run(page: Path, tmp_path: Path) -> Iterator[PageRun]:
+    """A page's own directory, and a broker, unless the page starts one itself."""
+    blocks = blocks_of(page)
+    starts_its_own = any("serve" in block.text and "&\n" in block.text for block in blocks)
+    port = free_port()
+    server = None
+    if not starts_its_own:
+        settings = {"group.initial.rebalance.delay.ms": "0"}
+        server = start_millstream(tmp_path / "millstream-data", settings, port=port)
+    run = PageRun(tmp_path, f"127.0.0.1:{port}")
+    yield run
+    run.stop()
+    if server is not None:
+        server.stop()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_page_does_what_it_says(page: Path, page_run: PageRun) -> None:
+    for block in blocks_of(page):
+        assert block.language in LANGUAGES, f"{name_of(page)}:{block.line}"
+        page_run.run(block)
+
+
+@pytest.mark.parametrize("page", [*PAGES, *ROOT.glob("docs/**/*.md")], ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = LINK.findall(page.read_text(encoding="utf-8"))
+    broken = [target for target in targets if not (page.parent / target).exists()]
+    assert not broken, f"{name_of(page)} links to {broken}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=name_of)
+def test_commands_that_are_not_run_exist(page: Path) -> None:
+    """`make` verbs and extras in ```sh blocks and in prose: they exist, even if not run here."""
+    text = page.read_text(encoding="utf-8")
+    for verb in set(re.findall(r"`make ([a-z-]+)`|^make ([a-z-]+)$", text, re.MULTILINE)):
+        subprocess.run(["make", "-n", "".join(verb)], cwd=ROOT, check=True, capture_output=True)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for name, extra in re.findall(r"pip install '?(\w+)(?:\[(\w+)\])?", text):
+        assert name == project["name"]
+        assert not extra or extra in project["optional-dependencies"]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+def test_example_runs(example: Path) -> None:
+    as_test = example.name.startswith("test_")
+    runner = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if as_test else []
+    done = subprocess.run(
+        [sys.executable, *runner, str(example)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert example.name in (ROOT / "examples" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("page", ["docs/reference/cli.md", "docs/guides/compatibility.md"])
+def test_generated_page_is_current(page: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "tools/generate_docs.py", "--check", page],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("expected", "output", "verdict"),
+    [
+        ("a b\n", "a    b\n\n", True),
+        ("a ... c\n", "a b c\n", True),
+        ("...\nc\n", "a\nb\nc\n", True),
+        ("a\n...\n", "a\n", True),
+        ("a\n", "a\nb\n", False),
+        ("a.c\n", "abc\n", False),
+        ("", "", True),
+    ],
+)
+def test_expected_output_is_compared_line_by_line(
+    expected: str, output: str, verdict: bool
+) -> None:
+    assert matches(expected, output) is verdict
