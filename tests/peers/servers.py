@@ -50,8 +50,10 @@ def start_millstream(
     port: int | None = None,
     wrapper: Sequence[str] = (),
 ) -> Server:
-    """Start `millstream serve` on `data`; `wrapper` goes before the command (strace, prlimit)."""
-    data.mkdir(parents=True, exist_ok=True)
+    """Start `millstream serve` on `data`; `wrapper` goes before the command (strace, prlimit).
+
+    What it prints goes to a file beside the data directory, `<data>.log`.
+    """
     port = port or free_port()
     options = [f"--set={name}={value}" for name, value in (settings or {}).items()]
     command = [Path(sys.executable).with_name("millstream"), "serve"]
