@@ -32,6 +32,7 @@ from millstream.storage.filesystem import FileSystem, read_file, replace_file
 TopicPartition = tuple[str, int]
 
 VERSION = 0
+UUID_CHARACTERS = 22
 
 
 def read_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int]:
@@ -42,12 +43,14 @@ def read_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int]:
     return offsets
 
 
-def write_offsets(fs: FileSystem, path: str, offsets: Mapping[TopicPartition, int]) -> None:
-    _write_entries(
-        fs,
-        path,
-        (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()),
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    return _encode_entries(
+        f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()
     )
+
+
+def write_offsets(fs: FileSystem, path: str, offsets: Mapping[TopicPartition, int]) -> None:
+    replace_file(fs, path, encode_offsets(offsets))
 
 
 def read_epochs(fs: FileSystem, path: str) -> list[tuple[int, int]]:
@@ -57,14 +60,13 @@ def read_epochs(fs: FileSystem, path: str) -> list[tuple[int, int]]:
     ]
 
 
-def write_epochs(fs: FileSystem, path: str, epochs: Iterable[tuple[int, int]]) -> None:
-    _write_entries(fs, path, (f"{epoch} {offset}" for epoch, offset in epochs))
+def encode_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
+    return _encode_entries(f"{epoch} {offset}" for epoch, offset in epochs)
 
 
-def _write_entries(fs: FileSystem, path: str, entries: Iterable[str]) -> None:
+def _encode_entries(entries: Iterable[str]) -> bytes:
     lines = list(entries)
-    text = "\n".join([str(VERSION), str(len(lines)), *lines]) + "\n"
-    replace_file(fs, path, text.encode())
+    return ("\n".join([str(VERSION), str(len(lines)), *lines]) + "\n").encode()
 
 
 def _read_entries(fs: FileSystem, path: str, *, fields_per_entry: int) -> list[list[str]]:
@@ -154,24 +156,23 @@ def write_meta_properties(fs: FileSystem, directory: str, meta: MetaProperties) 
 
 
 def read_partition_metadata(fs: FileSystem, directory: str) -> UUID | None:
-    """The topic id of a log; None if the file is not there."""
+    """The topic id of a log; None if it is not, or not wholly, there."""
     path = f"{directory}/{names.PARTITION_METADATA}"
     try:
         text = read_file(fs, path).decode()
     except FileNotFoundError:
         return None
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
-    if fields.get("version") != "0" or "topic_id" not in fields:
+    topic_id = fields.get("topic_id", "").strip()
+    if len(topic_id) < UUID_CHARACTERS and fields.get("version", "0") == "0":
+        return None  # torn: the log was created just before a crash, and nothing was acknowledged
+    if fields.get("version") != "0":
         raise StorageError(f"{path} is not a partition.metadata of version 0: {text!r}")
-    return decode_uuid(fields["topic_id"].strip())
+    return decode_uuid(topic_id)
 
 
-def write_partition_metadata(
-    fs: FileSystem, directory: str, topic_id: UUID, *, sync_directory: bool = True
-) -> None:
-    text = f"version: 0\ntopic_id: {encode_uuid(topic_id)}"
-    path = f"{directory}/{names.PARTITION_METADATA}"
-    replace_file(fs, path, text.encode(), sync_directory=sync_directory)
+def encode_partition_metadata(topic_id: UUID) -> bytes:
+    return f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode()
 
 
 def write_clean_shutdown(fs: FileSystem, directory: str, broker_epoch: int) -> None:

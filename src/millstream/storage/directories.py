@@ -19,11 +19,11 @@ from uuid import UUID, uuid4
 
 from millstream.clock import Clock, SystemClock
 from millstream.config.topic import TopicConfig
-from millstream.errors import DirectoryFailed, DirectoryLocked, StorageError
+from millstream.errors import ApiError, DirectoryFailed, DirectoryLocked, ErrorCode, StorageError
 from millstream.storage import checkpoints, names
 from millstream.storage.checkpoints import MetaProperties, TopicPartition
 from millstream.storage.directory import PRODUCER_EXPIRATION_MS, LogDirectory
-from millstream.storage.filesystem import FileSystem, OsFileSystem
+from millstream.storage.filesystem import FileSystem, OsFileSystem, SyncBatch, write_file
 from millstream.storage.flush import GroupFlush
 from millstream.storage.handles import FileHandles
 from millstream.storage.log import Log
@@ -161,8 +161,10 @@ class LogDirectories:
             start_offsets = self._read_offsets(directory, names.LOG_START_OFFSETS)
             self.high_watermarks.update(self._read_offsets(directory, names.HIGH_WATERMARKS))
             found = self._find_logs(directory)
+            synced = False
             if not clean:
                 replay_journal(self._fs, directory.path, recovery_points)
+                synced = self._sync_logs(directory, found)
             directory.journal.start()
         except OSError as error:
             directory.fail(error)
@@ -175,6 +177,7 @@ class LogDirectories:
         def load(topic_partition: TopicPartition) -> Log | None:
             start = StartingPoint(
                 clean,
+                synced,
                 recovery_points.get(topic_partition, 0),
                 start_offsets.get(topic_partition, 0),
             )
@@ -186,6 +189,15 @@ class LogDirectories:
             for log in loaded:
                 self._add(log)
 
+    def _sync_logs(self, directory: LogDirectory, found: list[TopicPartition]) -> bool:
+        """After a kill, what the last process did is in memory, not all of it on the disk."""
+        paths = [directory.path]
+        for topic, partition in found:
+            path = directory.log_path(topic, partition)
+            metadata = f"{path}/{names.PARTITION_METADATA}"
+            paths += [path, metadata] if self._fs.exists(metadata) else [path]
+        return self._fs.sync_all(directory.path, paths)
+
     def _add(self, log: Log) -> None:
         other = self.logs.get((log.topic, log.partition))
         if other is not None:
@@ -194,6 +206,7 @@ class LogDirectories:
                 f"{log.directory.path}; delete the one in the directory that failed last"
             )
         self.logs[log.topic, log.partition] = log
+        log.directory.log_count += 1
 
     def _load_log(
         self,
@@ -240,29 +253,30 @@ class LogDirectories:
     # Creating and deleting
 
     def create(self, topic: str, partition: int, topic_id: UUID, config: TopicConfig) -> Log:
-        """A new, empty log, durably in place."""
+        """A new, empty log. It becomes durable with its first flush: until then there is nothing
+        in it to lose, and whoever wanted it will want it again after a crash."""
         live = self.live_directories
         if not live:
             raise DirectoryFailed("every log directory has failed; start the broker again")
-        counts = dict.fromkeys(live, 0)
-        for log in self.logs.values():
-            if log.directory in counts:
-                counts[log.directory] += 1
-        directory = min(live, key=counts.__getitem__)
+        directory = min(live, key=lambda live: live.log_count)
         log = Log(directory, topic, partition, topic_id, config)
         now_ms = self._clock.now_ms()
         try:
             self._fs.make_directory(log.path)
-            checkpoints.write_partition_metadata(self._fs, log.path, topic_id, sync_directory=False)
+            content = checkpoints.encode_partition_metadata(topic_id)
+            write_file(self._fs, f"{log.path}/{names.PARTITION_METADATA}", content, sync=False)
             segment = Segment.create(self._handles, log.path, 0, now_ms=now_ms, config=config)
-            self._fs.sync_directory(log.path)
-            self._fs.sync_directory(directory.path)
         except OSError as error:
-            directory.fail(error)
-            directory.check()
+            if error.errno not in DISK_FULL:
+                directory.fail(error)
+            raise ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"cannot create {log.path}: {error}"
+            ) from error
+        log.names_unsynced = log.is_new = True
         log.set_segments([segment])
         log.last_flush_ms = now_ms
         self.logs[topic, partition] = log
+        directory.log_count += 1
         return log
 
     def delete(self, topic: str, partition: int) -> None:
@@ -271,6 +285,7 @@ class LogDirectories:
         self.high_watermarks.pop((topic, partition), None)
         log.close()
         directory = log.directory
+        directory.log_count -= 1
         if directory.failure is not None:
             return
         doomed = f"{log.path}.{uuid4().hex}{names.DELETE_DIRECTORY_SUFFIX}"
@@ -341,38 +356,34 @@ class LogDirectories:
 
     def _checkpoint_directory(self, directory: LogDirectory) -> None:
         logs = self._logs_in(directory)
-        recovery_points = {}
+        before = SyncBatch(self._fs, directory.path)
         for log in logs:
-            log.save_for_recovery()
-            recovery_points[log.topic, log.partition] = log.recovery_point
-        self._write_offsets(directory, names.RECOVERY_POINTS, recovery_points)
+            log.save_for_recovery(before)
+        before.commit()  # the recovery point must not be ahead of what it stands for
+        recovery_points = {(log.topic, log.partition): log.recovery_point for log in logs}
+        start_offsets = {
+            (log.topic, log.partition): log.log_start_offset
+            for log in logs
+            if log.log_start_offset > log.segments[0].base_offset
+        }
+        batch = SyncBatch(self._fs, directory.path)
+        for name, offsets in (
+            (names.RECOVERY_POINTS, recovery_points),
+            (names.LOG_START_OFFSETS, start_offsets),
+            (names.HIGH_WATERMARKS, self._high_watermarks_of(logs)),
+        ):
+            batch.replace(f"{directory.path}/{name}", checkpoints.encode_offsets(offsets))
+        batch.commit()
         for log in logs:
-            log.saved_recovery_point = recovery_points[log.topic, log.partition]
-        self._write_offsets(
-            directory,
-            names.LOG_START_OFFSETS,
-            {
-                (log.topic, log.partition): log.log_start_offset
-                for log in logs
-                if log.log_start_offset > log.segments[0].base_offset
-            },
-        )
-        self._write_offsets(
-            directory,
-            names.HIGH_WATERMARKS,
-            {
-                (log.topic, log.partition): min(
-                    self.high_watermarks.get((log.topic, log.partition), log.flushed_offset),
-                    log.log_end_offset,
-                )
-                for log in logs
-            },
-        )
+            log.note_saved(recovery_points[log.topic, log.partition])
 
-    def _write_offsets(
-        self, directory: LogDirectory, name: str, offsets: Mapping[TopicPartition, int]
-    ) -> None:
-        checkpoints.write_offsets(self._fs, f"{directory.path}/{name}", offsets)
+    def _high_watermarks_of(self, logs: list[Log]) -> dict[TopicPartition, int]:
+        known = self.high_watermarks
+        return {
+            key: min(known.get(key, log.flushed_offset), log.log_end_offset)
+            for log in logs
+            for key in [(log.topic, log.partition)]
+        }
 
     def close(self, *, broker_epoch: int = -1) -> None:
         """A clean stop: everything durable, the mark written, the locks released."""
@@ -381,8 +392,10 @@ class LogDirectories:
         flush.complete(self._clock.now_ms())
         for directory in self.live_directories:
             try:
+                batch = SyncBatch(self._fs, directory.path)
                 for log in self._logs_in(directory):
-                    log.save_for_clean_stop()
+                    log.save_for_clean_stop(batch)
+                batch.commit()
                 self._checkpoint_directory(directory)
                 directory.journal.remove()
                 checkpoints.write_clean_shutdown(self._fs, directory.path, broker_epoch)

@@ -40,6 +40,7 @@ class LogDirectory:
         self.directory_id = directory_id
         self.journal = Journal(self.fs, path)
         self.producer_expiration_ms = producer_expiration_ms
+        self.log_count = 0
         self.failure: BaseException | None = None
         # Saves the recovery points of all logs here; set by `LogDirectories`.
         self.checkpoint: Callable[[], None] = lambda: None

@@ -7,8 +7,8 @@ log past the recovery point; `leader-epoch-checkpoint` holds what lies before it
 
 from __future__ import annotations
 
-from millstream.storage.checkpoints import read_epochs, write_epochs
-from millstream.storage.filesystem import FileSystem
+from millstream.storage.checkpoints import encode_epochs, read_epochs
+from millstream.storage.filesystem import FileSystem, SyncBatch
 from millstream.storage.names import LEADER_EPOCHS
 
 UNDEFINED_EPOCH = -1
@@ -35,9 +35,10 @@ class LeaderEpochs:
         self._update_latest()
         self.dirty = False
 
-    def save(self, fs: FileSystem) -> None:
-        write_epochs(fs, self._path, self._entries)
-        self.dirty = False
+    def save(self, batch: SyncBatch) -> None:
+        """Write the file, if it lags behind; `dirty` is for the caller to reset."""
+        if self.dirty:
+            batch.replace(self._path, encode_epochs(self._entries))
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """An epoch's first batch. Entries that it contradicts (a truncated log) go."""

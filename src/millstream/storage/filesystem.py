@@ -16,23 +16,43 @@ What is durable, and when:
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
+import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from millstream.errors import NotCached
 from millstream.records.batch import Buffer
 
+SYNCED_ONE_BY_ONE_MAX = 8
+
 if sys.platform == "linux":
     _NOWAIT = os.RWF_NOWAIT
 else:
     # Elsewhere the kernel cannot be asked: reads are made as if everything were cached.
     _NOWAIT = 0
+
+
+def _find_syncfs() -> Callable[[int], int] | None:
+    """Linux reports write errors from syncfs since 5.8; before that it cannot be trusted."""
+    if sys.platform != "linux":
+        return None
+    release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
+    if release < (5, 8):
+        return None
+    function: Callable[[int], int] | None = getattr(
+        ctypes.CDLL(None, use_errno=True), "syncfs", None
+    )
+    return function
+
+
+_syncfs = _find_syncfs()
 
 
 class FileSystem(Protocol):
@@ -65,6 +85,14 @@ class FileSystem(Protocol):
         ...
 
     def sync_directory(self, path: str) -> None: ...
+
+    def sync_all(self, root: str, paths: Collection[str]) -> bool:
+        """Make files (their bytes) and directories (their names), all below `root`, durable.
+
+        Cheaper than one by one where there are many: the whole filesystem may be synced instead;
+        then it returns True.
+        """
+        ...
 
     def exists(self, path: str) -> bool: ...
 
@@ -150,6 +178,24 @@ class OsFileSystem:
         finally:
             os.close(fd)
 
+    def sync_all(self, root: str, paths: Collection[str]) -> bool:
+        if len(paths) > SYNCED_ONE_BY_ONE_MAX and _syncfs is not None:
+            fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                if _syncfs(fd) != 0:
+                    raise OSError(ctypes.get_errno(), f"syncfs failed in {root}")
+            finally:
+                os.close(fd)
+            return True
+        for path in paths:
+            # Opened for reading: a directory cannot be opened otherwise.
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        return False
+
     def file_size(self, path: str) -> int:
         return Path(path).stat().st_size
 
@@ -203,6 +249,52 @@ def write_file(fs: FileSystem, path: str, content: Buffer, *, sync: bool) -> Non
             fs.fdatasync(fd)
     finally:
         fs.close(fd)
+
+
+class SyncBatch:
+    """Files written and replaced together, so that all of them become durable at once.
+
+    `write` and `replace` leave nothing durable; `commit` syncs what was written, renames what
+    replaces another file, and syncs the directories. A crash before its end leaves, for each file
+    that was to be replaced, the old content or the new.
+    """
+
+    def __init__(self, fs: FileSystem, root: str) -> None:
+        self.fs = fs
+        self._root = root
+        self._files: dict[str, None] = {}
+        self._renames: dict[str, str] = {}
+        self._directories: dict[str, None] = {}
+
+    def write(self, path: str, content: Buffer) -> None:
+        """A file that is new, or that nobody misses if it is torn."""
+        write_file(self.fs, path, content, sync=False)
+        self.add_file(path)
+        self.add_directory(str(Path(path).parent))
+
+    def replace(self, path: str, content: Buffer) -> None:
+        """Old content or new, nothing between."""
+        temporary = path + ".tmp"
+        write_file(self.fs, temporary, content, sync=False)
+        self.add_file(temporary)
+        self._renames[temporary] = path
+        self.add_directory(str(Path(path).parent))
+
+    def add_file(self, path: str) -> None:
+        """A file written by somebody else."""
+        self._files[path] = None
+
+    def add_directory(self, path: str) -> None:
+        """A directory in which somebody else created or removed a name."""
+        self._directories[path] = None
+
+    def commit(self) -> None:
+        if self._files:
+            self.fs.sync_all(self._root, self._files)
+        for temporary, path in self._renames.items():
+            self.fs.rename(temporary, path)
+        if self._directories:
+            self.fs.sync_all(self._root, self._directories)
 
 
 def replace_file(

@@ -21,14 +21,16 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from millstream.storage.directory import LogDirectory
+from millstream.storage.filesystem import SYNCED_ONE_BY_ONE_MAX
 from millstream.storage.journal import JournalEntry
 from millstream.storage.log import Log
 from millstream.storage.segment import Segment
 
-# Up to here files are synced one by one (measured: docs/decisions/0004-flush.md).
-FILES_SYNCED_ONE_BY_ONE_MAX = 4
-# More than this is written to its segment only: writing it twice would cost more than it saves.
-JOURNALED_BYTES_MAX = 8 * 1024 * 1024
+# Measured: docs/decisions/0004-flush.md. Up to here files are synced one by one;
+FILES_SYNCED_ONE_BY_ONE_MAX = 2
+# and so they are if there is more than this in each: writing it twice costs more than it saves.
+JOURNALED_BYTES_PER_FILE_MAX = 32 * 1024
+JOURNALED_BYTES_MAX = 16 * 1024 * 1024
 
 
 class DirtyRange(NamedTuple):
@@ -37,6 +39,7 @@ class DirtyRange(NamedTuple):
     segment: Segment
     start: int
     end: int
+    copy: bytes | None  # the bytes, if they are in memory
 
 
 class FlushTarget(NamedTuple):
@@ -112,10 +115,11 @@ class DirectoryFlush:
 
     @property
     def size_bytes(self) -> int:
-        return sum(end - start for target in self.targets for _, start, end in target.ranges)
+        return sum(end - start for target in self.targets for _, start, end, _ in target.ranges)
 
     def execute(self) -> None:
         try:
+            self._sync_new_logs()
             if self._is_for_journal() and self._write_journal():
                 return
             self._sync_files()
@@ -127,7 +131,8 @@ class DirectoryFlush:
         if self._to_segments:
             return False
         count = sum(len(target.ranges) for target in self.targets)
-        return count > FILES_SYNCED_ONE_BY_ONE_MAX and self.size_bytes <= JOURNALED_BYTES_MAX
+        limit = min(count * JOURNALED_BYTES_PER_FILE_MAX, JOURNALED_BYTES_MAX)
+        return count > FILES_SYNCED_ONE_BY_ONE_MAX and self.size_bytes <= limit
 
     def _write_journal(self) -> bool:
         entries = []
@@ -137,18 +142,28 @@ class DirectoryFlush:
             if topic_id is None:
                 return False  # a log of another origin, which a journal entry could not name
             log_id = (topic_id, target.log.partition)
-            for segment, start, end in target.ranges:
+            for segment, start, end, copy in target.ranges:
                 if start == end:
                     continue  # in the journal already
-                data = segment.read_at(end - start, start, may_block=True)
+                data = copy or segment.read_at(end - start, start, may_block=True)
                 entries.append(JournalEntry(log_id, segment.base_offset, start, data))
                 size += len(data) + 64
         return self.directory.journal.append(entries, size)
 
+    def _sync_new_logs(self) -> None:
+        """Replay can create a segment, but it must find the log."""
+        paths = [path for log, *_ in self.targets if log.is_new for path in log.unsynced_names()]
+        if paths:
+            self.directory.fs.sync_all(self.directory.path, dict.fromkeys(paths))
+
     def _sync_files(self) -> None:
         fs, handles = self.directory.fs, self.directory.handles
+        if len(self.targets) > SYNCED_ONE_BY_ONE_MAX:
+            # In the background or at a stop, where it does no harm to sync what others wrote too.
+            fs.sync_all(self.directory.path, self._paths())
+            return
         for target in self.targets:
-            for segment, _, _ in target.ranges:
+            for segment, *_ in target.ranges:
                 try:
                     with handles.borrowed(segment.handle) as fd:
                         fs.fdatasync(fd)
@@ -158,6 +173,10 @@ class DirectoryFlush:
             if target.names_unsynced:
                 fs.sync_directory(target.log.path)
 
+    def _paths(self) -> list[str]:
+        paths = [segment.handle.path for target in self.targets for segment, *_ in target.ranges]
+        return paths + [target.log.path for target in self.targets if target.names_unsynced]
+
     def complete(self, now_ms: int) -> list[Log]:
         if self._error is not None:
             self.directory.fail(self._error)
@@ -166,7 +185,8 @@ class DirectoryFlush:
         for log, generation, end_offset, ranges, names_unsynced in self.targets:
             if generation != log.generation:
                 continue
-            for segment, _, end in ranges:
+            log.is_new = False
+            for segment, _, end, _ in ranges:
                 segment.durable_bytes = max(segment.durable_bytes, end)
                 if self._synced:
                     segment.synced_bytes = max(segment.synced_bytes, end)
@@ -182,7 +202,8 @@ def _target(log: Log, to_segments: bool) -> FlushTarget | None:
     ranges = []
     for segment in reversed(log.segments):
         if segment.synced_bytes < segment.size:
-            ranges.append(DirtyRange(segment, segment.durable_bytes, segment.size))
+            start = segment.durable_bytes
+            ranges.append(DirtyRange(segment, start, segment.size, segment.take_copies(start)))
         elif segment.size:
             break  # segments are synced in order: all before this one are
     if not ranges and not log.names_unsynced:

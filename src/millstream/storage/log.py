@@ -29,7 +29,7 @@ from millstream.records.record import ControlType, decode_batch
 from millstream.storage import lookup, names, retention
 from millstream.storage.directory import LogDirectory
 from millstream.storage.epochs import LeaderEpochs
-from millstream.storage.filesystem import read_file, write_file
+from millstream.storage.filesystem import SyncBatch, read_file, write_file
 from millstream.storage.lookup import TimestampOffset
 from millstream.storage.producers import ProducerStates
 from millstream.storage.segment import INDEXED_BYTES_MIN, Segment
@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 RECENT_POSITIONS = 32
 PREFIX_BYTES = PREFIX.size
+# Small appends are kept in memory until they are flushed, so that the journal need not read them
+# back from their segments.
+COPIED_BYTES_MAX = 4096
 
 
 class Appended(NamedTuple):
@@ -60,6 +63,7 @@ class Log:
         "epochs",
         "flushed_offset",
         "generation",
+        "is_new",
         "last_flush_ms",
         "log_end_offset",
         "log_start_offset",
@@ -98,8 +102,10 @@ class Log:
         self.last_flush_ms = 0
         # Raised when bytes already written change (truncation): a flush begun before is void.
         self.generation = 0
-        # Whether the directory has names (new segments) that are not durable yet.
+        # Whether the directory has names (new segments) that are not durable yet; and whether it
+        # is itself new, so that even its own name may be lost. The first flush sees to both.
         self.names_unsynced = False
+        self.is_new = False
         # Offsets for which there is a snapshot of the producers, ascending.
         self.snapshots: list[int] = []
         self._segments: list[Segment] = []
@@ -173,6 +179,10 @@ class Log:
                 max_timestamp = header.max_timestamp
         segment = self._segment_for(size, offset - 1, max_timestamp, now_ms)
         self._write(segment, buffers, size)
+        if size <= COPIED_BYTES_MAX:
+            segment.copy_for_journal(buffers, size)
+        else:
+            segment.uncopied = True
         self._note(segment, headers, first_offset)
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, first_offset)
@@ -260,7 +270,7 @@ class Log:
         directory = self.directory
         base_offset = self.log_end_offset
         try:
-            self.save_snapshot(sync=False)
+            self.save_snapshot()
             self._active.seal()
             segment = Segment.create(
                 directory.handles, self.path, base_offset, now_ms=now_ms, config=self.config
@@ -404,11 +414,11 @@ class Log:
 
     # Producers
 
-    def save_snapshot(self, *, sync: bool) -> None:
-        """Save the producers' state as of the log's end."""
+    def save_snapshot(self) -> None:
+        """Save the producers' state as of the log's end. A torn one is recognised and ignored."""
         offset = self.log_end_offset
         path = names.offset_file(self.path, offset, names.SNAPSHOT_SUFFIX)
-        write_file(self.directory.fs, path, self.producers.encode_snapshot(), sync=sync)
+        write_file(self.directory.fs, path, self.producers.encode_snapshot(), sync=False)
         if not self.snapshots or self.snapshots[-1] < offset:
             self.snapshots.append(offset)
 
@@ -503,6 +513,12 @@ class Log:
     def update_config(self, config: TopicConfig) -> None:
         self.config = config
 
+    def unsynced_names(self) -> list[str]:
+        """What to sync so that the log's files cannot be lost by name."""
+        if not self.is_new:
+            return [self.path]
+        return [f"{self.path}/{names.PARTITION_METADATA}", self.path, self.directory.path]
+
     def settle(self) -> None:
         """Sync the log's own files and let the journal forget the log: from then on a replay
         cannot bring back what is changed or removed. Blocks."""
@@ -514,41 +530,50 @@ class Log:
                     fs.fdatasync(fd)
                 segment.synced_bytes = segment.durable_bytes = size
         if self.names_unsynced:
-            fs.sync_directory(self.path)
-            self.names_unsynced = False
+            fs.sync_all(self.directory.path, self.unsynced_names())
+            self.names_unsynced = self.is_new = False
         if self.topic_id is not None:
             self.directory.journal.void((self.topic_id, self.partition))
         self.flushed_offset = self.recovery_point = self.log_end_offset
 
-    def save_for_recovery(self) -> None:
+    def save_for_recovery(self, batch: SyncBatch) -> None:
         """What must be on the disk before the recovery point is saved: recovery trusts it."""
-        fs = self.directory.fs
-        if self.epochs.dirty:
-            self.epochs.save(fs)
-        for segment in reversed(self._segments):
-            if segment is self._active:
-                if segment.index is not None and segment.size >= INDEXED_BYTES_MIN:
-                    segment.save_indexes(sync=True)
-            elif segment.indexes_synced:
-                break
-            else:
-                segment.sync_indexes()
+        self.epochs.save(batch)
+        for segment in self._segments_with_unsaved_indexes():
+            segment.save_indexes()
+            for path in segment.index_files():
+                batch.add_file(path)
+            batch.add_directory(self.path)
 
-    def save_for_clean_stop(self) -> None:
+    def note_saved(self, recovery_point: int) -> None:
+        """What `save_for_recovery` wrote is durable, and so is the recovery point."""
+        self.epochs.dirty = False
+        self.saved_recovery_point = recovery_point
+        for segment in self._segments_with_unsaved_indexes():
+            segment.indexes_synced = segment is not self._active
+
+    def _segments_with_unsaved_indexes(self) -> list[Segment]:
+        found = []
+        for segment in reversed(self._segments):
+            if segment is not self._active and segment.indexes_synced:
+                break
+            if segment is not self._active or segment.size >= INDEXED_BYTES_MIN:
+                found.append(segment)
+        return found
+
+    def save_for_clean_stop(self, batch: SyncBatch) -> None:
         """Everything that lets the next start trust the log without a look at its batches."""
         active = self._active
-        has_new_names = not active.has_index_files()
+        if active.index is None and not active.has_index_files():
+            active.wake(now_ms=0)  # Kafka scans a segment without index files, even an empty one
         if active.index is not None:
             active.seal()
-            active.sync_indexes()
-        elif has_new_names:
-            active.wake(now_ms=0)
-            active.seal()  # Kafka scans a segment without index files, even an empty one
+            for path in active.index_files():
+                batch.add_file(path)
+            batch.add_directory(self.path)
         if (len(self.producers) or self.snapshots) and self.log_end_offset not in self.snapshots:
-            self.save_snapshot(sync=True)
-            has_new_names = True
-        if has_new_names:
-            self.directory.fs.sync_directory(self.path)
+            path = names.offset_file(self.path, self.log_end_offset, names.SNAPSHOT_SUFFIX)
+            batch.write(path, self.producers.encode_snapshot())
 
     def close(self) -> None:
         """Let go of all files. Nothing is written."""

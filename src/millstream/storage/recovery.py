@@ -33,6 +33,7 @@ class StartingPoint:
     """What is known of a log before it is opened."""
 
     clean: bool
+    synced: bool = False  # whether all that the last process wrote was synced just now
     recovery_point: int = 0
     log_start_offset: int = 0
 
@@ -44,7 +45,7 @@ def load_log(log: Log, start: StartingPoint, *, now_ms: int) -> None:
     log.epochs.load(log.directory.fs)
     log.log_start_offset = max(start.log_start_offset, log.segments[0].base_offset)
     if not (start.clean and _find_end(log)):
-        _recover(log, start.recovery_point)
+        _recover(log, start)
     log.recovery_point = log.flushed_offset = log.log_end_offset
     log.log_start_offset = min(log.log_start_offset, log.log_end_offset)
     log.last_flush_ms = now_ms
@@ -112,9 +113,9 @@ def _find_end(log: Log) -> bool:
     return True
 
 
-def _recover(log: Log, recovery_point: int) -> None:
+def _recover(log: Log, start: StartingPoint) -> None:
     """Check everything past the recovery point and cut the log at the first flaw."""
-    segments = log.segments
+    segments, recovery_point = log.segments, start.recovery_point
     number = max(
         (i for i, segment in enumerate(segments) if segment.base_offset <= recovery_point),
         default=0,
@@ -128,7 +129,7 @@ def _recover(log: Log, recovery_point: int) -> None:
             removed_bytes += _remove_segments(log, segments[index:])
             log.set_segments(segments[:index])
             break
-        end_offset, cut_bytes = _recover_segment(log, segment, recovery_point)
+        end_offset, cut_bytes = _recover_segment(log, segment, start)
         removed_bytes += cut_bytes
         if cut_bytes and index + 1 < len(segments):
             removed_bytes += _remove_segments(log, segments[index + 1 :])
@@ -137,7 +138,8 @@ def _recover(log: Log, recovery_point: int) -> None:
     for segment in log.segments[number:-1]:
         segment.seal()
         segment.sync_indexes()
-    log.directory.fs.sync_directory(log.path)
+    if removed_bytes or number < len(log.segments) - 1:
+        log.directory.fs.sync_directory(log.path)
     log.log_end_offset = end_offset
     log.epochs.truncate_from_end(end_offset)
     if removed_bytes:
@@ -160,7 +162,7 @@ def _remove_segments(log: Log, segments: list[Segment]) -> int:
     return sum(segment.size for segment in segments)
 
 
-def _recover_segment(log: Log, segment: Segment, recovery_point: int) -> tuple[int, int]:
+def _recover_segment(log: Log, segment: Segment, start: StartingPoint) -> tuple[int, int]:
     """(the offset at which the segment ends, how many bytes had to be cut)"""
     end_offset = segment.base_offset
 
@@ -173,10 +175,11 @@ def _recover_segment(log: Log, segment: Segment, recovery_point: int) -> tuple[i
     with handles.borrowed(segment.handle) as fd:
         # What the last process wrote may still be on its way to the disk, or, after a sync that
         # failed, may never get there although memory has it: only the disk is to be believed.
-        fs.fdatasync(fd)
+        if not start.synced:
+            fs.fdatasync(fd)
         fs.drop_cache(fd)
         segment.size = size = fs.size(fd)
-        scan_segment(log, segment, _trusted_position(segment, recovery_point), visit)
+        scan_segment(log, segment, _trusted_position(segment, start.recovery_point), visit)
         if segment.size < size:
             fs.truncate(fd, segment.size)
             fs.fdatasync(fd)

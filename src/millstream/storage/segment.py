@@ -45,6 +45,8 @@ from millstream.storage.transactions import AbortedTransaction, TransactionIndex
 
 NO_TIMESTAMP = -1
 WALK_CHUNK_BYTES = 16_384
+# So much of what was appended is kept per log until it is flushed.
+COPIES_BYTES_MAX = 16_384
 # An active segment from this size on has its indexes synced when its recovery point is saved, and
 # recovery trusts them; a smaller one is scanned whole.
 INDEXED_BYTES_MIN = 4 * 1024 * 1024
@@ -55,6 +57,9 @@ class Segment:
 
     __slots__ = (
         "_bytes_since_index",
+        "_copies",
+        "_copies_bytes",
+        "_copies_start",
         "_handles",
         "_index_handle",
         "_time_index_handle",
@@ -73,6 +78,7 @@ class Segment:
         "suffix",
         "synced_bytes",
         "time_index",
+        "uncopied",
         "verified_bytes",
     )
 
@@ -87,6 +93,11 @@ class Segment:
         self.size = 0
         self.synced_bytes = 0
         self.durable_bytes = 0
+        # Bytes appended since `_copies_start`, unless `uncopied` says that some were too large.
+        self._copies: list[bytes] = []
+        self._copies_bytes = 0
+        self._copies_start = 0
+        self.uncopied = True
         # How far from the start the bytes are known to match their CRCs.
         self.verified_bytes = 0
         # In memory while active; None in a sealed segment, whose indexes are files.
@@ -153,6 +164,26 @@ class Segment:
         if self._handles.fs.pwritev(fd, buffers, self.size) != size:
             write_fully(self._handles.fs, fd, buffers, self.size)
 
+    def copy_for_journal(self, buffers: list[Buffer], size: int) -> None:
+        """Keep what was just written until the next flush takes it."""
+        if self.uncopied or self._copies_bytes + size > COPIES_BYTES_MAX:
+            self.uncopied = True
+            self._copies.clear()
+        else:
+            self._copies.append(b"".join(buffers))
+            self._copies_bytes += size
+
+    def take_copies(self, start: int) -> bytes | None:
+        """The bytes from `start` to the end of the file, if they are all in memory."""
+        copies = None
+        if not self.uncopied and self._copies_start == start:
+            copies = self._copies[0] if len(self._copies) == 1 else b"".join(self._copies)
+        self._copies = []
+        self._copies_bytes = 0
+        self._copies_start = self.size
+        self.uncopied = False
+        return copies
+
     def note_batch(
         self, last_offset: int, size: int, max_timestamp: int, index_interval_bytes: int
     ) -> None:
@@ -202,11 +233,11 @@ class Segment:
 
     # Sealing and waking
 
-    def save_indexes(self, *, sync: bool = False) -> None:
+    def save_indexes(self) -> None:
         """Write the indexes of an active segment to their files."""
         if self.index is not None and self.time_index is not None:
-            self.index.save(self._handles.fs, sync=sync)
-            self.time_index.save(self._handles.fs, sync=sync)
+            self.index.save(self.fs)
+            self.time_index.save(self.fs)
 
     def seal(self) -> None:
         """No more appends: the largest timestamp is noted and the indexes go to disk."""
@@ -222,18 +253,14 @@ class Segment:
             for suffix in (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX)
         )
 
+    def index_files(self) -> list[str]:
+        """Those that there are."""
+        paths = [self.path(suffix) for suffix in names.INDEX_SUFFIXES]
+        return [path for path in paths if self.fs.exists(path)]
+
     def sync_indexes(self) -> None:
         """Before the recovery point is saved: recovery will trust the indexes below it."""
-        fs = self._handles.fs
-        for suffix in names.INDEX_SUFFIXES:
-            try:
-                fd = fs.open(self.path(suffix))
-            except FileNotFoundError:
-                continue
-            try:
-                fs.fdatasync(fd)
-            finally:
-                fs.close(fd)
+        self.fs.sync_all(self.directory, self.index_files())
         self.indexes_synced = True
 
     def cut_indexes(self, end_offset: int) -> None:

@@ -233,7 +233,7 @@ class MemoryFileSystem:
                 _apply_name(self._durable_names, change)
             self._note("sync_directory", path)
 
-    def sync_all(self, root: str, paths: Collection[str]) -> None:
+    def sync_all(self, root: str, paths: Collection[str]) -> bool:
         for path in paths:
             if path in self._directories:
                 self.sync_directory(path)
@@ -243,6 +243,7 @@ class MemoryFileSystem:
                     self.fdatasync(fd)
                 finally:
                     self.close(fd)
+        return False
 
     def exists(self, path: str) -> bool:
         with self._lock:

@@ -1,0 +1,240 @@
+"""Random lives of a broker's storage, on a filesystem that forgets, fails and fills up.
+
+After every recovery: each acknowledged record is there, once, in order; whatever else is there is
+what was appended at that offset; and a second recovery changes nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from millstream.config.topic import TopicConfig
+from millstream.errors import ApiError, ErrorCode
+from millstream.records.batch import parse_header
+from tests.storage.store import Store, make_batch, read_all
+
+PARTITIONS = 7
+partitions = st.integers(0, PARTITIONS - 1)
+seeds = st.integers(0, 2**32 - 1)
+
+
+class Expected:
+    """What a partition must hold: values by offset, of which those below `acked` are promised."""
+
+    def __init__(self) -> None:
+        self.values: dict[int, bytes] = {}
+        self.acked = 0
+        self.start = 0
+
+    def cut(self, end_offset: int) -> None:
+        self.values = {
+            offset: value for offset, value in self.values.items() if offset < end_offset
+        }
+        self.acked = min(self.acked, end_offset)
+
+
+class StorageLife(RuleBasedStateMachine):
+    """Appends, flushes and disasters in any order."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.store = Store(config=TopicConfig(segment_bytes=700, index_interval_bytes=150))
+        self.expected = [Expected() for _ in range(PARTITIONS)]
+        self.sequences = dict.fromkeys(range(PARTITIONS), 0)
+        self.counter = itertools.count()
+        for partition in range(PARTITIONS):
+            self.store.log(partition)
+
+    # Ordinary life
+
+    @rule(partition=partitions, count=st.integers(1, 4), size=st.integers(0, 60))
+    def append(self, partition: int, count: int, size: int) -> None:
+        values = [b"%d-%s" % (next(self.counter), b"x" * size) for _ in range(count)]
+        try:
+            appended = self.store.append(*values, partition=partition)
+        except ApiError as error:
+            assert error.code == ErrorCode.KAFKA_STORAGE_ERROR
+            return
+        expected = self.expected[partition]
+        assert appended.first_offset == max(expected.values, default=expected.start - 1) + 1
+        expected.values.update(enumerate(values, appended.first_offset))
+
+    @rule(partition=partitions)
+    def append_idempotently(self, partition: int) -> None:
+        value = b"%d" % next(self.counter)
+        sequence = self.sequences[partition]
+        batch = make_batch(value, producer_id=partition, producer_epoch=0, base_sequence=sequence)
+        log = self.store.log(partition)
+        header = parse_header(batch)
+        if log.directory.failure is not None:
+            return
+        assert log.check_producer(header) is None
+        try:
+            appended = self.store.append_batch(batch, partition=partition)
+        except ApiError:
+            return
+        assert log.check_producer(header) == appended
+        self.sequences[partition] += 1
+        self.expected[partition].values[appended.first_offset] = value
+
+    @rule(chosen=st.sets(partitions, min_size=1), to_segments=st.booleans())
+    def flush(self, chosen: set[int], to_segments: bool) -> None:
+        failed = self.store.flush(*chosen, to_segments=to_segments)
+        for partition in chosen:
+            log = self.store.log(partition)
+            if log not in failed and log.directory.failure is None:
+                assert log.flushed_offset == log.log_end_offset
+                self.expected[partition].acked = log.log_end_offset
+
+    @rule()
+    def checkpoint(self) -> None:
+        self.store.directories.checkpoint()
+
+    @rule(partition=partitions)
+    def roll(self, partition: int) -> None:
+        log = self.store.log(partition)
+        if log.directory.failure is None and log.active_segment.size:
+            try:
+                log.roll(self.store.clock.now_ms())
+            except ApiError as error:
+                assert error.code == ErrorCode.KAFKA_STORAGE_ERROR
+
+    @rule(partition=partitions, data=st.data())
+    def delete_records(self, partition: int, data: st.DataObject) -> None:
+        log, expected = self.store.log(partition), self.expected[partition]
+        if log.directory.failure is not None:
+            return
+        offset = data.draw(
+            st.integers(log.log_start_offset, max(expected.acked, log.log_start_offset))
+        )
+        log.delete_records_before(offset)
+        log.apply_retention(self.store.clock.now_ms())
+        expected.start = log.log_start_offset
+
+    @rule(partition=partitions, data=st.data())
+    def truncate(self, partition: int, data: st.DataObject) -> None:
+        log, expected = self.store.log(partition), self.expected[partition]
+        if log.directory.failure is not None:
+            return
+        offset = data.draw(st.integers(log.log_start_offset, log.log_end_offset))
+        try:
+            log.truncate_to(offset)
+        except ApiError:
+            return
+        assert log.log_end_offset <= offset
+        expected.cut(log.log_end_offset)
+        self._forget_producer(partition)
+
+    @rule()
+    def retire_journal(self) -> None:
+        flush = self.store.directories.prepare_journal_retirement()
+        if flush is not None:
+            flush.execute()
+            flush.complete(self.store.clock.now_ms())
+            self.store.directories.finish_journal_retirement()
+
+    @rule()
+    def sweep(self) -> None:
+        self.store.directories.sweep()
+
+    @rule()
+    def restart(self) -> None:
+        if not self.store.directories.live_directories:
+            return
+        self.store.directories.close()
+        was_clean = bool(self.store.directories.live_directories)
+        if was_clean:
+            for partition in range(PARTITIONS):
+                self._promise_all(partition)
+        self.store.fs.crash()
+        self.store.directories = self.store._open()
+        self._compare(clean=was_clean)
+
+    # Disasters
+
+    @rule(seed=st.none() | seeds)
+    def cut_power(self, seed: int | None) -> None:
+        self.store.crash(seed)
+        self._compare(clean=False)
+
+    @rule()
+    def kill(self) -> None:
+        self.store.kill()
+        self._compare(clean=False)
+
+    @rule(part=st.sampled_from([".log", "journal", "checkpoint", "orders-3", ".index"]))
+    def fail_next_sync(self, part: str) -> None:
+        self.store.fs.fail_next_sync(part)
+
+    @rule(size=st.integers(0, 500))
+    def fill_disk(self, size: int) -> None:
+        self.store.fs.fail_writes_after(size)
+
+    @rule()
+    def make_room(self) -> None:
+        self.store.fs.fail_writes_after(None)
+
+    # What must hold
+
+    def _promise_all(self, partition: int) -> None:
+        expected = self.expected[partition]
+        expected.acked = max(expected.values, default=expected.start - 1) + 1
+
+    def _forget_producer(self, partition: int) -> None:
+        """After lost appends the producer goes on where the log says it is."""
+        producers = self.store.log(partition).producers
+        if partition in producers and producers[partition].batches:
+            self.sequences[partition] = producers[partition].batches[-1].last_sequence + 1
+        else:
+            self.sequences[partition] = 0
+
+    def _compare(self, *, clean: bool) -> None:
+        assert self.store.directories.live_directories
+        for partition in range(PARTITIONS):
+            log, expected = self.store.log(partition), self.expected[partition]
+            assert log.log_end_offset >= expected.acked
+            # Deleting records may be forgotten, never be invented.
+            assert log.log_start_offset <= expected.start
+            start = expected.start
+            got = {record.offset: record.value for record in read_all(log, start)}
+            expected.cut(log.log_end_offset)
+            want = {offset: value for offset, value in expected.values.items() if offset >= start}
+            assert got == want
+            expected.start = log.log_start_offset
+            log.delete_records_before(start)
+            expected.start = log.log_start_offset
+            expected.acked = log.log_end_offset
+            self._forget_producer(partition)
+        before = self.store.files(".log")
+        self.store.kill()
+        assert self.store.files(".log") == before
+        for partition in range(PARTITIONS):
+            self.store.log(partition).delete_records_before(self.expected[partition].start)
+
+    @invariant()
+    def offsets_are_in_order(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        for log in self.store.directories.logs.values():
+            assert log.log_start_offset <= log.log_end_offset
+            assert log.recovery_point <= log.flushed_offset <= log.log_end_offset
+            assert log.saved_recovery_point <= log.log_end_offset
+
+
+StorageLife.TestCase.settings = settings(
+    max_examples=30,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TestStorageLife = StorageLife.TestCase
+
+
+@pytest.mark.slow
+class TestLongStorageLife(StorageLife.TestCase):  # type: ignore[name-defined,misc]
+    settings = settings(max_examples=1500, stateful_step_count=80, deadline=None)
