@@ -28,6 +28,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from millstream.broker.partition import ACKS_ALL, Partition, PendingAppend
 from millstream.broker.partitions import PartitionTable
+from millstream.broker.superseded import without_superseded
 from millstream.broker.timers import Timers
 from millstream.clock import Clock
 from millstream.coordination.record_codec import CorruptRecord, RecordCodec
@@ -85,9 +86,8 @@ class _LoadedShard(Generic[Shard]):
         latest: dict[bytes, bytes | None] = {}
         offset, end_offset = partition.log_start_offset, partition.high_watermark
         while offset < end_offset:
-            batches = await _read(partition, offset)
+            batches, offset = without_superseded(await _read(partition, offset))
             for position, header in iterate_headers(batches):
-                offset = header.next_offset
                 if not header.is_control:
                     _collect(decode_batch(batches, position), latest)
             await asyncio.sleep(0)  # others want the loop too
