@@ -27,7 +27,7 @@ def test_an_order_reaches_the_warehouse(millstream: SharedBroker) -> None:
         }
     )
     warehouse.subscribe([orders])
-    message = warehouse.poll(10)
+    message = warehouse.poll(30)
     warehouse.close()
     assert message is not None
     assert message.value() == b"two lamps"
