@@ -122,7 +122,7 @@ def _decode(body: Buffer, version: int) -> FetchRequest:
     if version >= 11:
         _, position = read_nullable_string(body, position, compact=compact)
     if compact:
-        tags, position = read_tags(body, position)
+        tags, _ = read_tags(body, position)
         if version >= 15 and 1 in tags:
             (replica_id,) = INT32.unpack_from(tags[1])
     # Bytes may follow, and are ignored as Kafka ignores them.

@@ -1,0 +1,180 @@
+"""One connection: order, bounds, and clients that break the protocol."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from millstream import Broker
+from millstream.testing.pytest_plugin import SharedBroker
+from tests.peers.wire import Wire, batch, frame, request_frame
+
+
+@pytest.fixture
+def wire(millstream: SharedBroker) -> Iterator[Wire]:
+    with Wire(millstream.bootstrap_servers) as connected:
+        yield connected
+
+
+def produce_frame(topic: str, correlation_id: int, value: bytes = b"x", acks: int = 1) -> bytes:
+    partition = {"index": 0, "records": batch([value])}
+    return request_frame(
+        "produce",
+        9,
+        correlation_id,
+        acks=acks,
+        timeout=1000,
+        topic_data=[{"name": topic, "partition_data": [partition]}],
+    )
+
+
+def fetch_frame(topic: str, correlation_id: int, max_wait: int, offset: int = 0) -> bytes:
+    partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 2**20}
+    return request_frame(
+        "fetch",
+        11,
+        correlation_id,
+        max_wait=max_wait,
+        min_bytes=1,
+        max_bytes=2**30,
+        session_epoch=-1,
+        topics=[{"topic": topic, "partitions": [partition]}],
+    )
+
+
+def create(wire: Wire, topic: str) -> None:
+    wire.call("metadata", 9, topics=[{"name": topic}], allow_auto_topic_creation=True)
+
+
+def correlation_ids(wire: Wire, count: int) -> list[int]:
+    return [struct.unpack_from(">i", wire.receive_frame())[0] for _ in range(count)]
+
+
+def test_responses_come_in_the_order_of_the_requests(wire: Wire, millstream: SharedBroker) -> None:
+    """A wait for data, appends that wait for a flush, and answers that are ready at once."""
+    topic = millstream.unique_topic()
+    create(wire, topic)
+    requests = [
+        produce_frame(topic, 1, acks=-1),
+        request_frame("api_versions", 0, 2),
+        request_frame("list_groups", 4, 3),
+        produce_frame(topic, 4, acks=-1),
+        fetch_frame(topic, 5, max_wait=30, offset=2),
+        request_frame("metadata", 1, 6),
+        request_frame("list_offsets", 1, 7),
+        produce_frame(topic, 8),
+    ]
+    wire.send(b"".join(requests))
+    assert correlation_ids(wire, len(requests)) == list(range(1, 9))
+
+
+def test_more_requests_than_may_be_in_flight_are_all_answered(
+    wire: Wire, millstream: SharedBroker
+) -> None:
+    topic = millstream.unique_topic()
+    create(wire, topic)
+    count = 1000
+    wire.send(b"".join(produce_frame(topic, number, acks=-1) for number in range(count)))
+    assert correlation_ids(wire, count) == list(range(count))
+
+
+def test_slow_reader_is_held_back_and_gets_everything_in_the_end(
+    wire: Wire, millstream: SharedBroker
+) -> None:
+    topic = millstream.unique_topic()
+    create(wire, topic)
+    wire.send(produce_frame(topic, 0, b"x" * 900_000))
+    wire.receive_frame()
+    count = 60
+    wire.send(b"".join(fetch_frame(topic, number, 0) for number in range(count)))
+    with Wire(millstream.bootstrap_servers) as neighbour:
+        assert neighbour.call("api_versions", 0).error_code == 0
+    sizes = [len(wire.receive_frame()) for _ in range(count)]
+    assert min(sizes) > 900_000
+
+
+BAD_FRAMES = {
+    "negative length": struct.pack(">i", -5),
+    "length beyond the limit": struct.pack(">i", 2**31 - 1),
+    "no header": frame(b"\0\0"),
+    "client id past the end": frame(struct.pack(">hhih", 3, 1, 1, 500)),
+    "unknown api": frame(struct.pack(">hhih", 999, 1, 1, -1)),
+    "unknown version": frame(struct.pack(">hhih", 3, 99, 1, -1)),
+    "negative version": frame(struct.pack(">hhih", 3, -1, 1, -1)),
+    "body cut short": frame(struct.pack(">hhih", 0, 3, 1, -1) + b"\xff\xff"),
+    "array of two billion": frame(struct.pack(">hhihi", 3, 1, 1, -1, 2**31 - 1)),
+    "array of a billion through kio": frame(struct.pack(">hhihi", 19, 2, 1, -1, 10**9)),
+    "bytes after the body": frame(struct.pack(">hhih", 3, 1, 1, -1) + b"\xff\xff\xff\xff??"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_FRAMES.values(), ids=BAD_FRAMES)
+def test_malformed_frame_closes_its_connection_with_one_line_and_no_other(
+    bad: bytes, wire: Wire, millstream: SharedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Wire(millstream.bootstrap_servers) as neighbour:
+        with caplog.at_level(logging.WARNING, "millstream"):
+            wire.send(bad)
+            assert wire.is_closed()
+        assert neighbour.call("api_versions", 0).error_code == 0
+    assert [record.name for record in caplog.records] == ["millstream.connection"]
+
+
+def test_produce_without_acks_that_fails_closes_the_connection(
+    wire: Wire, millstream: SharedBroker
+) -> None:
+    wire.send(produce_frame(millstream.unique_topic(), 1, acks=0))
+    assert wire.is_closed()
+
+
+def test_produce_without_acks_has_no_response(wire: Wire, millstream: SharedBroker) -> None:
+    topic = millstream.unique_topic()
+    create(wire, topic)
+    for number in range(3):
+        wire.send(produce_frame(topic, number, acks=0))
+    wire.send(request_frame("api_versions", 0, 77))
+    assert correlation_ids(wire, 1) == [77]
+
+
+def test_api_versions_in_an_unknown_version_is_answered_in_version_0(wire: Wire) -> None:
+    wire.send(frame(struct.pack(">hhih", 18, 99, 5, -1)))
+    answer: Any = wire.receive("api_versions", 0)
+    assert answer.error_code == 35
+    assert any(it.api_key == 18 and it.max_version == 4 for it in answer.api_keys)
+    assert wire.call("api_versions", 0).error_code == 0
+
+
+def test_half_sent_request_does_not_disturb_and_goes_with_its_connection(
+    millstream: SharedBroker,
+) -> None:
+    host, port = millstream.bootstrap_servers.split(":")
+    half = socket.create_connection((host, int(port)))
+    half.sendall(struct.pack(">i", 50_000_000) + b"x" * 1000)
+    with Wire(millstream.bootstrap_servers) as neighbour:
+        assert neighbour.call("api_versions", 0).error_code == 0
+    half.close()
+
+
+def test_waiting_fetch_is_dropped_with_its_connection(millstream: SharedBroker) -> None:
+    topic = millstream.unique_topic()
+    with Wire(millstream.bootstrap_servers) as waiting:
+        create(waiting, topic)
+        waiting.send(fetch_frame(topic, 1, max_wait=600_000))
+    with Wire(millstream.bootstrap_servers) as neighbour:
+        neighbour.send(produce_frame(topic, 1))
+        assert correlation_ids(neighbour, 1) == [1]
+
+
+def test_request_in_flight_is_answered_when_the_broker_stops() -> None:
+    with Broker.start() as broker, Wire(broker.bootstrap_servers) as wire:
+        create(wire, "topic")
+        wire.send(produce_frame("topic", 1, acks=-1) + produce_frame("topic", 2, acks=-1))
+        assert correlation_ids(wire, 1) == [1]
+        broker.stop()
+        assert correlation_ids(wire, 1) == [2]
+        assert wire.is_closed()
