@@ -199,3 +199,13 @@ def test_uniform_balances_large_mixed_groups(seed: int) -> None:
         for topic_id in assignment:
             takers = [name for name, member in members.items() if topic_id in member.topics]
             assert all(load(assignment) - load(result[taker]) <= 1 for taker in takers), seed
+
+
+def test_uniform_moves_nine_partitions_for_one_member_more_in_a_large_group() -> None:
+    counts = {topic(number): 100 for number in range(100)}
+    names = [f"m{number:04}" for number in range(1000)]
+    before = assign_uniform(homogeneous(names, counts, {}), counts)
+    assert {load(assignment) for assignment in before.values()} == {10}
+    after = assign_uniform(homogeneous([*names, "new"], counts, before), counts)
+    assert load(after["new"]) == 9
+    assert kept(before, after) == 10_000 - 9
