@@ -64,6 +64,7 @@ class Flusher:
 
     def use_thread(self) -> None:
         """Flush in the thread from now on, until flushes prove to be short."""
+        self._typical_seconds = 2 * TO_THREAD_ABOVE_SECONDS
         self.uses_thread = True
 
     def close(self) -> None:
