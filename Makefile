@@ -30,7 +30,7 @@ lint: install  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-logo
+	$(BIN)/lint-imports --no-logo --no-cache
 
 format: install  ## let ruff format and mend what it can
 	$(BIN)/ruff check --fix
