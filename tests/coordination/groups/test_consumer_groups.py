@@ -398,6 +398,16 @@ def test_bad_regex_is_refused_and_changes_nothing(driver: ShardDriver) -> None:
     assert driver.log == []
 
 
+def test_bad_regex_of_one_member_does_not_keep_others_from_new_topics(driver: ShardDriver) -> None:
+    member = Member(driver, "a", topic_regex="new-.*")
+    member.join()
+    new = driver.topics.create("new-1", 1)
+    driver.advance(10_000)
+    refused(ErrorCode.INVALID_REGULAR_EXPRESSION, Member(driver, "b", topic_regex="(").join)
+    settle(member)
+    assert member.assigned == {new: frozenset({0})}
+
+
 def test_empty_regex_unsubscribes_and_forgets_the_expression(driver: ShardDriver) -> None:
     member = Member(driver, "a", topic_regex="foo")
     member.join()

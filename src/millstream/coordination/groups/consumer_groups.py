@@ -229,6 +229,8 @@ class ConsumerGroups:
         for regex in prospect.resolved.keys() - wanted:
             out.extend((regex_tombstone(group.group_id, regex),))
         due = wanted - resolved.keys()
+        for regex in due:
+            validate_regex(regex)
         if (
             wanted
             and group.matched_version != topics.version
@@ -238,7 +240,6 @@ class ConsumerGroups:
             group.matched_version, group.matched_at_ms = topics.version, now_ms
         changed = False
         for regex in sorted(due):
-            validate_regex(regex)
             known = resolved.get(regex)
             matched = matching_topics(regex, topics.names())
             if known is None or known.topics != matched:
