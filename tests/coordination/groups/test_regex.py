@@ -50,6 +50,21 @@ def test_expression_of_exponential_backtracking_is_matched_in_linear_time() -> N
     assert matching_topics("(a*)*b", ["a" * 249]) == frozenset()
 
 
+def test_largest_expression_that_is_taken_still_matches() -> None:
+    """The automaton that matches must have room for what the validation lets pass."""
+    alternatives = [f"({'x' * 9}|[a-y]{{20,30}}){number}" for number in range(200)]
+    largest = ""
+    for count in range(1, 200):
+        try:
+            validate_regex("|".join(alternatives[:count]))
+        except ApiError:
+            break
+        largest = "|".join(alternatives[:count])
+    assert largest.count("|") > 40
+    names = ["xxxxxxxxx0", "abcdefghijklmnopqrstuvwxy0", "z0"]
+    assert matching_topics(largest, names) == set(names[:2])
+
+
 def test_resolved_expression_is_a_record_and_its_removal_a_tombstone() -> None:
     record = ResolvedRegex(frozenset({"b", "a"}), 7, 123).record("g", "x")
     assert record.value == ConsumerGroupRegularExpressionValue(("a", "b"), 7, 123)

@@ -13,7 +13,7 @@ A member that is silent for the session time-out, or that does not give up its p
 own rebalance time-out, is fenced: it is removed, and what it had is free.
 
 Regular expressions are resolved here and now, not in a thread as Kafka does: RE2 matches a name in
-about a microsecond. New topics are looked at with the first heartbeat that comes ten seconds or
+two microseconds. New topics are looked at with the first heartbeat that comes ten seconds or
 more after the last look.
 """
 
