@@ -286,6 +286,12 @@ class Partition:
         if last_fetched_epoch == NO_EPOCH:
             return None
         epoch, end_offset = self.end_of_epoch(last_fetched_epoch)
+        if epoch == NO_EPOCH:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"leader epoch {last_fetched_epoch}, from which the client has read, is not known "
+                f"in {self.topic}-{self.index}",
+            )
         if epoch < last_fetched_epoch or end_offset < offset:
             return epoch, end_offset
         return None
