@@ -268,6 +268,22 @@ def test_event_for_all_reaches_every_shard(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_stopping_lets_writes_be_answered(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with shell(tmp_path) as (_, counters):
+            writes = [asyncio.ensure_future(counters.run(0, add(name))) for name in "abc"]
+            waiting = asyncio.ensure_future(
+                counters.run_waiting(0, lambda shard, token, now: shard.wait(token, now))
+            )
+            await asyncio.sleep(0)
+            await counters.stop()
+            assert await asyncio.gather(*writes) == [1, 1, 1]
+            with pytest.raises(ApiError):
+                await waiting
+
+    asyncio.run(scenario())
+
+
 def test_resigned_shard_frees_those_who_wait(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with shell(tmp_path) as (_, counters):

@@ -20,6 +20,7 @@ event loop, so a shard handles one event at a time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections import deque
@@ -152,6 +153,10 @@ class _LoadedShard(Generic[Shard]):
     def _last_write(self) -> _Write | None:
         return self._writes[-1] if self._writes else None
 
+    async def settled(self) -> None:
+        """Wait until all that was appended so far is durable."""
+        await _written(self._last_write())
+
     def _written(self, pending: PendingAppend) -> None:
         """Appends are done in their order: everything up to this one may be answered."""
         if pending.error is not None:
@@ -271,9 +276,13 @@ class CoordinatorShell(Generic[Shard]):
             await asyncio.wait(self._loads)
 
     async def stop(self) -> None:
+        """Let what is written become durable and be answered; then let go of those who wait."""
         self._is_stopped = True
         for task in self._loads:
             task.cancel()
+        for loaded in list(self._shards.values()):
+            with contextlib.suppress(ApiError):
+                await loaded.settled()
         for index in list(self._shards):
             self.resign(index)
         await asyncio.gather(*self._loads, return_exceptions=True)
@@ -311,7 +320,7 @@ class CoordinatorShell(Generic[Shard]):
         """Ask the shard; the answer waits until all that it tells of is durable."""
         loaded = self._active(index)
         answer = question(loaded.shard)
-        await _written(loaded.apply(Result()))
+        await loaded.settled()
         return answer
 
     def tell_all(self, event: Callable[[Shard, int], Result[Any]]) -> None:
