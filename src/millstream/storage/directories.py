@@ -183,11 +183,15 @@ class LogDirectories:
             )
             return self._load_log(directory, topic_partition, config_for, start, now_ms)
 
-        with ThreadPoolExecutor(max(1, threads), thread_name_prefix="log-recovery") as pool:
-            loaded = [log for log in pool.map(load, found) if log is not None]
+        if clean or threads <= 1:
+            attempts = list(map(load, found))  # nothing to scan: threads would only stand in line
+        else:
+            with ThreadPoolExecutor(threads, thread_name_prefix="log-recovery") as pool:
+                attempts = list(pool.map(load, found))
         if directory.failure is None:
-            for log in loaded:
-                self._add(log)
+            for log in attempts:
+                if log is not None:
+                    self._add(log)
 
     def _sync_logs(self, directory: LogDirectory, found: list[TopicPartition]) -> bool:
         """After a kill, what the last process did is in memory, not all of it on the disk."""
@@ -280,7 +284,8 @@ class LogDirectories:
         return log
 
     def delete(self, topic: str, partition: int) -> None:
-        """Durably forget a log; its files go with the next `sweep`."""
+        """Forget a log; its files go with the next `sweep`. A crash may bring it back: whoever
+        deleted it knows better (the metadata are durable first) and will delete it again."""
         log = self.logs.pop((topic, partition))
         self.high_watermarks.pop((topic, partition), None)
         log.close()
@@ -291,7 +296,6 @@ class LogDirectories:
         doomed = f"{log.path}.{uuid4().hex}{names.DELETE_DIRECTORY_SUFFIX}"
         try:
             self._fs.rename(log.path, doomed)
-            self._fs.sync_directory(directory.path)
         except OSError as error:
             directory.fail(error)
         else:
@@ -315,15 +319,17 @@ class LogDirectories:
     def prepare_journal_retirement(self) -> GroupFlush | None:
         """A flush that lets a full journal be dropped, if there is one: run it in the background,
         then call `finish_journal_retirement`."""
+        if self._retiring:
+            return None  # one is under way
         logs: list[Log] = []
         for directory in self.live_directories:
             log_ids = directory.journal.full_log_ids()
-            if log_ids is not None and directory not in self._retiring:
+            if log_ids is not None:
                 self._retiring.add(directory)
                 logs += [
                     log
-                    for log in self.logs.values()
-                    if log.directory is directory and (log.topic_id, log.partition) in log_ids
+                    for log in self._logs_in(directory)
+                    if (log.topic_id, log.partition) in log_ids
                 ]
         return GroupFlush.prepare(logs, to_segments=True) if self._retiring else None
 
