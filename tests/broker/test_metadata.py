@@ -9,7 +9,11 @@ import uuid
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka.admin import NewTopic as KafkaTopic
 
+from millstream.broker.embedded import Broker
 from millstream.broker.metadata import (
     INITIAL_FEATURES,
     METADATA_TOPIC,
@@ -25,6 +29,8 @@ from millstream.errors import ApiError, ErrorCode, StorageError
 from millstream.storage.directories import LogDirectories
 from millstream.testing.clock import ManualClock
 from tests.broker.homes import home
+from tests.peers.cache import PeerMissing
+from tests.peers.kafka import start_kafka
 
 
 def setting(name: str, value: str | None) -> ConfigRecord:
@@ -164,3 +170,66 @@ def test_broker_is_fenced_at_a_clean_stop_and_leads_again(tmp_path: Path) -> Non
     with home(tmp_path) as it:
         asyncio.run(it.register())
         assert not it.image.brokers[1].fenced
+
+
+@pytest.mark.java
+@pytest.mark.slow
+def test_kafka_takes_over_a_directory_and_gives_it_back(tmp_path: Path) -> None:
+    """Topics, records, settings and committed offsets go to Apache Kafka and come back."""
+    settings = {"group.initial.rebalance.delay.ms": "0"}
+    with Broker.start(tmp_path / "data", settings) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        topic = KafkaTopic("t", 3, 1, config={"retention.ms": "987654321"})
+        admin.create_topics([topic])["t"].result()
+        produce(broker.bootstrap_servers, range(1000))
+        commit_offset(broker.bootstrap_servers, 7)
+    try:
+        kafka = start_kafka(tmp_path, settings)
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+    try:
+        assert_same(kafka.bootstrap, range(1000), 7)
+        produce(kafka.bootstrap, range(1000, 1100))
+        commit_offset(kafka.bootstrap, 8)
+    finally:
+        kafka.stop()
+    with Broker.start(tmp_path / "data", settings) as broker:
+        assert_same(broker.bootstrap_servers, range(1100), 8)
+
+
+def produce(bootstrap: str, numbers: range) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for number in numbers:
+        producer.produce("t", str(number))
+    assert producer.flush(60) == 0
+
+
+def commit_offset(bootstrap: str, offset: int) -> None:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g"})
+    consumer.commit(offsets=[TopicPartition("t", 0, offset)], asynchronous=False)
+    consumer.close()
+
+
+def assert_same(bootstrap: str, numbers: range, committed: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    resource = ConfigResource("topic", "t")
+    settings = admin.describe_configs([resource])[resource].result()
+    assert settings["retention.ms"].value == "987654321"
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False}
+    )
+    assert committed_offset(consumer) == committed
+    consumer.assign([TopicPartition("t", partition, 0) for partition in range(3)])
+    read = {int(message.value()) for message in consumer.consume(len(numbers), timeout=60)}
+    assert read == set(numbers)
+    consumer.close()
+
+
+def committed_offset(consumer: Consumer) -> int:
+    """Asked again while the coordinator, just started, does not know its groups yet."""
+    for _ in range(100):
+        try:
+            return int(consumer.committed([TopicPartition("t", 0)], timeout=10)[0].offset)
+        except KafkaException:
+            consumer.poll(0.2)
+    raise AssertionError("the coordinator never loaded")
