@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream.broker.coordinator_shell import partition_for
 from millstream.broker.group_coordinator import TopicsOfImage, group_settings
 from millstream.broker.server import BrokerServer
 from millstream.config.broker import BrokerConfig
@@ -56,6 +57,21 @@ def test_requests_before_any_coordinator_are_sent_to_find_one(tmp_path: Path) ->
             assert await groups.read_all(lambda shard: shard.list_groups()) == []
 
     asyncio.run(scenario())
+
+
+def test_partition_that_is_offline_is_left_out_of_listings(tmp_path: Path) -> None:
+    async def scenario(server: BrokerServer, client: WireClient) -> None:
+        await commit(client, 1)
+        groups = server.coordinators.groups
+        assert len(await groups.read_all(lambda shard: shard.list_groups())) == 4
+        partition = server.partitions.get("__consumer_offsets", partition_for("g", 4))
+        assert partition is not None
+        partition.go_offline(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is gone"))
+        assert await commit(client, 2) == ErrorCode.NOT_COORDINATOR
+        listed = await groups.read_all(lambda shard: shard.list_groups())
+        assert [group for shard in listed for group in shard] == []
+
+    run(tmp_path, scenario)
 
 
 def test_offsets_of_a_deleted_topic_are_gone(tmp_path: Path) -> None:

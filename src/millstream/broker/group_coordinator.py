@@ -86,8 +86,15 @@ class GroupCoordinator:
         return await self._shell.read(self._index_of(group_id), question)
 
     async def read_all(self, question: Callable[[GroupShard], Response]) -> list[Response]:
-        """Ask every shard. Raises COORDINATOR_LOAD_IN_PROGRESS while one is being loaded."""
-        return [await self._shell.read(index, question) for index in range(self._partition_count)]
+        """Ask every shard that is here. Raises COORDINATOR_LOAD_IN_PROGRESS while one is loading."""
+        answers = []
+        for index in range(self._partition_count):
+            try:
+                answers.append(await self._shell.read(index, question))
+            except ApiError as error:
+                if error.code is not ErrorCode.NOT_COORDINATOR:
+                    raise
+        return answers
 
     @property
     def has_no_groups(self) -> bool:

@@ -23,7 +23,7 @@ def test_every_group_is_in_the_answer(tmp_path: Path, version: int) -> None:
             "simple": ErrorCode.NONE,
             "g": ErrorCode.NON_EMPTY_GROUP,
             "nowhere": ErrorCode.GROUP_ID_NOT_FOUND,
-            "": ErrorCode.INVALID_GROUP_ID,
+            "": ErrorCode.GROUP_ID_NOT_FOUND,
         }
         again = await client.call(DELETE_GROUPS, version, groups_names=["simple"])
         assert again.results[0].error_code.value == ErrorCode.GROUP_ID_NOT_FOUND

@@ -25,6 +25,22 @@ def test_one_member_leaves(tmp_path: Path, version: int) -> None:
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("version", range(6))
+def test_members_of_a_group_that_is_not_there_are_unknown(tmp_path: Path, version: int) -> None:
+    async def scenario(server: BrokerServer, client: WireClient) -> None:
+        member = {"member_id": "m", "group_instance_id": None}
+        answer = await client.call(
+            LEAVE_GROUP, version, group_id="nowhere", member_id="m", members=[member]
+        )
+        if version < 3:
+            assert answer.error_code.value == ErrorCode.UNKNOWN_MEMBER_ID
+        else:
+            assert answer.error_code.value == ErrorCode.NONE
+            assert answer.members[0].error_code.value == ErrorCode.UNKNOWN_MEMBER_ID
+
+    run(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("version", range(3, 6))
 def test_several_members_leave(tmp_path: Path, version: int) -> None:
     async def scenario(server: BrokerServer, client: WireClient) -> None:

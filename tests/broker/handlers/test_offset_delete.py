@@ -34,5 +34,7 @@ def test_missing_group_is_told(tmp_path: Path) -> None:
     async def scenario(server: BrokerServer, client: WireClient) -> None:
         answer = await client.call(OFFSET_DELETE, 0, group_id="nowhere", topics=[])
         assert answer.error_code.value == ErrorCode.GROUP_ID_NOT_FOUND
+        answer = await client.call(OFFSET_DELETE, 0, group_id="", topics=[])
+        assert answer.error_code.value == ErrorCode.INVALID_GROUP_ID
 
     run(tmp_path, scenario)

@@ -31,8 +31,6 @@ async def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -
 
 
 async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
-    if not group_id:
-        return ErrorCode.INVALID_GROUP_ID
     groups = context.broker.coordinators.groups
     try:
         return await groups.run(group_id, lambda shard, _: shard.delete_group(group_id))

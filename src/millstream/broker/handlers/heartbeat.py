@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
 from millstream.coordination.groups import classic_messages
-from millstream.errors import ApiError
+from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
@@ -32,4 +32,6 @@ async def heartbeat(context: RequestContext, request: HeartbeatRequest) -> Field
         code = await groups.run(beat.group_id, lambda shard, now_ms: shard.heartbeat(beat, now_ms))
     except ApiError as error:
         code = error.code
+        if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            code = ErrorCode.NONE  # as Kafka does: its session begins anew when the group is loaded
     return {"error_code": code}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.context import RequestContext
-from millstream.coordination.groups.classic_messages import LeaveRequest, LeavingMember
+from millstream.coordination.groups.classic_messages import LeaveRequest, LeavingMember, LeftMember
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.apis import api
 
@@ -29,7 +29,12 @@ async def leave_group(context: RequestContext, request: Any) -> Fields:
             leave.group_id, lambda shard, now_ms: shard.leave_group(leave, now_ms)
         )
     except ApiError as error:
-        return {"error_code": error.code, "members": []}
+        if error.code is not ErrorCode.UNKNOWN_MEMBER_ID:
+            return {"error_code": error.code, "members": []}
+        # There is no such group: each of them is unknown.
+        left = tuple(
+            LeftMember(it.member_id, it.group_instance_id, error.code) for it in leave.members
+        )
     if context.api_version < FIRST_WITH_SEVERAL_MEMBERS:
         return {"error_code": left[0].error}
     return {

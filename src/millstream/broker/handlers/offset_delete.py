@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.context import RequestContext
+from millstream.coordination.groups.group import require_group_id
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.apis import api
 
@@ -35,6 +36,7 @@ async def offset_delete(context: RequestContext, request: OffsetDeleteRequest) -
     ]
     groups = context.broker.coordinators.groups
     try:
+        require_group_id(request.group_id)
         outcomes = await groups.run(
             request.group_id, lambda shard, _: shard.delete_offsets(request.group_id, wanted)
         )
