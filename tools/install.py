@@ -40,7 +40,7 @@ def main(venv: Path) -> None:
 def fingerprint() -> str:
     """Changes when the environment must be made anew or the extension compiled again."""
     digest = hashlib.sha256(sys.version.encode())
-    sources = sorted((ROOT / "src").rglob("*.pyx"))
+    sources = sorted((ROOT / "src").rglob("*.p[yx][xi]"))
     for path in [Path(__file__), ROOT / "pyproject.toml", ROOT / "requirements.lock", *sources]:
         digest.update(path.read_bytes())
     return digest.hexdigest()

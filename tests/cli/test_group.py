@@ -25,14 +25,17 @@ def group(ok: Ok, topic: str) -> str:
     return name
 
 
-@pytest.fixture
-def member(bootstrap_servers: str, topic: str, group: str) -> Iterator[Consumer]:
-    """A consumer that has joined the group and owns its partitions."""
+@pytest.fixture(params=["classic", "consumer"])
+def member(
+    request: pytest.FixtureRequest, bootstrap_servers: str, topic: str, group: str
+) -> Iterator[Consumer]:
+    """A consumer that has joined the group, by either protocol, and owns its partitions."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
             "group.id": group,
             "client.id": "till",
+            "group.protocol": request.param,
             "enable.auto.commit": False,
         }
     )

@@ -59,13 +59,21 @@ def test_global_bootstrap_server_reaches_the_command(run: Run, bootstrap_servers
     assert run("--bootstrap-server", bootstrap_servers, "topic", "list").exit_code == 0
 
 
-def test_client_config_file_reaches_the_client(run: Run, tmp_path: Path) -> None:
+def test_client_config_file_reaches_the_client(cli: Run, tmp_path: Path) -> None:
     settings = tmp_path / "client.properties"
     settings.write_text("# comment\nno.such.setting=1\n")
-    outcome = run("--client-config", str(settings), "topic", "list")
+    outcome = cli("--client-config", str(settings), "topic", "list")
     assert outcome.exit_code == 1
     assert "no.such.setting" in outcome.err
     assert outcome.err.count("\n") == 1
+
+
+def test_client_config_file_may_name_the_cluster(
+    run: Run, bootstrap_servers: str, tmp_path: Path
+) -> None:
+    settings = tmp_path / "client.properties"
+    settings.write_text(f"bootstrap.servers={bootstrap_servers}\n")
+    assert run("topic", "list", "--client-config", str(settings)).exit_code == 0
 
 
 def test_missing_file_is_one_line(run: Run, tmp_path: Path) -> None:
@@ -103,6 +111,18 @@ def test_shell_completion_offers_commands(words: str, expected: str) -> None:
         [MILLSTREAM], env=os.environ | completion, capture_output=True, text=True, check=False
     )
     assert expected in answer.stdout.split()
+
+
+def test_shell_completion_offers_topics(cli: Run, topic: str) -> None:
+    completion = {
+        "_MILLSTREAM_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"millstream topic describe {topic}",
+        "COMP_CWORD": "3",
+    }
+    answer = subprocess.run(
+        [MILLSTREAM], env=os.environ | completion, capture_output=True, text=True, check=False
+    )
+    assert topic in answer.stdout.split()
 
 
 def test_closed_pipe_ends_quietly(ok: Run, cli: Run, topic: str) -> None:

@@ -5,6 +5,7 @@ Works against any Kafka cluster. Nothing here knows Millstream's broker.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from millstream.cli.failures import CommandFailed, unreachable
-from millstream.cli.options import read_properties
+from millstream.cli.options import BOOTSTRAP_DEFAULT, read_properties
 
 REQUEST_TIMEOUT_S = 15.0
 CONNECT_TIMEOUT_S = 5.0
@@ -42,17 +43,22 @@ class Cluster:
     @classmethod
     def connect(cls, bootstrap_servers: str, client_config: Path | None = None) -> Cluster:
         """A cluster that is known to answer; raises `CommandFailed` when it does not."""
-        cluster = cls(bootstrap_servers, read_properties(client_config) if client_config else {})
+        settings = read_properties(client_config) if client_config else {}
+        if bootstrap_servers == BOOTSTRAP_DEFAULT:
+            bootstrap_servers = settings.get("bootstrap.servers", bootstrap_servers)
+        cluster = cls(bootstrap_servers, settings)
+        if not any(map(accepts_connections, bootstrap_servers.split(","))):
+            raise unreachable(bootstrap_servers)
         cluster.metadata()
         return cluster
 
     def client_settings(self, **extra: Any) -> dict[str, Any]:
         return {
-            "bootstrap.servers": self.bootstrap_servers,
             "client.id": "millstream-cli",
             "log_level": 0,  # its own lines would interleave with ours; errors reach us anyway
             "error_cb": lambda error: None,
             **self.settings,
+            "bootstrap.servers": self.bootstrap_servers,
             **extra,
         }
 
@@ -68,10 +74,10 @@ class Cluster:
         defaults = {"group.id": "millstream-cli", "enable.auto.commit": False}
         return Consumer(self.client_settings(**defaults | settings))
 
-    def metadata(self) -> Any:
+    def metadata(self, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         """The cluster's brokers and topics, internal ones included."""
         try:
-            return self.admin.list_topics(timeout=CONNECT_TIMEOUT_S)
+            return self.admin.list_topics(timeout=timeout_s)
         except KafkaException as error:
             if error.args[0].code() in UNREACHABLE_CODES:
                 raise unreachable(self.bootstrap_servers) from None
@@ -113,6 +119,16 @@ class Cluster:
         futures = self.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
         entries: dict[str, Any] = futures[resource].result()
         return entries
+
+
+def accepts_connections(address: str) -> bool:
+    """Whether anybody listens there. librdkafka would hide a refusal behind its time-out."""
+    host, _, port = address.strip().rpartition("://")[2].rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S):
+            return True
+    except (OSError, ValueError):
+        return False
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -39,7 +39,7 @@ app = typer.Typer(
 
 @app.command()
 def demo(
-    seconds: Annotated[float, typer.Option(min=2, help="How long to write.")] = 9,
+    seconds: Annotated[float, typer.Option(min=2, help="How long to write.")] = 8,
     kills: Annotated[int, typer.Option(min=1, max=10, help="How often to kill it.")] = 2,
     rate: Annotated[int, typer.Option(min=1, help="Records a second.")] = 5000,
 ) -> None:

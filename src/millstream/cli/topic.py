@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated, Any
 
@@ -19,12 +20,15 @@ from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster, wait_each
 from millstream.cli.failures import CommandFailed, usage_error
 from millstream.cli.options import (
     BOOTSTRAP_DEFAULT,
+    BOOTSTRAP_VARIABLE,
     AsJson,
     BootstrapServer,
     ClientConfig,
     parse_assignments,
 )
 from millstream.cli.output import console, print_json, print_pairs, print_rows
+
+COMPLETION_TIMEOUT_S = 1.0
 
 app = typer.Typer(
     help="Create, list, describe, alter and delete topics.",
@@ -34,16 +38,15 @@ app = typer.Typer(
 )
 
 
-def complete_topic(incomplete: str) -> list[str]:
-    """Topic names for the shell; silent when the default cluster does not answer."""
+def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Topic names for the shell; silent when the cluster does not answer at once."""
+    address = ctx.params.get("bootstrap_server") or os.environ.get(BOOTSTRAP_VARIABLE)
+    cluster = Cluster(address or BOOTSTRAP_DEFAULT)
     try:
-        return [
-            name
-            for name in Cluster(BOOTSTRAP_DEFAULT).metadata().topics
-            if name.startswith(incomplete)
-        ]
+        topics = cluster.metadata(COMPLETION_TIMEOUT_S).topics
     except CommandFailed:
         return []
+    return [name for name in topics if name.startswith(incomplete)]
 
 
 Settings = Annotated[
