@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
 
 from millstream.broker.coordinators import TOPIC_OF, CoordinatorKind
 from millstream.broker.server import BrokerServer
-from tests.broker.handlers.group_calls import run
+from tests.broker.handlers.group_calls import commit, run
 from tests.broker.serving import WireClient, serving
+from tests.broker.test_group_lag import produce
 
 
 @pytest.mark.parametrize("kind", list(CoordinatorKind))
@@ -37,13 +39,16 @@ def test_many_first_questions_make_one_topic(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_lag_is_checked_in_the_interval_of_retention(tmp_path: Path) -> None:
+def test_lag_is_checked_in_the_interval_of_retention(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario(server: BrokerServer, client: WireClient) -> None:
-        checked = asyncio.Event()
-        before = server.coordinators.lag.check
-        server.coordinators.lag.check = lambda now_ms: (before(now_ms), checked.set())  # type: ignore
-        await checked.wait()
-        checked.clear()
-        await checked.wait()
+        now_ms = server.clock.now_ms()
+        partition = await produce(server, now_ms, now_ms)
+        partition.delete_records_before(1)
+        await commit(client, 0)
+        while "1 records were deleted before the group had read them" not in caplog.text:
+            await asyncio.sleep(0.001)
 
-    run(tmp_path, scenario, **{"log.retention.check.interval.ms": 5})
+    with caplog.at_level(logging.WARNING, "millstream.lag"):
+        run(tmp_path, scenario, **{"log.retention.check.interval.ms": 5})

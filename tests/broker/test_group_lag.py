@@ -57,15 +57,16 @@ def test_warning_comes_before_retention_and_once(
         await produce(server, now_ms - 9 * HOUR_MS, now_ms - HOUR_MS)
         await commit(client, 0)
         await commit(client, 1, group_id="far enough")
-        check = server.coordinators.lag.check
-        assert [(lag.group_id, threat) for lag, threat in check(now_ms)] == [
+        check = server.coordinators.lag.find_threats
+        assert [(lag.group_id, threat) for lag, threat in await check(now_ms)] == [
             ("g", Threat.ENDANGERED)
         ]
         assert "group g, orders-0: retention will soon delete" in caplog.text
-        assert check(now_ms) == []
+        assert await check(now_ms) == []
         await commit(client, 0)  # the same place: still the same complaint
-        assert check(now_ms) == []
-        assert [lag.group_id for lag, _ in check(now_ms + 8 * HOUR_MS)] == ["far enough"]
+        assert await check(now_ms) == []
+        later = await check(now_ms + 8 * HOUR_MS)
+        assert [lag.group_id for lag, _ in later] == ["far enough"]
 
     with caplog.at_level(logging.WARNING, "millstream.lag"):
         run(tmp_path, scenario, **{"log.retention.hours": 10})
@@ -76,7 +77,7 @@ def test_ratio_of_one_warns_only_of_losses(tmp_path: Path) -> None:
         now_ms = server.clock.now_ms()
         await produce(server, now_ms - 9 * HOUR_MS, now_ms)
         await commit(client, 0)
-        assert server.coordinators.lag.check(now_ms) == []
+        assert await server.coordinators.lag.find_threats(now_ms) == []
 
     run(
         tmp_path,
@@ -93,7 +94,8 @@ def test_loss_is_kept_over_a_restart_until_the_next_commit(
         partition = await produce(server, now_ms - 20 * HOUR_MS, now_ms - 15 * HOUR_MS, now_ms)
         await commit(client, 0)
         partition.apply_retention(now_ms)
-        assert [threat for _, threat in server.coordinators.lag.check(now_ms)] == [Threat.LOST]
+        logged = await server.coordinators.lag.find_threats(now_ms)
+        assert [threat for _, threat in logged] == [Threat.LOST]
 
     async def look_again() -> None:
         async with (
@@ -106,7 +108,7 @@ def test_loss_is_kept_over_a_restart_until_the_next_commit(
             assert await commit(client, 3) == 0
             (lag,) = server.coordinators.lag.of_group("g")
             assert (lag.lag, lag.lost) == (0, 0)
-            assert server.coordinators.lag.check(server.clock.now_ms()) == []
+            assert await server.coordinators.lag.find_threats(server.clock.now_ms()) == []
 
     with caplog.at_level(logging.WARNING, "millstream.lag"):
         run(tmp_path, lose, **{"log.retention.hours": 10})

@@ -25,8 +25,6 @@ from millstream.clock import Clock
 from millstream.coordination.cluster import BrokerImage, ClusterImage
 from millstream.errors import ApiError, ErrorCode
 
-LAG_TIMER = ("lag",)
-
 
 class CoordinatorKind(IntEnum):
     """What FindCoordinator can ask for, with the wire's numbers."""
@@ -56,9 +54,7 @@ class Coordinators:
         clock: Clock,
     ) -> None:
         self._metadata = metadata
-        self._configs = configs
         self._topics = topics
-        self._clock = clock
         self._timers = Timers(clock)
         self.groups = GroupCoordinator(metadata, configs, partitions, self._timers, clock)
         self.lag = GroupLag(self.groups, partitions, configs)
@@ -67,9 +63,9 @@ class Coordinators:
         """Load what is there, in the background; call it on the event loop."""
         self._metadata.subscribe(self._metadata_changed)
         self.groups.lead_all()
-        self._schedule_lag_check()
 
     async def stop(self) -> None:
+        self.lag.stop()
         await self.groups.stop()
         self._timers.close()
 
@@ -89,11 +85,3 @@ class Coordinators:
     def _metadata_changed(self, before: ClusterImage, now: ClusterImage) -> None:
         if now.topics is not before.topics:
             self.groups.topics_changed(before, now)
-
-    def _schedule_lag_check(self) -> None:
-        interval_ms = self._configs.current.log_retention_check_interval_ms
-        self._timers.set(self, LAG_TIMER, interval_ms, self._check_lag)
-
-    def _check_lag(self) -> None:
-        self.lag.check(self._clock.now_ms())
-        self._schedule_lag_check()

@@ -86,7 +86,7 @@ class GroupCoordinator:
         return await self._shell.read(self._index_of(group_id), question)
 
     async def read_all(self, question: Callable[[GroupShard], Response]) -> list[Response]:
-        """Ask every shard that is here. Raises COORDINATOR_LOAD_IN_PROGRESS while one is loading."""
+        """Ask every shard that is here; COORDINATOR_LOAD_IN_PROGRESS while one is loading."""
         answers = []
         for index in range(self._partition_count):
             try:

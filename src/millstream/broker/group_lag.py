@@ -1,6 +1,6 @@
 """Lag of groups, and a warning before retention takes what a group has not read.
 
-Every `log.retention.check.interval.ms` each group's commits are compared with the logs. One line is
+Whenever retention has been applied, each group's commits are compared with the logs. One line is
 logged for a group and partition when its oldest unread record has used up
 `millstream.lag.retention.warning.ratio` of its retention, and another when records were deleted
 unread; neither comes again until the group commits. What was lost can be asked for at any time,
@@ -10,6 +10,7 @@ out: where the log start offset is past the committed offset, the difference is 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from millstream.coordination.groups.retained_loss import (
     Retention,
     retention_used,
 )
+from millstream.coordination.groups.shard import GroupShard
 
 logger = logging.getLogger("millstream.lag")
 
@@ -49,24 +51,41 @@ class GroupLag:
         self._configs = configs
         # Of whom we have complained already, at which commit and how.
         self._told: dict[OffsetCommitKey, tuple[int, Threat]] = {}
+        self._check: asyncio.Task[object] | None = None
 
     def of_group(self, group_id: str) -> list[PartitionLag]:
         """Where a group stands in each partition that it has committed."""
-        return [lag for key, lag, _ in self._all() if key.group_id == group_id]
+        shards = self._groups.shards()
+        return [lag for shard in shards for _, lag, _ in self._of_group(shard, group_id)]
 
-    def check(self, now_ms: int) -> list[tuple[PartitionLag, Threat]]:
-        """Log a line for each new threat; returns those that were logged."""
+    def check(self, now_ms: int) -> None:
+        """Begin to look for new threats, unless that is under way. Call it on the event loop."""
+        if self._check is None or self._check.done():
+            self._check = asyncio.get_running_loop().create_task(self.find_threats(now_ms))
+
+    def stop(self) -> None:
+        if self._check is not None:
+            self._check.cancel()
+
+    async def find_threats(self, now_ms: int) -> list[tuple[PartitionLag, Threat]]:
+        """Log a line for each new threat; returns those that were logged.
+
+        There may be many commits, so others get their turn between groups.
+        """
         ratio = self._configs.current.millstream_lag_retention_warning_ratio
         found: dict[OffsetCommitKey, tuple[int, Threat]] = {}
         logged: list[tuple[PartitionLag, Threat]] = []
-        for key, lag, partition in self._all():
-            threat = self._threat(lag, partition, ratio, now_ms)
-            if threat is None:
-                continue
-            found[key] = (lag.committed, threat)
-            if self._told.get(key) != found[key]:
-                _log(lag, threat)
-                logged.append((lag, threat))
+        for shard in self._groups.shards():
+            for group_id in shard.offsets.group_ids():
+                for key, lag, partition in self._of_group(shard, group_id):
+                    threat = self._threat(lag, partition, ratio, now_ms)
+                    if threat is None:
+                        continue
+                    found[key] = (lag.committed, threat)
+                    if self._told.get(key) != found[key]:
+                        _log(lag, threat)
+                        logged.append((lag, threat))
+                await asyncio.sleep(0)
         self._told = found
         return logged
 
@@ -84,13 +103,13 @@ class GroupLag:
         used = retention_used(_oldest_unread(lag, partition), retention, now_ms)
         return Threat.ENDANGERED if used >= ratio else None
 
-    def _all(self) -> Iterator[tuple[OffsetCommitKey, PartitionLag, Partition]]:
-        for shard in self._groups.shards():
-            for group_id in shard.offsets.group_ids():
-                for key, value in shard.offsets.of_group(group_id):
-                    partition = self._partitions.get(key.topic, key.partition)
-                    if partition is not None:
-                        yield key, _lag(key, value, partition), partition
+    def _of_group(
+        self, shard: GroupShard, group_id: str
+    ) -> Iterator[tuple[OffsetCommitKey, PartitionLag, Partition]]:
+        for key, value in shard.offsets.of_group(group_id):
+            partition = self._partitions.get(key.topic, key.partition)
+            if partition is not None:
+                yield key, _lag(key, value, partition), partition
 
 
 def _lag(key: OffsetCommitKey, value: OffsetCommitValue, partition: Partition) -> PartitionLag:
