@@ -283,6 +283,8 @@ def test_index_of_aborted_transactions_is_written_anew() -> None:
     store = CompactedStore()
     store.write((b"a", b"aborted"), producer_id=3, base_sequence=0, is_transactional=True)
     end_transaction(store, ControlType.ABORT, 3)
+    # A later batch holds the producer's last sequence; else the aborted one would stay, empty.
+    store.write((b"b", b"2"), producer_id=3, base_sequence=1)
     store.write_each(numbered(5))
     store.seal()
     store.clean()
@@ -427,7 +429,7 @@ def test_reads_go_on_while_a_thread_cleans() -> None:
 
     plan = store.plan()
     cleaner = Cleaner(CleanerSettings(io_buffer_bytes=150), on_owner=on_owner)
-    thread = threading.Thread(target=cleaner.clean, args=(plan,))
+    thread = threading.Thread(target=cleaner.clean, args=(plan,), daemon=True)
     thread.start()
     expected = {b"key%d" % key: b"value%d" % (195 + key) for key in range(5)}
     while thread.is_alive() or steps:

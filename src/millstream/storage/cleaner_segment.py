@@ -2,14 +2,15 @@
 
     1. The new segment is written beside the old ones as `<base>.log.cleaned` (and its indexes
        likewise), and synced.
-    2. It is renamed to `.swap`: from here on it counts.
-    3. The old segments are renamed to `.deleted`, and the log reads the new one.
-    4. `.swap` is dropped from its names.
+    2. The recovery point is saved past the old segments: no journal brings their bytes back.
+    3. The new segment is renamed to `.swap`: from here on it counts.
+    4. The old segments are renamed to `.deleted`, and the log reads the new one.
+    5. `.swap` is dropped from its names.
 
-The directory is synced after each step, so a crash finds the steps in this order, none or some of
-them done. Recovery removes `.cleaned` and `.deleted` files, and where it finds `.swap` does what is
-left to do. The new segment always ends where the old ones ended (its last batch stays, if need be
-empty): so recovery knows from the `.swap` file alone which segments it replaces.
+The directory is synced after each renaming, so a crash finds the steps done in this order.
+Recovery (`replacement.py`) removes `.cleaned` and `.deleted` files, and where it finds `.swap` does
+what is left to do. The new segment always ends where the old ones ended (its last batch stays, if
+need be empty): so recovery knows from the `.swap` file alone which segments it replaces.
 
 Names change on the owner's thread, which is quick; what waits for the disk runs in the cleaner's.
 """
@@ -81,7 +82,7 @@ class CleanedSegment:
         self.segment.transaction_index.append(self._fs, aborted)
 
     def finish(self) -> Segment:
-        """Everything on the disk, names included."""
+        """All of it on the disk; the names follow with the first step of the swap."""
         segment = self.segment
         self._fs.fdatasync(self._fd)
         self.close()
@@ -90,7 +91,6 @@ class CleanedSegment:
         segment.synced_bytes = segment.durable_bytes = segment.verified_bytes = segment.size
         segment.seal()
         segment.sync_indexes()
-        self._fs.sync_directory(segment.directory)
         return segment
 
     def close(self) -> None:
@@ -114,7 +114,6 @@ def swap(plan: CleaningPlan, old: list[Segment], new: Segment, on_owner: OnOwner
 
     def count_from_now_on() -> None:
         _check_unchanged(plan, old)
-        # A replay of the journal must not bring bytes of the old segments back.
         plan.log.save_recovery_point(plan.upper_bound)
         new.change_suffix(names.SWAP_SUFFIX)
 
@@ -136,7 +135,8 @@ def swap(plan: CleaningPlan, old: list[Segment], new: Segment, on_owner: OnOwner
 
 def _check_unchanged(plan: CleaningPlan, old: list[Segment]) -> None:
     log = plan.log
-    log.directory.check()
+    if log.directory.failure is not None:
+        raise CleaningAborted(f"the directory of {log.topic}-{log.partition} has failed")
     present = set(map(id, log.segments))
     if log.generation != plan.generation or not all(id(segment) in present for segment in old):
         raise CleaningAborted(
