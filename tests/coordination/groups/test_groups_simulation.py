@@ -285,6 +285,12 @@ def test_groups_keep_their_invariants_in_a_random_world(seed: int) -> None:
         raise AssertionError(f"seed {seed}: {error}") from error
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1_000, 1_500))
+def test_groups_keep_their_invariants_in_many_random_worlds(seed: int) -> None:
+    test_groups_keep_their_invariants_in_a_random_world(seed)
+
+
 def test_simulation_reaches_stable_groups_of_several_members() -> None:
     """Guards the simulation itself: a world in which nothing happens keeps every invariant."""
     generations, sizes = 0, set()
