@@ -58,7 +58,7 @@ class StorageLife(RuleBasedStateMachine):
         try:
             appended = self.store.append(*values, partition=partition)
         except ApiError as error:
-            assert error.code == ErrorCode.KAFKA_STORAGE_ERROR
+            self._check_refusal(error)
             return
         expected = self.expected[partition]
         assert appended.first_offset == max(expected.values, default=expected.start - 1) + 1
@@ -102,7 +102,7 @@ class StorageLife(RuleBasedStateMachine):
             try:
                 log.roll(self.store.clock.now_ms())
             except ApiError as error:
-                assert error.code == ErrorCode.KAFKA_STORAGE_ERROR
+                self._check_refusal(error)
 
     @rule(partition=partitions, data=st.data())
     def delete_records(self, partition: int, data: st.DataObject) -> None:
@@ -180,6 +180,9 @@ class StorageLife(RuleBasedStateMachine):
         self.store.fs.fail_writes_after(None)
 
     # What must hold
+
+    def _check_refusal(self, error: ApiError) -> None:
+        assert error.code == ErrorCode.KAFKA_STORAGE_ERROR
 
     def _promise_all(self, partition: int) -> None:
         expected = self.expected[partition]

@@ -164,9 +164,10 @@ def read_partition_metadata(fs: FileSystem, directory: str) -> UUID | None:
         return None
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     topic_id = fields.get("topic_id", "").strip()
-    if len(topic_id) < UUID_CHARACTERS and fields.get("version", "0") == "0":
-        return None  # torn: the log was created just before a crash, and nothing was acknowledged
-    if fields.get("version") != "0":
+    version = fields.get("version", "")
+    if len(topic_id) < UUID_CHARACTERS and version in ("", "0"):
+        return None  # torn: the log was created just before a crash, with nothing acknowledged
+    if version != "0":
         raise StorageError(f"{path} is not a partition.metadata of version 0: {text!r}")
     return decode_uuid(topic_id)
 

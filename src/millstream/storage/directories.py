@@ -249,7 +249,7 @@ class LogDirectories:
             if topic_partition is not None:
                 found.append(topic_partition)
             elif name.endswith(names.DELETE_DIRECTORY_SUFFIX):
-                self._fs.remove_tree(path)
+                directory.add_garbage(path)
             else:
                 logger.warning("%s is not a log: left alone", path)
         return found

@@ -539,6 +539,8 @@ class Log:
     def save_for_recovery(self, batch: SyncBatch) -> None:
         """What must be on the disk before the recovery point is saved: recovery trusts it."""
         self.epochs.save(batch)
+        if self.names_unsynced:
+            batch.add_directory(self.path)
         for segment in self._segments_with_unsaved_indexes():
             segment.save_indexes()
             for path in segment.index_files():

@@ -50,6 +50,8 @@ def load_log(log: Log, start: StartingPoint, *, now_ms: int) -> None:
     log.log_start_offset = min(log.log_start_offset, log.log_end_offset)
     log.last_flush_ms = now_ms
     _load_producers(log, files, start, now_ms)
+    for segment in log.segments:
+        segment.release()
 
 
 def _load_producers(

@@ -42,6 +42,7 @@ def apply(log: Log, now_ms: int, high_watermark: int) -> int:
     log.epochs.truncate_from_start(log.log_start_offset)
     for segment in removed:
         delete_files(log, segment)
+    log.names_unsynced = True
     size = sum(segment.size for segment in removed)
     logger.info(
         "%s-%d: retention removed %d segments (%d bytes); the log starts at %d",

@@ -1,0 +1,73 @@
+"""ListOffsets' questions, asked of a log."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.config.topic import TopicConfig
+from millstream.errors import ApiError
+from millstream.storage import lookup
+from millstream.storage.lookup import TimestampOffset
+from tests.storage.store import Store
+
+
+def make_store() -> Store:
+    """Offsets 0..59, three to a batch; a record's timestamp is 1000 + its offset, in epoch 2."""
+    store = Store(config=TopicConfig(segment_bytes=500, index_interval_bytes=100))
+    for number in range(20):
+        store.append(b"a", b"b", b"c", timestamp=1000 + 3 * number, epoch=2)
+    assert len(store.log().segments) > 2
+    return store
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_timestamp_finds_the_first_record_as_new(restarted: bool) -> None:
+    store = make_store()
+    if restarted:
+        store.restart()
+    log = store.log()
+    assert log.offset_for_timestamp(0) == TimestampOffset(1000, 0, 2)
+    for timestamp in range(1000, 1060):
+        assert log.offset_for_timestamp(timestamp) == TimestampOffset(
+            timestamp, timestamp - 1000, 2
+        )
+    assert log.offset_for_timestamp(1060) is None
+
+
+def test_timestamp_search_begins_at_the_start_of_the_log() -> None:
+    log = make_store().log()
+    log.delete_records_before(10)
+    assert log.offset_for_timestamp(1000) == TimestampOffset(1010, 10, 2)
+
+
+def test_timestamps_out_of_order_are_found_in_offset_order() -> None:
+    store = Store()
+    for timestamp in (5000, 1000, 9000, 2000):
+        store.append(b"x", timestamp=timestamp)
+    assert store.log().offset_for_timestamp(3000) == TimestampOffset(5000, 0, 0)
+    assert store.log().offset_for_timestamp(5001) == TimestampOffset(9000, 2, 0)
+
+
+def test_special_timestamps_are_questions() -> None:
+    log = make_store().log()
+    log.delete_records_before(7)
+    assert log.offset_for_timestamp(lookup.LATEST) == TimestampOffset(-1, 60, 2)
+    assert log.offset_for_timestamp(lookup.EARLIEST) == TimestampOffset(-1, 7, 2)
+    assert log.offset_for_timestamp(lookup.EARLIEST_LOCAL) == TimestampOffset(-1, 7, 2)
+    assert log.offset_for_timestamp(lookup.MAX_TIMESTAMP) == TimestampOffset(1059, 59, 2)
+    assert log.offset_for_timestamp(lookup.LATEST_TIERED) == TimestampOffset(-1, -1, -1)
+    assert log.offset_for_timestamp(lookup.EARLIEST_PENDING_UPLOAD) == TimestampOffset(-1, -1, -1)
+    with pytest.raises(ApiError, match="-7"):
+        log.offset_for_timestamp(-7)
+
+
+def test_largest_timestamp_is_that_of_a_record_not_of_the_last() -> None:
+    store = Store(config=TopicConfig(segment_bytes=100, segment_ms=10**9))
+    for timestamp in (1000, 9000, 2000):
+        store.append(b"x", timestamp=timestamp)
+    assert store.log().max_timestamp_offset() == TimestampOffset(9000, 1, 0)
+
+
+def test_empty_log_has_no_largest_timestamp() -> None:
+    assert Store().log().max_timestamp_offset() is None
+    assert Store().log().offset_for_timestamp(0) is None

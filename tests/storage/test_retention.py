@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import pytest
+
+from millstream.config.topic import TopicConfig
+from millstream.errors import ApiError, ErrorCode
+from millstream.records.batch import parse_header
+from tests.storage.store import Store, make_batch, read_all
+
+
+def make_store(**settings: object) -> Store:
+    """Ten segments of one record each; record n has the timestamp 1000 * n."""
+    store = Store(config=TopicConfig(segment_bytes=100, **settings))  # type: ignore[arg-type]
+    for number in range(10):
+        store.append(b"%d" % number, timestamp=1000 * number)
+    assert len(store.log().segments) == 10
+    return store
+
+
+def test_retention_by_time_removes_what_is_older() -> None:
+    store = make_store(retention_ms=5000)
+    log = store.log()
+    removed = log.apply_retention(8000)
+    assert log.log_start_offset == 3  # 3000 is exactly five seconds old
+    assert removed == 3 * 69
+    assert [record.offset for record in read_all(log)] == list(range(3, 10))
+
+
+def test_retention_by_time_may_take_everything_and_keeps_the_log_end() -> None:
+    store = make_store(retention_ms=5000)
+    log = store.log()
+    store.flush(0)
+    log.apply_retention(10**9)
+    assert (log.log_start_offset, log.log_end_offset) == (10, 10)
+    assert log.size_bytes == 0
+    store.directories.sweep()
+    store.directories.checkpoint()
+    store.crash()
+    assert (store.log().log_start_offset, store.log().log_end_offset) == (10, 10)
+    assert store.append(b"next").first_offset == 10
+
+
+def test_retention_of_an_empty_log_does_nothing() -> None:
+    store = make_store(retention_ms=5000)
+    store.log().apply_retention(10**9)
+    assert store.log().apply_retention(10**9) == 0
+
+
+def test_retention_by_size_keeps_at_least_so_much() -> None:
+    store = make_store(retention_ms=-1, retention_bytes=69 * 4)
+    log = store.log()
+    log.apply_retention(0)
+    assert log.log_start_offset == 6
+    assert log.size_bytes == 69 * 4
+
+
+def test_retention_without_limits_keeps_all() -> None:
+    store = make_store(retention_ms=-1)
+    assert store.log().apply_retention(10**15) == 0
+
+
+def test_compacted_log_loses_only_what_lies_before_its_start() -> None:
+    store = make_store(retention_ms=1, cleanup_policy=frozenset({"compact"}))
+    log = store.log()
+    assert log.apply_retention(10**15) == 0
+    log.delete_records_before(4)
+    log.apply_retention(10**15)
+    assert log.segments[0].base_offset == 4
+
+
+def test_retention_does_not_pass_the_high_watermark() -> None:
+    store = make_store(retention_ms=1)
+    log = store.log()
+    log.apply_retention(10**15, high_watermark=4)
+    assert log.log_start_offset == 4
+
+
+def test_files_of_deleted_segments_go_with_the_sweep() -> None:
+    store = make_store(retention_ms=5000)
+    store.log().apply_retention(8000)
+    assert store.files(".deleted")
+    store.directories.sweep()
+    assert not store.files(".deleted")
+    assert len(store.files(".log")) == 7
+
+
+def test_leftover_deleted_files_go_at_the_next_start() -> None:
+    store = make_store(retention_ms=5000)
+    store.log().apply_retention(8000)
+    store.kill()
+    assert not store.files(".deleted")
+    assert store.log().log_start_offset == 3
+
+
+def test_delete_records_moves_the_start_and_survives_a_checkpoint() -> None:
+    store = Store()
+    for number in range(5):
+        store.append(b"%d" % number, epoch=number)
+    log = store.log()
+    log.delete_records_before(3)
+    log.delete_records_before(2)  # never backwards
+    assert log.log_start_offset == 3
+    assert log.epochs.entries == ((3, 3), (4, 4))
+    with pytest.raises(ApiError) as raised:
+        log.read(2, max_bytes=100, end_offset=5)
+    assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    store.flush(0)
+    store.directories.checkpoint()
+    store.crash()
+    assert store.log().log_start_offset == 3
+
+
+def test_delete_records_past_the_end_is_refused() -> None:
+    store = Store()
+    store.append(b"a")
+    with pytest.raises(ApiError) as raised:
+        store.log().delete_records_before(2)
+    assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_truncation_cuts_at_a_batch_and_is_durable() -> None:
+    store = make_store()
+    store.flush(0)
+    store.log().truncate_to(6)
+    store.crash()
+    log = store.log()
+    assert [record.offset for record in read_all(log)] == list(range(6))
+    assert store.append(b"again").first_offset == 6
+
+
+def test_truncation_inside_a_batch_removes_the_batch() -> None:
+    store = Store()
+    store.append(b"a", b"b", b"c")
+    store.append(b"d", b"e", b"f")
+    store.log().truncate_to(4)
+    assert store.log().log_end_offset == 3
+
+
+def test_truncation_to_the_end_or_beyond_does_nothing() -> None:
+    store = Store()
+    store.append(b"a")
+    store.log().truncate_to(1)
+    store.log().truncate_to(100)
+    assert store.log().log_end_offset == 1
+
+
+def test_truncation_forgets_epochs_and_producers_of_what_went() -> None:
+    store = Store()
+    batches = [
+        make_batch(b"x", producer_id=5, producer_epoch=0, base_sequence=sequence)
+        for sequence in range(3)
+    ]
+    for number, batch in enumerate(batches):
+        store.append_batch(batch, epoch=number)
+    log = store.log()
+    log.truncate_to(1)
+    assert log.epochs.entries == ((0, 0),)
+    assert log.check_producer(parse_header(batches[0])) is not None
+    assert log.check_producer(parse_header(batches[1])) is None
+
+
+def test_truncation_before_the_first_segment_begins_anew_there() -> None:
+    store = make_store(retention_ms=5000)
+    log = store.log()
+    log.apply_retention(8000)
+    log.truncate_to(3)
+    assert (log.log_start_offset, log.log_end_offset) == (3, 3)
+    assert store.append(b"x").first_offset == 3
+
+
+def test_time_is_looked_up_rightly_after_a_truncation() -> None:
+    store = Store(config=TopicConfig(index_interval_bytes=80))
+    for number in range(30):
+        store.append(b"%d" % number, timestamp=1000 * number)
+    log = store.log()
+    log.truncate_to(10)
+    found = log.max_timestamp_offset()
+    assert found is not None
+    assert (found.timestamp, found.offset) == (9000, 9)
+    assert log.offset_for_timestamp(9001) is None
