@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 
 @api(21, "delete_records", versions=(0, 2), first_flexible=2)
 def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> Fields:
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [_delete(context, topic.name, it) for it in topic.partitions],
-            }
-            for topic in request.topics
-        ]
-    }
+    topics = [
+        {
+            "name": topic.name,
+            "partitions": [_delete(context, topic.name, it) for it in topic.partitions],
+        }
+        for topic in request.topics
+    ]
+    # Saved before the answer: what was deleted shall not come back after a crash.
+    context.broker.directories.checkpoint()
+    return {"topics": topics}
 
 
 def _delete(context: RequestContext, topic: str, wanted: DeleteRecordsPartition) -> dict[str, Any]:
