@@ -1,18 +1,18 @@
 """Everything that can go wrong, by name.
 
-    MillstreamError                 anything Millstream raises on purpose
-    +-- ApiError                    a request refused with a Kafka error code; handlers raise it, dispatch maps it once
-    +-- ConfigError                 a setting that does not exist, or whose value does not fit
-    +-- StorageError                the log on disk cannot do what was asked
-    |   +-- CorruptBatch            bytes that are not the batch they claim to be
-    |   +-- CorruptIndex            an index that contradicts its segment (it is rebuilt)
-    |   +-- DirectoryLocked         another process owns the data directory
-    |   +-- DirectoryFailed         a log directory failed (I/O error, full disk, failed fsync) and is offline
-    |   +-- NotCached               a read would block on the disk; read again in a thread
-    +-- ProtocolError               the peer broke the protocol; its connection is closed
+    MillstreamError          anything Millstream raises on purpose
+    +-- ApiError             a request refused with a Kafka error code; dispatch maps it, once
+    +-- ConfigError          a setting that does not exist, or whose value does not fit
+    +-- StorageError         the log on disk cannot do what was asked
+    |   +-- CorruptBatch     bytes that are not the batch they claim to be
+    |   +-- CorruptIndex     an index that contradicts its segment (it is rebuilt)
+    |   +-- DirectoryLocked  another process owns the data directory
+    |   +-- DirectoryFailed  a log directory failed (I/O error, failed fsync) and is offline
+    |   +-- NotCached        a read would block on the disk; read again in a thread
+    +-- ProtocolError        the peer broke the protocol; its connection is closed
 
-`ErrorCode` holds the codes of Kafka 4.3 with Kafka's names, so a log line, a response and a client's
-exception all say the same word.
+`ErrorCode` holds the codes of Kafka 4.3 with Kafka's names, so that a log line, a response and a
+client's exception all say the same word.
 """
 
 from __future__ import annotations

@@ -52,11 +52,14 @@ class Broker:
         """Start a broker and return when it serves.
 
         Without `data_dir` the data are temporary and go when it stops. `config` has Kafka's
-        settings by name: `{"num.partitions": 4}`. Port 0 is any free one; `restart` keeps it.
+        settings by name: `{"num.partitions": 4}`; `group.initial.rebalance.delay.ms` is 0 unless it
+        says otherwise. Port 0 is any free one; `restart` keeps it.
         """
         directory = Path(data_dir) if data_dir is not None else _temporary_directory()
         settings: dict[str, object] = dict(config or {})
         settings.setdefault("listeners", f"PLAINTEXT://127.0.0.1:{port}")
+        # Kafka's 3 s spare a large deployment some rebalances; here they would only be waited for.
+        settings.setdefault("group.initial.rebalance.delay.ms", 0)
         settings["log.dirs"] = str(directory)
         broker = cls(directory, settings, in_process=in_process)
         broker._owns_data_dir = data_dir is None

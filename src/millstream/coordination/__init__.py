@@ -1,1 +1,1 @@
-"""Pure state machines: events in; records, responses and timers out. No clock, no disk, no socket."""
+"""Pure state machines: events in; records, responses and timers out. No clock, disk or socket."""
