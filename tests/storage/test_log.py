@@ -306,3 +306,26 @@ def test_recovery_point_is_saved_on_demand_before_bytes_are_replaced() -> None:
     store.fs.operations.clear()
     log.save_recovery_point(1)
     assert store.fs.operations == []
+
+
+def test_much_that_is_to_be_verified_is_left_to_a_thread() -> None:
+    store = Store()
+    for _ in range(3):
+        store.append(b"x" * 40_000)
+    store.restart()
+    log = store.log()
+    with pytest.raises(NotCached, match="to be verified first"):
+        log.read(0, max_bytes=200_000, end_offset=END)
+    assert log.read(0, max_bytes=200_000, end_offset=END, may_block=True)
+    assert log.read(0, max_bytes=200_000, end_offset=END)
+
+
+def test_what_this_process_appended_is_not_verified_after_a_restart_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store()
+    store.append(b"before")
+    store.restart()
+    store.append(b"after")
+    monkeypatch.setattr("millstream.storage.segment.verify_crc", None)
+    assert store.log().read(1, max_bytes=1000, end_offset=END)

@@ -417,6 +417,7 @@ class LogDirectories:
         for log in self.logs.values():
             log.close()
         for directory in self.directories:
+            directory.stop_sweeping()
             directory.journal.close()
         self._unlock()
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from millstream.config.topic import TopicConfig
-from millstream.errors import ApiError, ErrorCode, StorageError
+from millstream.errors import ApiError, ErrorCode, NotCached, StorageError
 from millstream.records.batch import LENGTH_OVERHEAD_BYTES, PREFIX, BatchHeader, Buffer
 from millstream.records.record import ControlType, decode_batch
 from millstream.storage import lookup, names, retention
@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 RECENT_POSITIONS = 32
 PREFIX_BYTES = PREFIX.size
+# Checking CRCs takes 1 to 10 ms a megabyte: more than this is left to a thread.
+VERIFIED_INLINE_BYTES_MAX = 65_536
 # Small appends are kept in memory until they are flushed, so that the journal need not read them
 # back from their segments.
 COPIED_BYTES_MAX = 4096
@@ -245,8 +247,6 @@ class Log:
         if recent is None:
             recent = self._recent = [None] * RECENT_POSITIONS
         interval = self.config.index_interval_bytes
-        # The validation on the way in has checked the CRCs of what is appended.
-        verified = segment.verified_bytes == segment.size
         for header in headers:
             recent[offset % RECENT_POSITIONS] = (offset, segment, segment.size)
             last_offset = offset + header.last_offset_delta
@@ -256,8 +256,6 @@ class Log:
             if header.producer_id >= 0:
                 self._note_producer(segment, header, offset)
             offset = last_offset + 1
-        if verified:
-            segment.verified_bytes = segment.size
 
     def _note_producer(self, segment: Segment, header: BatchHeader, offset: int) -> None:
         if header.is_control:
@@ -355,8 +353,11 @@ class Log:
             limit = self._last_batch_end(segment, start, start + max_bytes, may_block=may_block)
         if limit <= start:
             return b""
+        must_verify = start < segment.trusted_from and limit > segment.verified_bytes
+        if must_verify and not may_block and limit - start > VERIFIED_INLINE_BYTES_MAX:
+            raise NotCached(f"{limit - start} bytes at {start} are to be verified first")
         data = segment.read_at(limit - start, start, may_block=may_block)
-        if limit > segment.verified_bytes:
+        if must_verify:
             good = segment.verify(data, start)
             if good < len(data):
                 data = data[:good]

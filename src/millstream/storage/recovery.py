@@ -79,7 +79,7 @@ def _open_segments(
     for base_offset in sorted(offset for offset, suffix in files if suffix == names.LOG_SUFFIX):
         segment = Segment(handles, log.path, base_offset)
         segment.size = fs.file_size(segment.handle.path)
-        segment.synced_bytes = segment.durable_bytes = segment.size
+        segment.synced_bytes = segment.durable_bytes = segment.trusted_from = segment.size
         segments.append(segment)
     for offset, suffix in files:
         if suffix in names.INDEX_SUFFIXES and (offset, names.LOG_SUFFIX) not in present:
@@ -256,8 +256,7 @@ def scan_segment(log: Log, segment: Segment, position: int, visit: Visit) -> Non
         logger.warning(
             "%s is cut at byte %d of %d: %s", segment.handle.path, segment.size, file_size, error
         )
-    if position == 0:
-        segment.verified_bytes = segment.size
+    segment.trusted_from = position
 
 
 def _scan_chunk(segment: Segment, file_size: int) -> list[BatchHeader]:

@@ -78,6 +78,7 @@ class Segment:
         "suffix",
         "synced_bytes",
         "time_index",
+        "trusted_from",
         "uncopied",
         "verified_bytes",
     )
@@ -98,7 +99,9 @@ class Segment:
         self._copies_bytes = 0
         self._copies_start = 0
         self.uncopied = True
-        # How far from the start the bytes are known to match their CRCs.
+        # The bytes of an earlier process are served only after their CRCs have been checked. They
+        # reach up to `trusted_from`; how far from the start they were checked is `verified_bytes`.
+        self.trusted_from = 0
         self.verified_bytes = 0
         # In memory while active; None in a sealed segment, whose indexes are files.
         self.index: OffsetIndex | None = None
@@ -474,6 +477,7 @@ class Segment:
             fs.fdatasync(fd)
         self.size = self.synced_bytes = self.durable_bytes = position
         self.verified_bytes = min(self.verified_bytes, position)
+        self.trusted_from = min(self.trusted_from, position)
 
     def change_suffix(self, suffix: str) -> None:
         """Give the files another suffix (`.swap`, `.deleted`); readers keep finding them."""
