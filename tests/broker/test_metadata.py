@@ -120,6 +120,19 @@ def test_log_stays_short_by_snapshots(tmp_path: Path) -> None:
         assert it.image == before
 
 
+def test_log_that_is_mostly_history_is_shortened_at_a_clean_stop(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        asyncio.run(it.register())
+        topic = asyncio.run(it.topics.auto_create("__consumer_offsets"))
+        asyncio.run(it.topics.create([NewTopic("t", 2_000)]))
+        asyncio.run(it.topics.delete([it.image.topics["t"].id]))
+        it.metadata.fence_broker(1)
+        assert it.directories.logs[METADATA_TOPIC, 0].size_bytes == 0
+    with home(tmp_path) as it:
+        assert it.image.topics == {topic.name: topic}
+        assert it.image.brokers[1].fenced
+
+
 def test_failed_flush_refuses_the_commit_and_all_that_follow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,7 +189,10 @@ def test_broker_is_fenced_at_a_clean_stop_and_leads_again(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_kafka_takes_over_a_directory_and_gives_it_back(tmp_path: Path) -> None:
     """Topics, records, settings and committed offsets go to Apache Kafka and come back."""
-    settings = {"group.initial.rebalance.delay.ms": "0"}
+    settings = {
+        "group.initial.rebalance.delay.ms": "0",
+        "metadata.log.max.record.bytes.between.snapshots": "5000",
+    }
     with Broker.start(tmp_path / "data", settings) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         topic = KafkaTopic("t", 3, 1, config={"retention.ms": "987654321"})

@@ -100,6 +100,25 @@ def test_record_survives_encoding_and_decoding(record: MetadataRecord) -> None:
     assert decode_record(encode_record(record)) == record
 
 
+@given(
+    st.builds(
+        PartitionRecord,
+        partition_id=ids,
+        topic_id=st.uuids(),
+        replicas=st.tuples(ids),
+        isr=st.tuples(ids),
+        leader=st.integers(-1, 9),
+        leader_epoch=ids,
+        partition_epoch=ids,
+        directories=st.tuples(st.uuids()),
+    )
+)
+def test_lone_partition_is_decoded_as_any_other(record: PartitionRecord) -> None:
+    frame = encode_record(record)
+    assert len(frame) == 65
+    assert decode_record(frame) == record
+
+
 @pytest.mark.parametrize(
     ("record", "expected"),
     [

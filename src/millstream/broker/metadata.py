@@ -54,6 +54,7 @@ METADATA_LOG_CONFIG = TopicConfig(retention_ms=-1)
 FIRST_EPOCH = 1  # of the quorum; a single broker never elects another, but Kafka may have
 PRODUCER_ID_BLOCK = 1_000
 READ_BYTES = 1 << 20
+REPLAYED_RECORDS_MIN = 1_000  # fewer than this are read faster than they are replaced
 
 # What this version can do (lowest, highest level), and what a new cluster begins with.
 SUPPORTED_FEATURES = (
@@ -180,7 +181,8 @@ class LocalMetadata:
         self._commit(records)
         for subscriber in self._subscribers:
             subscriber(before, self._image)
-        self._snapshot_if_due()
+        if self._log.size_bytes >= self._snapshot_bytes:
+            self._snapshot()
         return self._image
 
     async def register_broker(self, broker: RegisterBrokerRecord) -> None:
@@ -192,8 +194,12 @@ class LocalMetadata:
         Kafka, started on the same directory, would otherwise wait for the broker's session to end.
         """
         broker = self._image.brokers.get(broker_id)
-        if broker is not None and not broker.fenced and self._log.directory.failure is None:
-            self._commit([BrokerRegistrationChangeRecord(broker_id, broker.epoch, fenced=1)])
+        if broker is None or broker.fenced or self._log.directory.failure is not None:
+            return
+        self._commit([BrokerRegistrationChangeRecord(broker_id, broker.epoch, fenced=1)])
+        stored = self._log.log_end_offset - self._log.log_start_offset
+        if stored > 2 * self._image.record_count + REPLAYED_RECORDS_MIN:
+            self._snapshot()  # so that the next start does not read what is gone
 
     async def allocate_producer_ids(self, broker_id: int) -> range:
         first = self._image.next_producer_id
@@ -223,9 +229,8 @@ class LocalMetadata:
                 "settings is possible until the disk works and the broker is started again",
             )
 
-    def _snapshot_if_due(self) -> None:
-        if self._log.size_bytes < self._snapshot_bytes:
-            return
+    def _snapshot(self) -> None:
+        """Write the image, and let the log begin after it."""
         fs = self._log.directory.fs
         now_ms = self._clock.now_ms()
         try:

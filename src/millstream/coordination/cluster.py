@@ -139,6 +139,12 @@ class ClusterImage:
     def partition_count(self) -> int:
         return sum(len(topic.partitions) for topic in self.topics.values())
 
+    @property
+    def record_count(self) -> int:
+        """About how many records a snapshot of this image has."""
+        settings = sum(map(len, self.configs.values()))
+        return len(self.brokers) + len(self.topics) + self.partition_count + settings
+
     def changed_topics(self, previous: ClusterImage) -> TopicChanges:
         """How the topics differ from those of an earlier image; a topic made anew is both."""
         if self.topics is previous.topics:
