@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from millstream.broker.configs import Change, Operation
 from millstream.broker.server import BrokerServer
+from millstream.broker.topic_follower import PARTITIONS_AT_ONCE
 from millstream.broker.topics import MorePartitions, NewTopic
 from millstream.coordination.cluster import Resource, ResourceType
 from tests.broker.homes import home
@@ -91,3 +93,51 @@ def test_log_of_an_earlier_topic_of_that_name_is_not_served(tmp_path: Path) -> N
             assert log.topic_id == server.metadata.image.topics["t"].id
 
     asyncio.run(scenario())
+
+
+def test_others_get_their_turn_while_many_logs_are_made(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            creation = asyncio.create_task(server.topics.create([NewTopic("t", 500)]))
+            turns = 0
+            while not creation.done():
+                await asyncio.sleep(0)
+                turns += 1
+                if turns == 3:  # a commit that wants no logs does not wait for those of another
+                    await server.metadata.allocate_producer_ids(1)
+                    assert not creation.done()
+            assert turns > 500 // PARTITIONS_AT_ONCE
+            assert all(server.partitions.get("t", index) for index in range(500))
+
+    asyncio.run(scenario())
+
+
+def test_topic_deleted_while_its_logs_are_made_leaves_none(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            creation = asyncio.create_task(server.topics.create([NewTopic("t", 500)]))
+            while "t" not in server.metadata.image.topics:
+                await asyncio.sleep(0)
+            await server.topics.delete([server.metadata.image.topics["t"].id])
+            await creation
+            assert len(server.partitions) == 0
+            assert not [key for key in server.directories.logs if key[0] == "t"]
+
+    asyncio.run(scenario())
+
+
+def test_logs_not_made_before_a_stop_are_made_at_the_next_start(tmp_path: Path) -> None:
+    async def stopped_early() -> None:
+        async with serving(tmp_path) as server:
+            creation = asyncio.create_task(server.topics.create([NewTopic("t", 500)]))
+            while "t" not in server.metadata.image.topics:
+                await asyncio.sleep(0)
+        with contextlib.suppress(asyncio.CancelledError):
+            await creation
+
+    async def started_again() -> None:
+        async with serving(tmp_path) as server:
+            assert len(server.partitions) == 500
+
+    asyncio.run(stopped_early())
+    asyncio.run(started_again())

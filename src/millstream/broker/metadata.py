@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
 from millstream.broker.metadata_snapshot import (
@@ -63,8 +63,9 @@ SUPPORTED_FEATURES = (
 )
 INITIAL_FEATURES = {"metadata.version": 30, "group.version": 1}
 
-Subscriber: TypeAlias = Callable[[ClusterImage, ClusterImage], None]
-"""Called with the image before and the image now. Several commits may come as one call."""
+Subscriber: TypeAlias = Callable[[ClusterImage, ClusterImage], Awaitable[None] | None]
+"""Called with the image before and the image now. Several commits may come as one call. One that
+needs longer returns what the commit has to wait for."""
 
 Decision: TypeAlias = Callable[[ClusterImage], Sequence[MetadataRecord]]
 """From an image, the records to commit on top of it; raises to refuse. May be called again."""
@@ -86,7 +87,7 @@ class MetadataStore(Protocol):
         """Make the records durable, then visible; all of them or none.
 
         Returns the image that has them. Raises `MetadataConflict` if the image's version is not
-        `expected_version`. Subscribers on this broker have been called when it returns.
+        `expected_version`. Subscribers on this broker have done their work when it returns.
         """
         ...
 
@@ -179,11 +180,14 @@ class LocalMetadata:
             )
         before = self._image
         self._commit(records)
-        for subscriber in self._subscribers:
-            subscriber(before, self._image)
+        image = self._image
+        unfinished = [subscriber(before, image) for subscriber in self._subscribers]
         if self._log.size_bytes >= self._snapshot_bytes:
             self._snapshot()
-        return self._image
+        for work in unfinished:
+            if work is not None:
+                await work
+        return image
 
     async def register_broker(self, broker: RegisterBrokerRecord) -> None:
         await self.commit([broker], self._image.version)

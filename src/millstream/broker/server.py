@@ -117,6 +117,7 @@ class BrokerServer:
         endpoints = await self._bind()
         await self._take_the_lead()
         self._follower.start()
+        self._undo.callback(self._follower.stop)
         await self._register(endpoints)
         self.coordinators.start()
         self._undo.push_async_callback(self._stop_serving)
