@@ -191,7 +191,7 @@ def test_kafka_takes_over_a_directory_and_gives_it_back(tmp_path: Path) -> None:
     """Topics, records, settings and committed offsets go to Apache Kafka and come back."""
     settings = {
         "group.initial.rebalance.delay.ms": "0",
-        "metadata.log.max.record.bytes.between.snapshots": "5000",
+        "metadata.log.max.record.bytes.between.snapshots": "1000",
     }
     with Broker.start(tmp_path / "data", settings) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
@@ -199,6 +199,8 @@ def test_kafka_takes_over_a_directory_and_gives_it_back(tmp_path: Path) -> None:
         admin.create_topics([topic])["t"].result()
         produce(broker.bootstrap_servers, range(1000))
         commit_offset(broker.bootstrap_servers, 7)
+    metadata_log = tmp_path / "data" / "__cluster_metadata-0"
+    assert list(metadata_log.glob("*.checkpoint")), "a snapshot should be part of what Kafka reads"
     try:
         kafka = start_kafka(tmp_path, settings)
     except PeerMissing as missing:
