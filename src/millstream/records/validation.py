@@ -7,7 +7,7 @@ and the producer's own bytes are stored.
 An uncompressed batch is walked record by record (compiled, 12 ns a record). A compressed one stays
 opaque: its CRC, count and timestamps are judged by the header. It is opened only for a compacted
 topic (null keys are refused), where `compression.type` asks for another codec, or where
-`millstream.verify.compressed` says so (docs/decisions/0004-verify-compressed.md).
+`millstream.verify.compressed` says so (docs/decisions/0007-verify-compressed.md).
 """
 
 from __future__ import annotations
