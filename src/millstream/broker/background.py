@@ -39,15 +39,9 @@ class Background:
         self._every(JOURNAL_CHECK_MS, "journal", self._retire_journal)
         self._every(FILE_SWEEP_MS, "file deletion", self._sweep_files)
         self._every(config.log_retention_check_interval_ms, "retention", self._apply_retention)
+        self._every(config.log_flush_offset_checkpoint_interval_ms, "checkpoint", self._checkpoint)
         self._every(
-            config.log_flush_offset_checkpoint_interval_ms,
-            "recovery checkpoint",
-            self._broker.directories.checkpoint,
-        )
-        self._every(
-            config.producer_id_expiration_check_interval_ms,
-            "producer expiry",
-            self._expire_producers,
+            config.producer_id_expiration_check_interval_ms, "producers", self._expire_producers
         )
 
     def stop(self) -> None:

@@ -20,7 +20,6 @@ from millstream.errors import MillstreamError
 
 def main() -> None:
     settings = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         run(BrokerConfig.from_values(settings), ready=_tell_parent)
     except MillstreamError as error:
@@ -30,6 +29,7 @@ def main() -> None:
 
 def _tell_parent(server: BrokerServer) -> None:
     print(json.dumps({"bootstrap_servers": server.bootstrap_servers}), flush=True)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:

@@ -39,6 +39,7 @@ class CleaningThread:
                 io_max_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
             ),
             on_owner=self._on_loop,
+            stopping=self._stopping,
         )
         self._thread = threading.Thread(target=self._work, name="millstream-cleaner", daemon=True)
 

@@ -49,6 +49,11 @@ class Flusher:
         self.on_directory_failed: Callable[[list[Log]], None] | None = None
         self.flush_count = 0
 
+    @property
+    def typical_ms(self) -> float:
+        """How long a flush has taken lately."""
+        return self._typical_seconds * 1000
+
     def request(self, partition: Partition) -> None:
         """Flush the partition's log when this turn ends, then call its `flushed`."""
         self._waiting[partition] = None

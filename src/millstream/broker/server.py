@@ -264,6 +264,17 @@ class BrokerServer:
         """Call a function that may wait for the disk, in a thread."""
         return await self.loop.run_in_executor(self.cold_reads, lambda: function(*args, **kwargs))
 
+    def log_counters(self) -> None:
+        """One line for whoever watches the log."""
+        flusher = self.flusher
+        logger.info(
+            "connections=%d partitions=%d flushes=%d flush_ms_typical=%.2f",
+            len(self.connections),
+            len(self.partitions),
+            flusher.flush_count,
+            flusher.typical_ms,
+        )
+
     def _directory_failed(self, failed: list[Log]) -> None:
         """All partitions in a failed directory go offline, not only those that were flushed."""
         directories = {log.directory for log in failed}
@@ -295,7 +306,10 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def run(config: BrokerConfig, *, ready: Callable[[BrokerServer], None] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT, then stop cleanly. `ready` is called once, when serving."""
+    """Serve until SIGTERM or SIGINT, then stop cleanly. `ready` is called once, when serving.
+
+    SIGUSR1 has it say in its log what it has done so far.
+    """
     loop = new_event_loop()
     asyncio.set_event_loop(loop)
     try:
@@ -314,6 +328,7 @@ async def _serve(config: BrokerConfig, ready: Callable[[BrokerServer], None]) ->
         loop.add_signal_handler(number, stopping.set)
     server = BrokerServer(config)
     await server.start()
+    loop.add_signal_handler(signal.SIGUSR1, server.log_counters)
     try:
         ready(server)
         await stopping.wait()

@@ -1,0 +1,139 @@
+"""The server as a process of its own: ready, serving, stopped by a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from millstream.broker.server import BrokerServer, new_event_loop
+from millstream.config.broker import BrokerConfig
+from millstream.errors import ApiError, DirectoryLocked, ErrorCode, MillstreamError
+from tests.broker.handlers.calls import append, create_topic
+from tests.broker.serving import serving
+from tests.peers.wire import Wire
+
+SERVE = """
+import sys
+from millstream.broker.server import run
+from millstream.config.broker import BrokerConfig
+run(BrokerConfig.from_values({"log.dirs": sys.argv[1], "listeners": "PLAINTEXT://127.0.0.1:0"}))
+"""
+
+
+def start(directory: Path) -> tuple[subprocess.Popen[str], str]:
+    """A server's process, and its address out of the one line it prints when it is ready."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVE, str(directory)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("millstream is ready on 127.0.0.1:")
+    return process, line.split()[4].rstrip(",")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_server_stops_cleanly_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    process, address = start(tmp_path)
+    with process, Wire(address) as wire:
+        create_topic(wire, "t")
+        append(wire, "t", b"a")
+        process.send_signal(number)
+        assert process.wait(20) == 0
+        assert wire.is_closed()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_clean_stop_keeps_the_leader_epoch_and_a_crash_raises_it(tmp_path: Path) -> None:
+    epochs = []
+    for end_with in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM):
+        process, address = start(tmp_path)
+        with process, Wire(address) as wire:
+            answer = wire.call("metadata", 9, topics=[{"name": "t"}], allow_auto_topic_creation=1)
+            epochs.append(answer.topics[0].partitions[0].leader_epoch)
+            process.send_signal(end_with)
+            process.wait(20)
+    assert epochs == [0, 0, 1]
+
+
+def test_failed_start_leaves_nothing_open(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "one") as broker:
+            port = broker.addresses[0][1]
+            config = {"log.dirs": tmp_path / "two", "listeners": f"PLAINTEXT://127.0.0.1:{port}"}
+            with pytest.raises(MillstreamError, match="cannot listen"):
+                await BrokerServer(BrokerConfig.from_values(config)).start()
+        async with serving(tmp_path / "two"):
+            pass
+
+    asyncio.run(main())
+
+
+def test_second_server_on_a_directory_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path):
+            with pytest.raises(DirectoryLocked):
+                async with serving(tmp_path):
+                    pass
+
+    asyncio.run(main())
+
+
+def test_listeners_tell_their_own_addresses(tmp_path: Path) -> None:
+    settings: dict[str, object] = {
+        "listeners": "INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
+        "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+        "advertised.listeners": "OUTSIDE://example.org:7777",
+    }
+
+    async def main() -> None:
+        async with serving(tmp_path, **settings) as broker:
+            inside, outside = broker.addresses
+            assert inside[0] == "127.0.0.1"
+            assert outside == ("example.org", 7777)
+
+    asyncio.run(main())
+
+
+def test_failed_directory_takes_down_its_own_partitions_only(tmp_path: Path) -> None:
+    directories = f"{tmp_path}/one,{tmp_path}/two"
+
+    async def main() -> None:
+        async with serving(tmp_path, **{"log.dirs": directories}) as broker:
+            logs = [
+                broker.directories.create("t", index, uuid.uuid4(), broker.configs.topic("t"))
+                for index in range(4)
+            ]
+            partitions = [
+                broker.partitions.add("t", index, log, leader_epoch=0)
+                for index, log in enumerate(logs)
+            ]
+            failed = logs[0].directory
+            failed.fail(OSError("broken disk"))
+            broker.flusher.on_directory_failed([logs[0]])  # type: ignore[misc]
+            for log, partition in zip(logs, partitions, strict=True):
+                assert (partition.offline_error is not None) is (log.directory is failed)
+            error = partitions[0].offline_error
+            assert isinstance(error, ApiError)
+            assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+    asyncio.run(main())
+
+
+def test_blocking_calls_run_in_a_thread(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as broker:
+            assert await broker.run_blocking(sum, [1, 2, 3]) == 6
+
+    asyncio.run(main())
+
+
+def test_event_loop_is_uvloop_where_it_is_installed() -> None:
+    loop = new_event_loop()
+    assert type(loop).__module__.startswith("uvloop")
+    loop.close()
