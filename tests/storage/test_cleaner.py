@@ -351,6 +351,41 @@ def test_cleaning_of_a_log_that_retention_shortens_meanwhile_is_given_up() -> No
     assert store.log().log_end_offset == 40
 
 
+def test_cleaning_is_given_up_when_the_broker_stops() -> None:
+    stopping = threading.Event()
+    store = CompactedStore()
+    store.write_each(numbered(40))
+    store.seal()
+    before = store.read()
+
+    def on_owner(action: Any) -> Any:
+        result = action()
+        stopping.set()
+        return result
+
+    log = store.log()
+    cleaner = Cleaner(on_owner=on_owner, stopping=stopping)
+    assert cleaner.clean_filthiest(lambda: [(log, 40)], store.clock.now_ms()) is None
+    assert store.read() == before
+
+
+def test_throttled_cleaning_does_not_hold_up_a_stop() -> None:
+    stopping = threading.Event()
+    store = CompactedStore()
+    store.write_each(numbered(40))
+    store.seal()
+    slow = CleanerSettings(io_buffer_bytes=150, io_max_bytes_per_second=0.001)
+    cleaner = Cleaner(slow, stopping=stopping)
+    log = store.log()
+    cleaning = threading.Thread(
+        target=cleaner.clean_filthiest, args=(lambda: [(log, 40)], store.clock.now_ms())
+    )
+    cleaning.start()
+    stopping.set()
+    cleaning.join()  # at that rate it would sleep for days
+    assert len(store.read()) == 40
+
+
 def test_full_disk_stops_a_cleaning_and_nothing_else() -> None:
     store = CompactedStore()
     store.write_each(numbered(40, keys=30))

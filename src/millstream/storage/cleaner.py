@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -93,7 +94,7 @@ class Throttle:
 
     bytes_per_second: float
     clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], object] = time.sleep
     _free_at: float = field(default=0.0, init=False)
 
     def spend(self, size_bytes: int) -> None:
@@ -104,18 +105,19 @@ class Throttle:
 
 
 class Cleaner:
-    """Cleans one log at a time."""
+    """Cleans one log at a time; gives up soon after `stopping` is set."""
 
     def __init__(
         self,
         settings: CleanerSettings | None = None,
         *,
         on_owner: Callable[[Callable[[], Any]], Any] = lambda action: action(),
-        throttle: Throttle | None = None,
+        stopping: threading.Event | None = None,
     ) -> None:
         self._settings = settings or CleanerSettings()
         self._on_owner = on_owner
-        self._throttle = throttle or Throttle(self._settings.io_max_bytes_per_second)
+        self._stopping = stopping or threading.Event()
+        self._throttle = Throttle(self._settings.io_max_bytes_per_second, sleep=self._stopping.wait)
         self._uncleanable_paths: set[str] = set()
 
     def clean_filthiest(
@@ -230,6 +232,8 @@ class Cleaner:
         """
         want = self._settings.io_buffer_bytes
         while position < segment.size:
+            if self._stopping.is_set():
+                raise CleaningAborted("the cleaner is stopping")
             size = min(want, segment.size - position)
             chunk = segment.read_at(size, position, may_block=True)
             self._throttle.spend(len(chunk))
