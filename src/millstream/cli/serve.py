@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Annotated
@@ -59,6 +60,7 @@ def serve(
       millstream serve --config server.properties --data /disk1,/disk2
     """
     settings = gather_settings(listen, data, config, set_ or [])
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     from millstream.broker.server import run  # the broker itself: only whoever serves waits for it
 
     run(settings)
