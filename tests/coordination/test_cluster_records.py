@@ -74,13 +74,15 @@ records: st.SearchStrategy[MetadataRecord] = st.one_of(
         incarnation_id=st.uuids(),
         broker_epoch=st.integers(0, 2**60),
         endpoints=st.lists(
-            st.builds(BrokerEndpoint, texts, texts, st.integers(0, 65535)), max_size=2
+            st.builds(BrokerEndpoint, texts, texts, st.integers(0, 65535), st.just(0)), max_size=2
         ).map(tuple),
         features=st.lists(
             st.builds(BrokerFeature, texts, st.integers(0, 9), st.integers(0, 99)), max_size=2
         ).map(tuple),
         rack=st.none() | texts,
         fenced=st.booleans(),
+        is_migrating_zk_broker=st.booleans(),
+        in_controlled_shutdown=st.booleans(),
         log_dirs=uuid_lists,
     ),
     st.builds(
@@ -110,7 +112,10 @@ def test_record_survives_encoding_and_decoding(record: MetadataRecord) -> None:
         leader=st.integers(-1, 9),
         leader_epoch=ids,
         partition_epoch=ids,
+        removing_replicas=st.just(()),
+        adding_replicas=st.just(()),
         directories=st.tuples(st.uuids()),
+        leader_recovery_state=st.just(0),
     )
 )
 def test_lone_partition_is_decoded_as_any_other(record: PartitionRecord) -> None:

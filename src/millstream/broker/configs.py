@@ -52,6 +52,8 @@ class Operation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
+    """One change of a setting, as IncrementalAlterConfigs names it."""
+
     name: str
     operation: int
     value: str | None

@@ -22,6 +22,8 @@ _DYNAMIC = Mode.CLUSTER_WIDE
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class GroupSettings:
+    """Classic and consumer groups, and their offsets."""
+
     # The classic protocol
 
     group_initial_rebalance_delay_ms: int = integer(

@@ -26,6 +26,8 @@ _DOUBLE_MAX = 1.7976931348623157e308
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class LogSettings:
+    """Directories, and what topics inherit."""
+
     log_dir: tuple[str, ...] = strings(
         ("millstream-data",), importance="high", doc="Where the data are, when log.dirs is not set."
     )

@@ -9,6 +9,8 @@ from millstream.config.setting import INT_MAX, Mode, boolean, integer, long, str
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class NetworkSettings:
+    """Identity, listeners and limits."""
+
     node_id: int = integer(
         1,
         low=0,

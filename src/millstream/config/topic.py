@@ -29,6 +29,8 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
+    """All of a topic's settings."""
+
     cleanup_policy: frozenset[str] = strings(
         frozenset({"delete"}),
         options=CLEANUP_POLICIES,

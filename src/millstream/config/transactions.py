@@ -9,6 +9,8 @@ from millstream.config.setting import Mode, boolean, integer, short
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class TransactionSettings:
+    """Transactions and their topic."""
+
     transaction_max_timeout_ms: int = integer(
         900_000, low=1, importance="high", doc="The longest time-out a producer may ask for."
     )

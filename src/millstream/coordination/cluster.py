@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -62,8 +62,9 @@ class Resource(NamedTuple):
         return cls(ResourceType(number) if is_known else ResourceType.UNKNOWN, name)
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerImage:
+class BrokerImage(NamedTuple):
+    """A broker as it registered last."""
+
     id: int
     epoch: int
     incarnation_id: uuid.UUID
@@ -77,8 +78,9 @@ class BrokerImage:
         return next((it for it in self.endpoints if it.name == listener), None)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionImage:
+class PartitionImage(NamedTuple):
+    """A partition: who has it and who leads it."""
+
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     leader: int
@@ -89,8 +91,9 @@ class PartitionImage:
     removing_replicas: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TopicImage:
+class TopicImage(NamedTuple):
+    """A topic with its partitions, in order."""
+
     name: str
     id: uuid.UUID
     partitions: tuple[PartitionImage, ...]
@@ -367,7 +370,7 @@ class _Draft:
             return
         fenced = broker.fenced if record.fenced == 0 else record.fenced > 0
         directories = record.log_dirs or broker.directories
-        changed = replace(broker, fenced=fenced, directories=directories)
+        changed = broker._replace(fenced=fenced, directories=directories)
         self._brokers = {**self._brokers, broker.id: changed}
 
     def _set_feature(self, record: FeatureLevelRecord) -> None:

@@ -28,9 +28,8 @@ from __future__ import annotations
 
 import struct
 import uuid
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from millstream.coordination.record_codec import (
     BOOL,
@@ -58,23 +57,26 @@ DIRECTORY_UNASSIGNED = uuid.UUID(int=0)
 """Kafka's way to say that a replica's log directory is not recorded."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerEndpoint:
+class BrokerEndpoint(NamedTuple):
+    """Where a listener of a broker can be reached."""
+
     name: str
     host: str
     port: int
     security_protocol: int = 0  # PLAINTEXT
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerFeature:
+class BrokerFeature(NamedTuple):
+    """The levels of a feature that a broker can work at."""
+
     name: str
     min_supported_version: int
     max_supported_version: int
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterBrokerRecord:
+class RegisterBrokerRecord(NamedTuple):
+    """A broker has started."""
+
     broker_id: int
     incarnation_id: uuid.UUID
     broker_epoch: int
@@ -87,8 +89,9 @@ class RegisterBrokerRecord:
     log_dirs: tuple[uuid.UUID, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerRegistrationChangeRecord:
+class BrokerRegistrationChangeRecord(NamedTuple):
+    """A broker is fenced or unfenced, or its directories changed."""
+
     broker_id: int
     broker_epoch: int
     fenced: int = 0  # -1 unfenced, 0 as before, 1 fenced
@@ -96,14 +99,16 @@ class BrokerRegistrationChangeRecord:
     log_dirs: tuple[uuid.UUID, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRecord:
+class TopicRecord(NamedTuple):
+    """A topic exists; its partitions follow."""
+
     name: str
     topic_id: uuid.UUID
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionRecord:
+class PartitionRecord(NamedTuple):
+    """A partition exists, in full."""
+
     partition_id: int
     topic_id: uuid.UUID
     replicas: tuple[int, ...]
@@ -117,8 +122,7 @@ class PartitionRecord:
     leader_recovery_state: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionChangeRecord:
+class PartitionChangeRecord(NamedTuple):
     """Naming a leader, even the same one, raises the leader epoch; None means unchanged."""
 
     partition_id: int
@@ -132,35 +136,38 @@ class PartitionChangeRecord:
     directories: tuple[uuid.UUID, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigRecord:
+class ConfigRecord(NamedTuple):
+    """A setting of a resource; a null value takes it back."""
+
     resource_type: int
     resource_name: str
     name: str
     value: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveTopicRecord:
+class RemoveTopicRecord(NamedTuple):
+    """A topic is gone, with its partitions and settings."""
+
     topic_id: uuid.UUID
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureLevelRecord:
+class FeatureLevelRecord(NamedTuple):
+    """A feature works at this level; 0 means not at all."""
+
     name: str
     feature_level: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdsRecord:
+class ProducerIdsRecord(NamedTuple):
+    """All producer ids below this one are given away."""
+
     broker_id: int
     broker_epoch: int
     next_producer_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class NoOpRecord:
-    pass
+class NoOpRecord(NamedTuple):
+    """Nothing: Kafka writes it to show that it is alive."""
 
 
 MetadataRecord: TypeAlias = (
