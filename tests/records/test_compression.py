@@ -92,6 +92,14 @@ def test_snappy_refuses_a_torn_framing_header() -> None:
         decompress(compress(b"abc", Compression.SNAPPY)[:12], Compression.SNAPPY)
 
 
+def test_lz4_blocks_are_independent_as_java_demands() -> None:
+    for size in (0, 100, 500_000):
+        frame = compress(bytes(size), Compression.LZ4)
+        assert frame[:4] == b"\x04\x22\x4d\x18"
+        version, independent = frame[4] >> 6, frame[4] >> 5 & 1
+        assert (version, independent) == (1, 1)
+
+
 def test_gzip_is_plain_gzip() -> None:
     assert gzip.decompress(compress(b"abc" * 100, Compression.GZIP)) == b"abc" * 100
     assert bytes(decompress(gzip.compress(b"abc" * 100), Compression.GZIP)) == b"abc" * 100

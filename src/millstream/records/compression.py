@@ -1,7 +1,8 @@
 """Compression of a batch's records: gzip, snappy, lz4 (frames), zstd, as Kafka clients write them.
 
 Snappy comes in two shapes: Java writes xerial's framing (a header of 16 bytes, then blocks, each
-with its length), other clients one raw block. We read both and write xerial's, which all read.
+with its length), other clients one raw block. We read both and write xerial's, which all read. An
+lz4 frame must consist of independent blocks, or Java does not read it.
 
 `decompress` takes a limit: a bomb of a few bytes raises `CorruptBatch` before more than that limit
 is allocated. The codecs work without the GIL.
@@ -125,7 +126,10 @@ def _compress_gzip(data: Buffer, level: int | None) -> bytes:
 
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
     level = _LZ4_LEVEL if level is None else level
-    return bytes(cramjam.lz4.compress(data, level=level))
+    # Java reads only frames of independent blocks; cramjam's own default links them.
+    compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+    compressor.compress(data)
+    return bytes(compressor.finish())
 
 
 def _compress_zstd(data: Buffer, level: int | None) -> bytes:
