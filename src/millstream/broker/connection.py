@@ -24,7 +24,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, cast
@@ -40,6 +40,7 @@ from millstream.protocol.headers import (
     client_id_of,
     parse_fixed,
 )
+from millstream.protocol.wire import Buffer
 
 if TYPE_CHECKING:
     from millstream.broker.connections import Connections
@@ -79,15 +80,14 @@ class _Route:
 class _Slot:
     """The place of one response in the order of its connection."""
 
-    __slots__ = ("body", "connection", "correlation_id", "deferred", "flexible", "is_ready")
+    body: Buffers = b""
+    is_ready = False
+    deferred: Deferred | None = None
 
     def __init__(self, connection: Connection, correlation_id: int, flexible: bool) -> None:
         self.connection = connection
         self.correlation_id = correlation_id
         self.flexible = flexible
-        self.body: Buffers = b""
-        self.is_ready = False
-        self.deferred: Deferred | None = None
 
     def complete(self, body: Buffers | None) -> None:
         if body is None:
@@ -119,6 +119,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         self._reading_paused = False
         self._in_process = False
+        self._is_blocked = False  # whether one of the reasons above holds, or it is closing
         self.is_closing = False
         self.last_active = 0.0  # loop time of the last bytes received
         self.client_host = ""
@@ -133,11 +134,11 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
         self.last_active = self._loop.time()
         if not self._connections.admit(self):
-            self.is_closing = True
+            self.is_closing = self._is_blocked = True
             self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.is_closing = True
+        self.is_closing = self._is_blocked = True
         self._connections.forget(self)
         for slot in self._slots:
             if slot.deferred is not None:
@@ -153,7 +154,7 @@ class Connection(asyncio.BufferedProtocol):
         self._process()
 
     def pause_writing(self) -> None:
-        self._write_paused = True
+        self._write_paused = self._is_blocked = True
 
     def resume_writing(self) -> None:
         self._write_paused = False
@@ -165,14 +166,14 @@ class Connection(asyncio.BufferedProtocol):
         """Cut the client off, with one line in the log."""
         if self.is_closing:
             return
-        self.is_closing = True
+        self.is_closing = self._is_blocked = True
         logger.warning("connection from %s closed: %s", self.client_host, reason)
         self._write_out()
         self._transport.close()
 
     def close_when_answered(self) -> None:
         """Take no more requests; close once those under way are answered."""
-        self.is_closing = True
+        self.is_closing = self._is_blocked = True
         self._pause_reading()
         if self._exclusive is not None:  # always the last: nothing is started behind it
             self._exclusive.cancel()
@@ -183,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def close_now(self) -> None:
-        self.is_closing = True
+        self.is_closing = self._is_blocked = True
         self._transport.abort()
 
     def release_idle_memory(self) -> None:
@@ -212,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
         frames, slots, in_flight_max = self._frames, self._slots, self._limits.in_flight_max
         self._in_process = True
         try:
-            while not self._is_blocked() and len(slots) < in_flight_max:
+            while not self._is_blocked and len(slots) < in_flight_max:
                 frame = frames.next_frame()
                 if frame is None:
                     break
@@ -230,13 +231,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._out:
             self._write_out()
 
-    def _is_blocked(self) -> bool:
-        return (
+    def _check_blocked(self) -> bool:
+        """Whether requests have to wait; called whenever one of the reasons comes or goes."""
+        self._is_blocked = (
             self._write_paused
             or self._exclusive is not None
             or self._task_is_starting
             or self.is_closing
         )
+        return self._is_blocked
 
     def _handle(self, frame: memoryview) -> None:
         api_key, version, correlation_id, client_end = parse_fixed(frame)
@@ -294,7 +297,7 @@ class Connection(asyncio.BufferedProtocol):
         self._slots.append(slot)
         self._connections.start_task(_run_handler(route, request, slot.complete))
         # Later requests must not overtake it: a task takes its first step in the loop's next turn.
-        self._task_is_starting = True
+        self._task_is_starting = self._is_blocked = True
         self._loop.call_soon(self._task_has_started)
 
     def _task_has_started(self) -> None:
@@ -303,7 +306,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _resume(self) -> None:
         """Go on with the requests that were held back."""
-        if self._in_process or self.is_closing or self._is_blocked():
+        if self._check_blocked() or self._in_process:
             return
         if self._reading_paused and len(self._slots) < self._limits.in_flight_max:
             self._reading_paused = False
@@ -328,26 +331,25 @@ class Connection(asyncio.BufferedProtocol):
         self._slots.append(slot)
         if deferred.exclusive:
             self._exclusive = deferred
+            self._is_blocked = True
             deferred.when_complete(lambda body: self._exclusive_is_answered(slot, body))
         else:
             deferred.when_complete(slot.complete)
 
     def _exclusive_is_answered(self, slot: _Slot, body: Buffers | None) -> None:
         self._exclusive = None
+        self._check_blocked()
         slot.complete(body)
 
     def _put(self, correlation_id: int, flexible: bool, body: Buffers) -> None:
         """Queue a response for this turn's write."""
-        size = len(body) if isinstance(body, bytes) else sum(map(len, body))
+        pieces: Sequence[Buffer] = (body,) if isinstance(body, bytes) else body
+        size = sum(map(len, pieces))
         if flexible:
             head = _FLEXIBLE_RESPONSE_HEAD.pack(size + 5, correlation_id, 0)
         else:
             head = _RESPONSE_HEAD.pack(size + 4, correlation_id)
-        self._out.append(head)
-        if isinstance(body, bytes):
-            self._out.append(body)
-        else:
-            self._out.extend(body)
+        self._out += (head, *pieces)
         self._out_bytes += size
 
     def _write_scheduled_out(self) -> None:

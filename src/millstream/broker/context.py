@@ -37,14 +37,16 @@ class Deferred:
     Kafka treats every request; here only those whose answers may be large need it.
     """
 
-    __slots__ = ("_body", "_is_complete", "_on_complete", "exclusive", "on_cancel")
+    # On the class: thousands of these are made per second, and few need all of it.
+    exclusive = False
+    on_cancel: Callable[[], None] | None = None  # called when nobody wants it any more
+    _body: Buffers | None = None
+    _is_complete = False
+    _on_complete: Callable[[Buffers | None], None] | None = None
 
     def __init__(self, *, exclusive: bool = False) -> None:
-        self.exclusive = exclusive
-        self.on_cancel: Callable[[], None] | None = None  # called when nobody wants it any more
-        self._body: Buffers | None = None
-        self._is_complete = False
-        self._on_complete: Callable[[Buffers | None], None] | None = None
+        if exclusive:
+            self.exclusive = True
 
     def complete(self, body: Buffers | None) -> None:
         """Answer; None closes the connection instead. Only the first call counts."""

@@ -48,24 +48,16 @@ class Watcher(Protocol):
 class PendingAppend:
     """An append that is written, and done once it is as durable as its producer asked."""
 
-    __slots__ = (
-        "_callback",
-        "bytes_before",
-        "error",
-        "first_offset",
-        "is_done",
-        "log_append_time_ms",
-        "next_offset",
-    )
+    # On the class, since most appends never need to change them.
+    log_append_time_ms = NO_TIMESTAMP  # only where message.timestamp.type says so
+    bytes_before = 0  # what the partition had appended in its life before this
+    is_done = False
+    error: ApiError | None = None
+    _callback: Callable[[PendingAppend], None] | None = None
 
     def __init__(self, first_offset: int, next_offset: int) -> None:
         self.first_offset = first_offset
         self.next_offset = next_offset
-        self.log_append_time_ms = NO_TIMESTAMP  # only where message.timestamp.type says so
-        self.bytes_before = 0  # what the partition had appended in its life before this
-        self.is_done = False
-        self.error: ApiError | None = None
-        self._callback: Callable[[PendingAppend], None] | None = None
 
     def when_done(self, callback: Callable[[PendingAppend], None]) -> None:
         """Call back once, at once if it is done already; `error` says how it went."""
@@ -165,12 +157,10 @@ class Partition:
                 return self._answer_duplicate(duplicate, acks)
             records, headers = transform_produced(records, headers, config, now_ms)
         appended = log.append(records, headers, leader_epoch=self.leader_epoch, now_ms=now_ms)
-        pending = PendingAppend(appended.first_offset, appended.next_offset)
-        pending.bytes_before = self._appended_bytes
-        self._appended_bytes += len(records)
+        pending = PendingAppend(appended[0], appended[1])
         if config.message_timestamp_type == LOG_APPEND_TIME:
             pending.log_append_time_ms = now_ms
-        self._settle(pending, acks)
+        self._settle(pending, acks, len(records))
         return pending
 
     def _check_producers(self, headers: list[BatchHeader]) -> PendingAppend | None:
@@ -181,13 +171,16 @@ class Partition:
                     return PendingAppend(duplicate.first_offset, duplicate.next_offset)
         return None
 
-    def _settle(self, pending: PendingAppend, acks: int) -> None:
+    def _settle(self, pending: PendingAppend, acks: int, size_bytes: int) -> None:
         """Let the append be seen and answered: now, or when a flush covers it."""
+        bytes_before = self._appended_bytes
+        self._appended_bytes = bytes_before + size_bytes
         log = self.log
         config = log.config
         if (acks == ACKS_ALL and config.millstream_acks_all_flush) or (
             log.log_end_offset - log.flushed_offset >= config.flush_messages
         ):
+            pending.bytes_before = bytes_before
             self._unflushed.append(pending)
             self._flusher.request(self)
             return

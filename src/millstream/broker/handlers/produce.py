@@ -65,18 +65,14 @@ def _produce_in_lane(
         return None
     if pending.is_done:
         return lane.encode(pending)
-    return _LaneAnswer(lane, context.api_version, pending)
+    return _LaneAnswer(lane, pending)
 
 
 class _LaneAnswer(Deferred):
     """The answer to a request in a lane, when its append is flushed."""
 
-    __slots__ = ("_lane", "_version")
-
-    def __init__(self, lane: ProduceLane, version: int, pending: PendingAppend) -> None:
-        super().__init__()
+    def __init__(self, lane: ProduceLane, pending: PendingAppend) -> None:
         self._lane = lane
-        self._version = version
         pending.when_done(self._appended)
 
     def _appended(self, pending: PendingAppend) -> None:
@@ -85,7 +81,7 @@ class _LaneAnswer(Deferred):
             self.complete(lane.encode(pending))
             return
         refused = _refused(lane.partition.index, pending.error)
-        self.complete(encode_produce_response(self._version, [(lane.encoded_topic, [refused])]))
+        self.complete(encode_produce_response(lane.version, [(lane.encoded_topic, [refused])]))
 
 
 def _produce(context: RequestContext, body: Buffer) -> bytes | Deferred | None:
