@@ -29,8 +29,8 @@ from millstream.storage.log import Log
 
 logger = logging.getLogger("millstream.flush")
 
-TO_THREAD_ABOVE_SECONDS = 0.002
-BACK_INLINE_BELOW_SECONDS = 0.001
+TO_THREAD_ABOVE_SECONDS = 0.004
+BACK_INLINE_BELOW_SECONDS = 0.002
 SMOOTHING = 0.2  # the weight of the newest flush in the running average
 
 
