@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from millstream.broker.flushing import Flusher
     from millstream.clock import Clock
     from millstream.storage.log import Log
+    from millstream.storage.lookup import TimestampOffset
 
 ACKS_ALL = -1
 ACKS_NONE = 0
@@ -288,6 +289,15 @@ class Partition:
         if epoch < last_fetched_epoch or end_offset < offset:
             return epoch, end_offset
         return None
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+        """The first record as new or newer, or what a negative timestamp stands for.
+
+        May read the disk; safe in any thread.
+        """
+        if self.offline_error is not None:
+            raise self.offline_error
+        return self.log.offset_for_timestamp(timestamp_ms)
 
     def delete_records_before(self, offset: int) -> int:
         """Move the log's start, -1 meaning to the high watermark. Returns where it is now."""

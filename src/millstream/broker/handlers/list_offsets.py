@@ -74,14 +74,14 @@ async def _look_up(
         return _found(-1, end_offset, partition.leader_epoch)
     if timestamp == EARLIEST:
         return _found(-1, partition.log_start_offset, _epoch_at_start(partition))
-    found = await context.broker.run_blocking(partition.log.offset_for_timestamp, timestamp)
+    found = await context.broker.run_blocking(partition.offset_for_timestamp, timestamp)
     if found is None or found.offset >= end_offset:
         return _found(-1, -1, -1)
     return _found(found.timestamp, found.offset, found.leader_epoch)
 
 
 def _epoch_at_start(partition: Partition) -> int:
-    found = partition.log.offset_for_timestamp(EARLIEST)
+    found = partition.offset_for_timestamp(EARLIEST)
     return -1 if found is None else found.leader_epoch
 
 
