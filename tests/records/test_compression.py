@@ -23,6 +23,13 @@ def test_codec_gives_back_what_it_took(data: bytes, codec: Compression) -> None:
     assert bytes(decompress(compress(data, codec), codec)) == data
 
 
+@pytest.mark.parametrize("codec", Compression)
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_codec_takes_any_buffer(codec: Compression, kind: type) -> None:
+    packed = compress(kind(b"some records"), codec)
+    assert bytes(decompress(kind(packed), codec)) == b"some records"
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_codec_gives_back_what_grows_a_thousandfold(codec: Compression) -> None:
     data = b"all the same " * 200_000

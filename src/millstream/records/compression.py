@@ -128,7 +128,7 @@ def _compress_lz4(data: Buffer, level: int | None) -> bytes:
     level = _LZ4_LEVEL if level is None else level
     # Java reads only frames of independent blocks; cramjam's own default links them.
     compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
-    compressor.compress(data)
+    compressor.compress(bytes(data))
     return bytes(compressor.finish())
 
 
