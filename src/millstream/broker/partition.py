@@ -297,7 +297,10 @@ class Partition:
         """
         if self.offline_error is not None:
             raise self.offline_error
-        return self.log.offset_for_timestamp(timestamp_ms)
+        try:
+            return self.log.offset_for_timestamp(timestamp_ms)
+        except CorruptBatch as error:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
 
     def delete_records_before(self, offset: int) -> int:
         """Move the log's start, -1 meaning to the high watermark. Returns where it is now."""

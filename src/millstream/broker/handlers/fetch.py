@@ -124,6 +124,10 @@ class _Fetch:
                 )
             except ApiError as error:
                 answer = FetchedPartition(target.wanted.partition, error.code)
+            except OSError as error:
+                logger.error("%r cannot be read: %s", partition, error)
+                code = ErrorCode.KAFKA_STORAGE_ERROR
+                answer = FetchedPartition(target.wanted.partition, code)
             has_data = has_data or bool(answer.records)
             remaining -= len(answer.records)
             answers.append(answer)
