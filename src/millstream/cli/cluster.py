@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 from millstream.cli.failures import CommandFailed, unreachable
 from millstream.cli.options import BOOTSTRAP_DEFAULT, read_properties
 
-REQUEST_TIMEOUT_S = 15.0
+REQUEST_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
 NO_OFFSET = -1001  # librdkafka's mark for "none committed"
 UNREACHABLE_CODES = (
