@@ -83,7 +83,9 @@ def test_example_runs(example: Path) -> None:
     assert example.name in (ROOT / "examples" / "README.md").read_text()
 
 
-@pytest.mark.parametrize("page", ["docs/reference/cli.md", "docs/guides/compatibility.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/reference/cli.md", "docs/guides/compatibility.md", "docs/decisions/README.md"]
+)
 def test_generated_page_is_current(page: str) -> None:
     done = subprocess.run(
         [sys.executable, "tools/generate_docs.py", "--check", page],

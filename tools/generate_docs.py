@@ -2,6 +2,7 @@
 
 docs/reference/cli.md          the help of every command
 docs/guides/compatibility.md   its table of APIs, from the registry of handlers
+docs/decisions/README.md       its list of decisions, from their titles
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from millstream.cli.main import COMMANDS, load_command, main
 from millstream.protocol.apis import APIS, Api
 
 ROOT = Path(__file__).resolve().parent.parent
-API_TABLE = re.compile(r"(<!-- apis: generated -->\n).*(<!-- end -->)", re.DOTALL)
+GENERATED = re.compile(r"(<!-- \w+: generated -->\n).*(<!-- end -->)", re.DOTALL)
 
 CLI_HEADER = """\
 # Command line
@@ -56,9 +57,23 @@ def render_compatibility() -> str:
     handlers.load()
     rows = ["| key | API | versions | |", "|---:|---|---|---|"]
     rows += [api_row(APIS[key]) for key in sorted(APIS)]
-    page = (ROOT / "docs" / "guides" / "compatibility.md").read_text(encoding="utf-8")
-    table = "\n".join(rows) + "\n"
-    return API_TABLE.sub(lambda match: f"{match[1]}{table}{match[2]}", page)
+    return fill(ROOT / "docs" / "guides" / "compatibility.md", rows)
+
+
+def fill(page: Path, lines: list[str]) -> str:
+    """The page with `lines` between its marks."""
+    text = "".join(f"{line}\n" for line in lines)
+    return GENERATED.sub(lambda match: f"{match[1]}{text}{match[2]}", page.read_text("utf-8"))
+
+
+def render_decisions() -> str:
+    directory = ROOT / "docs" / "decisions"
+    titles = {
+        path.name: path.read_text("utf-8").partition("\n")[0].lstrip("# ")
+        for path in sorted(directory.glob("0*.md"))
+    }
+    lines = [f"- [{title}]({name})" for name, title in titles.items()]
+    return fill(directory / "README.md", lines)
 
 
 def api_row(api: Api) -> str:
@@ -77,6 +92,7 @@ def api_row(api: Api) -> str:
 PAGES = {
     "docs/reference/cli.md": render_cli,
     "docs/guides/compatibility.md": render_compatibility,
+    "docs/decisions/README.md": render_decisions,
 }
 
 
