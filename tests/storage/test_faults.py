@@ -91,6 +91,14 @@ class StorageLife(RuleBasedStateMachine):
                 assert log.flushed_offset == log.log_end_offset
                 self.expected[partition].acked = log.log_end_offset
 
+    @rule(size=st.integers(0, 60), flush=st.booleans())
+    def append_everywhere(self, size: int, flush: bool) -> None:
+        """What brings the journal into play."""
+        for partition in range(PARTITIONS):
+            self.append(partition, 1, size)
+        if flush:
+            self.flush(set(range(PARTITIONS)), to_segments=False)
+
     @rule()
     def checkpoint(self) -> None:
         self.store.directories.checkpoint()

@@ -11,7 +11,7 @@ The fault model:
   they raise ENOSPC.
 - **Failing sync** (`fail_next_sync`). It raises EIO once and, as on Linux, the pages are marked
   clean: syncs after it succeed, and yet the bytes, readable until then, are gone at the next power
-  cut.
+  cut. Names are not lost like that: filesystems journal them, and stop when they cannot.
 - **Failing disk** (`fail_everything_under`). Every operation below a path raises EIO.
 - **Cold cache** (`evict`). `pread_cached` raises `NotCached` until the file is read with waiting.
 
@@ -224,13 +224,13 @@ class MemoryFileSystem:
     def sync_directory(self, path: str) -> None:
         with self._lock:
             self._check(path)
-            inside = [change for change in self._unsynced_names if _parent(change.path) == path]
-            self._unsynced_names = [
-                change for change in self._unsynced_names if _parent(change.path) != path
-            ]
             self._fail_if_asked(path)
-            for change in inside:
-                _apply_name(self._durable_names, change)
+            waiting, self._unsynced_names = self._unsynced_names, []
+            for change in waiting:
+                if _parent(change.path) == path:
+                    _apply_name(self._durable_names, change)
+                else:
+                    self._unsynced_names.append(change)
             self._note("sync_directory", path)
 
     def sync_all(self, root: str, paths: Collection[str]) -> bool:
