@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import resource
 import threading
 
 import pytest
 
-from millstream.storage.handles import CLOSED, FileHandle, FileHandles
+from millstream.storage.handles import (
+    CLOSED,
+    OPEN_FILES_MIN,
+    FileHandle,
+    FileHandles,
+    default_open_files_max,
+)
 from millstream.testing.filesystem import MemoryFileSystem
 
 
@@ -107,3 +114,8 @@ def test_readers_in_threads_never_meet_a_closed_file() -> None:
         for file in files:
             handles.owner_fd(file)
     assert failures == []
+
+
+def test_default_limit_leaves_room_for_connections() -> None:
+    soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert OPEN_FILES_MIN <= default_open_files_max() <= max(soft_limit // 2, OPEN_FILES_MIN)

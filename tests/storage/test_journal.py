@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from uuid import UUID
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,8 +7,8 @@ from millstream.storage.filesystem import read_file, write_file
 from millstream.storage.journal import Journal, JournalEntry, read_journals
 from millstream.testing.filesystem import MemoryFileSystem
 
-A = (UUID(int=1), 0)
-B = (UUID(int=2), 3)
+A = (bytes(15) + b"A", 0)
+B = (bytes(15) + b"B", 3)
 FIRST, SECOND = "/data/millstream-journal-0", "/data/millstream-journal-1"
 
 
@@ -22,11 +20,11 @@ def make_journal(bytes_max: int = 10_000) -> tuple[MemoryFileSystem, Journal]:
     return fs, journal
 
 
-def entry(log_id: tuple[UUID, int], position: int, data: bytes = b"batch") -> JournalEntry:
+def entry(log_id: tuple[bytes, int], position: int, data: bytes = b"batch") -> JournalEntry:
     return JournalEntry(log_id, 7, position, data)
 
 
-def found(fs: MemoryFileSystem) -> list[tuple[tuple[UUID, int], int, int, bytes]]:
+def found(fs: MemoryFileSystem) -> list[tuple[tuple[bytes, int], int, int, bytes]]:
     return [
         (each.log_id, each.base_offset, each.position, bytes(each.data or b""))
         for each in read_journals(fs, "/data")

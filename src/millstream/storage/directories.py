@@ -67,14 +67,15 @@ class LogDirectories:
         fs: FileSystem | None = None,
         clock: Clock | None = None,
         recovery_threads: int = 2,
-        open_files_max: int = 512,
+        open_files_max: int | None = None,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
     ) -> LogDirectories:
         """Open or create the directories.
 
         `cluster_id` None takes that of the directories, or makes one up. Raises `DirectoryLocked`
         if another process has one of them, `StorageError` if one belongs to another node or
-        cluster, `DirectoryFailed` if none can be used.
+        cluster, `DirectoryFailed` if none can be used. At most `open_files_max` files are open, by
+        default half of what the process may open.
         """
         fs = fs or OsFileSystem()
         handles = FileHandles(fs, open_files_max=open_files_max)
@@ -326,11 +327,7 @@ class LogDirectories:
             log_ids = directory.journal.full_log_ids()
             if log_ids is not None:
                 self._retiring.add(directory)
-                logs += [
-                    log
-                    for log in self._logs_in(directory)
-                    if (log.topic_id, log.partition) in log_ids
-                ]
+                logs += [log for log in self._logs_in(directory) if log.log_id in log_ids]
         return GroupFlush.prepare(logs, to_segments=True) if self._retiring else None
 
     def finish_journal_retirement(self) -> None:

@@ -138,10 +138,9 @@ class DirectoryFlush:
         entries = []
         size = 0
         for target in self.targets:
-            topic_id = target.log.topic_id
-            if topic_id is None:
-                return False  # a log of another origin, which a journal entry could not name
-            log_id = (topic_id, target.log.partition)
+            log_id = target.log.log_id
+            if log_id is None:
+                return False
             for segment, start, end, copy in target.ranges:
                 if start == end:
                     continue  # in the journal already

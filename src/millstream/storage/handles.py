@@ -12,6 +12,7 @@ readers of a deleted segment finish in peace.
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,14 @@ from contextlib import contextmanager
 from millstream.storage.filesystem import FileSystem
 
 CLOSED = -1
+
+OPEN_FILES_MIN, OPEN_FILES_MAX = 64, 16_384
+
+
+def default_open_files_max() -> int:
+    """Half of what the process may open: the rest is for connections."""
+    soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(max(soft_limit // 2, OPEN_FILES_MIN), OPEN_FILES_MAX)
 
 
 class FileHandle:
@@ -37,9 +46,9 @@ class FileHandle:
 class FileHandles:
     """All open files of one process' logs."""
 
-    def __init__(self, fs: FileSystem, *, open_files_max: int = 512) -> None:
+    def __init__(self, fs: FileSystem, *, open_files_max: int | None = None) -> None:
         self.fs = fs
-        self._open_files_max = open_files_max
+        self._open_files_max = open_files_max or default_open_files_max()
         self._lock = threading.Lock()
         self._open: dict[FileHandle, None] = {}
 

@@ -39,8 +39,7 @@ import errno
 import struct
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
-from uuid import UUID
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -61,11 +60,10 @@ VOID = 2
 JOURNAL_BYTES_MAX = 64 * 1024 * 1024
 BUFFERS_PER_WRITE = 1024
 
-LogId = tuple[UUID, int]
+LogId = tuple[bytes, int]  # topic id and partition
 
 
-@dataclass(frozen=True, slots=True)
-class JournalEntry:
+class JournalEntry(NamedTuple):
     """Bytes of a segment, or (`data` None) the end of what is known of a log."""
 
     log_id: LogId
@@ -228,10 +226,10 @@ class Journal:
 def _encode(entry: JournalEntry, seed: int) -> list[Buffer]:
     topic_id, partition = entry.log_id
     if entry.data is None:
-        head = LOG_ID.pack(VOID, topic_id.bytes, partition)
+        head = LOG_ID.pack(VOID, topic_id, partition)
         data: Buffer = b""
     else:
-        head = LOG_ID.pack(DATA, topic_id.bytes, partition)
+        head = LOG_ID.pack(DATA, topic_id, partition)
         head += PLACE.pack(entry.base_offset, entry.position)
         data = entry.data
     crc = crc32c(data, crc32c(head, seed))
@@ -291,7 +289,7 @@ def _parse_entries(content: bytes, generation: int) -> Iterator[JournalEntry]:
         if end > len(content) or length < LOG_ID.size or crc32c(view[start:end], seed) != crc:
             return
         kind, topic_id, partition = LOG_ID.unpack_from(content, start)
-        log_id = (UUID(bytes=topic_id), partition)
+        log_id = (topic_id, partition)
         if kind == VOID:
             yield JournalEntry(log_id)
         else:

@@ -68,6 +68,7 @@ class Log:
         "is_new",
         "last_flush_ms",
         "log_end_offset",
+        "log_id",
         "log_start_offset",
         "names_unsynced",
         "partition",
@@ -92,6 +93,8 @@ class Log:
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
+        # What the journal calls it; a log of unknown topic has no name there.
+        self.log_id = None if topic_id is None else (topic_id.bytes, partition)
         self.config = config
         self.path = directory.log_path(topic, partition)
         self.epochs = LeaderEpochs(self.path)
@@ -533,8 +536,8 @@ class Log:
         if self.names_unsynced:
             fs.sync_all(self.directory.path, self.unsynced_names())
             self.names_unsynced = self.is_new = False
-        if self.topic_id is not None:
-            self.directory.journal.void((self.topic_id, self.partition))
+        if self.log_id is not None:
+            self.directory.journal.void(self.log_id)
         self.flushed_offset = self.recovery_point = self.log_end_offset
 
     def save_for_recovery(self, batch: SyncBatch) -> None:

@@ -57,7 +57,7 @@ def _logs_by_id(fs: FileSystem, directory: str) -> dict[LogId, tuple[TopicPartit
             continue
         topic_id = read_partition_metadata(fs, path)
         if topic_id is not None:
-            found[topic_id, topic_partition[1]] = topic_partition, path
+            found[topic_id.bytes, topic_partition[1]] = topic_partition, path
     return found
 
 
