@@ -1,3 +1,5 @@
+"""The small text files, byte for byte as Kafka writes them, and what damage does to them."""
+
 from __future__ import annotations
 
 from uuid import UUID

@@ -1,3 +1,5 @@
+"""Directories opened, locked, shared out, failing one at a time, and closed."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""One directory: how it fails, and how it gets rid of its garbage."""
+
 from __future__ import annotations
 
 import logging

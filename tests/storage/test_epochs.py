@@ -1,3 +1,5 @@
+"""Leader epochs: assigned, cut at both ends, and asked where they ended."""
+
 from __future__ import annotations
 
 from millstream.storage.epochs import LeaderEpochs

@@ -1,3 +1,5 @@
+"""The real filesystem, and the helpers on top of any."""
+
 from __future__ import annotations
 
 import errno

@@ -1,3 +1,5 @@
+"""Open files: bounded, and never closed under a reader."""
+
 from __future__ import annotations
 
 import resource

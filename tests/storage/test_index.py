@@ -1,3 +1,5 @@
+"""The sparse indexes: their bytes, and searching in them."""
+
 from __future__ import annotations
 
 from hypothesis import given

@@ -1,3 +1,5 @@
+"""The journal file: what it holds after a crash, and how the two files take turns."""
+
 from __future__ import annotations
 
 from hypothesis import given

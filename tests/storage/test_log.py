@@ -1,3 +1,5 @@
+"""One log: appending, reading, rolling, and what it refuses."""
+
 from __future__ import annotations
 
 import pytest

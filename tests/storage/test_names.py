@@ -1,3 +1,5 @@
+"""What files and directories are called."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Idempotence: duplicates, gaps, epochs, wrap-around, expiry, snapshots."""
+
 from __future__ import annotations
 
 import pytest

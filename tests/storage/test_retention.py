@@ -1,3 +1,5 @@
+"""What is removed from a log, at its start and at its end."""
+
 from __future__ import annotations
 
 import pytest

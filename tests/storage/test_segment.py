@@ -1,3 +1,5 @@
+"""One segment: its indexes, its copies in memory, and its readers in threads."""
+
 from __future__ import annotations
 
 import struct

@@ -1,3 +1,5 @@
+"""The index of aborted transactions."""
+
 from __future__ import annotations
 
 import pytest

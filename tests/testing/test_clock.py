@@ -1,3 +1,5 @@
+"""The manual clock."""
+
 from __future__ import annotations
 
 import pytest
