@@ -1,21 +1,17 @@
-"""The registry of APIs, as the handlers fill it."""
+"""The list of APIs, and the handlers that it promises."""
 
 from __future__ import annotations
 
-import pytest
+import pkgutil
+
 from kio.schema.index import api_key_map
 
 from millstream.broker import handlers
-from millstream.protocol.apis import APIS, api
+from millstream.protocol.apis import APIS
 from tests.peers.wire import entity_class
 
 
-@pytest.fixture(autouse=True)
-def loaded_handlers() -> None:
-    handlers.load()
-
-
-def test_registry_agrees_with_the_schemas_on_names_and_flexible_versions() -> None:
+def test_apis_agree_with_the_schemas_on_names_and_flexible_versions() -> None:
     for key, entry in APIS.items():
         assert api_key_map[key] == entry.name
         for version in range(entry.min_version, entry.max_version + 1):
@@ -23,6 +19,13 @@ def test_registry_agrees_with_the_schemas_on_names_and_flexible_versions() -> No
             assert flexible is (version >= entry.first_flexible), (entry.name, version)
 
 
-def test_registry_refuses_two_handlers_for_one_api() -> None:
-    with pytest.raises(ValueError, match="registered twice"):
-        api(18, "api_versions", versions=(0, 4), first_flexible=3)(lambda: None)
+def test_apis_are_those_that_have_a_handler() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(handlers.__path__)}
+    assert {entry.name for entry in APIS.values()} == modules
+    for entry in APIS.values():
+        assert handlers.find(entry).__name__ == entry.name
+
+
+def test_apis_are_in_order_and_each_listed_once() -> None:
+    assert list(APIS) == sorted(APIS)
+    assert len({entry.name for entry in APIS.values()}) == len(APIS)

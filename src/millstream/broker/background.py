@@ -78,7 +78,7 @@ class Background:
         for partition in self._broker.partitions:
             if partition.offline_error is None:
                 partition.apply_retention(now_ms)
-        self._broker.coordinators.lag.check(now_ms)
+        self._broker.coordinators.check_lag(now_ms)
 
     def _expire_producers(self) -> None:
         now_ms = self._broker.clock.now_ms()

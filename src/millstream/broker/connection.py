@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, cast
 
+from millstream.broker import handlers
 from millstream.broker.context import Buffers, Deferred, RequestContext
 from millstream.errors import ApiError, ErrorCode, ProtocolError
 from millstream.protocol import messages
@@ -71,10 +72,10 @@ class _Route:
         version = context.api_version
         self.api = api
         self.context = context
-        self.handler = api.handler
+        self.handler = handlers.find(api)
         self.flexible_request = version >= api.first_flexible
         self.flexible_response = self.flexible_request and api.key != API_VERSIONS_KEY
-        self.is_task = inspect.iscoroutinefunction(api.handler)
+        self.is_task = inspect.iscoroutinefunction(self.handler)
 
 
 class _Slot:

@@ -7,16 +7,21 @@
 A key (a group id, a transactional id, a share partition) belongs to the partition of the internal
 topic that its hash names, and the broker that leads the partition coordinates it. The topic is made
 when the first client asks for a coordinator.
+
+What coordinates groups is large, and many brokers never see a group. So it is imported here, not
+above: at start when there are groups, or else with the first question for a coordinator
+(docs/decisions/0008-start-up.md).
 """
 
 from __future__ import annotations
 
+import asyncio
 from enum import IntEnum
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from millstream.broker.configs import ConfigManager
 from millstream.broker.coordinator_shell import partition_for
-from millstream.broker.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
-from millstream.broker.group_lag import GroupLag
 from millstream.broker.metadata import MetadataStore
 from millstream.broker.partitions import PartitionTable
 from millstream.broker.timers import Timers
@@ -24,6 +29,13 @@ from millstream.broker.topics import TopicManager
 from millstream.clock import Clock
 from millstream.coordination.cluster import BrokerImage, ClusterImage
 from millstream.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from millstream.broker.group_coordinator import GroupCoordinator
+    from millstream.broker.group_lag import GroupLag
+
+OFFSETS_TOPIC = "__consumer_offsets"
+MODULE_OF_GROUPS = "millstream.broker.group_lag"  # imports the coordinator, too
 
 
 class CoordinatorKind(IntEnum):
@@ -54,24 +66,61 @@ class Coordinators:
         clock: Clock,
     ) -> None:
         self._metadata = metadata
+        self._configs = configs
         self._topics = topics
+        self._partitions = partitions
+        self._clock = clock
         self._timers = Timers(clock)
-        self.groups = GroupCoordinator(metadata, configs, partitions, self._timers, clock)
-        self.lag = GroupLag(self.groups, partitions, configs)
+        self._groups: GroupCoordinator | None = None
+        self._lag: GroupLag | None = None
 
     def start(self) -> None:
         """Load what is there, in the background; call it on the event loop."""
         self._metadata.subscribe(self._metadata_changed)
-        self.groups.lead_all()
+        if OFFSETS_TOPIC in self._metadata.image.topics:
+            self.groups.lead_all()
 
     async def stop(self) -> None:
-        self.lag.stop()
-        await self.groups.stop()
+        if self._lag is not None:
+            self._lag.stop()
+        if self._groups is not None:
+            await self._groups.stop()
         self._timers.close()
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        if self._groups is None:
+            from millstream.broker.group_coordinator import GroupCoordinator
+
+            self._groups = GroupCoordinator(
+                OFFSETS_TOPIC,
+                self._metadata,
+                self._configs,
+                self._partitions,
+                self._timers,
+                self._clock,
+            )
+        return self._groups
+
+    @property
+    def lag(self) -> GroupLag:
+        if self._lag is None:
+            from millstream.broker.group_lag import GroupLag
+
+            self._lag = GroupLag(self.groups, self._partitions, self._configs)
+        return self._lag
+
+    def check_lag(self, now_ms: int) -> None:
+        """Look for groups that retention threatens, if there are any groups."""
+        if self._groups is not None:
+            self.lag.check(now_ms)
 
     async def find(self, kind: CoordinatorKind, key: str) -> BrokerImage:
         """The broker that coordinates this key. Raises COORDINATOR_NOT_AVAILABLE."""
         name = TOPIC_OF[kind]
+        if kind is CoordinatorKind.GROUP and self._groups is None:
+            # The import takes its time; in a thread it does not keep other clients waiting.
+            await asyncio.to_thread(import_module, MODULE_OF_GROUPS)
         topic = self._metadata.image.topics.get(name) or await self._topics.auto_create(name)
         partition = topic.partitions[partition_for(key, len(topic.partitions))]
         broker = self._metadata.image.brokers.get(partition.leader)
@@ -83,5 +132,7 @@ class Coordinators:
         return broker
 
     def _metadata_changed(self, before: ClusterImage, now: ClusterImage) -> None:
-        if now.topics is not before.topics:
+        if now.topics is before.topics:
+            return
+        if self._groups is not None or OFFSETS_TOPIC in now.topics:
             self.groups.topics_changed(before, now)

@@ -25,7 +25,6 @@ from millstream.coordination.groups.shard import GroupShard
 from millstream.coordination.result import Result
 from millstream.errors import ApiError, ErrorCode
 
-OFFSETS_TOPIC = "__consumer_offsets"
 Response = TypeVar("Response")
 
 
@@ -34,18 +33,20 @@ class GroupCoordinator:
 
     def __init__(
         self,
+        topic: str,
         metadata: MetadataStore,
         configs: ConfigManager,
         partitions: PartitionTable,
         timers: Timers,
         clock: Clock,
     ) -> None:
+        self._topic = topic
         self._metadata = metadata
         self._configs = configs
         self._topics = TopicsOfImage(metadata.image)
         self._settings = group_settings(configs.current)
         self._shell = CoordinatorShell(
-            OFFSETS_TOPIC,
+            topic,
             GROUP_RECORDS,
             self._new_shard,
             partitions=partitions,
@@ -106,7 +107,7 @@ class GroupCoordinator:
 
     @property
     def _partition_count(self) -> int:
-        topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
+        topic = self._metadata.image.topics.get(self._topic)
         return len(topic.partitions) if topic is not None else 0
 
     def _index_of(self, group_id: str) -> int:
@@ -114,7 +115,7 @@ class GroupCoordinator:
         if not count:
             raise ApiError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"{OFFSETS_TOPIC} does not exist yet; FindCoordinator makes it.",
+                f"{self._topic} does not exist yet; FindCoordinator makes it.",
             )
         return partition_for(group_id, count)
 

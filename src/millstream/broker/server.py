@@ -18,7 +18,6 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
-from millstream.broker import handlers
 from millstream.broker.background import Background
 from millstream.broker.cleaning import CleaningThread
 from millstream.broker.configs import ConfigManager
@@ -108,7 +107,6 @@ class BrokerServer:
             raise
 
     async def _start(self) -> None:
-        handlers.load()
         for warning in self._static_config.warnings:
             logger.warning("%s", warning)
         self._undo.callback(self.cold_reads.shutdown)

@@ -1,56 +1,62 @@
-"""The registry of APIs: what the broker speaks, and who answers.
+"""The APIs that the broker speaks, in which versions.
 
-A handler module registers its function, so that ApiVersions cannot promise what nobody serves:
+This is the only list of them: ApiVersions promises what stands here, and `broker.handlers` finds
+the module and function of an API by its name, when the first request for it comes.
 
-    @api(12, "heartbeat", versions=(0, 4))
-    async def heartbeat(context: RequestContext, request: HeartbeatRequest) -> Fields: ...
-
-`raw=True` handlers (Produce, Fetch, Metadata, ApiVersions) are handed the body undecoded and return
-the encoded response body; they are the hot paths and the first answers.
+`raw` handlers (Produce, Fetch, Metadata, ApiVersions) are handed the body undecoded and return the
+encoded response body; they are the hot paths and the first answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
-
-HandlerFunction = TypeVar("HandlerFunction", bound=Callable[..., Any])
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
+class Api(NamedTuple):
     key: int
-    name: str  # kio's name of the schema, e.g. "offset_commit"
+    name: str  # kio's name of the schema, e.g. "offset_commit"; also its handler's
     min_version: int
     max_version: int
-    handler: Callable[..., Any]
     first_flexible: int  # the first version with request header 2; past max_version when none
     raw: bool = False  # takes the undecoded body, returns the encoded response
     exact: bool = False  # takes the request in its own version's class, not the newest one's
     advertised_min: int | None = None  # what ApiVersions says, where that differs from min_version
 
 
-APIS: dict[int, Api] = {}
-
-
-def api(
-    key: int,
-    name: str,
-    *,
-    versions: tuple[int, int],
-    first_flexible: int,
-    raw: bool = False,
-    exact: bool = False,
-    advertised_min: int | None = None,
-) -> Callable[[HandlerFunction], HandlerFunction]:
-    """Register the decorated function as the handler of an API."""
-
-    def register(handler: HandlerFunction) -> HandlerFunction:
-        if key in APIS:
-            raise ValueError(f"API {key} is registered twice: {APIS[key].name} and {name}")
-        low, high = versions
-        APIS[key] = Api(key, name, low, high, handler, first_flexible, raw, exact, advertised_min)
-        return handler
-
-    return register
+_APIS = (
+    Api(0, "produce", 3, 13, first_flexible=9, raw=True, advertised_min=0),
+    Api(1, "fetch", 4, 18, first_flexible=12, raw=True),
+    Api(2, "list_offsets", 1, 11, first_flexible=6),
+    Api(3, "metadata", 0, 13, first_flexible=9, raw=True),
+    Api(8, "offset_commit", 2, 10, first_flexible=8, exact=True),
+    Api(9, "offset_fetch", 1, 10, first_flexible=6, exact=True),
+    Api(10, "find_coordinator", 0, 6, first_flexible=3, exact=True),
+    Api(11, "join_group", 0, 9, first_flexible=6),
+    Api(12, "heartbeat", 0, 4, first_flexible=4),
+    Api(13, "leave_group", 0, 5, first_flexible=4, exact=True),
+    Api(14, "sync_group", 0, 5, first_flexible=4),
+    Api(15, "describe_groups", 0, 6, first_flexible=5),
+    Api(16, "list_groups", 0, 5, first_flexible=3),
+    Api(18, "api_versions", 0, 4, first_flexible=3, raw=True),
+    Api(19, "create_topics", 2, 7, first_flexible=5),
+    Api(20, "delete_topics", 1, 6, first_flexible=4, exact=True),
+    Api(21, "delete_records", 0, 2, first_flexible=2),
+    Api(22, "init_producer_id", 0, 5, first_flexible=2),
+    Api(23, "offset_for_leader_epoch", 2, 4, first_flexible=4),
+    Api(32, "describe_configs", 1, 4, first_flexible=4),
+    Api(33, "alter_configs", 0, 2, first_flexible=2),
+    Api(35, "describe_log_dirs", 1, 5, first_flexible=2),
+    Api(37, "create_partitions", 0, 3, first_flexible=2),
+    Api(42, "delete_groups", 0, 2, first_flexible=2),
+    Api(43, "elect_leaders", 0, 2, first_flexible=2),
+    Api(44, "incremental_alter_configs", 0, 1, first_flexible=1),
+    Api(46, "list_partition_reassignments", 0, 0, first_flexible=0),
+    Api(47, "offset_delete", 0, 0, first_flexible=1),
+    Api(57, "update_features", 0, 2, first_flexible=0),
+    Api(60, "describe_cluster", 0, 2, first_flexible=0),
+    Api(68, "consumer_group_heartbeat", 0, 1, first_flexible=0),
+    Api(69, "consumer_group_describe", 0, 1, first_flexible=0),
+    Api(74, "list_config_resources", 0, 1, first_flexible=0),
+    Api(75, "describe_topic_partitions", 0, 0, first_flexible=0),
+)
+APIS: dict[int, Api] = {api.key: api for api in _APIS}

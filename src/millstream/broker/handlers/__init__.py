@@ -1,15 +1,20 @@
-"""One module per API. Importing this package's `load` brings them all into the registry.
+"""One module per API: `handlers/heartbeat.py` has the function `heartbeat`, and so on.
 
-A module registers its function with `millstream.protocol.apis.api`; nothing else has to know it.
+Which APIs there are stands in `millstream.protocol.apis`. A module is imported when the first
+request for its API comes, and with it all that only this API needs: a broker that serves no groups
+never loads what coordinates them (docs/decisions/0008-start-up.md).
 """
 
 from __future__ import annotations
 
-import pkgutil
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any
+
+from millstream.protocol.apis import Api
 
 
-def load() -> None:
-    """Import every handler module, so that each has registered itself."""
-    for module in pkgutil.iter_modules(__path__):
-        import_module(f"{__name__}.{module.name}")
+def find(api: Api) -> Callable[..., Any]:
+    """The function that answers requests of this API."""
+    handler: Callable[..., Any] = getattr(import_module(f"{__name__}.{api.name}"), api.name)
+    return handler

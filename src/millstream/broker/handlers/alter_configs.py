@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from millstream.broker.context import RequestContext
 from millstream.coordination.cluster import Resource
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.alter_configs.v2.request import AlterConfigsRequest, AlterConfigsResource
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 
-@api(33, "alter_configs", versions=(0, 2), first_flexible=2)
 async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -> Fields:
     counts = Counter((it.resource_type, it.resource_name) for it in request.resources)
     answers = []

@@ -18,8 +18,7 @@ from struct import Struct
 from millstream.broker.context import RequestContext
 from millstream.broker.metadata import SUPPORTED_FEATURES
 from millstream.errors import ErrorCode, ProtocolError
-from millstream.protocol.apis import APIS, Api, api
-from millstream.protocol.headers import API_VERSIONS_KEY
+from millstream.protocol.apis import APIS, Api
 from millstream.protocol.wire import (
     INT16,
     INT64,
@@ -36,7 +35,6 @@ _VERSION_RANGE = Struct(">hhh")
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-@api(API_VERSIONS_KEY, "api_versions", versions=(0, 4), first_flexible=3, raw=True)
 def api_versions(context: RequestContext, body: Buffer) -> bytes:
     version = context.api_version
     error = ErrorCode.NONE

@@ -21,7 +21,6 @@ from millstream.coordination.groups.consumer_messages import (
     Partitions,
 )
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.consumer_group_describe.v1.request import ConsumerGroupDescribeRequest
@@ -32,7 +31,6 @@ CLASSIC_MEMBER = 0
 CONSUMER_MEMBER = 1
 
 
-@api(69, "consumer_group_describe", versions=(0, 1), first_flexible=0)
 async def consumer_group_describe(
     context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> Fields:

@@ -17,7 +17,6 @@ from millstream.coordination.groups.consumer_messages import (
     Partitions,
 )
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 from millstream.protocol.messages import milliseconds
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 
-@api(68, "consumer_group_heartbeat", versions=(0, 1), first_flexible=0)
 async def consumer_group_heartbeat(
     context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> Fields:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from millstream.broker.context import RequestContext
 from millstream.broker.topics import MorePartitions
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.create_partitions.v3.request import (
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 
-@api(37, "create_partitions", versions=(0, 3), first_flexible=2)
 async def create_partitions(context: RequestContext, request: CreatePartitionsRequest) -> Fields:
     counts = Counter(topic.name for topic in request.topics)
     outcomes = await context.broker.topics.create_partitions(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from millstream.broker.context import RequestContext
 from millstream.broker.topics import NewTopic
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 
-@api(19, "create_topics", versions=(2, 7), first_flexible=5)
 async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> Fields:
     counts = Counter(topic.name for topic in request.topics)
     wanted = {topic.name: topic for topic in request.topics if counts[topic.name] == 1}

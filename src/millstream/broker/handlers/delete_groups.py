@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 
-@api(42, "delete_groups", versions=(0, 2), first_flexible=2)
 async def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -> Fields:
     wanted = dict.fromkeys(request.groups_names)
     return {

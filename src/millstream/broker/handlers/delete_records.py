@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.broker.context import RequestContext
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 
-@api(21, "delete_records", versions=(0, 2), first_flexible=2)
 def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> Fields:
     topics = [
         {

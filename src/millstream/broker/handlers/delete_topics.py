@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.broker.context import RequestContext
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from millstream.coordination.cluster import TopicImage
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 _NO_ID = uuid.UUID(int=0)
 
 
-@api(20, "delete_topics", versions=(1, 6), first_flexible=4, exact=True)
 async def delete_topics(context: RequestContext, request: Any) -> Fields:
     wanted = _wanted(context.api_version, request)
     counts = Counter(wanted)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 from millstream.protocol.metadata import OPERATIONS_NOT_ASKED
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ CONTROLLERS = 2
 ALL_CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 
 
-@api(60, "describe_cluster", versions=(0, 2), first_flexible=0)
 def describe_cluster(context: RequestContext, request: DescribeClusterRequest) -> Fields:
     if request.endpoint_type == CONTROLLERS:
         raise ApiError(

@@ -16,7 +16,6 @@ from millstream.broker.configs import DescribedSetting
 from millstream.broker.context import RequestContext
 from millstream.coordination.cluster import Resource
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.describe_configs.v4.request import (
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 
-@api(32, "describe_configs", versions=(1, 4), first_flexible=4)
 def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -> Fields:
     return {"results": [_describe(context, request, it) for it in request.resources]}
 

@@ -16,7 +16,6 @@ from millstream.broker.context import RequestContext
 from millstream.coordination.groups.classic_messages import GroupDescription
 from millstream.coordination.groups.classic_state import ClassicState
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
@@ -31,7 +30,6 @@ ALL_GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 OPERATIONS_NOT_ASKED = -2_147_483_648
 
 
-@api(15, "describe_groups", versions=(0, 6), first_flexible=5)
 async def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> Fields:
     asked = request.include_authorized_operations
     answers = []

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from millstream.broker.context import RequestContext
 from millstream.broker.metadata import METADATA_TOPIC
 from millstream.errors import ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.describe_log_dirs.v5.request import DescribeLogDirsRequest
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from millstream.storage.log import Log
 
 
-@api(35, "describe_log_dirs", versions=(1, 5), first_flexible=2)
 def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) -> Fields:
     wanted = None
     if request.topics is not None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from millstream.broker.context import RequestContext
 from millstream.broker.handlers.metadata import ALL_TOPIC_OPERATIONS, describe_partition
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 
-@api(75, "describe_topic_partitions", versions=(0, 0), first_flexible=0)
 def describe_topic_partitions(
     context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> Fields:

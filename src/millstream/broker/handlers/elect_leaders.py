@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from millstream.broker.context import RequestContext
 from millstream.coordination.cluster import ClusterImage
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
@@ -24,7 +23,6 @@ _PREFERRED = 0
 _UNCLEAN = 1
 
 
-@api(43, "elect_leaders", versions=(0, 2), first_flexible=2)
 def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> Fields:
     if request.election_type not in (_PREFERRED, _UNCLEAN):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")

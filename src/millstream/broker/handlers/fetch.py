@@ -23,9 +23,7 @@ from millstream.broker.context import Buffers, Deferred, RequestContext
 from millstream.broker.fetch_sessions import NO_SESSION, FetchSession, FetchTarget, summary
 from millstream.broker.partition import Partition
 from millstream.errors import ApiError, ErrorCode, NotCached
-from millstream.protocol.apis import api
 from millstream.protocol.fetch import (
-    FIRST_FLEXIBLE,
     FIRST_WITH_TOPIC_IDS,
     READ_COMMITTED,
     FetchedPartition,
@@ -41,7 +39,6 @@ logger = logging.getLogger("millstream.fetch")
 RESPONSE_BYTES_MAX = 4 * 1024 * 1024
 
 
-@api(1, "fetch", versions=(4, 18), first_flexible=FIRST_FLEXIBLE, raw=True)
 def fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
     broker, version = context.broker, context.api_version
     request = decode_fetch_request(body, version)

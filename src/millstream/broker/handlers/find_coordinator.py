@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from millstream.broker.context import RequestContext
 from millstream.broker.coordinators import CoordinatorKind
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
@@ -26,7 +25,6 @@ FIRST_WITH_SEVERAL_KEYS = 4
 FIRST_WITH_SHARE_KEYS = 6
 
 
-@api(10, "find_coordinator", versions=(0, 6), first_flexible=3, exact=True)
 async def find_coordinator(context: RequestContext, request: Any) -> Fields:
     kind = getattr(request, "key_type", CoordinatorKind.GROUP)
     if context.api_version < FIRST_WITH_SEVERAL_KEYS:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from millstream.broker.context import RequestContext
 from millstream.coordination.groups import classic_messages
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.heartbeat.v4.request import HeartbeatRequest
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 
-@api(12, "heartbeat", versions=(0, 4), first_flexible=4)
 async def heartbeat(context: RequestContext, request: HeartbeatRequest) -> Fields:
     beat = classic_messages.HeartbeatRequest(
         group_id=request.group_id,

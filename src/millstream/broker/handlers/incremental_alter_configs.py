@@ -16,7 +16,6 @@ from millstream.broker.context import RequestContext
 from millstream.broker.handlers.alter_configs import answer
 from millstream.coordination.cluster import Resource
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.incremental_alter_configs.v1.request import (
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 
-@api(44, "incremental_alter_configs", versions=(0, 1), first_flexible=1)
 async def incremental_alter_configs(
     context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> Fields:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
@@ -43,7 +42,6 @@ class ProducerIds:
             self._block = iter(await self._store.allocate_producer_ids(self._broker_id))
 
 
-@api(22, "init_producer_id", versions=(0, 5), first_flexible=2)
 async def init_producer_id(context: RequestContext, request: InitProducerIdRequest) -> Fields:
     if request.transactional_id == "":
         raise ApiError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")

@@ -17,7 +17,6 @@ from millstream.broker.context import RequestContext
 from millstream.coordination.group_records import ClassicProtocol
 from millstream.coordination.groups.classic_messages import JoinRequest, JoinResponse
 from millstream.errors import ApiError
-from millstream.protocol.apis import api
 from millstream.protocol.messages import milliseconds
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ FIRST_WITH_REBALANCE_TIMEOUT = 1
 FIRST_WITH_NULL_PROTOCOL = 7
 
 
-@api(11, "join_group", versions=(0, 9), first_flexible=6)
 async def join_group(context: RequestContext, request: JoinGroupRequest) -> Fields:
     join = _decoded(context, request)
     groups = context.broker.coordinators.groups

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from millstream.broker.context import RequestContext
 from millstream.coordination.groups.classic_messages import LeaveRequest, LeavingMember, LeftMember
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 FIRST_WITH_SEVERAL_MEMBERS = 3
 
 
-@api(13, "leave_group", versions=(0, 5), first_flexible=4, exact=True)
 async def leave_group(context: RequestContext, request: Any) -> Fields:
     leave = LeaveRequest(request.group_id, _leaving(context.api_version, request))
     groups = context.broker.coordinators.groups

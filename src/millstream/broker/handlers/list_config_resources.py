@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from millstream.broker.context import RequestContext
 from millstream.coordination.cluster import Resource, ResourceType
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.list_config_resources.v1.request import ListConfigResourcesRequest
@@ -32,7 +31,6 @@ _KNOWN: frozenset[int] = frozenset(
 )
 
 
-@api(74, "list_config_resources", versions=(0, 1), first_flexible=0)
 def list_config_resources(context: RequestContext, request: ListConfigResourcesRequest) -> Fields:
     wanted: frozenset[int] = frozenset(request.resource_types)
     if context.api_version == 0:

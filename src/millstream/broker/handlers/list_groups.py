@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from millstream.broker.context import RequestContext
 from millstream.coordination.groups.group import GroupOverview
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.list_groups.v5.request import ListGroupsRequest
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 
-@api(16, "list_groups", versions=(0, 5), first_flexible=3)
 async def list_groups(context: RequestContext, request: ListGroupsRequest) -> Fields:
     states = {state.strip().lower() for state in request.states_filter}
     types = {kind.strip().lower() for kind in request.types_filter}

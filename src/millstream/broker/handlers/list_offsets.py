@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from millstream.broker.context import RequestContext
 from millstream.broker.partition import Partition
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 from millstream.protocol.fetch import READ_COMMITTED
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ MAX_TIMESTAMP = -3
 _FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, -4: 8, -5: 9, -6: 11}
 
 
-@api(2, "list_offsets", versions=(1, 11), first_flexible=6)
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> Fields:
     committed = request.isolation_level == READ_COMMITTED
     return {"topics": [await _list_topic(context, topic, committed) for topic in request.topics]}

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.broker.context import RequestContext
 from millstream.errors import ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.list_partition_reassignments.v0.request import (
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 
-@api(46, "list_partition_reassignments", versions=(0, 0), first_flexible=0)
 def list_partition_reassignments(
     context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> Fields:

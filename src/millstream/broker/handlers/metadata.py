@@ -20,9 +20,7 @@ from millstream.broker.context import Deferred, RequestContext
 from millstream.broker.handlers.describe_cluster import ALL_CLUSTER_OPERATIONS
 from millstream.broker.topics import validate_topic_name
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 from millstream.protocol.metadata import (
-    FIRST_FLEXIBLE,
     OPERATIONS_NOT_ASKED,
     ZERO_ID,
     BrokerEntry,
@@ -72,7 +70,6 @@ class MetadataCache:
         self._answers.clear()
 
 
-@api(3, "metadata", versions=(0, 13), first_flexible=FIRST_FLEXIBLE, raw=True)
 def metadata(context: RequestContext, body: Buffer) -> bytes | Deferred:
     broker = context.broker
     key = (context.api_version, context.listener, bytes(body))

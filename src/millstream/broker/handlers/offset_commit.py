@@ -24,7 +24,6 @@ from millstream.coordination.groups.offsets import (
     TopicCommit,
 )
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 from millstream.protocol.messages import milliseconds
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 FIRST_WITH_TOPIC_IDS = 10
 
 
-@api(8, "offset_commit", versions=(2, 10), first_flexible=8, exact=True)
 async def offset_commit(context: RequestContext, request: Any) -> Fields:
     errors: dict[tuple[int, int], ErrorCode] = {}  # by place in the request: topic, partition
     known = list(_known_topics(context, request.topics, errors))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from millstream.broker.context import RequestContext
 from millstream.coordination.groups.group import require_group_id
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 
-@api(47, "offset_delete", versions=(0, 0), first_flexible=1)
 async def offset_delete(context: RequestContext, request: OffsetDeleteRequest) -> Fields:
     known = {
         (topic.name, partition.partition_index)

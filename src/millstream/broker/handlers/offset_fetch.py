@@ -20,7 +20,6 @@ from millstream.broker.context import RequestContext
 from millstream.coordination.group_records import NO_TOPIC_ID
 from millstream.coordination.groups.offsets import FetchedOffset, FetchRequest, TopicFetch
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
@@ -30,7 +29,6 @@ FIRST_WITH_SEVERAL_GROUPS = 8
 FIRST_WITH_TOPIC_IDS = 10
 
 
-@api(9, "offset_fetch", versions=(1, 10), first_flexible=6, exact=True)
 async def offset_fetch(context: RequestContext, request: Any) -> Fields:
     if context.api_version < FIRST_WITH_SEVERAL_GROUPS:
         return await _fetch(context, request)

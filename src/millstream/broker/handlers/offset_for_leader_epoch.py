@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.broker.context import RequestContext
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.offset_for_leader_epoch.v4.request import (
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 
-@api(23, "offset_for_leader_epoch", versions=(2, 4), first_flexible=4)
 def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> Fields:

@@ -19,9 +19,7 @@ from millstream.broker.context import Deferred, RequestContext
 from millstream.broker.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Partition, PendingAppend
 from millstream.broker.produce_lanes import ProduceLane
 from millstream.errors import ApiError, ErrorCode, ProtocolError
-from millstream.protocol.apis import api
 from millstream.protocol.produce import (
-    FIRST_FLEXIBLE,
     ProducedPartition,
     ProduceRequest,
     TopicKey,
@@ -37,7 +35,6 @@ FIRST_WITH_ZSTD = 7
 _VALID_ACKS = (ACKS_ALL, ACKS_LEADER, ACKS_NONE)
 
 
-@api(0, "produce", versions=(3, 13), first_flexible=FIRST_FLEXIBLE, raw=True, advertised_min=0)
 def produce(context: RequestContext, body: Buffer) -> bytes | Deferred | None:
     lane = context.broker.produce_lanes.find(context.api_version, body)
     if lane is not None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from millstream.broker.context import RequestContext
 from millstream.coordination.groups.classic_messages import SyncRequest, SyncResponse
 from millstream.errors import ApiError, ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.sync_group.v5.request import SyncGroupRequest
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 FIRST_WITH_PROTOCOL = 5
 
 
-@api(14, "sync_group", versions=(0, 5), first_flexible=4)
 async def sync_group(context: RequestContext, request: SyncGroupRequest) -> Fields:
     sync = SyncRequest(
         group_id=request.group_id,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from millstream.broker.context import RequestContext
 from millstream.broker.metadata import SUPPORTED_FEATURES
 from millstream.errors import ErrorCode
-from millstream.protocol.apis import api
 
 if TYPE_CHECKING:
     from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 
-@api(57, "update_features", versions=(0, 2), first_flexible=0)
 def update_features(context: RequestContext, request: UpdateFeaturesRequest) -> Fields:
     image = context.broker.metadata.image
     problems = {it.feature: _problem(image, it) for it in request.feature_updates}
