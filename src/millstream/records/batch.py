@@ -31,9 +31,8 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
 from millstream.errors import CorruptBatch
+from millstream.records.checksum import crc32c
 from millstream.records.compression import Compression
 
 Buffer: TypeAlias = bytes | bytearray | memoryview

@@ -41,9 +41,8 @@ import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from millstream.records.batch import Buffer
+from millstream.records.checksum import crc32c
 from millstream.storage import names
 from millstream.storage.filesystem import FileSystem, read_file, write_fully
 

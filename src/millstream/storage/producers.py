@@ -30,10 +30,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from millstream.errors import ApiError, ErrorCode, StorageError
 from millstream.records.batch import BatchHeader
+from millstream.records.checksum import crc32c
 
 BATCHES_KEPT = 5
 SEQUENCE_MASK = 0x7FFFFFFF
