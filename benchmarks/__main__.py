@@ -23,6 +23,7 @@ from benchmarks.targets import FULL, QUICK, MillstreamTarget, NullTarget, Scale,
 
 DEFAULT = ("requests", "latency", "produce", "consume", "connections", "footprint")
 EXTRA = ("soak",)
+REPORT_WIDTH = 160
 RESULTS = Path(__file__).parent / "results"
 # Benchmarks that the null broker, which keeps no records, can take part in.
 NULL_FITS = ("requests", "produce", "connections")
@@ -32,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     scale = QUICK if options.quick else FULL
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=REPORT_WIDTH)  # a file has no width of its own
     measurements: list[Measurement] = []
     with ExitStack() as stack:
         targets: list[Target] = [MillstreamTarget()]
