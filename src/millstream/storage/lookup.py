@@ -18,8 +18,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.errors import ApiError, ErrorCode
-from millstream.records.batch import BatchHeader
-from millstream.records.record import Record, decode_batch
+from millstream.records._walk import find_timestamp
+from millstream.records.batch import HEADER_SIZE_BYTES, BatchHeader, verify_crc
+from millstream.records.compression import decompress
+from millstream.records.record import decode_records
 from millstream.storage.segment import Segment
 
 if TYPE_CHECKING:
@@ -94,15 +96,22 @@ def _search_segment(log: Log, segment: Segment, timestamp: int) -> TimestampOffs
         if header.max_timestamp >= timestamp and header.last_offset >= log.log_start_offset:
             record = _record_in_batch(log, segment, found, header, timestamp)
             if record is not None:
-                return TimestampOffset(record.timestamp, record.offset, header.leader_epoch)
+                return TimestampOffset(record[1], record[0], header.leader_epoch)
     return None
 
 
 def _record_in_batch(
     log: Log, segment: Segment, position: int, header: BatchHeader, timestamp: int
-) -> Record | None:
+) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record of the batch that is as new as that or newer."""
     data = segment.read_at(header.size_bytes, position, may_block=True)
-    for record in decode_batch(data):
+    verify_crc(data, 0, header)
+    section = decompress(memoryview(data)[HEADER_SIZE_BYTES:], header.compression)
+    found = find_timestamp(section, 0, len(section), header, timestamp)
+    if found is None or found[0] >= log.log_start_offset:
+        return found
+    # The log begins within this batch: the records before are deleted, though still in the file.
+    for record in decode_records(header, section):
         if record.timestamp >= timestamp and record.offset >= log.log_start_offset:
-            return record
+            return record.offset, record.timestamp
     return None
