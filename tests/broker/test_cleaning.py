@@ -33,16 +33,19 @@ def test_compacted_topic_is_compacted_in_the_background(tmp_path: Path) -> None:
             assert partition.high_watermark == 60
             assert partition.log_start_offset == 0
 
-    threads_before = set(threading.enumerate())  # among them, those of the session's broker
+    cleaners_before = cleaner_threads()  # that of the session's broker, if there is one
     asyncio.run(main())
-    left = {thread.name for thread in threading.enumerate() if thread not in threads_before}
-    assert "millstream-cleaner" not in left
+    assert cleaner_threads() == cleaners_before
 
 
 def test_cleaner_can_be_switched_off(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path, log_cleaner_enable=False):
-            names = {thread.name for thread in threading.enumerate()}
-            assert "millstream-cleaner" not in names
+            assert cleaner_threads() == cleaners_before
 
+    cleaners_before = cleaner_threads()
     asyncio.run(main())
+
+
+def cleaner_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "millstream-cleaner"}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from millstream.broker.coordinator_shell import CoordinatorShell, java_hash, partition_for
+from millstream.broker.coordinator_shell import CoordinatorShell
 from millstream.broker.server import BrokerServer
 from millstream.broker.timers import Timers
 from millstream.broker.topics import NewTopic
@@ -297,19 +297,3 @@ def test_resigned_shard_frees_those_who_wait(tmp_path: Path) -> None:
             assert error.value.code is ErrorCode.NOT_COORDINATOR
 
     asyncio.run(scenario())
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("", 0), ("a", 97), ("hello", 99_162_322), ("polygenelubricants", 2**31)],
-)
-def test_java_hash_is_javas(text: str, value: int) -> None:
-    assert java_hash(text) == value
-
-
-def test_java_hash_counts_surrogates() -> None:
-    assert java_hash("😀") == (31 * 0xD83D + 0xDE00) % 2**32
-
-
-def test_partition_is_never_negative() -> None:
-    assert all(0 <= partition_for(f"group-{number}", 50) < 50 for number in range(500))

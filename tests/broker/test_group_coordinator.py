@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream.broker.coordinator_shell import partition_for
 from millstream.broker.group_coordinator import TopicsOfImage, group_settings
+from millstream.broker.key_hash import partition_for
 from millstream.broker.server import BrokerServer
 from millstream.config.broker import BrokerConfig
 from millstream.coordination.cluster import ClusterImage

@@ -2,6 +2,9 @@
 
 Cleaning walks records in compiled code without the interpreter's lock, so the event loop hardly
 notices. Where it touches a log that others use, it asks the event loop to do it (`_on_loop`).
+
+It looks for work one back-off after the broker's start, and only then is the cleaner imported: a
+start has better things to do (docs/decisions/0008-start-up.md).
 """
 
 from __future__ import annotations
@@ -12,12 +15,12 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, TypeVar
 
-from millstream.storage.cleaner import Cleaner, CleanerSettings
 from millstream.storage.cleaner_segment import CleaningAborted
 from millstream.storage.log import Log
 
 if TYPE_CHECKING:
     from millstream.broker.server import BrokerServer
+    from millstream.storage.cleaner import Cleaner
 
 logger = logging.getLogger("millstream.cleaner")
 
@@ -28,19 +31,8 @@ class CleaningThread:
     """Compacts the broker's logs in the background."""
 
     def __init__(self, broker: BrokerServer) -> None:
-        config = broker.config
         self._broker = broker
         self._stopping = threading.Event()
-        self._cleaner = Cleaner(
-            CleanerSettings(
-                dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size,
-                dedupe_load_factor=config.log_cleaner_io_buffer_load_factor,
-                io_buffer_bytes=config.log_cleaner_io_buffer_size,
-                io_max_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
-            ),
-            on_owner=self._on_loop,
-            stopping=self._stopping,
-        )
         self._thread = threading.Thread(target=self._work, name="millstream-cleaner", daemon=True)
 
     def start(self) -> None:
@@ -53,16 +45,38 @@ class CleaningThread:
         await self._broker.loop.run_in_executor(None, self._thread.join)
 
     def _work(self) -> None:
+        self._back_off()
+        if self._stopping.is_set():
+            return
+        cleaner = self._new_cleaner()
         while not self._stopping.is_set():
             try:
-                stats = self._cleaner.clean_filthiest(self._logs, self._broker.clock.now_ms())
+                stats = cleaner.clean_filthiest(self._logs, self._broker.clock.now_ms())
             except (CleaningAborted, CancelledError):
                 continue
             except Exception:
                 logger.exception("a cleaning failed")
                 stats = None
             if stats is None:
-                self._stopping.wait(self._broker.config.log_cleaner_backoff_ms / 1000)
+                self._back_off()
+
+    def _back_off(self) -> None:
+        self._stopping.wait(self._broker.config.log_cleaner_backoff_ms / 1000)
+
+    def _new_cleaner(self) -> Cleaner:
+        from millstream.storage.cleaner import Cleaner, CleanerSettings
+
+        config = self._broker.config
+        return Cleaner(
+            CleanerSettings(
+                dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size,
+                dedupe_load_factor=config.log_cleaner_io_buffer_load_factor,
+                io_buffer_bytes=config.log_cleaner_io_buffer_size,
+                io_max_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
+            ),
+            on_owner=self._on_loop,
+            stopping=self._stopping,
+        )
 
     def _logs(self) -> list[tuple[Log, int]]:
         return [

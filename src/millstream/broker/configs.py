@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from millstream.broker.loggers import change_levels, logger_levels, logger_setting
 from millstream.broker.metadata import MetadataStore, decide_and_commit
@@ -50,8 +49,7 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """One change of a setting, as IncrementalAlterConfigs names it."""
 
     name: str
@@ -59,8 +57,7 @@ class Change:
     value: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedSetting:
+class DescribedSetting(NamedTuple):
     """One line of DescribeConfigs: every value the setting has, the one in force first."""
 
     setting: Setting

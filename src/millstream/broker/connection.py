@@ -25,9 +25,8 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from millstream.broker import handlers
 from millstream.broker.context import Buffers, Deferred, RequestContext
@@ -56,8 +55,7 @@ _RESPONSE_HEAD = Struct(">ii")
 _FLEXIBLE_RESPONSE_HEAD = Struct(">iib")
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class ConnectionLimits(NamedTuple):
     frame_bytes_max: int = 100 * 1024 * 1024
     in_flight_max: int = 128
     idle_ms_max: int = 600_000

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from millstream.protocol.wire import Buffer
 
@@ -15,8 +14,7 @@ Buffers: TypeAlias = bytes | Sequence[Buffer]
 """An encoded response body: whole, or in pieces that are written one after the other."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestContext:
+class RequestContext(NamedTuple):
     """Who asks, in which version, and the broker that answers.
 
     One object serves all requests that agree in these (a connection keeps them), so it holds

@@ -21,7 +21,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from millstream.broker.configs import ConfigManager
-from millstream.broker.coordinator_shell import partition_for
+from millstream.broker.key_hash import partition_for
 from millstream.broker.metadata import MetadataStore
 from millstream.broker.partitions import PartitionTable
 from millstream.broker.timers import Timers

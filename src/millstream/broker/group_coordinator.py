@@ -12,7 +12,8 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from millstream.broker.configs import ConfigManager
-from millstream.broker.coordinator_shell import CoordinatorShell, partition_for
+from millstream.broker.coordinator_shell import CoordinatorShell
+from millstream.broker.key_hash import partition_for
 from millstream.broker.metadata import MetadataStore
 from millstream.broker.partitions import PartitionTable
 from millstream.broker.timers import Timers

@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 from millstream.broker.configs import ConfigManager
 from millstream.broker.metadata import METADATA_TOPIC, MetadataStore, decide_and_commit
@@ -38,15 +39,14 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 Replicas: TypeAlias = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NewTopic:
+class NewTopic(NamedTuple):
     """A topic to create; -1 asks for the broker's default."""
 
     name: str
     partition_count: int = -1
     replication_factor: int = -1
     assignments: tuple[tuple[int, Replicas], ...] = ()  # partition, its replicas
-    settings: Mapping[str, str | None] = field(default_factory=dict)
+    settings: Mapping[str, str | None] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)

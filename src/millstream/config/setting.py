@@ -19,10 +19,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, IntEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from millstream.errors import ConfigError
 
@@ -54,16 +54,14 @@ class Mode(Enum):
     CLUSTER_WIDE = "cluster-wide"  # at run time, for one broker or for all
 
 
-@dataclass(frozen=True, slots=True)
-class Synonym:
+class Synonym(NamedTuple):
     """A broker's setting that gives another one its default; `scale` converts the unit."""
 
     name: str
     scale: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One setting. `default` is None where Kafka has none (null)."""
 
     kind: Kind
@@ -221,7 +219,7 @@ def settings_of(family: type[Any]) -> Mapping[str, Setting]:
         setting = declared.metadata.get("setting")
         if setting is not None:
             name = declared.name.replace("_", ".")
-            found[name] = dataclasses.replace(setting, name=name)
+            found[name] = setting._replace(name=name)
     return MappingProxyType(dict(sorted(found.items())))
 
 

@@ -27,7 +27,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from millstream.errors import StorageError
 
@@ -203,8 +203,7 @@ NULLABLE_STRING = _Sized(_INT16, is_text=True, nullable=True)
 BYTES = _Sized(_INT32, is_text=False)
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """One field of a schema: its name in the dataclass, its type, the versions that have it."""
 
     name: str
@@ -330,8 +329,7 @@ def _struct_reader(schema: Schema[Any], version: int) -> Read:
     return read_struct
 
 
-@dataclass(frozen=True)
-class RecordType:
+class RecordType(NamedTuple):
     """One type of record in an internal topic: its number, and the schemas of its key and value."""
 
     number: int  # the int16 that leads the key
