@@ -117,3 +117,13 @@ def test_journal_left_by_a_crash_is_ignored_after_kafka_stopped_cleanly() -> Non
     store.fs.close(fd)
     store.reopen()
     assert values(store) == []
+
+
+def test_replay_does_not_believe_memory_after_a_sync_that_failed() -> None:
+    """The first start's sync fails: the page cache has the bytes, the disk does not."""
+    store = journaled_store()
+    store.fs.fail_next_sync(".log")
+    store.kill()
+    store.crash()
+    for partition in MANY:
+        assert values(store, partition) == [b"first"]

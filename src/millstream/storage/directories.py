@@ -9,7 +9,6 @@ Belongs to the owner's thread, but for `sweep`, which only removes what nobody u
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from millstream.clock import Clock, SystemClock
 from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, DirectoryFailed, DirectoryLocked, ErrorCode, StorageError
 from millstream.storage import checkpoints, names
+from millstream.storage.checkpointing import DISK_FULL, Checkpoint
 from millstream.storage.checkpoints import MetaProperties, TopicPartition
 from millstream.storage.directory import PRODUCER_EXPIRATION_MS, LogDirectory
 from millstream.storage.filesystem import FileSystem, OsFileSystem, SyncBatch, write_file
@@ -32,8 +32,6 @@ from millstream.storage.replay import replay_journal
 from millstream.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
-
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 ConfigFor = Callable[[str], TopicConfig]
 
@@ -340,53 +338,34 @@ class LogDirectories:
                     directory.fail(error)
         self._retiring.clear()
 
-    def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
-        """Save recovery points, start offsets and high watermarks. Blocks; about once a minute."""
+    def prepare_checkpoints(
+        self, high_watermarks: Mapping[TopicPartition, int] | None = None
+    ) -> list[Checkpoint]:
+        """What saves recovery points, start offsets and high watermarks; about once a minute. Each
+        is then to be executed, on any thread, and completed."""
         if high_watermarks is not None:
             self.high_watermarks.update(high_watermarks)
-        for directory in self.live_directories:
-            try:
-                self._checkpoint_directory(directory)
-            except OSError as error:
-                if error.errno not in DISK_FULL:
-                    directory.fail(error)
-                else:
-                    # The old checkpoint stays good: recovery will read more than it need.
-                    logger.warning("no checkpoint of %s: %s", directory, error)
+        return [
+            Checkpoint.prepare(directory, self._logs_in(directory), self.high_watermarks)
+            for directory in self.live_directories
+        ]
+
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
+        """All three steps at once. Blocks."""
+        for checkpoint in self.prepare_checkpoints(high_watermarks):
+            checkpoint.execute()
+            checkpoint.complete()
+
+    def _checkpoint_directory(self, directory: LogDirectory) -> None:
+        """Save one directory's recovery points now, or raise."""
+        checkpoint = Checkpoint.prepare(directory, self._logs_in(directory), self.high_watermarks)
+        checkpoint.execute()
+        checkpoint.complete()
+        if checkpoint.error is not None:
+            raise checkpoint.error
 
     def _logs_in(self, directory: LogDirectory) -> list[Log]:
         return [log for log in self.logs.values() if log.directory is directory]
-
-    def _checkpoint_directory(self, directory: LogDirectory) -> None:
-        logs = self._logs_in(directory)
-        before = SyncBatch(self._fs, directory.path)
-        for log in logs:
-            log.save_for_recovery(before)
-        before.commit()  # the recovery point must not be ahead of what it stands for
-        recovery_points = {(log.topic, log.partition): log.recovery_point for log in logs}
-        start_offsets = {
-            (log.topic, log.partition): log.log_start_offset
-            for log in logs
-            if log.log_start_offset > log.segments[0].base_offset
-        }
-        batch = SyncBatch(self._fs, directory.path)
-        for name, offsets in (
-            (names.RECOVERY_POINTS, recovery_points),
-            (names.LOG_START_OFFSETS, start_offsets),
-            (names.HIGH_WATERMARKS, self._high_watermarks_of(logs)),
-        ):
-            batch.replace(f"{directory.path}/{name}", checkpoints.encode_offsets(offsets))
-        batch.commit()
-        for log in logs:
-            log.note_saved(recovery_points[log.topic, log.partition])
-
-    def _high_watermarks_of(self, logs: list[Log]) -> dict[TopicPartition, int]:
-        known = self.high_watermarks
-        return {
-            key: min(known.get(key, log.flushed_offset), log.log_end_offset)
-            for log in logs
-            for key in [(log.topic, log.partition)]
-        }
 
     def close(self, *, broker_epoch: int = -1) -> None:
         """A clean stop: everything durable, the mark written, the locks released."""

@@ -8,6 +8,7 @@ Logs in other directories go on.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from uuid import UUID
@@ -42,8 +43,12 @@ class LogDirectory:
         self.producer_expiration_ms = producer_expiration_ms
         self.log_count = 0
         self.failure: BaseException | None = None
-        # Saves the recovery points of all logs here; set by `LogDirectories`.
+        # Saves the recovery points of all logs here, now; set by `LogDirectories`.
         self.checkpoint: Callable[[], None] = lambda: None
+        # Checkpoints are prepared in order, and executed one at a time (see `checkpointing`).
+        self.checkpoint_lock = threading.Lock()
+        self.checkpoints_prepared = 0
+        self.checkpoints_executed = 0
         self._garbage: deque[str] = deque()
 
     def __repr__(self) -> str:

@@ -36,9 +36,13 @@ class LeaderEpochs:
         self.dirty = False
 
     def save(self, batch: SyncBatch) -> None:
-        """Write the file, if it lags behind; `dirty` is for the caller to reset."""
+        """Have the file written, if it lags behind."""
         if self.dirty:
             batch.replace(self._path, encode_epochs(self._entries))
+
+    def note_saved(self, entries: tuple[tuple[int, int], ...]) -> None:
+        """The file has these entries now."""
+        self.dirty = entries != self.entries
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """An epoch's first batch. Entries that it contradicts (a truncated log) go."""

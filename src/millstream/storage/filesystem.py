@@ -24,6 +24,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -89,8 +90,8 @@ class FileSystem(Protocol):
     def sync_all(self, root: str, paths: Collection[str]) -> bool:
         """Make files (their bytes) and directories (their names), all below `root`, durable.
 
-        Cheaper than one by one where there are many: the whole filesystem may be synced instead;
-        then it returns True.
+        Those that are gone are left out. Cheaper than one by one where there are many: the whole
+        filesystem may be synced instead; then it returns True.
         """
         ...
 
@@ -189,7 +190,10 @@ class OsFileSystem:
             return True
         for path in paths:
             # Opened for reading: a directory cannot be opened otherwise.
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
             try:
                 os.fsync(fd)
             finally:
@@ -252,32 +256,31 @@ def write_file(fs: FileSystem, path: str, content: Buffer, *, sync: bool) -> Non
 
 
 class SyncBatch:
-    """Files written and replaced together, so that all of them become durable at once.
+    """Files to be written and replaced together, so that all of them become durable at once.
 
-    `write` and `replace` leave nothing durable; `commit` syncs what was written, renames what
-    replaces another file, and syncs the directories. A crash before its end leaves, for each file
-    that was to be replaced, the old content or the new.
+    Collected on one thread, committed on any: nothing is written before `commit`. That writes,
+    syncs what was written, renames what replaces another file, and syncs the directories. A crash
+    before its end leaves, for each file that was to be replaced, the old content or the new. Files
+    whose directory has gone meanwhile are left out.
     """
 
     def __init__(self, fs: FileSystem, root: str) -> None:
-        self.fs = fs
+        self._fs = fs
         self._root = root
+        self._writes: list[tuple[str, Buffer]] = []
         self._files: dict[str, None] = {}
         self._renames: dict[str, str] = {}
         self._directories: dict[str, None] = {}
 
     def write(self, path: str, content: Buffer) -> None:
-        """A file that is new, or that nobody misses if it is torn."""
-        write_file(self.fs, path, content, sync=False)
-        self.add_file(path)
+        """A file that begins with `content`: more may follow there already."""
+        self._writes.append((path, content))
         self.add_directory(str(Path(path).parent))
 
     def replace(self, path: str, content: Buffer) -> None:
         """Old content or new, nothing between."""
-        temporary = path + ".tmp"
-        write_file(self.fs, temporary, content, sync=False)
-        self.add_file(temporary)
-        self._renames[temporary] = path
+        self._writes.append((path + ".tmp", content))
+        self._renames[path + ".tmp"] = path
         self.add_directory(str(Path(path).parent))
 
     def add_file(self, path: str) -> None:
@@ -289,12 +292,31 @@ class SyncBatch:
         self._directories[path] = None
 
     def commit(self) -> None:
+        """Blocks until all of it is durable."""
+        for path, content in self._writes:
+            if self._write(path, content):
+                self._files[path] = None
         if self._files:
-            self.fs.sync_all(self._root, self._files)
+            self._fs.sync_all(self._root, self._files)
         for temporary, path in self._renames.items():
-            self.fs.rename(temporary, path)
+            if temporary in self._files:
+                with suppress(FileNotFoundError):
+                    self._fs.rename(temporary, path)
         if self._directories:
-            self.fs.sync_all(self._root, self._directories)
+            self._fs.sync_all(self._root, self._directories)
+
+    def _write(self, path: str, content: Buffer) -> bool:
+        try:
+            fd = self._fs.open(path, create=True)
+        except FileNotFoundError:
+            return False  # the directory is gone
+        try:
+            write_fully(self._fs, fd, (content,), 0)
+            if path in self._renames:
+                self._fs.truncate(fd, len(content))
+        finally:
+            self._fs.close(fd)
+        return True
 
 
 def replace_file(

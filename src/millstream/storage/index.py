@@ -98,6 +98,10 @@ class SparseIndex:
         # Odd bytes at the end are overwritten by the next save.
         self._saved_bytes = len(self._entries)
 
+    def encode(self) -> bytes:
+        """All entries, as they stand in the file."""
+        return bytes(self._entries)
+
     def save(self, fs: FileSystem, *, sync: bool = False) -> None:
         """Write what is not in the file yet; creates it."""
         fd = fs.open(self.path, create=True)

@@ -540,32 +540,24 @@ class Log:
             self.directory.journal.void(self.log_id)
         self.flushed_offset = self.recovery_point = self.log_end_offset
 
-    def save_for_recovery(self, batch: SyncBatch) -> None:
-        """What must be on the disk before the recovery point is saved: recovery trusts it."""
+    def save_for_recovery(self, batch: SyncBatch) -> list[Segment]:
+        """What must be on the disk before the recovery point is saved: recovery trusts it.
+
+        Returns the sealed segments whose indexes are synced with the batch.
+        """
         self.epochs.save(batch)
         if self.names_unsynced:
             batch.add_directory(self.path)
-        for segment in self._segments_with_unsaved_indexes():
-            segment.save_indexes()
+        if self._active.size >= INDEXED_BYTES_MIN:
+            self._active.write_indexes(batch)
+        sealed = []
+        for segment in reversed(self._segments[:-1]):
+            if segment.indexes_synced:
+                break
             for path in segment.index_files():
                 batch.add_file(path)
-            batch.add_directory(self.path)
-
-    def note_saved(self, recovery_point: int) -> None:
-        """What `save_for_recovery` wrote is durable, and so is the recovery point."""
-        self.epochs.dirty = False
-        self.saved_recovery_point = recovery_point
-        for segment in self._segments_with_unsaved_indexes():
-            segment.indexes_synced = segment is not self._active
-
-    def _segments_with_unsaved_indexes(self) -> list[Segment]:
-        found = []
-        for segment in reversed(self._segments):
-            if segment is not self._active and segment.indexes_synced:
-                break
-            if segment is not self._active or segment.size >= INDEXED_BYTES_MIN:
-                found.append(segment)
-        return found
+            sealed.append(segment)
+        return sealed
 
     def save_for_clean_stop(self, batch: SyncBatch) -> None:
         """Everything that lets the next start trust the log without a look at its batches."""

@@ -119,15 +119,15 @@ def _recover(log: Log, start: StartingPoint) -> None:
     """Check everything past the recovery point and cut the log at the first flaw."""
     segments, recovery_point = log.segments, start.recovery_point
     number = max(
-        (i for i, segment in enumerate(segments) if segment.base_offset <= recovery_point),
+        (i for i, segment in enumerate(segments) if segment.base_offset < recovery_point),
         default=0,
     )
     end_offset = segments[number].base_offset
     removed_bytes = 0
     for index in range(number, len(segments)):
         segment = segments[index]
-        if index > number and segment.base_offset != end_offset:
-            # Its predecessor lost its end: offsets must not have a hole that nobody made.
+        if index > number and segment.base_offset > max(end_offset, recovery_point):
+            # Its predecessor lost its end. (Below the recovery point a hole is compaction's work.)
             removed_bytes += _remove_segments(log, segments[index:])
             log.set_segments(segments[:index])
             break

@@ -6,7 +6,7 @@ Rules, each of which keeps a replay from doing harm:
 - an entry below the saved recovery point is ignored: the segment has those bytes on the disk;
 - a segment that is not there is created only after the last one that is: any other was deleted, by
   retention or compaction;
-- bytes are written at their place only where the file is short or differs, and never beyond a hole.
+- bytes are written at their place, and never beyond a hole.
 
 A log whose bytes were changed since (truncation, compaction) has a void entry, and what came before
 that was left out when the journal was read.
@@ -106,8 +106,9 @@ def _replay_segment(fs: FileSystem, path: str, entries: list[JournalEntry]) -> i
                 logger.error("%s is too short for its journal: %d bytes", path, fs.size(fd))
                 break
             if fs.pread(fd, len(data), entry.position) != data:
-                write_fully(fs, fd, (data,), entry.position)
                 restored += len(data)
+            # Written in any case: after a sync that failed, memory may show what the disk lacks.
+            write_fully(fs, fd, (data,), entry.position)
         fs.fdatasync(fd)
     finally:
         fs.close(fd)

@@ -28,7 +28,7 @@ from millstream.records.batch import (
     verify_crc,
 )
 from millstream.storage import names
-from millstream.storage.filesystem import FileSystem, write_fully
+from millstream.storage.filesystem import FileSystem, SyncBatch, write_fully
 from millstream.storage.handles import FileHandle, FileHandles
 from millstream.storage.index import (
     OFFSET_ENTRY,
@@ -242,6 +242,12 @@ class Segment:
             self.index.save(self.fs)
             self.time_index.save(self.fs)
 
+    def write_indexes(self, batch: SyncBatch) -> None:
+        """Have the indexes of an active segment written, as far as they go now."""
+        if self.index is not None and self.time_index is not None:
+            batch.write(self.index.path, self.index.encode())
+            batch.write(self.time_index.path, self.time_index.encode())
+
     def seal(self) -> None:
         """No more appends: the largest timestamp is noted and the indexes go to disk."""
         if self.index is not None:
@@ -366,6 +372,17 @@ class Segment:
     def locate(self, offset: int, *, may_block: bool) -> tuple[int, BatchHeader] | None:
         """The first batch that ends at or after `offset`; None if all of them end before."""
         position = self.floor_position(offset, may_block=may_block)
+        try:
+            return self._locate_from(position, offset, may_block=may_block)
+        except CorruptBatch:
+            if position == 0:
+                raise
+            # Perhaps it is the index that is wrong, and not the log, which is the truth.
+            return self._locate_from(0, offset, may_block=may_block)
+
+    def _locate_from(
+        self, position: int, offset: int, *, may_block: bool
+    ) -> tuple[int, BatchHeader] | None:
         for found, header in self.walk(position, may_block=may_block):
             if header.last_offset >= offset:
                 return found, header

@@ -237,7 +237,7 @@ class MemoryFileSystem:
         for path in paths:
             if path in self._directories:
                 self.sync_directory(path)
-            else:
+            elif path in self._names:
                 fd = self.open(path)
                 try:
                     self.fdatasync(fd)

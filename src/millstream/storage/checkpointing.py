@@ -1,0 +1,133 @@
+"""Saving recovery points, start offsets and high watermarks, off the owner's thread.
+
+    checkpoint = Checkpoint.prepare(directory, logs, high_watermarks)    on the owner's thread
+    checkpoint.execute()                                                 on any thread: blocks
+    checkpoint.complete()                                                on the owner's thread
+
+What a recovery point stands for (leader epochs, indexes) is made durable before the recovery point
+itself, so a crash at any point leaves one that can be believed. Checkpoints of a directory that
+overtake each other on their threads do no harm: an older one does nothing once a newer has been
+executed. Truncation and compaction rely on that when they save a recovery point of their own.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from millstream.storage import names
+from millstream.storage.checkpoints import TopicPartition, encode_offsets
+from millstream.storage.directory import LogDirectory
+from millstream.storage.filesystem import SyncBatch
+from millstream.storage.log import Log
+from millstream.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class SavedLog(NamedTuple):
+    """What a checkpoint says of a log."""
+
+    log: Log
+    generation: int
+    recovery_point: int
+    epochs: tuple[tuple[int, int], ...]
+    sealed: list[Segment]
+
+
+class Checkpoint:
+    """See the module."""
+
+    def __init__(
+        self, directory: LogDirectory, saved: list[SavedLog], first: SyncBatch, then: SyncBatch
+    ) -> None:
+        self._directory = directory
+        self._saved = saved
+        self._first = first
+        self._then = then
+        directory.checkpoints_prepared += 1
+        self._number = directory.checkpoints_prepared
+        self.error: OSError | None = None
+
+    @classmethod
+    def prepare(
+        cls,
+        directory: LogDirectory,
+        logs: Sequence[Log],
+        high_watermarks: Mapping[TopicPartition, int],
+    ) -> Checkpoint:
+        first = SyncBatch(directory.fs, directory.path)
+        saved = [
+            SavedLog(
+                log,
+                log.generation,
+                log.recovery_point,
+                log.epochs.entries,
+                log.save_for_recovery(first),
+            )
+            for log in logs
+        ]
+        then = SyncBatch(directory.fs, directory.path)
+        for name, offsets in (
+            (names.RECOVERY_POINTS, {_key(log): log.recovery_point for log in logs}),
+            (names.LOG_START_OFFSETS, _start_offsets(logs)),
+            (names.HIGH_WATERMARKS, _high_watermarks(logs, high_watermarks)),
+        ):
+            then.replace(f"{directory.path}/{name}", encode_offsets(offsets))
+        return cls(directory, saved, first, then)
+
+    def execute(self) -> None:
+        """Never raises for a disk's error: it is in `error`."""
+        directory = self._directory
+        with directory.checkpoint_lock:
+            if self._number < directory.checkpoints_executed:
+                return
+            directory.checkpoints_executed = self._number
+            try:
+                self._first.commit()
+                self._then.commit()
+            except OSError as error:
+                self.error = error
+
+    def complete(self) -> None:
+        """Tell the logs, or take the directory down. A full disk is no failure: the old checkpoint
+        stays good, and recovery will read more than it need."""
+        if self.error is not None:
+            if self.error.errno not in DISK_FULL:
+                self._directory.fail(self.error)
+            else:
+                logger.warning("no checkpoint of %s: %s", self._directory, self.error)
+            return
+        if self._number < self._directory.checkpoints_executed:
+            return  # the disk has a newer one
+        for log, generation, recovery_point, epochs, sealed in self._saved:
+            if generation == log.generation:
+                log.saved_recovery_point = recovery_point
+                log.epochs.note_saved(epochs)
+                for segment in sealed:
+                    segment.indexes_synced = True
+
+
+def _key(log: Log) -> TopicPartition:
+    return log.topic, log.partition
+
+
+def _start_offsets(logs: Sequence[Log]) -> dict[TopicPartition, int]:
+    """Of those that begin inside a segment; the others are known by its name."""
+    return {
+        _key(log): log.log_start_offset
+        for log in logs
+        if log.log_start_offset > log.segments[0].base_offset
+    }
+
+
+def _high_watermarks(
+    logs: Sequence[Log], known: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    return {
+        _key(log): min(known.get(_key(log), log.flushed_offset), log.log_end_offset) for log in logs
+    }
