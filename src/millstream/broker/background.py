@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millstream.config.setting import LONG_MAX
 
 if TYPE_CHECKING:
     from millstream.broker.server import BrokerServer
+    from millstream.storage.checkpointing import Checkpoint
 
 logger = logging.getLogger("millstream.background")
 
@@ -90,7 +92,13 @@ class Background:
         self._broker.cold_reads.submit(self._broker.directories.sweep)
 
     def _checkpoint(self) -> None:
-        self._broker.directories.checkpoint(self._broker.partitions.high_watermarks())
+        """Save recovery points and high watermarks in a thread: a thousand logs take a while."""
+        broker = self._broker
+        for checkpoint in broker.directories.prepare_checkpoints(
+            broker.partitions.high_watermarks()
+        ):
+            done = broker.loop.run_in_executor(broker.cold_reads, checkpoint.execute)
+            done.add_done_callback(partial(_complete, checkpoint))
 
     def _retire_journal(self) -> None:
         """Sync the segments of a full journal in a thread, then drop the journal."""
@@ -106,3 +114,7 @@ class Background:
         self._broker.loop.run_in_executor(self._broker.cold_reads, flush.execute).add_done_callback(
             done
         )
+
+
+def _complete(checkpoint: Checkpoint, _: object) -> None:
+    checkpoint.complete()
