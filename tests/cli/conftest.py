@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from millstream.cli.main import main
+from millstream.cli.entry import main
 from millstream.cli.options import BOOTSTRAP_VARIABLE, CLIENT_CONFIG_VARIABLE
 from tests.conformance.brokers import SETTINGS
 from tests.peers.kafka import start_kafka

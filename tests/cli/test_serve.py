@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.serve import gather_settings
+from millstream.cli.serving import gather_settings
 from tests.cli.conftest import Run
 from tests.peers.servers import free_port
 

@@ -60,7 +60,7 @@ class ServerProcess:
         serve = ["serve", "--listen", self.address, "--data", data, "--set", at_once]
         with log.open("a") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "millstream.cli.main", *serve],
+                [sys.executable, "-m", "millstream.cli.entry", *serve],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,

@@ -9,6 +9,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from millstream.errors import MillstreamError
@@ -37,6 +40,26 @@ def unreachable(bootstrap_servers: str) -> CommandFailed:
         "or name another with --bootstrap-server HOST:PORT",
         EXIT_UNREACHABLE,
     )
+
+
+def exit_on_failure(command: Callable[[], object]) -> None:
+    """Run a command; where it fails, say why and exit with the code for it."""
+    try:
+        command()
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output (`head`, a pager) has gone; at exit Python would flush again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_INTERRUPTED)
+    except Exception as error:
+        failure = explain(error)
+        if failure is None:
+            raise
+        import typer  # only here: a broker that serves does without it
+
+        typer.secho(f"millstream: {failure}", err=True, fg=typer.colors.RED)
+        sys.exit(failure.exit_code)
 
 
 def explain(error: Exception) -> CommandFailed | None:

@@ -8,14 +8,13 @@ line of each group's help; a test compares the two.
 from __future__ import annotations
 
 import os
-import sys
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from millstream.cli.failures import EXIT_INTERRUPTED, explain
+from millstream.cli.failures import exit_on_failure
 from millstream.cli.options import BOOTSTRAP_VARIABLE, CLIENT_CONFIG_VARIABLE
 
 
@@ -120,21 +119,4 @@ def root(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code."""
-    try:
-        app(arguments, prog_name="millstream")
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output (`head`, a pager) has gone; at exit Python would flush again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(EXIT_INTERRUPTED)
-    except Exception as error:
-        failure = explain(error)
-        if failure is None:
-            raise
-        typer.secho(f"millstream: {failure}", err=True, fg=typer.colors.RED)
-        sys.exit(failure.exit_code)
-
-
-if __name__ == "__main__":
-    main()
+    exit_on_failure(lambda: app(arguments, prog_name="millstream"))

@@ -1,0 +1,84 @@
+"""What `millstream serve` does once its options are known, and a quick way to know them.
+
+Importing Typer, and the pydantic behind it, takes longer than to start the broker, and their memory
+would stay with it. So plain options are read here (`parse_plainly`). Whatever is not plainly right,
+and any call for help, is left to Typer in `millstream.cli.serve`, which explains it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from millstream.cli.failures import usage_error
+from millstream.config.broker import BrokerConfig
+from millstream.config.sources import from_environment, load, parse_assignments, read_file
+
+LISTEN_DEFAULT = "127.0.0.1:9092"
+DATA_DEFAULT = "./millstream-data"
+
+LISTEN = ("--listen",)
+DATA = ("--data",)
+CONFIG = ("--config",)
+SET = ("--set", "-s")
+
+
+class ServeOptions(NamedTuple):
+    listen: str | None = None
+    data: str | None = None
+    config: Path | None = None
+    assignments: tuple[str, ...] = ()
+
+
+def parse_plainly(arguments: Sequence[str]) -> ServeOptions | None:
+    """The options, if each is a known name followed by its value; None if Typer has to look."""
+    options = ServeOptions()
+    if len(arguments) % 2:
+        return None
+    for name, value in zip(arguments[::2], arguments[1::2], strict=True):
+        if value.startswith("-"):
+            return None
+        if name in LISTEN:
+            options = options._replace(listen=value)
+        elif name in DATA:
+            options = options._replace(data=value)
+        elif name in CONFIG and Path(value).is_file():
+            options = options._replace(config=Path(value))
+        elif name in SET:
+            options = options._replace(assignments=(*options.assignments, value))
+        else:
+            return None
+    return options
+
+
+def serve(options: ServeOptions) -> None:
+    """Run a broker until it is told to stop."""
+    settings = gather_settings(*options)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    from millstream.broker.server import run  # settings that are refused need no broker
+
+    run(settings)
+
+
+def gather_settings(
+    listen: str | None, data: str | None, config: Path | None, assignments: Sequence[str]
+) -> BrokerConfig:
+    """All sources in their order; `--listen` and `--data` are short for `listeners`, `log.dirs`."""
+    overrides: dict[str, object] = {}
+    given = from_environment(os.environ).keys() | (read_file(config).keys() if config else set())
+    if listen is not None or "listeners" not in given:
+        overrides["listeners"] = f"PLAINTEXT://{check_address(listen or LISTEN_DEFAULT)}"
+    if data is not None or not given & {"log.dirs", "log.dir"}:
+        overrides["log.dirs"] = data or DATA_DEFAULT
+    overrides |= parse_assignments(assignments)
+    return load(config, os.environ, overrides)
+
+
+def check_address(address: str) -> str:
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise usage_error(f"--listen {address!r}: write it as HOST:PORT, e.g. {LISTEN_DEFAULT}")
+    return f"{host}:{port}"

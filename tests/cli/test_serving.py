@@ -1,0 +1,50 @@
+"""The quick way through the options of `millstream serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream.cli.main import load_command
+from millstream.cli.serving import CONFIG, DATA, LISTEN, SET, ServeOptions, parse_plainly
+
+
+def test_plain_options_are_read_without_typer(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.touch()
+    arguments = [
+        "--listen",
+        "h:1",
+        "--data",
+        "d",
+        "--config",
+        str(file),
+        "-s",
+        "a=1",
+        "--set",
+        "b=",
+    ]
+    assert parse_plainly(arguments) == ServeOptions("h:1", "d", file, ("a=1", "b="))
+    assert parse_plainly([]) == ServeOptions()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--listen"],
+        ["--listen=h:1"],
+        ["--listen", "--data"],
+        ["--no-such", "x"],
+        ["x", "y"],
+        ["--config", "no-such-file"],
+    ],
+)
+def test_whatever_needs_an_explanation_is_left_to_typer(arguments: list[str]) -> None:
+    assert parse_plainly(arguments) is None
+
+
+def test_options_are_those_of_the_typer_command() -> None:
+    declared = {tuple(it.opts) for it in load_command("serve").params if it.name != "help"}
+    assert declared == {LISTEN, DATA, CONFIG, SET}
