@@ -86,3 +86,17 @@ def test_failed_directory_is_reported_with_its_logs() -> None:
         assert reported == [partition.log]
 
     asyncio.run(main())
+
+
+def test_closed_flusher_begins_no_flush() -> None:
+    """What is asked for at the very end is left to the stop, which flushes everything."""
+
+    async def main() -> None:
+        leader = Leader()
+        pending = leader.partition().append(leader.batch(b"x"), acks=ACKS_ALL)
+        leader.flusher.close()
+        await turn()
+        assert not pending.is_done
+        assert leader.flusher.flush_count == 0
+
+    asyncio.run(main())

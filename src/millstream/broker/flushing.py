@@ -42,6 +42,7 @@ class Flusher:
         self._clock = clock
         self._waiting: dict[Partition, None] = {}  # an ordered set
         self._is_scheduled = False
+        self._is_closed = False
         self._typical_seconds = 0.0
         self.uses_thread = False
         self._thread: _FlushThread | None = None
@@ -73,12 +74,16 @@ class Flusher:
         self.uses_thread = True
 
     def close(self) -> None:
+        """Finish the flush under way and begin no other: the stop that follows flushes all."""
+        self._is_closed = True
         if self._thread is not None:
             self._thread.stop()
             self._thread = None
 
     def _run(self) -> None:
         self._is_scheduled = False
+        if self._is_closed:
+            return
         partitions = list(self._waiting)
         self._waiting.clear()
         if self.uses_thread:
