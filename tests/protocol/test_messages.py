@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from datetime import timedelta
 
 import pytest
@@ -75,3 +77,15 @@ def test_array_of_a_billion_is_refused_without_memory_for_it(version: int) -> No
 def test_any_bytes_are_read_or_refused(body: bytes, version: int) -> None:
     with contextlib.suppress(ProtocolError):
         messages.decode_request("create_topics", version, 7, body)
+
+
+def test_messages_load_without_hypothesis() -> None:
+    """kio takes Hypothesis along where it is installed; a broker should not wait for that."""
+    program = (
+        "import sys\n"
+        "from millstream.protocol.messages import encode_response\n"
+        "encode_response('heartbeat', 4, {})\n"
+        "assert 'hypothesis' not in sys.modules\n"
+        "import hypothesis.strategies\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
