@@ -49,6 +49,7 @@ class LogDirectory:
         self.checkpoint_lock = threading.Lock()
         self.checkpoints_prepared = 0
         self.checkpoints_executed = 0
+        self._full_noted_at = -1  # how many checkpoints there had been when it was last said
         self._garbage: deque[str] = deque()
 
     def __repr__(self) -> str:
@@ -86,6 +87,12 @@ class LogDirectory:
                 self.path,
                 error,
             )
+
+    def note_full(self, error: OSError) -> None:
+        """Say that the disk is full, once between two checkpoints: producers try again at once."""
+        if self._full_noted_at != self.checkpoints_prepared:
+            self._full_noted_at = self.checkpoints_prepared
+            logger.error("appends to %s are refused until there is room: %s", self.path, error)
 
     def check(self) -> None:
         """Raise `ApiError` if the directory has failed."""

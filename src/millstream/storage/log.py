@@ -241,6 +241,7 @@ class Log:
                 raise error
             fd = self.directory.handles.owner_fd(segment.handle)
             self.directory.fs.truncate(fd, segment.size)
+            self.directory.note_full(error)
         except OSError as failure:
             self.directory.fail(failure)
 
