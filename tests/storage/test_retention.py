@@ -180,3 +180,12 @@ def test_time_is_looked_up_rightly_after_a_truncation() -> None:
     assert found is not None
     assert (found.timestamp, found.offset) == (9000, 9)
     assert log.offset_for_timestamp(9001) is None
+
+
+def test_failing_disk_is_reported_as_such_and_takes_the_directory_down() -> None:
+    store = make_store(retention_ms=5000)
+    store.fs.fail_next_sync("orders-0")
+    with pytest.raises(ApiError, match="cannot apply retention to orders-0") as raised:
+        store.log().apply_retention(8000)
+    assert raised.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert not store.directories.live_directories

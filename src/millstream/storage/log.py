@@ -496,7 +496,10 @@ class Log:
         """Delete segments past `retention.ms` and `retention.bytes`; returns the bytes removed."""
         self.directory.check()
         limit = self.log_end_offset if high_watermark is None else high_watermark
-        return retention.apply(self, now_ms, limit)
+        try:
+            return retention.apply(self, now_ms, limit)
+        except OSError as error:
+            raise self._storage_error("apply retention to", error) from error
 
     def truncate_to(self, offset: int) -> None:
         """Remove everything from `offset` on, durably. Blocks; for followers and repair."""
@@ -507,9 +510,8 @@ class Log:
             raise self._storage_error("truncate", error) from error
 
     def save_recovery_point(self, offset: int) -> None:
-        """Make sure that the recovery point saved on the disk is `offset` or later, before bytes
-        below it are replaced: replay ignores everything below it, and recovery takes a hole between
-        offsets below it for compaction's work. Blocks for a moment."""
+        """Have at least `offset` saved, before bytes below it are replaced: replay ignores them,
+        and recovery takes a hole between their offsets for compaction's work. Blocks shortly."""
         if offset > self.recovery_point:
             raise ValueError(f"{self!r} is synced only up to offset {self.recovery_point}")
         if self.saved_recovery_point < offset:
