@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -69,7 +70,9 @@ class Target:
         """Start the process and wait for its first Metadata answer."""
         log = (self.directory / "server.out").open("ab")
         started = time.perf_counter()
-        self.process = subprocess.Popen(self.command(), stdout=log, stderr=subprocess.STDOUT)
+        self.process = subprocess.Popen(
+            self.command(), stdout=log, stderr=subprocess.STDOUT, env=_environment()
+        )
         log.close()
         while not self._answers():
             if self.process.poll() is not None or time.perf_counter() - started > 120:
@@ -169,6 +172,11 @@ def create_topic(target: Target, *, partitions: int) -> str:
     admin.create_topics([NewTopic(topic, partitions, 1)], operation_timeout=30)[topic].result(60)
     target.last_topic = topic
     return topic
+
+
+def _environment() -> dict[str, str]:
+    """As a user has it: with compiled bytecode, which some build machines switch off."""
+    return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
 
 def free_port() -> int:
