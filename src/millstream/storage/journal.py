@@ -85,7 +85,7 @@ class JournalFile:
         self.log_ids: set[LogId] = set()
 
     def begin(self, generation: int) -> None:
-        """Start anew. The file keeps its length, since overwriting syncs faster than growing:
+        """Start anew. The file keeps its length, so that its blocks need not be allocated again:
         entries of the generation before no longer match their CRC."""
         if self.fd < 0:
             self.fd = self._fs.open(self.path, create=True)
