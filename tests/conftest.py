@@ -15,5 +15,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_report_header() -> str:
-    return f"conformance: {len(DIFFERENCES)} declared differences from Apache Kafka"
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(f"declared differences from Apache Kafka: {len(DIFFERENCES)}")
+    for name, difference in DIFFERENCES.items():
+        terminalreporter.write_line(f"  {name}: {difference.reason}")

@@ -51,11 +51,11 @@ class BrokerUnderTest:
     def config(self, **settings: Any) -> dict[str, Any]:
         """A confluent-kafka configuration; `linger_ms=5` becomes `linger.ms`."""
         named = {name.replace("_", "."): value for name, value in settings.items()}
-        return {"bootstrap.servers": self.bootstrap, **named}
+        return {"bootstrap.servers": self.bootstrap, "log_level": 0, **named}
 
     @cached_property
     def admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.bootstrap})
+        return AdminClient(self.config())
 
     def create_topic(
         self, partitions: int = 1, name: str | None = None, **config: str | int

@@ -1,7 +1,7 @@
 """Where Millstream knowingly differs from Apache Kafka 4.3.1: the only place a test may ask.
 
 A test takes the expected value from here by name (`broker.expects("...")`), so that the list is
-complete and every entry has its reason. Its length is printed at the head of every test run.
+complete and every entry has its reason. It is printed, counted, at the end of every test run.
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ def test_create_topic_uses_the_brokers_defaults(broker: BrokerUnderTest) -> None
         ("fine", {"config": {"retention.ms": "soon"}}, KafkaError.INVALID_CONFIG),
         ("fine", {"config": {"retention": "1"}}, KafkaError.INVALID_CONFIG),
         ("fine", {"config": {"cleanup.policy": "shred"}}, KafkaError.INVALID_CONFIG),
+        ("fine", {"config": {"segment.bytes": "1000"}}, KafkaError.INVALID_CONFIG),
     ],
 )
 def test_create_topic_refuses_nonsense(
