@@ -102,3 +102,19 @@ def test_job_that_fails_is_logged_and_tried_again(
 
     asyncio.run(main())
     assert "background job failed: retention" in caplog.text
+
+
+def test_closed_segments_are_synced_whatever_the_acks(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, log_flush_offset_checkpoint_interval_ms=20) as broker:
+            settings = {"internal.segment.bytes": "1024"}
+            await broker.topics.create([NewTopic("t", 1, 1, settings=settings)])
+            partition = broker.partitions.find("t", 0)
+            for _ in range(20):
+                partition.append(batch(broker.clock.now_ms(), 300), acks=ACKS_LEADER)
+            newest = partition.log.active_segment.base_offset
+            await until(lambda: partition.log.recovery_point >= newest)
+            checkpoint = tmp_path / "recovery-point-offset-checkpoint"
+            await until(lambda: checkpoint.exists() and "t 0 20" in checkpoint.read_text())
+
+    asyncio.run(main())

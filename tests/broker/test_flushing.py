@@ -100,3 +100,23 @@ def test_closed_flusher_begins_no_flush() -> None:
         assert leader.flusher.flush_count == 0
 
     asyncio.run(main())
+
+
+def test_flush_waits_while_every_turn_brings_another_request() -> None:
+    async def main() -> None:
+        leader = Leader()
+        partition = leader.partition()
+        crowd = [partition.append(leader.batch(b"x"), acks=ACKS_ALL) for _ in range(5)]
+        await turn()
+        assert all(it.is_done for it in crowd)
+
+        first = partition.append(leader.batch(b"x"), acks=ACKS_ALL)
+        await asyncio.sleep(0)
+        assert not first.is_done  # five shared the flush before: more may come
+        second = partition.append(leader.batch(b"x"), acks=ACKS_ALL)
+        await turn()
+        assert first.is_done
+        assert second.is_done
+        assert leader.flusher.flush_count == 2
+
+    asyncio.run(main())

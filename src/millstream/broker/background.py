@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from millstream.config.setting import LONG_MAX
+from millstream.storage.flush import GroupFlush
 
 if TYPE_CHECKING:
     from millstream.broker.server import BrokerServer
@@ -33,6 +34,7 @@ class Background:
     def __init__(self, broker: BrokerServer) -> None:
         self._broker = broker
         self._handles: dict[str, asyncio.TimerHandle] = {}
+        self._is_stopped = False
 
     def start(self) -> None:
         config = self._broker.config
@@ -47,6 +49,7 @@ class Background:
         )
 
     def stop(self) -> None:
+        self._is_stopped = True
         for handle in self._handles.values():
             handle.cancel()
         self._handles.clear()
@@ -92,7 +95,13 @@ class Background:
         self._broker.cold_reads.submit(self._broker.directories.sweep)
 
     def _checkpoint(self) -> None:
-        """Save recovery points and high watermarks in a thread: a thousand logs take a while."""
+        """Sync the segments closed since the last time, whatever the acks, so that recovery never
+        has to look at more than the newest; then save recovery points and high watermarks."""
+        broker = self._broker
+        logs = [it.log for it in broker.partitions if it.log.has_unsynced_closed_segment]
+        self._flush_in_thread(GroupFlush.prepare(logs, to_segments=True), self._save_checkpoints)
+
+    def _save_checkpoints(self) -> None:
         broker = self._broker
         for checkpoint in broker.directories.prepare_checkpoints(
             broker.partitions.high_watermarks()
@@ -101,19 +110,25 @@ class Background:
             done.add_done_callback(partial(_complete, checkpoint))
 
     def _retire_journal(self) -> None:
-        """Sync the segments of a full journal in a thread, then drop the journal."""
+        """Sync the segments of a full journal, then drop the journal."""
         directories = self._broker.directories
         flush = directories.prepare_journal_retirement()
-        if flush is None:
-            return
+        if flush is not None:
+            self._flush_in_thread(flush, directories.finish_journal_retirement)
+
+    def _flush_in_thread(self, flush: GroupFlush, then: Callable[[], None]) -> None:
+        """Flush without holding up the event loop, then go on there."""
+        broker = self._broker
 
         def done(_: object) -> None:
-            flush.complete(self._broker.clock.now_ms())
-            directories.finish_journal_retirement()
+            if self._is_stopped:  # what follows is not ours to touch: the stop saves everything
+                return
+            failed = flush.complete(broker.clock.now_ms())
+            if failed:
+                broker.directory_failed(failed)
+            then()
 
-        self._broker.loop.run_in_executor(self._broker.cold_reads, flush.execute).add_done_callback(
-            done
-        )
+        broker.loop.run_in_executor(broker.cold_reads, flush.execute).add_done_callback(done)
 
 
 def _complete(checkpoint: Checkpoint, _: object) -> None:

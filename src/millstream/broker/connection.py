@@ -339,6 +339,8 @@ class Connection(asyncio.BufferedProtocol):
         self._exclusive = None
         self._check_blocked()
         slot.complete(body)
+        # At once: who waits for records should not wait for the other answers of this turn.
+        self._write_out()
 
     def _put(self, correlation_id: int, flexible: bool, body: Buffers) -> None:
         """Queue a response for this turn's write."""

@@ -1,7 +1,10 @@
 """When flushes run, where, and whom they wake: one group commit for all who wait.
 
 Requests that need a flush gather while the event loop works through a turn; at its end one
-`GroupFlush` covers them all, whatever partitions they wrote to. The flush runs
+`GroupFlush` covers them all, whatever partitions they wrote to. Where several requests have shared
+flushes lately, it waits for as long as every turn brings another one, up to a millisecond: clients
+with much in flight are then served by few flushes, and one that sends and waits is never held up.
+The flush runs
 
     inline       on the event loop, while flushes are short: handing over to a thread and back
                  costs more than such a flush takes
@@ -31,6 +34,8 @@ logger = logging.getLogger("millstream.flush")
 
 TO_THREAD_ABOVE_SECONDS = 0.004
 BACK_INLINE_BELOW_SECONDS = 0.002
+GATHER_SECONDS_MAX = 0.001
+SHARED_ABOVE_REQUESTS = 1.5  # per flush, on average: more than one client's one request
 SMOOTHING = 0.2  # the weight of the newest flush in the running average
 
 
@@ -43,6 +48,10 @@ class Flusher:
         self._waiting: dict[Partition, None] = {}  # an ordered set
         self._is_scheduled = False
         self._is_closed = False
+        self._requests = 0  # since the last flush began
+        self._requests_seen = 0  # of these, those known when the flush was last put off
+        self._gathering_since = 0.0
+        self._typical_requests = 1.0
         self._typical_seconds = 0.0
         self.uses_thread = False
         self._thread: _FlushThread | None = None
@@ -58,6 +67,7 @@ class Flusher:
     def request(self, partition: Partition) -> None:
         """Flush the partition's log when this turn ends, then call its `flushed`."""
         self._waiting[partition] = None
+        self._requests += 1
         if not self._is_scheduled and self._in_thread is None:
             self._is_scheduled = True
             self._loop.call_soon(self._run)
@@ -84,12 +94,28 @@ class Flusher:
         self._is_scheduled = False
         if self._is_closed:
             return
+        if self._should_gather():
+            self._is_scheduled = True
+            self._loop.call_soon(self._run)
+            return
+        self._typical_requests += SMOOTHING * (self._requests - self._typical_requests)
+        self._requests = self._requests_seen = 0
         partitions = list(self._waiting)
         self._waiting.clear()
         if self.uses_thread:
             self._flush_in_thread(partitions)
         else:
             self._flush_inline(partitions)
+
+    def _should_gather(self) -> bool:
+        """Whether another turn is likely to bring more to share this flush."""
+        if self._typical_requests < SHARED_ABOVE_REQUESTS or self._requests == self._requests_seen:
+            return False
+        now = perf_counter()
+        if not self._requests_seen:
+            self._gathering_since = now
+        self._requests_seen = self._requests
+        return now - self._gathering_since < GATHER_SECONDS_MAX
 
     def _flush_inline(self, partitions: list[Partition]) -> None:
         flush = GroupFlush.prepare([partition.log for partition in partitions])

@@ -158,7 +158,7 @@ class BrokerServer:
     def _wire(self) -> None:
         self.configs = ConfigManager(self.metadata, self._static_config)
         self.flusher = Flusher(self.loop, self.clock)
-        self.flusher.on_directory_failed = self._directory_failed
+        self.flusher.on_directory_failed = self.directory_failed
         self._undo.callback(self.flusher.close)
         self.partitions = PartitionTable(self.flusher, self.clock)
         self.topics = TopicManager(self.metadata, self.configs)
@@ -273,7 +273,7 @@ class BrokerServer:
             flusher.typical_ms,
         )
 
-    def _directory_failed(self, failed: list[Log]) -> None:
+    def directory_failed(self, failed: list[Log]) -> None:
         """All partitions in a failed directory go offline, not only those that were flushed."""
         directories = {log.directory for log in failed}
         for partition in self.partitions:

@@ -141,6 +141,12 @@ class Log:
         return self._active
 
     @property
+    def has_unsynced_closed_segment(self) -> bool:
+        """Whether recovery would have to look at more than the active segment."""
+        closed = self._segments[-2] if len(self._segments) > 1 else None
+        return closed is not None and closed.synced_bytes < closed.size
+
+    @property
     def first_unstable_offset(self) -> int | None:
         """Where the oldest open transaction begins; None if none is open."""
         return self.producers.first_open_offset
