@@ -18,12 +18,23 @@ from rich.console import Console
 
 from benchmarks.apache_kafka import KafkaTarget
 from benchmarks.measurement import Measurement
+from benchmarks.raw_client import produce_request, run_windows
 from benchmarks.report import save, show
-from benchmarks.targets import FULL, QUICK, MillstreamTarget, NullTarget, Scale, Target, running
+from benchmarks.targets import (
+    FULL,
+    QUICK,
+    MillstreamTarget,
+    NullTarget,
+    Scale,
+    Target,
+    create_topic,
+    running,
+)
 
 DEFAULT = ("requests", "latency", "produce", "consume", "connections", "footprint")
 EXTRA = ("soak",)
 REPORT_WIDTH = 160
+WARM_UP_SECONDS = 15.0
 RESULTS = Path(__file__).parent / "results"
 # Benchmarks that the null broker, which keeps no records, can take part in.
 NULL_FITS = ("requests", "produce", "connections")
@@ -43,11 +54,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for target in targets:
             with console.status(f"starting {target.name}"):
                 stack.enter_context(running(target))
+        with console.status("warming up"):
+            for target in targets:
+                warm_up(target, scale)
         for name in options.names or DEFAULT:
             fitting = [t for t in targets if t.name != "null" or name in NULL_FITS]
             measurements += _run(name, fitting, scale, console)
     show(measurements, console)
     console.print(f"kept in {save(measurements, options.results)}")
+
+
+def warm_up(target: Target, scale: Scale) -> None:
+    """Let a just-in-time compiler see the requests that will be measured."""
+    request = produce_request(create_topic(target, partitions=1), 0, acks=1)
+    seconds = scale.seconds(WARM_UP_SECONDS)
+    run_windows(target.bootstrap, [request], connections=8, in_flight=20, seconds=seconds)
 
 
 def _run(name: str, targets: Sequence[Target], scale: Scale, console: Console) -> list[Measurement]:
