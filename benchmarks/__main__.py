@@ -32,7 +32,7 @@ from benchmarks.targets import (
 )
 
 DEFAULT = ("requests", "latency", "produce", "consume", "connections", "footprint")
-EXTRA = ("soak",)
+EXTRA = ("cold_reads", "soak")
 REPORT_WIDTH = 160
 WARM_UP_SECONDS = 15.0
 RESULTS = Path(__file__).parent / "results"

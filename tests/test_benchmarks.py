@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.__main__ import DEFAULT, main
+from benchmarks.__main__ import DEFAULT, EXTRA, main
 from benchmarks.measurement import Measurement
 
 
-@pytest.mark.parametrize("name", [*DEFAULT, "soak"])
+@pytest.mark.parametrize("name", [*DEFAULT, *EXTRA])
 def test_benchmark_runs_on_a_small_scale(name: str, tmp_path: Path) -> None:
     main([name, "--quick", "--alone", "--results", str(tmp_path)])
     results = json.loads((tmp_path / "results.json").read_text())

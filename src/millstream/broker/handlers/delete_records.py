@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 
-def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> Fields:
+async def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> Fields:
     topics = [
         {
             "name": topic.name,
@@ -27,7 +27,9 @@ def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> Fi
         for topic in request.topics
     ]
     # Saved before the answer: what was deleted shall not come back after a crash.
-    context.broker.directories.checkpoint()
+    for checkpoint in context.broker.directories.prepare_checkpoints():
+        await context.broker.run_blocking(checkpoint.execute)
+        checkpoint.complete()
     return {"topics": topics}
 
 

@@ -133,13 +133,22 @@ def _find(context: RequestContext, topic: TopicKey, index: int) -> Partition:
 class _Answer:
     """The response in the making: complete when the last append is done."""
 
-    __slots__ = ("_deferred", "_entries", "_topics", "_version", "_waiting", "first_error")
+    __slots__ = (
+        "_deferred",
+        "_entries",
+        "_topics",
+        "_undone",
+        "_version",
+        "_waiting",
+        "first_error",
+    )
 
     def __init__(self, version: int) -> None:
         self._version = version
         self._topics: list[tuple[bytes, list[ProducedPartition]]] = []
         self._entries: list[ProducedPartition] = []
         self._waiting: list[tuple[list[ProducedPartition], int, Partition, PendingAppend]] = []
+        self._undone = 0  # how many of those that wait are not done
         self._deferred: Deferred | None = None
         self.first_error: ApiError | None = None
 
@@ -161,17 +170,20 @@ class _Answer:
             return encode_produce_response(self._version, self._topics)
         self._deferred = Deferred()
         deferred = self._deferred
-        for waiting in list(self._waiting):
-            waiting[3].when_done(self._one_is_done)
+        self._undone = len(self._waiting)
+        for *_, pending in self._waiting:
+            pending.when_done(self._one_is_done)
         return deferred
 
     def _one_is_done(self, _: PendingAppend) -> None:
-        if all(pending.is_done for *_, pending in self._waiting):
-            for entries, position, partition, pending in self._waiting:
-                index = entries[position].partition
-                entries[position] = _produced(index, partition, pending)
-            assert self._deferred is not None
-            self._deferred.complete(encode_produce_response(self._version, self._topics))
+        self._undone -= 1
+        if self._undone:
+            return
+        for entries, position, partition, pending in self._waiting:
+            index = entries[position].partition
+            entries[position] = _produced(index, partition, pending)
+        assert self._deferred is not None
+        self._deferred.complete(encode_produce_response(self._version, self._topics))
 
 
 def _refused(index: int, error: ApiError) -> ProducedPartition:
