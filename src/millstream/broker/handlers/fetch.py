@@ -36,7 +36,7 @@ from millstream.protocol.wire import Buffer
 
 logger = logging.getLogger("millstream.fetch")
 
-RESPONSE_BYTES_MAX = 4 * 1024 * 1024
+RESPONSE_BYTES_MAX = 1024 * 1024
 
 
 def fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
