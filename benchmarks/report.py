@@ -64,7 +64,10 @@ def save(measurements: Sequence[Measurement], directory: Path) -> Path:
         ],
     }
     (directory / "results.json").write_text(json.dumps(document, indent=2) + "\n")
-    _plot([m for m in measurements if m.ratio is not None], directory / "ratios.png")
+    _plot(
+        [m for m in measurements if m.ratio is not None and m.peer == "kafka"],
+        directory / "ratios.png",
+    )
     return directory
 
 
