@@ -1,7 +1,7 @@
 """Time as an argument.
 
 Nothing below the shell reads a clock: the pure cores take `now_ms`, and the shell is handed a
-`Clock`, so that a test can own time (`millstream.testing.ManualClock`).
+`Clock`, so that a test can own time (`millstream.testing.clock.ManualClock`).
 """
 
 from __future__ import annotations
