@@ -221,3 +221,40 @@ def test_full_journal_is_retired_by_syncing_its_segments(monkeypatch: pytest.Mon
     assert log.recovery_point == log.log_end_offset
     store.crash()
     assert store.log(0).log_end_offset == log.log_end_offset
+
+
+def test_segment_begun_during_a_flush_is_durable_after_the_next() -> None:
+    """A flush in the thread syncs the directory; the log rolls before the flush is completed."""
+    store = settled_store(range(1))
+    log = store.log(0)
+    log.roll(store.clock.now_ms())
+    store.append(b"two", partition=0)
+    flush = GroupFlush.prepare([log])
+    flush.execute()
+    log.roll(store.clock.now_ms())
+    store.append(b"three", partition=0)
+    flush.complete(store.clock.now_ms())
+
+    store.flush(0)
+    assert log.flushed_offset == 3
+    store.crash()
+    assert [record.value for record in read_all(store.log(0))] == [b"one", b"two", b"three"]
+
+
+def test_recovery_point_stays_before_what_only_the_journal_has() -> None:
+    """A log rolls and goes on while a flush through the journal is under way."""
+    store = settled_store()
+    for partition in MANY:
+        store.append(b"two", partition=partition)
+    flush = GroupFlush.prepare([store.log(partition) for partition in MANY])
+    flush.execute()
+    log = store.log(0)
+    log.roll(store.clock.now_ms())
+    store.append(b"three", partition=0)
+    flush.complete(store.clock.now_ms())
+
+    assert log.flushed_offset == 2
+    assert log.recovery_point == 1
+    store.directories.checkpoint()
+    store.crash()
+    assert [record.value for record in read_all(store.log(0))][:2] == [b"one", b"two"]

@@ -275,7 +275,8 @@ class LogDirectories:
             raise ApiError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"cannot create {log.path}: {error}"
             ) from error
-        log.names_unsynced = log.is_new = True
+        log.names_changed = 1
+        log.is_new = True
         log.set_segments([segment])
         log.last_flush_ms = now_ms
         self.logs[topic, partition] = log

@@ -50,6 +50,7 @@ class FlushTarget(NamedTuple):
     end_offset: int
     ranges: list[DirtyRange]
     names_unsynced: bool
+    names_changed: int
 
 
 class GroupFlush:
@@ -181,7 +182,7 @@ class DirectoryFlush:
             self.directory.fail(self._error)
         if self.directory.failure is not None:
             return [target.log for target in self.targets]
-        for log, generation, end_offset, ranges, names_unsynced in self.targets:
+        for log, generation, end_offset, ranges, _, names_changed in self.targets:
             if generation != log.generation:
                 continue
             log.is_new = False
@@ -189,8 +190,8 @@ class DirectoryFlush:
                 segment.durable_bytes = max(segment.durable_bytes, end)
                 if self._synced:
                     segment.synced_bytes = max(segment.synced_bytes, end)
-            if self._synced and names_unsynced:
-                log.names_unsynced = False
+            if self._synced:
+                log.names_synced = max(log.names_synced, names_changed)
             log.note_flushed(end_offset, now_ms)
         return []
 
@@ -208,4 +209,11 @@ def _target(log: Log, to_segments: bool) -> FlushTarget | None:
     if not ranges and not log.names_unsynced:
         return None
     ranges.reverse()
-    return FlushTarget(log, log.generation, log.log_end_offset, ranges, log.names_unsynced)
+    return FlushTarget(
+        log,
+        log.generation,
+        log.log_end_offset,
+        ranges,
+        log.names_unsynced,
+        log.names_changed,
+    )

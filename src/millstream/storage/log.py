@@ -70,7 +70,8 @@ class Log:
         "log_end_offset",
         "log_id",
         "log_start_offset",
-        "names_unsynced",
+        "names_changed",
+        "names_synced",
         "partition",
         "path",
         "producers",
@@ -107,9 +108,11 @@ class Log:
         self.last_flush_ms = 0
         # Raised when bytes already written change (truncation): a flush begun before is void.
         self.generation = 0
-        # Whether the directory has names (new segments) that are not durable yet; and whether it
-        # is itself new, so that even its own name may be lost. The first flush sees to both.
-        self.names_unsynced = False
+        # How often the names in the directory (new segments) have changed, and up to which change
+        # they are durable: counts, for a segment may be begun while a flush is under way. And
+        # whether the log is new, so that even its own name may be lost. Flushes see to both.
+        self.names_changed = 0
+        self.names_synced = 0
         self.is_new = False
         # Offsets for which there is a snapshot of the producers, ascending.
         self.snapshots: list[int] = []
@@ -139,6 +142,10 @@ class Log:
     @property
     def active_segment(self) -> Segment:
         return self._active
+
+    @property
+    def names_unsynced(self) -> bool:
+        return self.names_synced < self.names_changed
 
     @property
     def has_unsynced_closed_segment(self) -> bool:
@@ -285,7 +292,7 @@ class Log:
             )
         except OSError as error:
             raise self._storage_error("roll", error) from error
-        self.names_unsynced = True
+        self.names_changed += 1
         self.set_segments([*self._segments, segment])
         return segment
 
@@ -419,7 +426,7 @@ class Log:
         for segment in reversed(self._segments):
             if segment.synced_bytes < min(segment.size, segment.durable_bytes):
                 recovery_point = segment.base_offset
-            elif segment.size:
+            elif segment.size and segment.synced_bytes == segment.size:
                 break
         self.recovery_point = max(self.recovery_point, recovery_point)
 
@@ -544,7 +551,8 @@ class Log:
                 segment.synced_bytes = segment.durable_bytes = size
         if self.names_unsynced:
             fs.sync_all(self.directory.path, self.unsynced_names())
-            self.names_unsynced = self.is_new = False
+            self.names_synced = self.names_changed
+            self.is_new = False
         if self.log_id is not None:
             self.directory.journal.void(self.log_id)
         self.flushed_offset = self.recovery_point = self.log_end_offset

@@ -33,7 +33,7 @@ def apply(log: Log, now_ms: int, high_watermark: int) -> int:
     if log.names_unsynced:
         # The new segment's name keeps the log's end: it must be durable before old names go.
         log.directory.fs.sync_directory(log.path)
-        log.names_unsynced = False
+        log.names_synced = log.names_changed
     removed = segments[:count]
     log.set_segments(segments[count:])
     log.log_start_offset = max(log.log_start_offset, log.segments[0].base_offset)
@@ -42,7 +42,7 @@ def apply(log: Log, now_ms: int, high_watermark: int) -> int:
     log.epochs.truncate_from_start(log.log_start_offset)
     for segment in removed:
         delete_files(log, segment)
-    log.names_unsynced = True
+    log.names_changed += 1
     size = sum(segment.size for segment in removed)
     logger.info(
         "%s-%d: retention removed %d segments (%d bytes); the log starts at %d",
