@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, ErrorCode
 from millstream.records.batch import parse_header
+from millstream.storage.flush import GroupFlush
 from tests.storage.store import Store, make_batch, read_all
 
 PARTITIONS = 7
@@ -98,6 +99,21 @@ class StorageLife(RuleBasedStateMachine):
             self.append(partition, 1, size)
         if flush:
             self.flush(set(range(PARTITIONS)), to_segments=False)
+
+    @rule(chosen=st.sets(partitions, min_size=1), busy=partitions)
+    def flush_in_the_thread(self, chosen: set[int], busy: int) -> None:
+        """The owner goes on while a flush is under way: a log rolls and grows before it ends."""
+        logs = {partition: self.store.log(partition) for partition in chosen}
+        ends = {partition: log.log_end_offset for partition, log in logs.items()}
+        flush = GroupFlush.prepare(logs.values())
+        flush.execute()
+        self.roll(busy)
+        self.append(busy, 1, 10)
+        failed = flush.complete(self.store.clock.now_ms())
+        for partition, log in logs.items():
+            if log not in failed and log.directory.failure is None:
+                expected = self.expected[partition]
+                expected.acked = max(expected.acked, ends[partition])
 
     @rule()
     def checkpoint(self) -> None:

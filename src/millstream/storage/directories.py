@@ -170,7 +170,8 @@ class LogDirectories:
             return
         if found and not clean:
             self.clean = False
-            logger.warning("%s was not stopped cleanly: recovering %d logs", directory, len(found))
+            count = len(found)
+            logger.warning("%s was not stopped cleanly: recovering %d logs", directory.path, count)
         now_ms = self._clock.now_ms()
 
         def load(topic_partition: TopicPartition) -> Log | None:
