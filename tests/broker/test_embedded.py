@@ -92,3 +92,9 @@ def test_stopped_broker_says_so() -> None:
     with pytest.raises(MillstreamError, match="stopped"):
         _ = broker.bootstrap_servers
     broker.stop()
+
+
+@pytest.mark.parametrize("name", ["log.dir", "log.dirs"])
+def test_broker_refuses_a_second_word_on_where_its_data_go(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="data_dir"):
+        Broker.start(config={name: str(tmp_path)})

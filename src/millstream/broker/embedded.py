@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from millstream.errors import MillstreamError
+from millstream.errors import ConfigError, MillstreamError
 
 STOP_SECONDS_MAX = 30.0
 
@@ -55,8 +55,10 @@ class Broker:
         settings by name: `{"num.partitions": 4}`; `group.initial.rebalance.delay.ms` is 0 unless it
         says otherwise. Port 0 is any free one; `restart` keeps it.
         """
-        directory = Path(data_dir) if data_dir is not None else _temporary_directory()
         settings: dict[str, object] = dict(config or {})
+        if not settings.keys().isdisjoint(("log.dir", "log.dirs")):
+            raise ConfigError("an embedded broker's data go to `data_dir`: pass that, not log.dirs")
+        directory = Path(data_dir) if data_dir is not None else _temporary_directory()
         settings.setdefault("listeners", f"PLAINTEXT://127.0.0.1:{port}")
         # Kafka's 3 s spare a large deployment some rebalances; here they would only be waited for.
         settings.setdefault("group.initial.rebalance.delay.ms", 0)
