@@ -1,0 +1,1 @@
+"""Transactions: the coordinator's state machine, pure; state changes only by replaying records."""
