@@ -22,7 +22,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from millstream.config.foreign import check_foreign
-from millstream.config.groups import GroupConfig, GroupSettings, ShareGroupSettings
+from millstream.config.groups import (
+    GroupConfig,
+    GroupSettings,
+    ShareGroupSettings,
+    share_reset_timestamp_ms,
+)
 from millstream.config.log import LogSettings
 from millstream.config.network import NetworkSettings
 from millstream.config.setting import (
@@ -236,6 +241,27 @@ def check_group(config: BrokerConfig, group: GroupConfig) -> None:
                 f"{protocol}.session.timeout.ms must be greater than "
                 f"{protocol}.heartbeat.interval.ms"
             )
+    _check_share(config, group)
+
+
+def _check_share(config: BrokerConfig, group: GroupConfig) -> None:
+    share_reset_timestamp_ms(group.share_auto_offset_reset, now_ms=0)
+    if group.share_retry_backoff_ms > group.share_retry_backoff_max_ms:
+        raise ConfigError(
+            f"share.retry.backoff.ms ({group.share_retry_backoff_ms}) must not be greater than "
+            f"share.retry.backoff.max.ms ({group.share_retry_backoff_max_ms})"
+        )
+    topic = group.errors_deadletterqueue_topic_name
+    prefix = config.errors_deadletterqueue_topic_name_prefix
+    if topic.startswith("__"):
+        raise ConfigError(
+            "errors.deadletterqueue.topic.name: DLQ topic name must not start with '__'"
+        )
+    if topic and not topic.startswith(prefix):
+        raise ConfigError(
+            f"errors.deadletterqueue.topic.name ({topic}) must begin with {prefix!r}, the broker's "
+            "errors.deadletterqueue.topic.name.prefix"
+        )
 
 
 _BOUNDED_BY_BROKER = (

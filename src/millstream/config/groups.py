@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from millstream.config.setting import (
@@ -15,6 +16,10 @@ from millstream.config.setting import (
     string,
     strings,
 )
+from millstream.errors import ConfigError
+
+EARLIEST_TIMESTAMP = -2  # as ListOffsets names them
+LATEST_TIMESTAMP = -1
 
 _MIGRATION_POLICIES = ("disabled", "downgrade", "upgrade", "bidirectional")
 _DYNAMIC = Mode.CLUSTER_WIDE
@@ -225,6 +230,34 @@ class ShareGroupSettings:
         doc="Updates of a share partition's state between two snapshots of it.",
     )
 
+    # Dead letters (KIP-1191, Kafka 4.4)
+
+    errors_deadletterqueue_auto_create_topics_enable: bool = boolean(
+        False,
+        ours=True,
+        mode=_DYNAMIC,
+        doc="Whether a share group's dead-letter topic is created when the first letter is "
+        "written and there is none (KIP-1191, Kafka 4.4). One that is created here has "
+        "errors.deadletterqueue.group.enable set.",
+    )
+    errors_deadletterqueue_topic_name_prefix: str = string(
+        "dlq.",
+        ours=True,
+        mode=_DYNAMIC,
+        doc="How the names of dead-letter topics must begin (KIP-1191, Kafka 4.4); empty allows "
+        "any name.",
+    )
+    millstream_deadletterqueue_max_records_per_second: int = integer(
+        1_000,
+        low=0,
+        ours=True,
+        mode=_DYNAMIC,
+        doc="Dead letters that one share group may write per second, averaged over ten seconds. "
+        "Beyond that its breaker opens: the records stay held until their letters are written at "
+        "this rate, which slows the group down, and the log says so. Nothing is lost. 0 is "
+        "without limit.",
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
@@ -294,4 +327,80 @@ class GroupConfig:
         low=1,
         synonyms=("group.share.session.timeout.ms",),
         doc="A member of this share group that is silent for this long is out.",
+    )
+    # Dead letters (KIP-1191, Kafka 4.4)
+    errors_deadletterqueue_topic_name: str = string(
+        "",
+        ours=True,
+        doc="The topic that takes what this share group rejects or cannot process within its "
+        "delivery limit (KIP-1191, Kafka 4.4); empty for none: then such records are dropped. The "
+        "name must begin with the broker's errors.deadletterqueue.topic.name.prefix, and the topic "
+        "must have errors.deadletterqueue.group.enable.",
+    )
+    errors_deadletterqueue_copy_record_enable: bool = boolean(
+        False,
+        ours=True,
+        doc="Whether a dead letter has the key, the value and the headers of its record, or only "
+        "headers that say where the record is and what became of it (KIP-1191, Kafka 4.4). With "
+        "true, which we recommend, a letter outlives the record's retention and can be replayed.",
+    )
+    # Delayed retry, ours
+    share_retry_backoff_ms: int = integer(
+        0,
+        low=0,
+        high=86_400_000,
+        ours=True,
+        doc="How long a record that was released, or whose lock ran out, waits before it is "
+        "delivered a second time. The wait grows with every delivery, see "
+        "share.retry.backoff.multiplier. 0 delivers it again at once, as Kafka does.",
+    )
+    share_retry_backoff_max_ms: int = integer(
+        60_000,
+        low=1,
+        high=86_400_000,
+        ours=True,
+        doc="The longest wait before a record is delivered again.",
+    )
+    share_retry_backoff_multiplier: float = double(
+        2.0,
+        low=1,
+        high=100,
+        ours=True,
+        doc="What the wait is multiplied with at every further delivery; 1 keeps it constant.",
+    )
+    share_retry_max_delayed_records: int = integer(
+        10_000,
+        low=1,
+        high=25_000,
+        ours=True,
+        doc="Records of one partition that may wait at the same time. A record released beyond "
+        "this bound is available at once, without a wait, and the log says so.",
+    )
+
+
+_DURATION = re.compile(
+    r"P(?:(?P<days>\d+)D)?"
+    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,9})?)S)?)?",
+    re.IGNORECASE,
+)
+_UNIT_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000}
+
+
+def share_reset_timestamp_ms(strategy: str, now_ms: int) -> int:
+    """Where share.auto.offset.reset says to start: a time, or `EARLIEST_` or `LATEST_TIMESTAMP`.
+
+    Raises `ConfigError` for text that says neither.
+    """
+    if strategy == "earliest":
+        return EARLIEST_TIMESTAMP
+    if strategy == "latest":
+        return LATEST_TIMESTAMP
+    name, _, duration = strategy.partition(":")
+    match = _DURATION.fullmatch(duration)
+    if name == "by_duration" and match and any(match.groupdict().values()):
+        spans = match.groupdict(default="0")
+        return now_ms - round(sum(float(spans[unit]) * size for unit, size in _UNIT_MS.items()))
+    raise ConfigError(
+        f"Invalid value `{strategy}` for configuration share.auto.offset.reset. The value must be "
+        "either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
     )

@@ -76,7 +76,7 @@ class Setting(NamedTuple):
     mode: Mode = Mode.READ_ONLY
     synonyms: tuple[Synonym, ...] = ()
     internal: bool = False  # works, but is not described: for tests and experts
-    ours: bool = False  # Millstream's own, unknown to Kafka
+    ours: bool = False  # unknown to Kafka 4.3: Millstream's own, or a later Kafka's
 
     @property
     def sensitive(self) -> bool:

@@ -234,7 +234,13 @@ class TopicConfig:
         synonyms=("unclean.leader.election.enable",),
         doc="Whether a replica that is not in sync may become leader, losing records.",
     )
-    # Ours, beyond Kafka's:
+    # Beyond Kafka 4.3's:
+    errors_deadletterqueue_group_enable: bool = boolean(
+        False,
+        ours=True,
+        doc="Whether share groups may use this topic for their dead letters (KIP-1191, Kafka "
+        "4.4). Without it they are refused, so that nobody's ordinary topic fills with them.",
+    )
     millstream_acks_all_flush: bool = boolean(
         True,
         ours=True,
