@@ -33,6 +33,7 @@ from millstream.errors import ApiError, ErrorCode
 if TYPE_CHECKING:
     from millstream.broker.group_coordinator import GroupCoordinator
     from millstream.broker.group_lag import GroupLag
+    from millstream.broker.share_persister import SharePersister
 
 OFFSETS_TOPIC = "__consumer_offsets"
 MODULE_OF_GROUPS = "millstream.broker.group_lag"  # imports the coordinator, too
@@ -73,6 +74,7 @@ class Coordinators:
         self._timers = Timers(clock)
         self._groups: GroupCoordinator | None = None
         self._lag: GroupLag | None = None
+        self._share_state: SharePersister | None = None
 
     def start(self) -> None:
         """Load what is there, in the background; call it on the event loop."""
@@ -109,6 +111,14 @@ class Coordinators:
 
             self._lag = GroupLag(self.groups, self._partitions, self._configs)
         return self._lag
+
+    @property
+    def share_state(self) -> SharePersister:
+        if self._share_state is None:
+            from millstream.broker.share_persister import SharePersister
+
+            self._share_state = SharePersister()
+        return self._share_state
 
     def check_lag(self, now_ms: int) -> None:
         """Look for groups that retention threatens, if there are any groups."""

@@ -1,0 +1,150 @@
+"""What a share group remembers of a partition: how far it is, and each record's fate beyond that.
+
+    start offset ...................................................... end of what was delivered
+    |  [ACKNOWLEDGED x1] [AVAILABLE x2, due later] [ARCHIVED x5] [ACKNOWLEDGED x1] ...
+
+Everything before the start offset is done with. From there on, batches of offsets with the same
+state, delivery count and due time say what is known; an offset in no batch was never delivered, or
+is on its first delivery (what is merely acquired is not persisted).
+
+A leader writes what changed, and `combine` lays it over what was known. Where both speak of the
+same offset, the higher delivery count wins, then the higher state (so that a late write cannot make
+an acknowledged record available again), then the newer word. This is Kafka's rule; the due time,
+which Kafka does not have, goes with the batch that wins.
+"""
+
+from __future__ import annotations
+
+import uuid
+from bisect import bisect_left
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+NO_START_OFFSET = -1  # the leader finds it, by share.auto.offset.reset
+NO_COUNT = -1
+NO_LEADER_EPOCH = -1
+
+
+class DeliveryState(IntEnum):
+    """Where a record stands, with Kafka's numbers. ACQUIRED is never persisted."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    ARCHIVED = 4
+
+
+class SharePartitionKey(NamedTuple):
+    """A partition as one share group consumes it."""
+
+    group_id: str
+    topic_id: uuid.UUID
+    partition: int
+
+
+class StateBatch(NamedTuple):
+    """Consecutive offsets (both ends included) with one state."""
+
+    first_offset: int
+    last_offset: int
+    delivery_state: DeliveryState
+    delivery_count: int
+    due_ms: int = 0  # when an AVAILABLE batch may be delivered again; 0: at once
+
+
+class ShareState(NamedTuple):
+    """All that is remembered of a share partition."""
+
+    state_epoch: int  # rises when the group's position is set anew; older writes are refused
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int  # offsets from the start offset on that are done with; -1 unknown
+    batches: tuple[StateBatch, ...]  # in order, none overlaps
+
+
+class ShareStateSummary(NamedTuple):
+    """The same without the batches."""
+
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+
+
+class StateWrite(NamedTuple):
+    """What a leader says has changed in one share partition."""
+
+    key: SharePartitionKey
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+    batches: tuple[StateBatch, ...]
+
+
+def combine(known: list[StateBatch], new: Iterable[StateBatch], start_offset: int) -> None:
+    """Lay `new` over `known`, in place, and drop what is below the start offset.
+
+    `known` is in order and does not overlap, before and after; `new` may be in any order and may
+    overlap. The work grows with what `new` touches, not with what is known.
+    """
+    for batch in new:
+        _lay_over(known, batch)
+    _drop_before(known, start_offset)
+
+
+def _lay_over(known: list[StateBatch], batch: StateBatch) -> None:
+    first, last = batch.first_offset, batch.last_offset
+    begin = bisect_left(known, (first,))
+    if begin and known[begin - 1].last_offset >= first - 1:
+        begin -= 1  # it overlaps, or ends where the new one begins
+    end = bisect_left(known, (last + 2,), begin)
+    known[begin:end] = _merged(known[begin:end], batch)
+
+
+def _merged(touched: list[StateBatch], batch: StateBatch) -> list[StateBatch]:
+    """The new batch among those that it overlaps or adjoins, in order."""
+    pieces: list[StateBatch] = []
+    position, end = batch.first_offset, batch.last_offset + 1
+    for old in touched:
+        old_first, old_last = old.first_offset, old.last_offset
+        if old_first < position:
+            _add(pieces, old, old_first, min(old_last, position - 1))
+        shared_first, shared_last = max(old_first, position), min(old_last, end - 1)
+        if shared_first <= shared_last:
+            _add(pieces, batch, position, shared_first - 1)
+            _add(pieces, _winner(old, batch), shared_first, shared_last)
+            position = shared_last + 1
+        if old_last >= end:
+            _add(pieces, batch, position, end - 1)
+            position = end
+            _add(pieces, old, max(old_first, end), old_last)
+    _add(pieces, batch, position, end - 1)
+    return pieces
+
+
+def _winner(old: StateBatch, new: StateBatch) -> StateBatch:
+    if (new.delivery_count, new.delivery_state) >= (old.delivery_count, old.delivery_state):
+        return new
+    return old
+
+
+def _add(pieces: list[StateBatch], like: StateBatch, first: int, last: int) -> None:
+    """Add these offsets with the state of `like`, joined to what they continue."""
+    if first > last:
+        return
+    if pieces and pieces[-1].last_offset == first - 1 and pieces[-1][2:] == like[2:]:
+        first = pieces.pop().first_offset
+    if first == like.first_offset and last == like.last_offset:
+        pieces.append(like)
+    else:
+        pieces.append(StateBatch(first, last, *like[2:]))
+
+
+def _drop_before(known: list[StateBatch], start_offset: int) -> None:
+    end = bisect_left(known, (start_offset,))
+    if end and known[end - 1].last_offset >= start_offset:
+        end -= 1
+        known[end] = known[end]._replace(first_offset=start_offset)
+    del known[:end]
