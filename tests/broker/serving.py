@@ -15,6 +15,7 @@ from kio.serial import entity_reader, entity_writer
 from millstream.broker.server import BrokerServer
 from millstream.config.broker import BrokerConfig
 from millstream.protocol.apis import APIS
+from millstream.protocol.headers import API_VERSIONS_KEY
 from millstream.protocol.messages import _builder, _entity_class
 
 
@@ -73,7 +74,8 @@ class WireClient:
         api = APIS[api_key]
         (size,) = struct.unpack(">i", await self._reader.readexactly(4))
         frame = await self._reader.readexactly(size)
-        start = 5 if version >= api.first_flexible else 4
+        is_flexible = version >= api.first_flexible and api_key != API_VERSIONS_KEY
+        start = 5 if is_flexible else 4
         response, length = entity_reader(schema(api.name, version, "response"))(frame, start)
         assert start + length == len(frame), "bytes follow the response"
         return response

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,6 @@ from confluent_kafka.admin import NewTopic as KafkaTopic
 
 from millstream.broker.embedded import Broker
 from millstream.broker.metadata import (
-    INITIAL_FEATURES,
     METADATA_TOPIC,
     PRODUCER_ID_BLOCK,
     LocalMetadata,
@@ -24,7 +24,13 @@ from millstream.broker.metadata import (
 )
 from millstream.broker.topics import NewTopic
 from millstream.coordination.cluster import ClusterImage, ResourceType
-from millstream.coordination.cluster_records import ConfigRecord, MetadataRecord, NoOpRecord
+from millstream.coordination.cluster_features import INITIAL_FEATURES
+from millstream.coordination.cluster_records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    NoOpRecord,
+)
 from millstream.errors import ApiError, ErrorCode, StorageError
 from millstream.storage.directories import LogDirectories
 from millstream.testing.clock import ManualClock
@@ -40,6 +46,26 @@ def setting(name: str, value: str | None) -> ConfigRecord:
 def test_new_metadata_have_the_initial_features(tmp_path: Path) -> None:
     with home(tmp_path) as it:
         assert it.image.features == INITIAL_FEATURES
+
+
+def test_features_of_a_newer_version_are_finalized_when_older_metadata_are_opened(
+    tmp_path: Path,
+) -> None:
+    with home(tmp_path) as it:
+        known = {"metadata.version": 30, "group.version": 1}
+        it.metadata._image = replace(it.image, features=known)
+        it.metadata._snapshot()  # as the older version left it
+    with home(tmp_path) as it:
+        assert it.image.features == INITIAL_FEATURES
+
+
+def test_feature_that_was_switched_off_stays_off_after_a_restart(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        off = FeatureLevelRecord("transaction.version", 0)
+        asyncio.run(it.metadata.commit([off], it.image.version))
+        it.metadata._snapshot()
+    with home(tmp_path) as it:
+        assert it.image.features["transaction.version"] == 0
 
 
 def test_commits_survive_a_restart(tmp_path: Path) -> None:
@@ -73,6 +99,7 @@ def test_commit_on_another_version_is_refused(tmp_path: Path) -> None:
 def test_decision_is_made_again_when_another_commit_was_faster(tmp_path: Path) -> None:
     with home(tmp_path) as it:
         seen: list[int] = []
+        version = it.image.version
 
         def decide(image: ClusterImage) -> list[MetadataRecord]:
             seen.append(image.version)
@@ -81,7 +108,7 @@ def test_decision_is_made_again_when_another_commit_was_faster(tmp_path: Path) -
             return [setting("a", str(image.version))]
 
         asyncio.run(decide_and_commit(it.metadata, decide))
-        assert seen == [1, 2]
+        assert seen == [version, version + 1]
         assert it.image.config(ResourceType.GROUP, "g") == {"a": "2"}
 
 

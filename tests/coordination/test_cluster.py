@@ -101,9 +101,10 @@ def test_broker_is_registered_and_fenced() -> None:
     assert not unfenced.brokers[1].fenced
 
 
-def test_feature_at_level_zero_is_gone() -> None:
+def test_feature_that_was_switched_off_is_remembered_as_such() -> None:
     made = image(FeatureLevelRecord("f", 1), FeatureLevelRecord("f", 0))
-    assert made.features == {}
+    assert made.features == {"f": 0}
+    assert ClusterImage().apply(made.records(), made.version).features == {"f": 0}
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,11 @@ from millstream.broker.metadata_snapshot import (
 from millstream.clock import Clock
 from millstream.config.topic import TopicConfig
 from millstream.coordination.cluster import ClusterImage
+from millstream.coordination.cluster_features import SUPPORTED_FEATURES, missing_features
 from millstream.coordination.cluster_records import (
     DIRECTORY_UNASSIGNED,
     BrokerEndpoint,
-    BrokerFeature,
     BrokerRegistrationChangeRecord,
-    FeatureLevelRecord,
     MetadataRecord,
     PartitionRecord,
     ProducerIdsRecord,
@@ -55,13 +54,6 @@ FIRST_EPOCH = 1  # of the quorum; a single broker never elects another, but Kafk
 PRODUCER_ID_BLOCK = 1_000
 READ_BYTES = 1 << 20
 REPLAYED_RECORDS_MIN = 1_000  # fewer than this are read faster than they are replaced
-
-# What this version can do (lowest, highest level), and what a new cluster begins with.
-SUPPORTED_FEATURES = (
-    BrokerFeature("metadata.version", 7, 30),  # 30 is Kafka's 4.3-IV0
-    BrokerFeature("group.version", 0, 1),
-)
-INITIAL_FEATURES = {"metadata.version": 30, "group.version": 1}
 
 Subscriber: TypeAlias = Callable[[ClusterImage, ClusterImage], Awaitable[None] | None]
 """Called with the image before and the image now. Several commits may come as one call. One that
@@ -158,11 +150,9 @@ class LocalMetadata:
         self._image = newest_snapshot(log.directory.fs, log.path)
         for records, last_offset in self._stored_batches():
             self._image = self._image.apply(records, last_offset)
-        missing = INITIAL_FEATURES.keys() - self._image.features.keys()
+        missing = missing_features(self._image.features)
         if missing:
-            # The metadata version comes first: it says how to read the rest.
-            ordered = [name for name in INITIAL_FEATURES if name in missing]
-            self._commit([FeatureLevelRecord(it, INITIAL_FEATURES[it]) for it in ordered])
+            self._commit(missing)
 
     @property
     def image(self) -> ClusterImage:

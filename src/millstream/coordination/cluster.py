@@ -118,7 +118,7 @@ class ClusterImage:
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topics_by_id: Mapping[uuid.UUID, TopicImage] = field(default_factory=dict)
     configs: Mapping[Resource, Mapping[str, str]] = field(default_factory=dict)
-    features: Mapping[str, int] = field(default_factory=dict)
+    features: Mapping[str, int] = field(default_factory=dict)  # 0: switched off
     next_producer_id: int = 0
     # What changed on the way from one earlier version, so that comparing with it costs no walk.
     since: int = field(default=-1, compare=False)
@@ -374,10 +374,7 @@ class _Draft:
         self._brokers = {**self._brokers, broker.id: changed}
 
     def _set_feature(self, record: FeatureLevelRecord) -> None:
-        features = {**self._features, record.name: record.feature_level}
-        if record.feature_level == 0:
-            del features[record.name]
-        self._features = features
+        self._features = {**self._features, record.name: record.feature_level}
 
 
 def _new(value: tuple[Any, ...] | None, before: tuple[Any, ...]) -> tuple[Any, ...]:

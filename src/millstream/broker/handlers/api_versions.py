@@ -16,7 +16,7 @@ from functools import lru_cache
 from struct import Struct
 
 from millstream.broker.context import RequestContext
-from millstream.broker.metadata import SUPPORTED_FEATURES
+from millstream.coordination.cluster_features import SUPPORTED_FEATURES
 from millstream.errors import ErrorCode, ProtocolError
 from millstream.protocol.apis import APIS, Api
 from millstream.protocol.wire import (
@@ -43,7 +43,8 @@ def api_versions(context: RequestContext, body: Buffer) -> bytes:
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(software_version)):
             error = ErrorCode.INVALID_REQUEST
     image = context.broker.metadata.image
-    return encode(version, error, image.version, tuple(sorted(image.features.items())))
+    finalized = tuple(sorted(it for it in image.features.items() if it[1] > 0))
+    return encode(version, error, image.version, finalized)
 
 
 def encode_unsupported_version() -> bytes:

@@ -1,9 +1,10 @@
-"""UpdateFeatures, v0-2: change a feature's level (KIP-584).
+"""UpdateFeatures, v0-2: change the levels of features, all of them or none (KIP-584).
 
+* v0: `allow_downgrade`, which Kafka 4 does not look at either: a level can only be raised
 * v1: downgrades by type, validate only (KIP-778)
 * v2: one answer for all
 
-A single broker runs every feature at its highest level, so only that level is accepted.
+A finalized level is in force with the next request that asks for it.
 """
 
 from __future__ import annotations
@@ -11,51 +12,42 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
-from millstream.broker.metadata import SUPPORTED_FEATURES
-from millstream.errors import ErrorCode
+from millstream.broker.metadata import decide_and_commit
+from millstream.coordination.cluster_features import FeatureUpdate, decide_updates
+from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
+    from collections.abc import Sequence
+
+    from kio.schema.update_features.v2.request import UpdateFeaturesRequest
 
     from millstream.coordination.cluster import ClusterImage
+    from millstream.coordination.cluster_records import MetadataRecord
     from millstream.protocol.messages import Fields
 
 
-def update_features(context: RequestContext, request: UpdateFeaturesRequest) -> Fields:
-    image = context.broker.metadata.image
-    problems = {it.feature: _problem(image, it) for it in request.feature_updates}
-    first = next((problem for problem in problems.values() if problem is not None), None)
+async def update_features(context: RequestContext, request: UpdateFeaturesRequest) -> Fields:
+    updates = [
+        FeatureUpdate(it.feature, it.max_version_level, it.upgrade_type)
+        for it in request.feature_updates
+    ]
+    controller_id = context.broker.id
+
+    def decide(image: ClusterImage) -> Sequence[MetadataRecord]:
+        records = decide_updates(image.features, updates, controller_id=controller_id)
+        return () if request.validate_only else records
+
+    try:
+        await decide_and_commit(context.broker.metadata, decide)
+    except ApiError as error:
+        return {
+            "error_code": error.code,
+            "error_message": "The update failed for all features since the following feature had "
+            f"an error: {error.message}",
+        }
     return {
-        "error_code": ErrorCode.NONE if first is None else ErrorCode.INVALID_UPDATE_VERSION,
-        "error_message": first,
+        "error_code": ErrorCode.NONE,
         "results": [
-            {
-                "feature": feature,
-                "error_code": ErrorCode.NONE
-                if problem is None
-                else ErrorCode.INVALID_UPDATE_VERSION,
-                "error_message": problem,
-            }
-            for feature, problem in problems.items()
+            {"feature": it.feature, "error_code": ErrorCode.NONE} for it in request.feature_updates
         ],
     }
-
-
-def _problem(image: ClusterImage, update: FeatureUpdateKey) -> str | None:
-    level = update.max_version_level
-    if update.feature not in {feature.name for feature in SUPPORTED_FEATURES}:
-        return (
-            f"Invalid update version {level} for feature {update.feature}. Local controller "
-            f"{_only(image)} does not support this feature."
-        )
-    current = image.features.get(update.feature, 0)
-    if level != current:
-        return (
-            f"Invalid update version {level} for feature {update.feature}. A single broker runs it "
-            f"at level {current} only."
-        )
-    return None
-
-
-def _only(image: ClusterImage) -> int:
-    return next(iter(image.brokers), -1)

@@ -1,0 +1,122 @@
+"""Features: what the cluster may do, at which level, and how that is changed (KIP-584, KIP-778).
+
+    metadata.version      how the metadata log is written; 30 is Kafka's 4.3-IV0
+    group.version         1: consumer groups of KIP-848
+    transaction.version   1: flexible records in `__transaction_state`; 2: a new epoch with every
+                          transaction, and partitions that add themselves (KIP-890)
+    share.version         1: share groups (KIP-932)
+
+A level that the cluster has agreed on is *finalized*: it is in the metadata log and so in the
+image. One that was switched off stays there with level 0, which Kafka reads as "not finalized". So
+a feature that an older version of Millstream did not know can be told from one that nobody wants.
+The answers are those of Kafka's controller, to the letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from millstream.coordination.cluster_records import BrokerFeature, FeatureLevelRecord
+from millstream.errors import ApiError, ErrorCode
+
+METADATA_VERSION = "metadata.version"
+TRANSACTION_VERSION = "transaction.version"
+SHARE_VERSION = "share.version"
+
+# The lowest and highest level this version of Millstream works at. The metadata version is first,
+# here and in the log: it says how to read the rest.
+SUPPORTED_FEATURES = (
+    BrokerFeature(METADATA_VERSION, 7, 30),
+    BrokerFeature("group.version", 0, 1),
+    BrokerFeature(TRANSACTION_VERSION, 0, 2),
+    BrokerFeature(SHARE_VERSION, 0, 1),
+)
+# What a new cluster begins with, and an older one gets of what it did not know.
+INITIAL_FEATURES = {it.name: it.max_supported_version for it in SUPPORTED_FEATURES}
+
+
+class UpgradeType(IntEnum):
+    """Which way a level may go, with the wire's numbers."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+class FeatureUpdate(NamedTuple):
+    feature: str
+    level: int
+    upgrade_type: int  # an `UpgradeType`, or a number that nobody knows
+
+
+def missing_features(finalized: Mapping[str, int]) -> list[FeatureLevelRecord]:
+    """What finalizes the features that these do not tell of."""
+    return [
+        FeatureLevelRecord(name, level)
+        for name, level in INITIAL_FEATURES.items()
+        if name not in finalized
+    ]
+
+
+def decide_updates(
+    finalized: Mapping[str, int], updates: Iterable[FeatureUpdate], *, controller_id: int
+) -> list[FeatureLevelRecord]:
+    """The records that change the levels, all or none of them.
+
+    Raises `ApiError(INVALID_UPDATE_VERSION)` for the first that cannot be.
+    """
+    newest = {update.feature: update for update in updates}  # of several, the last counts
+    records = []
+    for update in newest.values():
+        problem = _problem(finalized.get(update.feature, 0), update, controller_id)
+        if problem is not None:
+            raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, problem)
+        records.append(FeatureLevelRecord(update.feature, update.level))
+    return records
+
+
+def _problem(current: int, update: FeatureUpdate, controller_id: int) -> str | None:
+    feature, level, upgrade_type = update
+    prefix = f"Invalid update version {level} for feature {feature}. "
+    if upgrade_type not in UpgradeType._value2member_map_:
+        return prefix + "The controller does not support the given upgrade type."
+    if level < 0:
+        return prefix + "A feature version cannot be less than 0."
+    unsupported = _why_unsupported(feature, level, controller_id)
+    if unsupported is not None:
+        return prefix + unsupported
+    if level < current:
+        if upgrade_type == UpgradeType.UPGRADE:
+            return (
+                f"{prefix}Can't downgrade the version of this feature without setting the upgrade "
+                "type to either safe or unsafe downgrade."
+            )
+        if feature == METADATA_VERSION:
+            return _why_no_metadata_downgrade(current, update)
+    if level > current and upgrade_type != UpgradeType.UPGRADE:
+        return prefix + "Can't downgrade to a newer version."
+    return None
+
+
+def _why_unsupported(feature: str, level: int, controller_id: int) -> str | None:
+    for name, lowest, highest in SUPPORTED_FEATURES:
+        if name == feature:
+            if lowest <= level <= highest:
+                return None
+            return f"Local controller {controller_id} only supports versions {lowest}-{highest}"
+    if level == 0:
+        return f"Feature {feature} not found."
+    return f"Local controller {controller_id} does not support this feature."
+
+
+def _why_no_metadata_downgrade(current: int, update: FeatureUpdate) -> str:
+    """Every lower version lacks something that the records of this one say."""
+    reason = (
+        "Unsafe metadata downgrade is not supported in this version."
+        if update.upgrade_type == UpgradeType.UNSAFE_DOWNGRADE
+        else "Refusing to perform the requested downgrade because it might delete metadata "
+        "information."
+    )
+    return f"Unsupported metadata.version downgrade from {current} to {update.level}. {reason}"
