@@ -109,15 +109,16 @@ def test_decision_is_made_again_when_another_commit_was_faster(tmp_path: Path) -
 
         asyncio.run(decide_and_commit(it.metadata, decide))
         assert seen == [version, version + 1]
-        assert it.image.config(ResourceType.GROUP, "g") == {"a": "2"}
+        assert it.image.config(ResourceType.GROUP, "g") == {"a": str(version + 1)}
 
 
 def test_subscribers_hear_of_a_commit_before_it_returns(tmp_path: Path) -> None:
     with home(tmp_path) as it:
         heard: list[tuple[int, int]] = []
+        version = it.image.version
         it.metadata.subscribe(lambda before, now: heard.append((before.version, now.version)))
-        asyncio.run(it.metadata.commit([setting("a", "1"), setting("b", "1")], 1))
-        assert heard == [(1, 3)]
+        asyncio.run(it.metadata.commit([setting("a", "1"), setting("b", "1")], version))
+        assert heard == [(version, version + 2)]
 
 
 def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
