@@ -16,7 +16,7 @@ import logging
 import socket
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from millstream.broker.background import Background
 from millstream.broker.cleaning import CleaningThread
@@ -39,6 +39,9 @@ from millstream.coordination.cluster_records import BrokerEndpoint
 from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.storage.directories import LogDirectories
 from millstream.storage.log import Log
+
+if TYPE_CHECKING:
+    from millstream.broker.dead_letters import DeadLetters
 
 logger = logging.getLogger("millstream.server")
 
@@ -73,6 +76,7 @@ class BrokerServer:
         self.cold_reads = ThreadPoolExecutor(COLD_READ_THREADS, "millstream-cold-read")
         self._listeners: list[tuple[str, asyncio.Server]] = []
         self._background: Background | None = None
+        self._dead_letters: DeadLetters | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._undo = contextlib.AsyncExitStack()  # what stop(), or a failed start, has to undo
 
@@ -245,6 +249,15 @@ class BrokerServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # What handlers use
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """Imported with the first share group that has a use for it."""
+        if self._dead_letters is None:
+            from millstream.broker.dead_letters import DeadLetters
+
+            self._dead_letters = DeadLetters(self)
+        return self._dead_letters
 
     def start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine on the broker's behalf; it is cancelled when the broker stops."""
