@@ -1,4 +1,4 @@
-# Reading headers and records, without the GIL. Part of _walk.pyx.
+# Reading headers and records, without the GIL. Part of _walk.pyx and _columns.pyx.
 
 cdef enum:
     HEADER_SIZE = 61
@@ -235,6 +235,35 @@ cdef Status read_batch(const uint8_t* at, const uint8_t* end, Batch* batch) noex
     if batch.attributes & (COMPRESSION_MASK | TRANSACTIONAL | CONTROL):
         return OPAQUE
     return check_count(batch)
+
+
+# Beginning and failing, with the GIL
+
+
+cdef int open_section(Py_buffer* view, Py_ssize_t start, Py_ssize_t end, header,
+                      Batch* batch) except -1:
+    if start < 0 or end < start or end > view.len:
+        raise CorruptBatch(f"records at {start} to {end} lie outside a buffer of {view.len} bytes")
+    batch.records = <const uint8_t*>view.buf + start
+    batch.end = <const uint8_t*>view.buf + end
+    batch.size = 0
+    if not isinstance(header, tuple) or len(header) < 13:
+        raise TypeError("the header must be a BatchHeader")
+    fields = <tuple>header
+    batch.base_offset = fields[0]
+    batch.attributes = fields[5]
+    batch.last_offset_delta = fields[6]
+    batch.base_timestamp = fields[7]
+    batch.max_timestamp = fields[8]
+    batch.producer_id = fields[9]
+    batch.record_count = fields[12]
+    return 0
+
+
+cdef object corrupt(Status status, base_offset):
+    if status == NO_MEMORY:
+        return MemoryError()
+    return CorruptBatch(f"batch with base offset {base_offset}: {_REASONS[status]}")
 
 
 # CRC-32C, eight bytes at a time (the library's function cannot be called without the GIL)
