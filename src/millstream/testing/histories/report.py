@@ -1,0 +1,109 @@
+"""What the checker found, for people: anomalies by name, each with who saw what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from millstream.errors import MillstreamError
+
+CASES_SHOWN = 5
+
+
+class Anomaly(StrEnum):
+    """What a log must never do; the values are the names that people read."""
+
+    ABORTED_READ = "aborted read"
+    PRECOMMITTED_READ = "read before commit"
+    TORN_TRANSACTION = "torn transaction"
+    LOST = "lost record"
+    UNSEEN = "unseen at the end"
+    DUPLICATED = "duplicated record"
+    INCONSISTENT_OFFSET = "inconsistent offset"
+    UNKNOWN_VALUE = "value nobody sent"
+    SKIPPED_POLL = "skipped poll"
+    NON_MONOTONIC_POLL = "non-monotonic poll"
+    NON_MONOTONIC_SEND = "non-monotonic send"
+    PROCESSED_TWICE = "processed twice"
+    NOT_PROCESSED = "passed over by a group"
+
+
+class Case(NamedTuple):
+    """One anomaly: where, what happened, and the operations involved, by number."""
+
+    anomaly: Anomaly
+    partition: str
+    explanation: str
+    operations: tuple[int, ...]
+
+
+class Summary(NamedTuple):
+    """How much was checked: a report without anomalies is worth as much as this."""
+
+    operations: int
+    processes: int
+    sent: int
+    acknowledged: int
+    committed: int
+    aborted: int
+    undecided: int
+    read: int
+    groups: int
+
+
+class AnomaliesFound(MillstreamError, AssertionError):
+    """The history shows what must never happen; the message is the report."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The checker's verdict on one history."""
+
+    summary: Summary
+    anomalies: Sequence[Case]
+
+    @property
+    def is_good(self) -> bool:
+        return not self.anomalies
+
+    @property
+    def counts(self) -> dict[Anomaly, int]:
+        """How many cases of each anomaly there are; the absent ones are left out."""
+        return dict(Counter(case.anomaly for case in self.anomalies))
+
+    def raise_if_bad(self) -> None:
+        if self.anomalies:
+            raise AnomaliesFound(str(self))
+
+    def __str__(self) -> str:
+        summary, counts = self.summary, self.counts
+        lines = [
+            f"{summary.operations:,} operations by {summary.processes:,} clients",
+            f"{summary.sent:,} records sent, {summary.acknowledged:,} of them acknowledged; "
+            f"read {summary.read:,} times, by {summary.groups:,} groups among others",
+            f"{summary.committed + summary.aborted + summary.undecided:,} transactions: "
+            f"{summary.committed:,} committed, {summary.aborted:,} aborted, "
+            f"{summary.undecided:,} without an answer",
+            "",
+        ]
+        for anomaly in Anomaly:
+            lines.append(f"{anomaly:<24}{counts.get(anomaly, 0):>8,}")
+            lines += self._examples(anomaly)
+        lines += ["", self.verdict]
+        return "\n".join(lines)
+
+    @property
+    def verdict(self) -> str:
+        if self.is_good:
+            return "no anomalies"
+        return f"{len(self.anomalies):,} anomalies of {len(self.counts)} kinds"
+
+    def _examples(self, anomaly: Anomaly) -> list[str]:
+        cases = [case for case in self.anomalies if case.anomaly is anomaly]
+        lines = [f"    {case.partition}: {case.explanation}" for case in cases[:CASES_SHOWN]]
+        if len(cases) > CASES_SHOWN:
+            lines.append(f"    and {len(cases) - CASES_SHOWN:,} more")
+        return lines
