@@ -4,14 +4,16 @@ A coordinator keeps its state in an internal topic, a shard for each partition. 
 
     loads      replays a partition's records into a new shard; until then clients are told
                COORDINATOR_LOAD_IN_PROGRESS. An empty partition is loaded at once; of the others
-               only the last record of each key is decoded: compaction would drop the rest
+               only what still counts is decoded (`shard_loading.py`)
     runs       hands an event to the shard, appends the records of its result as one batch
-               (acks=all, so flushed), and replays them into the shard at once
+               (acks=all, so flushed), and replays them into the shard at once. Records of a
+               transaction are pending in the shard until the marker that ends it is appended
     answers    a response leaves when its records are below the high watermark. One without records
                may tell of state that earlier records made: it waits for those
     recovers   when an append fails, what the shard holds is not what the log holds: those who wait
                are told NOT_COORDINATOR, and the shard is loaded again from the log
     times      keeps the shard's timers and hands it those that fire
+    prunes     deletes what a newer snapshot has made superfluous, where the topic is not compacted
 
 Shards know nothing of this: `CoordinatorShard` is all that is asked of one. Everything runs on the
 event loop, so a shard handles one event at a time.
@@ -24,23 +26,32 @@ import contextlib
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from millstream.broker.partition import ACKS_ALL, Partition, PendingAppend
 from millstream.broker.partitions import PartitionTable
-from millstream.broker.superseded import without_superseded
+from millstream.broker.shard_loading import (
+    Histories,
+    LastRecords,
+    LoadedRecord,
+    SnapshotOffsets,
+)
 from millstream.broker.timers import Timers
 from millstream.clock import Clock
 from millstream.coordination.record_codec import CorruptRecord, RecordCodec
 from millstream.coordination.result import CoordinatorRecord, Result, SetTimer
+from millstream.coordination.transactions.marker import TransactionMarker
 from millstream.errors import ApiError, ErrorCode, MillstreamError, NotCached
-from millstream.records.batch import iterate_headers
-from millstream.records.record import Record, decode_batch, encode_batch
+from millstream.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from millstream.records.record import Record, encode_batch
 
 logger = logging.getLogger(__name__)
 
 LOAD_CHUNK_BYTES = 1_048_576
+
+Transaction: TypeAlias = tuple[int, int]  # producer id and epoch
+NO_TRANSACTION: Transaction = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 class CoordinatorShard(Protocol):
@@ -51,6 +62,15 @@ class CoordinatorShard(Protocol):
     def loaded(self, now_ms: int) -> Result[Any]: ...
 
     def handle_timer(self, name: tuple[str, ...], now_ms: int) -> Result[Any]: ...
+
+
+@runtime_checkable
+class TransactionalShard(Protocol):
+    """What is asked moreover of a shard whose records may be part of transactions."""
+
+    def replay_pending(self, record: CoordinatorRecord, producer_id: int) -> None: ...
+
+    def replay_end_transaction(self, producer_id: int, committed: bool) -> None: ...
 
 
 Shard = TypeVar("Shard", bound=CoordinatorShard)
@@ -78,45 +98,58 @@ class _LoadedShard(Generic[Shard]):
         self._shell = shell
         self._writes: deque[_Write] = deque()
         self._waiting: dict[object, asyncio.Future[Any]] = {}
+        self._snapshots = SnapshotOffsets(shell.codec) if shell.codec.has_updates else None
 
     # --- loading
 
     async def load(self) -> None:
-        """Replay the partition. Only the last record of a key counts, so only that is decoded."""
+        """Replay what of the partition still counts."""
         partition, codec = self.partition, self._shell.codec
-        latest: dict[bytes, bytes | None] = {}
+        records = Histories(codec) if codec.has_updates else LastRecords()
         offset, end_offset = partition.log_start_offset, partition.high_watermark
         while offset < end_offset:
-            batches, offset = without_superseded(await _read(partition, offset))
-            for position, header in iterate_headers(batches):
-                if not header.is_control:
-                    _collect(decode_batch(batches, position), latest)
+            offset = records.collect(await _read(partition, offset))
             await asyncio.sleep(0)  # others want the loop too
-        for count, (key, value) in enumerate(latest.items()):
-            if value is not None:
-                self._replay_loaded(codec, key, value)
+        for count, record in enumerate(records):
+            self._replay_loaded(record)
             if count % 1000 == 999:
                 await asyncio.sleep(0)
         self.activate()
 
-    def _replay_loaded(self, codec: RecordCodec, key: bytes, value: bytes) -> None:
+    def _replay_loaded(self, loaded: LoadedRecord) -> None:
         try:
-            record = codec.decode(key, value)
+            decoded = self._shell.codec.decode(loaded.key, loaded.value)
         except CorruptRecord as error:
-            logger.error("%r: a record is skipped: %s (key %r)", self.partition, error, key)
+            logger.error(
+                "%r: the record at %d is skipped: %s (key %r)",
+                self.partition,
+                loaded.offset,
+                error,
+                loaded.key,
+            )
             return
-        if record is not None:
-            self.shard.replay(CoordinatorRecord(*record))
+        if decoded is None:
+            return
+        if self._snapshots is not None:
+            self._snapshots.note(loaded.key, loaded.value, loaded.offset)
+        self._replay(CoordinatorRecord(*decoded), loaded.producer_id)
 
     def activate(self) -> None:
         self.is_active = True
         self.apply(self.shard.loaded(self._shell.clock.now_ms()))
+        if self._shell.on_loaded is not None:
+            self._shell.on_loaded(self.partition.index, self.shard)
 
     # --- events
 
-    def apply(self, result: Result[Any]) -> _Write | None:
+    def apply(
+        self, result: Result[Any], transaction: Transaction = NO_TRANSACTION
+    ) -> _Write | None:
         """Bring about what an event decided. Raises `ApiError` when the records are refused."""
-        write = self._append(result.records) if result.records else self._last_write()
+        if result.records:
+            write: _Write | None = self._append(result.records, transaction)
+        else:
+            write = self._last_write()
         now_ms = self._shell.clock.now_ms()
         for timer in result.timers:
             if isinstance(timer, SetTimer):
@@ -129,26 +162,60 @@ class _LoadedShard(Generic[Shard]):
                 _answer_after(write, future, answer.response)
         return write
 
-    def _append(self, records: tuple[CoordinatorRecord, ...]) -> _Write:
-        batch = self._encode(records)
+    def _append(self, records: tuple[CoordinatorRecord, ...], transaction: Transaction) -> _Write:
+        encoded = [self._shell.codec.encode(record.key, record.value) for record in records]
+        batch = self._batch(encoded, transaction)
         try:
             pending = self.partition.append(batch, acks=ACKS_ALL, internal=True)
         except ApiError as error:
             self.fail(error)
             raise not_coordinator(error) from error
-        for record in records:
+        for delta, (record, (key, value)) in enumerate(zip(records, encoded, strict=True)):
+            if self._snapshots is not None:
+                self._snapshots.note(key, value, pending.first_offset + delta)
+            self._replay(record, transaction[0])
+        return self._wait_for(pending, self._written)
+
+    def _batch(self, encoded: list[tuple[bytes, bytes | None]], transaction: Transaction) -> bytes:
+        now_ms = self._shell.clock.now_ms()
+        return encode_batch(
+            (Record(delta, now_ms, key, value) for delta, (key, value) in enumerate(encoded)),
+            producer_id=transaction[0],
+            producer_epoch=transaction[1],
+            is_transactional=transaction is not NO_TRANSACTION,
+        )
+
+    def _replay(self, record: CoordinatorRecord, producer_id: int) -> None:
+        if producer_id == NO_PRODUCER_ID:
             self.shard.replay(record)
+        else:
+            self._transactional_shard.replay_pending(record, producer_id)
+
+    def _wait_for(self, pending: PendingAppend, written: Callable[[PendingAppend], None]) -> _Write:
+        """It is appended and replayed; whoever is told of it waits until it is durable."""
         write = _Write(pending)
         self._writes.append(write)
-        pending.when_done(self._written)
+        pending.when_done(written)
         return write
 
-    def _encode(self, records: tuple[CoordinatorRecord, ...]) -> bytes:
-        now_ms, codec = self._shell.clock.now_ms(), self._shell.codec
-        return encode_batch(
-            Record(delta, now_ms, *codec.encode(record.key, record.value))
-            for delta, record in enumerate(records)
-        )
+    def complete_transaction(self, marker: TransactionMarker) -> PendingAppend:
+        """Append the marker and replay it. Raises `ApiError` when the partition refuses it."""
+        pending = self.partition.append_marker(**marker._asdict())
+        self._transactional_shard.replay_end_transaction(marker.producer_id, marker.committed)
+        # An append calls back one who waits. We do, so the caller gets another to wait for.
+        answer = PendingAppend(pending.first_offset, pending.next_offset)
+
+        def written(pending: PendingAppend) -> None:
+            self._written(pending)
+            answer.finish(pending.error)
+
+        self._wait_for(pending, written)
+        return answer
+
+    @property
+    def _transactional_shard(self) -> TransactionalShard:
+        assert isinstance(self.shard, TransactionalShard), "its records are in no transactions"
+        return self.shard
 
     def _last_write(self) -> _Write | None:
         return self._writes[-1] if self._writes else None
@@ -185,6 +252,16 @@ class _LoadedShard(Generic[Shard]):
         except ApiError as error:
             logger.warning("%r: timer %s: %s", self.partition, "/".join(name), error)
 
+    async def prune(self) -> None:
+        """Delete the records before the first snapshot that counts."""
+        if self._snapshots is None or self.is_closed or not self.is_active:
+            return
+        first_needed = self._snapshots.first(self.partition.high_watermark)
+        # What comes after it must not be lost with a crash that the deletion survives.
+        await self.settled()
+        if first_needed > self.partition.log_start_offset:
+            self.partition.delete_records_before(first_needed)
+
     # --- the end
 
     def fail(self, error: ApiError) -> None:
@@ -220,12 +297,14 @@ class CoordinatorShell(Generic[Shard]):
         partitions: PartitionTable,
         timers: Timers,
         clock: Clock,
+        on_loaded: Callable[[int, Shard], None] | None = None,
     ) -> None:
         self.topic = topic
         self.codec = codec
         self.new_shard = new_shard
         self.timers = timers
         self.clock = clock
+        self.on_loaded = on_loaded  # called with a shard when it can be asked
         self._partitions = partitions
         self._shards: dict[int, _LoadedShard[Shard]] = {}
         self._loads: set[asyncio.Task[None]] = set()
@@ -270,6 +349,13 @@ class CoordinatorShell(Generic[Shard]):
         if partition.offline_error is None:
             self.lead(partition.index)
 
+    async def until_loaded(self, index: int) -> None:
+        """Wait while this shard is being loaded."""
+        self.lead(index)
+        loaded = self._shards.get(index)
+        while loaded is not None and not (loaded.is_active or loaded.is_closed) and self._loads:
+            await asyncio.wait(self._loads, return_when=asyncio.FIRST_COMPLETED)
+
     async def all_loaded(self) -> None:
         """Wait until nothing is being loaded."""
         while self._loads:
@@ -289,14 +375,56 @@ class CoordinatorShell(Generic[Shard]):
 
     # --- events
 
-    async def run(self, index: int, event: Callable[[Shard, int], Result[Response]]) -> Response:
-        """Hand the shard an event; its response, once its records are durable."""
+    async def run(
+        self,
+        index: int,
+        event: Callable[[Shard, int], Result[Response]],
+        *,
+        transaction: Transaction = NO_TRANSACTION,
+    ) -> Response:
+        """Hand the shard an event; its response, once its records are durable.
+
+        With a transaction, the records are part of it: they are pending until it is completed.
+        """
+        return await self._start(index, event, transaction)
+
+    async def run_all(
+        self, events: Iterable[tuple[int, Callable[[Shard, int], Result[Response]]]]
+    ) -> list[Response | ApiError]:
+        """Hand events to shards in one turn, so that their records share a flush."""
+        started: list[asyncio.Future[Response]] = []
+        for index, event in events:
+            try:
+                started.append(self._start(index, event))
+            except ApiError as error:
+                started.append(_failed(error))
+        outcomes = await asyncio.gather(*started, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, ApiError):
+                raise outcome
+        return cast(list[Response | ApiError], outcomes)
+
+    def _start(
+        self,
+        index: int,
+        event: Callable[[Shard, int], Result[Response]],
+        transaction: Transaction = NO_TRANSACTION,
+    ) -> asyncio.Future[Response]:
+        """Bring the event about now; the future has its response once that is durable."""
         loaded = self._active(index)
         result = event(loaded.shard, self.clock.now_ms())
-        write = loaded.apply(result)
+        write = loaded.apply(result, transaction)
         assert result.response is not None, "an event without a token must be answered"
-        await _written(write)
-        return result.response
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        _answer_after(write, future, result.response)
+        return future
+
+    def complete_transaction(self, index: int, marker: TransactionMarker) -> PendingAppend:
+        """Append the marker that ends a transaction, and let the shard see its end.
+
+        The state changes at once, but nobody is told of it before the marker is durable.
+        """
+        return self._active(index).complete_transaction(marker)
 
     async def run_waiting(
         self, index: int, event: Callable[[Shard, object, int], Result[Any]]
@@ -332,6 +460,14 @@ class CoordinatorShell(Generic[Shard]):
                 loaded.apply(event(loaded.shard, self.clock.now_ms()))
             except ApiError as error:
                 logger.warning("%r: %s", loaded.partition, error)
+
+    async def prune(self) -> None:
+        """Delete what newer snapshots have made superfluous, in every partition."""
+        for loaded in list(self._shards.values()):
+            try:
+                await loaded.prune()
+            except ApiError as error:
+                logger.warning("%r: not pruned: %s", loaded.partition, error)
 
     def active_shards(self) -> list[Shard]:
         """The shards that can be asked, for what need not be durable yet (lag, metrics)."""
@@ -372,12 +508,10 @@ async def _written(write: _Write | None) -> None:
     await future
 
 
-def _collect(records: list[Record], latest: dict[bytes, bytes | None]) -> None:
-    """Remember the last record of each key, in the order of those last records."""
-    for record in records:
-        if record.key is not None:
-            latest.pop(record.key, None)
-            latest[record.key] = record.value
+def _failed(error: ApiError) -> asyncio.Future[Any]:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.set_exception(error)
+    return future
 
 
 async def _read(partition: Partition, offset: int) -> bytes | bytearray:

@@ -24,14 +24,15 @@ _NO_LIMIT = 2**62
 def without_superseded(batches: Buffer) -> tuple[Buffer, int]:
     """The whole batches of a chunk, less what is superseded within it, and the offset after them.
 
-    A chunk with batches that only Python can open (compressed, control) comes back as it is.
+    A chunk with batches that only Python can open (compressed, control) comes back as it is; so
+    does one with transactional batches, since whether those supersede anything is decided later.
     """
     size = len(batches)
     keys_max = size // _RECORD_BYTES_MIN + 1
     last_offsets = OffsetMap(int(keys_max / _LOAD_FACTOR + 2) * _MAP_ENTRY_BYTES, _LOAD_FACTOR)
     status, _, latest_offset = last_offsets.index_batches(batches, 0, size, 0)
     if status != WALK_DONE or latest_offset < 0:
-        return _as_it_is(batches)
+        return as_it_is(batches)
     keep_latest = RecordFilter(
         last_offsets,
         latest_offset=latest_offset,
@@ -43,12 +44,13 @@ def without_superseded(batches: Buffer) -> tuple[Buffer, int]:
     output = bytearray(_GROWTH_FACTOR_MAX * size)
     status, _, filled, _, _ = keep_latest.filter_batches(batches, 0, size, output, 0)
     if status != WALK_DONE:
-        return _as_it_is(batches)
+        return as_it_is(batches)
     del output[filled:]
     return output, latest_offset + 1
 
 
-def _as_it_is(batches: Buffer) -> tuple[Buffer, int]:
+def as_it_is(batches: Buffer) -> tuple[Buffer, int]:
+    """The chunk, and the offset after its whole batches."""
     next_offset = 0
     for _, header in iterate_headers(batches):
         next_offset = header.next_offset

@@ -336,6 +336,7 @@ class RecordType(NamedTuple):
     key: Schema[Any]
     value: Schema[Any]
     newest_version: int = 0  # of the value; one newer than this is not understood
+    is_update: bool = False  # changes the last record of the same key under another type
 
 
 class RecordCodec:
@@ -345,6 +346,21 @@ class RecordCodec:
         self._by_number = {record_type.number: record_type for record_type in types}
         self._by_key_class = {record_type.key.cls: record_type for record_type in types}
         self._value_version = value_version
+        self._updates = frozenset(
+            _INT16.pack(record_type.number) for record_type in types if record_type.is_update
+        )
+
+    @property
+    def has_updates(self) -> bool:
+        """Whether the last record of a key is not all that counts."""
+        return bool(self._updates)
+
+    def is_update(self, key: bytes) -> bool:
+        return key[:2] in self._updates
+
+    def subject(self, key: bytes) -> bytes:
+        """What the key names, whatever its record's type: the same for updates and snapshots."""
+        return key[2:]
 
     def encode(self, key: Any, value: Any | None) -> tuple[bytes, bytes | None]:
         """Key and value bytes; a tombstone's value is None."""
