@@ -32,6 +32,7 @@ class DeliveryState(IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
+    ARCHIVING = 3  # given up, its dead letter not written yet (Kafka 4.4)
     ARCHIVED = 4
 
 

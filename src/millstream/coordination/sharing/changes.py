@@ -1,0 +1,71 @@
+"""What changed in a window, on its way to the persister.
+
+An acknowledgement takes effect when it is durable: until then its records stay held, and a failure
+leaves them so. A time-out takes effect at once and is written afterwards: whoever held the records
+has no word in it, and if the writing fails the records are none the worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from millstream.coordination.share_state import DeliveryState, StateBatch
+from millstream.coordination.sharing.runs import Run
+
+DONE = (DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED)
+
+
+class Change:
+    """The effect of one event on a window."""
+
+    __slots__ = ("batches", "runs")
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []  # those that wait for it; each has `change` set to this
+        self.batches: list[StateBatch] = []  # what is persisted
+
+    def note(self, run: Run, state: DeliveryState, due_ms: int) -> None:
+        """Have this state of the run persisted, together with the run before if it is the same."""
+        batches = self.batches
+        first = run.first
+        if batches:
+            before = batches[-1]
+            if before.last_offset == first - 1 and before[2:] == (
+                state,
+                run.delivery_count,
+                due_ms,
+            ):
+                batches.pop()
+                first = before.first_offset
+        batches.append(StateBatch(first, run.last, state, run.delivery_count, due_ms))
+
+
+class Write(NamedTuple):
+    """What the persister is told, several changes at once."""
+
+    start_offset: int
+    delivery_complete_count: int
+    batches: list[StateBatch]
+
+
+def combined(changes: Iterable[Change], start_offset: int) -> list[StateBatch]:
+    """The batches of all changes from the start offset on, in order, neighbours joined.
+
+    Two may speak of the same record (its lock ran out, the next member accepted it): the persister
+    believes the one with the higher delivery count.
+    """
+    every = sorted(batch for change in changes for batch in change.batches)
+    joined: list[StateBatch] = []
+    for batch in every:
+        if batch.last_offset < start_offset:
+            continue
+        if batch.first_offset < start_offset:
+            batch = batch._replace(first_offset=start_offset)
+        if joined:
+            before = joined[-1]
+            if before.last_offset == batch.first_offset - 1 and before[2:] == batch[2:]:
+                joined[-1] = before._replace(last_offset=batch.last_offset)
+                continue
+        joined.append(batch)
+    return joined

@@ -1,0 +1,475 @@
+"""The window of a share partition: which records are on their way, who holds them, how often.
+
+    start offset ............................................... end offset
+    |  done  |  held by A  |  available x2  |  done  |  held by B  |  never delivered ...
+
+Everything before the start offset is done with, nothing from the end offset on was ever delivered.
+Between them every record is in one of these states:
+
+    AVAILABLE      may be acquired; with a due time (delayed retry) not before that
+    ACQUIRED       held by a member, until it says what became of it or its lock runs out
+    ARCHIVING      given up, but its dead letter is not written yet: nobody gets it
+    ACKNOWLEDGED   done with
+
+The start offset moves on past what is done with. The window is bounded: as in Kafka its whole span
+counts, so that one record that is not done holds back those far behind it; with delayed retry only
+what is held counts (and the delayed have a bound of their own), so that it does not.
+
+Acquiring is never persisted. What a member says of its records is: the event returns a `Change`,
+the shell writes it (`prepare_write`) and then calls `commit`, or `rollback` if it could not be
+written. Time-outs and retention take effect at once. Nothing here does work that grows with the
+window, but for a member that leaves and for the log's start that moves.
+
+No clock, no I/O; times are milliseconds of one clock that never runs backwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+
+from millstream.coordination.share_state import DeliveryState, StateBatch
+from millstream.coordination.sharing.changes import DONE, Change, Write, combined
+from millstream.coordination.sharing.limits import Limits
+from millstream.coordination.sharing.runs import NOBODY, Run, Runs
+from millstream.errors import ApiError, ErrorCode
+
+GAP = 0
+ACCEPT = 1
+RELEASE = 2
+REJECT = 3
+RENEW = 4
+
+
+class ShareWindow:
+    """The records of one partition that are on their way through one share group."""
+
+    def __init__(self, start_offset: int, limits: Limits) -> None:
+        self.start_offset = start_offset
+        self.end_offset = start_offset
+        self.limits = limits
+        self.runs = Runs()
+        self.done_count = 0  # of those from the start offset on
+        self.held_count = 0  # ACQUIRED or ARCHIVING
+        self.delayed_count = 0
+        self.delay_was_refused = False  # more were released than may be delayed
+        self._acquirable: list[int] = []  # a heap of offsets, at least all where such runs begin
+        self._due: list[tuple[int, int]] = []  # a heap of (due time, first offset)
+        self._locks: list[tuple[int, int, int]] = []  # a heap of (end, first, last offset)
+
+    @classmethod
+    def restored(
+        cls, start_offset: int, batches: Sequence[StateBatch], limits: Limits
+    ) -> ShareWindow:
+        """As a leader finds it: what no batch speaks of was never delivered, or not acknowledged.
+
+        Due times in the batches must be of this process's clock.
+        """
+        window = cls(start_offset, limits)
+        for batch in batches:
+            window._restore_gap(batch.first_offset)
+            first = max(batch.first_offset, window.end_offset)
+            if batch.last_offset < first:
+                continue
+            state = DeliveryState(batch.delivery_state)
+            done = state in DONE
+            run = Run(
+                first,
+                batch.last_offset,
+                DeliveryState.ACKNOWLEDGED if done else state,
+                batch.delivery_count,
+                batch.due_ms if state is DeliveryState.AVAILABLE else 0,
+            )
+            window._append(run)
+            window._enter(run)
+            if done:
+                window.runs.join_done(run.first)
+        window._advance_start()
+        return window
+
+    def _restore_gap(self, end_offset: int) -> None:
+        """Offsets that the state does not know begin anew."""
+        if self.end_offset < end_offset:
+            run = Run(self.end_offset, end_offset - 1, DeliveryState.AVAILABLE, 0)
+            self._append(run)
+            self._enter(run)
+
+    # What there is
+
+    @property
+    def next_fetch_offset(self) -> int:
+        """Where the first record is that could be acquired: released ones come before new ones."""
+        heap = self._acquirable
+        while heap:
+            offset = max(heap[0], self.start_offset)
+            run = self.runs.at(offset)
+            if run is not None and run.is_acquirable:
+                return run.first
+            heappop(heap)
+        return self.end_offset
+
+    @property
+    def room(self) -> int:
+        """How many more records may be on their way."""
+        if self.limits.backoff_ms:
+            return self.limits.record_locks_max - self.held_count
+        return self.limits.record_locks_max - (self.end_offset - self.start_offset)
+
+    @property
+    def can_acquire(self) -> bool:
+        """Whether there is room for new records, or any to deliver again."""
+        if self.room > 0:
+            return True
+        return not self.limits.backoff_ms and self.next_fetch_offset < self.end_offset
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nobody holds anything and nothing is under way."""
+        return not self.held_count
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do."""
+        locks = self._locks
+        while locks and not self._is_locked(*locks[0]):
+            heappop(locks)
+        times = [heap[0][0] for heap in (locks, self._due) if heap]
+        return min(times, default=None)
+
+    def _is_locked(self, lock_end_ms: int, first: int, last: int) -> bool:
+        return any(run.lock_end_ms == lock_end_ms for run in self.runs.overlapping(first, last))
+
+    def describe(self) -> list[StateBatch]:
+        """Every record of the window; those done with as ACKNOWLEDGED, whatever they were."""
+        return [
+            StateBatch(run.first, run.last, run.state, run.delivery_count, run.due_ms)
+            for run in self.runs
+        ]
+
+    # What members say
+
+    def acknowledge(
+        self, member_id: str, acknowledgements: Iterable[tuple[int, int, int]], now_ms: int
+    ) -> Change:
+        """What became of records that the member holds: (first offset, last offset, type).
+
+        Raises `ApiError` when the member does not hold all of them; then nothing has changed.
+        """
+        change = Change()
+        try:
+            for first, last, kind in acknowledgements:
+                if last >= self.start_offset:
+                    self._acknowledge(change, member_id, first, last, kind, now_ms)
+        except ApiError:
+            self._withdraw(change)
+            raise
+        return change
+
+    def _acknowledge(
+        self, change: Change, member_id: str, first: int, last: int, kind: int, now_ms: int
+    ) -> None:
+        first = max(first, self.start_offset)
+        if not len(self.runs):
+            raise _not_held(f"offsets {first} to {last} are not in flight")
+        if last >= self.end_offset:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"offsets {first} to {last} go beyond what was delivered, which ends before "
+                f"{self.end_offset}",
+            )
+        if kind == RENEW and not self.limits.can_renew:
+            raise _not_held("the group may not renew locks: share.renew.acknowledge.enable is off")
+        for run in self.runs.overlapping(first, last):
+            _check_held(run, member_id)
+            run = self.runs.isolate(run, first, last)
+            if kind == RENEW:
+                self._lock(run, now_ms)
+            else:
+                self._intend(change, run, self._outcome(run, kind), now_ms)
+
+    def _outcome(self, run: Run, kind: int) -> DeliveryState:
+        if kind == ACCEPT:
+            return DeliveryState.ACKNOWLEDGED
+        if kind == RELEASE:
+            return self._released(run)
+        if kind == REJECT and self.limits.has_dead_letters:
+            return DeliveryState.ARCHIVING
+        return DeliveryState.ARCHIVED
+
+    def _released(self, run: Run) -> DeliveryState:
+        """What becomes of a record that was not processed: another chance, or none."""
+        if run.delivery_count < self.limits.delivery_count_max:
+            return DeliveryState.AVAILABLE
+        if self.limits.has_dead_letters:
+            return DeliveryState.ARCHIVING
+        return DeliveryState.ARCHIVED
+
+    def release(self, member_id: str, now_ms: int) -> Change:
+        """The member is gone: what it holds is released."""
+        change = Change()
+        for run in self.runs:
+            if run.member_id == member_id and run.change is None:
+                self._intend(change, run, self._released(run), now_ms)
+        return change
+
+    def _intend(self, change: Change, run: Run, target: DeliveryState, now_ms: int) -> None:
+        """Let the run become this once the change is durable."""
+        run.change = change
+        run.target = target
+        run.target_due_ms = self._due_time(run, target, now_ms)
+        change.runs.append(run)
+        change.note(run, target, run.target_due_ms)
+
+    def _due_time(self, run: Run, target: DeliveryState, now_ms: int) -> int:
+        """When a released run may come again, with its place among the delayed; 0 for at once."""
+        wait_ms = self.limits.backoff_after(run.delivery_count)
+        if target is not DeliveryState.AVAILABLE or not wait_ms:
+            return 0
+        if self.delayed_count + len(run) > self.limits.delayed_max:
+            self.delay_was_refused = True
+            return 0
+        self.delayed_count += len(run)
+        return now_ms + wait_ms
+
+    # Durable, or not
+
+    def prepare_write(self, changes: Sequence[Change]) -> Write:
+        """What to persist so that all these changes are."""
+        included = set(changes)
+        start_offset = self.start_offset
+        for run in self.runs:
+            if not run.is_done and not (run.change in included and run.target in DONE):
+                break
+            start_offset = run.last + 1
+        done_count = self.done_count + sum(
+            len(run)
+            for change in changes
+            for run in change.runs
+            if run.change is change and run.target in DONE
+        )
+        return Write(
+            start_offset,
+            done_count - (start_offset - self.start_offset),
+            combined(changes, start_offset),
+        )
+
+    def commit(self, change: Change) -> None:
+        """The change is durable: it takes effect."""
+        for run in change.runs:
+            if run.change is change:
+                self._leave(run)
+                run.change = None
+                run.state = DeliveryState.ACKNOWLEDGED if run.target in DONE else run.target
+                run.due_ms = run.target_due_ms
+                run.target_due_ms = 0
+                self._enter(run)
+        self._settle(change.runs)
+
+    def rollback(self, change: Change, now_ms: int) -> Change:
+        """The change could not be made: its records are held as before, or time out by now.
+
+        Returns what times out, which is persisted like any time-out.
+        """
+        timed_out = Change()
+        late = [run for run in self._withdraw(change) if run.lock_end_ms <= now_ms]
+        for run in late:
+            self._time_out(timed_out, run, now_ms)
+        self._settle(late)
+        return timed_out
+
+    def _withdraw(self, change: Change) -> list[Run]:
+        """Leave the runs as they are. Returns those that are still there."""
+        runs = [run for run in change.runs if run.change is change]
+        for run in runs:
+            run.change = None
+            if run.target_due_ms:
+                self.delayed_count -= len(run)
+                run.target_due_ms = 0
+        return runs
+
+    # Time
+
+    def tick(self, now_ms: int) -> Change:
+        """Locks run out, and delayed records become due; the shell calls it at their time."""
+        change = Change()
+        timed_out: list[Run] = []
+        locks = self._locks
+        while locks and locks[0][0] <= now_ms:
+            lock_end_ms, first, last = heappop(locks)
+            for run in self.runs.overlapping(first, last):
+                if run.lock_end_ms == lock_end_ms and run.change is None:
+                    self._time_out(change, run, now_ms)
+                    timed_out.append(run)
+        due = self._due
+        while due and due[0][0] <= now_ms:
+            due_ms, first = heappop(due)
+            waiting = self.runs.at(max(first, self.start_offset))
+            if waiting is not None and waiting.due_ms == due_ms:
+                self._leave(waiting)
+                waiting.due_ms = 0
+                self._enter(waiting)
+        self._settle(timed_out)
+        return change
+
+    def _time_out(self, change: Change, run: Run, now_ms: int) -> None:
+        target = self._released(run)
+        due_ms = self._due_time(run, target, now_ms)
+        if due_ms:
+            self.delayed_count -= len(run)  # `_enter` counts it
+        change.note(run, target, due_ms)
+        self._leave(run)
+        run.state = DeliveryState.ACKNOWLEDGED if target in DONE else target
+        run.due_ms = due_ms
+        self._enter(run)
+
+    def log_starts_at(self, log_start_offset: int) -> None:
+        """Retention took what is before this offset, whoever holds it."""
+        if log_start_offset <= self.start_offset:
+            return
+        gone = 0
+        for run in self.runs:
+            if run.first >= log_start_offset:
+                break
+            self._leave(run, up_to=min(run.last, log_start_offset - 1))
+            if run.last < log_start_offset:
+                run.change = None
+                gone += 1
+            else:
+                run.first = log_start_offset
+                if run.is_acquirable:
+                    heappush(self._acquirable, run.first)
+        self.runs.drop_head(gone)
+        self.start_offset = log_start_offset
+        self.end_offset = max(self.end_offset, log_start_offset)
+        self._advance_start()
+
+    # Dead letters
+
+    def dying(self) -> list[StateBatch]:
+        """The records that wait for their dead letters."""
+        return [
+            StateBatch(run.first, run.last, run.state, run.delivery_count)
+            for run in self.runs
+            if run.state is DeliveryState.ARCHIVING
+        ]
+
+    def bury(self, first: int, last: int) -> Change:
+        """The dead letters of these records are durable: they are archived."""
+        change = Change()
+        buried: list[Run] = []
+        for run in self.runs.overlapping(first, last):
+            if run.state is DeliveryState.ARCHIVING:
+                run = self.runs.isolate(run, first, last)
+                change.note(run, DeliveryState.ARCHIVED, 0)
+                self._leave(run)
+                run.state = DeliveryState.ACKNOWLEDGED
+                self._enter(run)
+                buried.append(run)
+        self._settle(buried)
+        return change
+
+    # What acquisition is made of
+
+    def hold(self, run: Run, member_id: str, now_ms: int) -> None:
+        """Give an acquirable run to a member."""
+        self._leave(run)
+        run.state = DeliveryState.ACQUIRED
+        run.delivery_count += 1
+        run.member_id = member_id
+        self.held_count += len(run)
+        self._lock(run, now_ms)
+
+    def extend(self, run: Run) -> None:
+        """Add records that were never delivered to the end of the window."""
+        self._append(run)
+        self._enter(run)
+
+    def isolate(self, run: Run, first: int, last: int) -> Run:
+        """Cut an acquirable run: the piece that is within these offsets."""
+        end = run.last
+        piece = self.runs.isolate(run, first, last)
+        if piece.last < end:
+            heappush(self._acquirable, piece.last + 1)
+        if piece is not run:
+            heappush(self._acquirable, piece.first)
+        return piece
+
+    def finish(self, runs: Iterable[Run]) -> None:
+        """There is nothing to deliver at these offsets: done with, for nobody to acknowledge."""
+        finished = list(runs)
+        for run in finished:
+            self._leave(run)
+            run.state = DeliveryState.ACKNOWLEDGED
+            self._enter(run)
+        self._settle(finished)
+
+    # Keeping the counts, the heaps and the start in step
+
+    def _append(self, run: Run) -> None:
+        self.runs.append(run)
+        self.end_offset = run.last + 1
+
+    def _enter(self, run: Run) -> None:
+        """Count a run in the state that it has now."""
+        state = run.state
+        if state is DeliveryState.ACKNOWLEDGED:
+            self.done_count += len(run)
+        elif state is DeliveryState.ARCHIVING:
+            self.held_count += len(run)
+        elif run.due_ms:
+            self.delayed_count += len(run)
+            heappush(self._due, (run.due_ms, run.first))
+        else:
+            self._offer(run)
+
+    def _leave(self, run: Run, up_to: int | None = None) -> None:
+        """Stop counting a run, or its beginning; whoever held it does so no longer."""
+        count = (run.last if up_to is None else up_to) - run.first + 1
+        state = run.state
+        if state is DeliveryState.ACKNOWLEDGED:
+            self.done_count -= count
+        elif state in (DeliveryState.ACQUIRED, DeliveryState.ARCHIVING):
+            self.held_count -= count
+        if run.due_ms or run.target_due_ms:
+            self.delayed_count -= count
+        if up_to is None or up_to == run.last:
+            run.member_id = NOBODY
+            run.lock_end_ms = 0
+
+    def _offer(self, run: Run) -> None:
+        if run.is_acquirable:
+            heappush(self._acquirable, run.first)
+
+    def _lock(self, run: Run, now_ms: int) -> None:
+        run.lock_end_ms = now_ms + self.limits.lock_duration_ms
+        heappush(self._locks, (run.lock_end_ms, run.first, run.last))
+
+    def _settle(self, runs: Iterable[Run]) -> None:
+        """Some runs may be done with: move the start, and join what is done behind it."""
+        self._advance_start()
+        for run in runs:
+            if run.is_done and run.first >= self.start_offset:
+                self.runs.join_done(run.first)
+
+    def _advance_start(self) -> None:
+        passed = 0
+        for run in self.runs:
+            if not run.is_done:
+                break
+            self.done_count -= len(run)
+            passed += 1
+        self.runs.drop_head(passed)
+        if passed:
+            self.start_offset = self.runs[0].first if len(self.runs) else self.end_offset
+
+
+def _check_held(run: Run, member_id: str) -> None:
+    if run.state is not DeliveryState.ACQUIRED:
+        raise _not_held(f"offsets {run.first} to {run.last} are not held by any member")
+    if run.member_id != member_id:
+        raise _not_held(f"offsets {run.first} to {run.last} are held by another member")
+    if run.change is not None:
+        raise _not_held(f"offsets {run.first} to {run.last} are being acknowledged already")
+
+
+def _not_held(message: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_RECORD_STATE, message)
