@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Coroutine
@@ -32,6 +33,7 @@ class Connections:
         self.loop = loop
         self.limits = limits
         self.receive_buffer = ReceiveBuffer()
+        self._ids = itertools.count()
         self._open: set[Connection] = set()
         self._per_host: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -42,7 +44,7 @@ class Connections:
 
     def accept(self, listener: str) -> Connection:
         """The protocol for a connection that is about to be made."""
-        return Connection(self, listener)
+        return Connection(self, listener, next(self._ids))
 
     def admit(self, connection: Connection) -> bool:
         """Whether a new connection may stay; says in the log why not."""

@@ -26,6 +26,7 @@ class RequestContext(NamedTuple):
     client_id: str | None
     client_host: str
     listener: str  # the name of the listener the client came through
+    connection_id: int  # rises with every connection that is accepted
 
 
 class Deferred:

@@ -451,6 +451,11 @@ class CoordinatorShell(Generic[Shard]):
         await loaded.settled()
         return answer
 
+    def tell(self, index: int, event: Callable[[Shard, int], Result[Any]]) -> None:
+        """Hand the shard an event that nobody waits for. Raises `ApiError` if it is not here."""
+        loaded = self._active(index)
+        loaded.apply(event(loaded.shard, self.clock.now_ms()))
+
     def tell_all(self, event: Callable[[Shard, int], Result[Any]]) -> None:
         """Hand an event that nobody waits for to every shard that is there."""
         for loaded in list(self._shards.values()):
@@ -472,6 +477,10 @@ class CoordinatorShell(Generic[Shard]):
     def active_shards(self) -> list[Shard]:
         """The shards that can be asked, for what need not be durable yet (lag, metrics)."""
         return [loaded.shard for loaded in self._shards.values() if loaded.is_active]
+
+    def shard(self, index: int) -> Shard:
+        """The shard itself, for what must be known at once. Raises `ApiError` if it is not here."""
+        return self._active(index).shard
 
     def _active(self, index: int) -> _LoadedShard[Shard]:
         self.lead(index)

@@ -1,22 +1,24 @@
 """The coordinators of this broker: who keeps the state of a group, and how it is reached.
 
     groups          __consumer_offsets    classic and consumer groups, committed offsets
-    transactions    __transaction_state   found here; its shards come with the transactions
-    share groups    __share_group_state   likewise
+    transactions    __transaction_state   transactional ids and their transactions
+    share groups    __share_group_state   found here; its shards come with the share groups
 
 A key (a group id, a transactional id, a share partition) belongs to the partition of the internal
 topic that its hash names, and the broker that leads the partition coordinates it. The topic is made
 when the first client asks for a coordinator.
 
-What coordinates groups is large, and many brokers never see a group. So it is imported here, not
-above: at start when there are groups, or else with the first question for a coordinator
+What coordinates groups and transactions is large, and many brokers never see one. So it is imported
+here, not above: at start when there are any, or else with the first question for a coordinator
 (docs/decisions/0008-start-up.md).
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from enum import IntEnum
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -33,10 +35,12 @@ from millstream.errors import ApiError, ErrorCode
 if TYPE_CHECKING:
     from millstream.broker.group_coordinator import GroupCoordinator
     from millstream.broker.group_lag import GroupLag
+    from millstream.broker.producer_ids import ProducerIds
     from millstream.broker.share_persister import SharePersister
+    from millstream.broker.transaction_coordinator import TransactionCoordinator
 
 OFFSETS_TOPIC = "__consumer_offsets"
-MODULE_OF_GROUPS = "millstream.broker.group_lag"  # imports the coordinator, too
+TRANSACTIONS_TOPIC = "__transaction_state"
 
 
 class CoordinatorKind(IntEnum):
@@ -49,8 +53,12 @@ class CoordinatorKind(IntEnum):
 
 TOPIC_OF: dict[CoordinatorKind, str] = {
     CoordinatorKind.GROUP: OFFSETS_TOPIC,
-    CoordinatorKind.TRANSACTION: "__transaction_state",
+    CoordinatorKind.TRANSACTION: TRANSACTIONS_TOPIC,
     CoordinatorKind.SHARE: "__share_group_state",
+}
+MODULE_OF: dict[CoordinatorKind, str] = {
+    CoordinatorKind.GROUP: "millstream.broker.group_lag",  # imports the coordinator, too
+    CoordinatorKind.TRANSACTION: "millstream.broker.transaction_coordinator",
 }
 
 
@@ -64,15 +72,18 @@ class Coordinators:
         configs: ConfigManager,
         topics: TopicManager,
         partitions: PartitionTable,
+        producer_ids: ProducerIds,
         clock: Clock,
     ) -> None:
+        self.partitions = partitions
         self._metadata = metadata
         self._configs = configs
         self._topics = topics
-        self._partitions = partitions
+        self._producer_ids = producer_ids
         self._clock = clock
         self._timers = Timers(clock)
         self._groups: GroupCoordinator | None = None
+        self._transactions: TransactionCoordinator | None = None
         self._lag: GroupLag | None = None
         self._share_state: SharePersister | None = None
 
@@ -81,8 +92,12 @@ class Coordinators:
         self._metadata.subscribe(self._metadata_changed)
         if OFFSETS_TOPIC in self._metadata.image.topics:
             self.groups.lead_all()
+        if TRANSACTIONS_TOPIC in self._metadata.image.topics:
+            self.transactions.lead_all()
 
     async def stop(self) -> None:
+        if self._transactions is not None:
+            await self._transactions.stop()
         if self._lag is not None:
             self._lag.stop()
         if self._groups is not None:
@@ -98,18 +113,36 @@ class Coordinators:
                 OFFSETS_TOPIC,
                 self._metadata,
                 self._configs,
-                self._partitions,
+                self.partitions,
                 self._timers,
                 self._clock,
             )
         return self._groups
 
     @property
+    def transactions(self) -> TransactionCoordinator:
+        if self._transactions is None:
+            from millstream.broker.transaction_coordinator import TransactionCoordinator
+            from millstream.broker.transaction_markers import write_marker
+
+            self._transactions = TransactionCoordinator(
+                TRANSACTIONS_TOPIC,
+                self._metadata,
+                self._configs,
+                self.partitions,
+                self._producer_ids,
+                partial(write_marker, self),
+                self._timers,
+                self._clock,
+            )
+        return self._transactions
+
+    @property
     def lag(self) -> GroupLag:
         if self._lag is None:
             from millstream.broker.group_lag import GroupLag
 
-            self._lag = GroupLag(self.groups, self._partitions, self._configs)
+            self._lag = GroupLag(self.groups, self.partitions, self._configs)
         return self._lag
 
     @property
@@ -128,11 +161,11 @@ class Coordinators:
     async def find(self, kind: CoordinatorKind, key: str) -> BrokerImage:
         """The broker that coordinates this key. Raises COORDINATOR_NOT_AVAILABLE."""
         name = TOPIC_OF[kind]
-        if kind is CoordinatorKind.GROUP and self._groups is None:
+        if kind in MODULE_OF and MODULE_OF[kind] not in sys.modules:
             # The import takes its time; in a thread it does not keep other clients waiting.
-            await asyncio.to_thread(import_module, MODULE_OF_GROUPS)
-        topic = self._metadata.image.topics.get(name) or await self._topics.auto_create(name)
-        partition = topic.partitions[partition_for(key, len(topic.partitions))]
+            await asyncio.to_thread(import_module, MODULE_OF[kind])
+        index = await self.partition_of(kind, key)
+        partition = self._metadata.image.topics[name].partitions[index]
         broker = self._metadata.image.brokers.get(partition.leader)
         if broker is None or broker.fenced:
             raise ApiError(
@@ -141,8 +174,16 @@ class Coordinators:
             )
         return broker
 
+    async def partition_of(self, kind: CoordinatorKind, key: str) -> int:
+        """The partition of the internal topic that a key belongs to; makes the topic if need be."""
+        name = TOPIC_OF[kind]
+        topic = self._metadata.image.topics.get(name) or await self._topics.auto_create(name)
+        return partition_for(key, len(topic.partitions))
+
     def _metadata_changed(self, before: ClusterImage, now: ClusterImage) -> None:
         if now.topics is before.topics:
             return
         if self._groups is not None or OFFSETS_TOPIC in now.topics:
             self.groups.topics_changed(before, now)
+        if self._transactions is not None or TRANSACTIONS_TOPIC in now.topics:
+            self.transactions.lead_all()

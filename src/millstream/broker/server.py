@@ -26,11 +26,11 @@ from millstream.broker.connections import Connections
 from millstream.broker.coordinators import Coordinators
 from millstream.broker.fetch_sessions import FetchSessionCache
 from millstream.broker.flushing import Flusher
-from millstream.broker.handlers.init_producer_id import ProducerIds
 from millstream.broker.handlers.metadata import MetadataCache
 from millstream.broker.metadata import LocalMetadata, registration
 from millstream.broker.partitions import PartitionTable
 from millstream.broker.produce_lanes import ProduceLanes
+from millstream.broker.producer_ids import ProducerIds
 from millstream.broker.topic_follower import TopicFollower
 from millstream.broker.topics import TopicManager
 from millstream.clock import Clock, SystemClock
@@ -169,14 +169,15 @@ class BrokerServer:
         self._follower = TopicFollower(
             self.metadata, self.configs, self.directories, self.partitions
         )
+        self.producer_ids = ProducerIds(self.metadata, self.id)
         self.coordinators = Coordinators(
             metadata=self.metadata,
             configs=self.configs,
             topics=self.topics,
             partitions=self.partitions,
+            producer_ids=self.producer_ids,
             clock=self.clock,
         )
-        self.producer_ids = ProducerIds(self.metadata, self.id)
         config = self.config
         self.fetch_sessions = FetchSessionCache(config.max_incremental_fetch_session_cache_slots)
         limits = ConnectionLimits(

@@ -1,54 +1,65 @@
-"""InitProducerId, v0-5: a producer id for an idempotent producer.
+"""InitProducerId, v0-5: a producer id, for an idempotent producer or a transactional one.
 
 * v2: flexible
 * v3: a transactional producer may name its id and epoch to get the next epoch (KIP-360); without
   a transactional id every request is answered with a new id
-* v4: PRODUCER_FENCED
+* v4: PRODUCER_FENCED, which before was INVALID_PRODUCER_EPOCH
 * v5: for transactions of version 2
 
-Transactions do not exist yet. A transactional id is answered UNSUPPORTED_VERSION, which Java's
-producer and librdkafka take as final and report in words; a retriable code would have them wait
-without end.
+What an earlier producer of the transactional id left open is aborted first. Kafka answers
+CONCURRENT_TRANSACTIONS meanwhile; here the request waits for it, if it does not take long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
 from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.messages import milliseconds
 
 if TYPE_CHECKING:
     from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 
-    from millstream.broker.metadata import MetadataStore
     from millstream.protocol.messages import Fields
 
-
-class ProducerIds:
-    """Gives out producer ids from blocks that the metadata hand to this broker."""
-
-    def __init__(self, store: MetadataStore, broker_id: int) -> None:
-        self._store = store
-        self._broker_id = broker_id
-        self._block: Iterator[int] = iter(())
-
-    async def next(self) -> int:
-        while True:
-            producer_id = next(self._block, None)
-            if producer_id is not None:
-                return producer_id
-            self._block = iter(await self._store.allocate_producer_ids(self._broker_id))
+NONE = -1  # of ids and epochs
 
 
 async def init_producer_id(context: RequestContext, request: InitProducerIdRequest) -> Fields:
-    if request.transactional_id == "":
-        raise ApiError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+    if (request.producer_id == NONE) != (request.producer_epoch == NONE):
+        return _refused(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
-        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "transactions are not supported yet")
+        return await _initialize(context, request)
+    return _answer(await context.broker.producer_ids.next(), 0)
+
+
+async def _initialize(context: RequestContext, request: InitProducerIdRequest) -> Fields:
+    # Most producers are not transactional: what follows is imported with the first that is.
+    from millstream.broker.transaction_requests import code_for, require_transactional_id
+    from millstream.coordination.transactions.shard import InitRequest
+    from millstream.coordination.transactions.transaction import Producer
+
+    transactional_id = request.transactional_id or ""
+    timeout_ms = milliseconds(request.transaction_timeout)
+    expected = Producer(request.producer_id, request.producer_epoch)
+    try:
+        require_transactional_id(transactional_id)
+        producer = await context.broker.coordinators.transactions.initialize(
+            InitRequest(transactional_id, timeout_ms, expected if expected.id != NONE else None)
+        )
+    except ApiError as error:
+        return _refused(code_for(error, context, fenced_since=4))
+    return _answer(*producer)
+
+
+def _answer(producer_id: int, producer_epoch: int) -> Fields:
     return {
         "error_code": ErrorCode.NONE,
-        "producer_id": await context.broker.producer_ids.next(),
-        "producer_epoch": 0,
+        "producer_id": producer_id,
+        "producer_epoch": producer_epoch,
     }
+
+
+def _refused(code: ErrorCode) -> Fields:
+    return {"error_code": code, "producer_id": NONE, "producer_epoch": NONE}

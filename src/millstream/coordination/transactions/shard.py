@@ -75,6 +75,13 @@ class Initialized(NamedTuple):
     producer: Producer | None
 
 
+class Ended(NamedTuple):
+    """Whom a client of protocol v2 is from now on, and whether this was what ended it."""
+
+    producer: Producer
+    is_new: bool
+
+
 class TransactionShard:
     """The transactional ids of one partition of `__transaction_state`."""
 
@@ -160,8 +167,8 @@ class TransactionShard:
 
     # --- the end
 
-    def end(self, request: EndRequest, now_ms: int) -> Result[Producer]:
-        """EndTxn: the response has whom a client of protocol v2 is from now on."""
+    def end(self, request: EndRequest, now_ms: int) -> Result[Ended]:
+        """EndTxn: the decision, or the answer again when it was taken before."""
         transaction = self._find(request.transactional_id, request.producer)
         self._refuse_late_end(request)
         value = transaction.end(
@@ -172,9 +179,9 @@ class TransactionShard:
             now_ms=now_ms,
         )
         if value is None:
-            return Result(response=transaction.producer)
+            return Result(response=Ended(transaction.producer, is_new=False))
         after = Transaction(request.transactional_id, value).producer_after_end
-        return self._write(request.transactional_id, value, after)
+        return self._write(request.transactional_id, value, Ended(after, is_new=True))
 
     def _refuse_late_end(self, request: EndRequest) -> None:
         guard = self._guards.get(request.transactional_id)
@@ -197,6 +204,15 @@ class TransactionShard:
     def prepared(self) -> list[Transaction]:
         """Those whose end is decided, and not all partitions know."""
         return [it for it in self.transactions.values() if it.is_prepared]
+
+    def describe(self, transactional_id: str) -> TransactionValue | None:
+        """DescribeTransactions, for one."""
+        transaction = self.transactions.get(transactional_id)
+        return transaction.value if transaction is not None else None
+
+    def list_all(self) -> dict[str, TransactionValue]:
+        """ListTransactions: all, as they are now."""
+        return {it.transactional_id: it.value for it in self.transactions.values()}
 
     # --- time
 

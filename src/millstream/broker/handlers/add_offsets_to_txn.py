@@ -1,0 +1,46 @@
+"""AddOffsetsToTxn, v0-4: the offsets of a group will be committed within a transaction.
+
+* v2: PRODUCER_FENCED, which before was INVALID_PRODUCER_EPOCH
+* v3: flexible
+* v4: TRANSACTION_ABORTABLE may be answered (it is not)
+
+The group's partition of `__consumer_offsets` joins the transaction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.broker.coordinators import OFFSETS_TOPIC, CoordinatorKind
+from millstream.broker.transaction_requests import (
+    code_for,
+    require_transactional_id,
+    speaker_of,
+)
+from millstream.coordination.transactions.shard import AddRequest
+from millstream.coordination.transactions.transaction import Producer
+from millstream.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
+
+    from millstream.protocol.messages import Fields
+
+
+async def add_offsets_to_txn(context: RequestContext, request: AddOffsetsToTxnRequest) -> Fields:
+    coordinators = context.broker.coordinators
+    try:
+        require_transactional_id(request.transactional_id)
+        index = await coordinators.partition_of(CoordinatorKind.GROUP, request.group_id)
+        await coordinators.transactions.add_partitions(
+            AddRequest(
+                request.transactional_id,
+                Producer(request.producer_id, request.producer_epoch),
+                frozenset(((OFFSETS_TOPIC, index),)),
+                speaker=speaker_of(context),
+            )
+        )
+    except ApiError as error:
+        return {"error_code": code_for(error, context, fenced_since=2)}
+    return {"error_code": ErrorCode.NONE}

@@ -1,0 +1,52 @@
+"""DescribeTransactions, v0: what transactional ids are doing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.broker.transaction_requests import require_transactional_id
+from millstream.coordination.transactions.records import TransactionState
+from millstream.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
+
+    from millstream.coordination.transactions.records import TransactionValue
+    from millstream.protocol.messages import Fields
+
+
+async def describe_transactions(
+    context: RequestContext, request: DescribeTransactionsRequest
+) -> Fields:
+    return {
+        "transaction_states": [await _describe(context, it) for it in request.transactional_ids]
+    }
+
+
+async def _describe(context: RequestContext, transactional_id: str) -> Fields:
+    try:
+        require_transactional_id(transactional_id)
+        described = await context.broker.coordinators.transactions.describe(transactional_id)
+        if described is None:
+            raise ApiError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id)
+    except ApiError as error:
+        return {"error_code": error.code, "transactional_id": transactional_id}
+    return {
+        "error_code": ErrorCode.NONE,
+        "transactional_id": transactional_id,
+        **_fields(described),
+    }
+
+
+def _fields(described: TransactionValue) -> Fields:
+    return {
+        "transaction_state": TransactionState(described.state).label,
+        "transaction_timeout": described.timeout_ms,
+        "transaction_start_time": described.start_ms,
+        "producer_id": described.producer_id,
+        "producer_epoch": described.producer_epoch,
+        "topics": [
+            {"topic": it.topic, "partitions": it.partitions} for it in described.partitions or ()
+        ],
+    }

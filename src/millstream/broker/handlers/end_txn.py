@@ -1,0 +1,55 @@
+"""EndTxn, v0-5: commit a transaction, or abort it.
+
+* v2: PRODUCER_FENCED, which before was INVALID_PRODUCER_EPOCH
+* v3: flexible
+* v4: TRANSACTION_ABORTABLE may be answered (it is not)
+* v5: protocol v2 (KIP-890): the end raises the producer's epoch, and the answer says under which id
+  and epoch it goes on. The same question again gets the same answer
+
+Answered once the decision is durable; the markers follow. Up to v4 an end that comes late, over a
+connection that its client has replaced, is refused:
+docs/decisions/0009-late-end-of-transaction.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.broker.transaction_requests import (
+    code_for,
+    require_transactional_id,
+    speaker_of,
+)
+from millstream.coordination.transactions.shard import EndRequest
+from millstream.coordination.transactions.transaction import Producer
+from millstream.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from kio.schema.end_txn.v5.request import EndTxnRequest
+
+    from millstream.protocol.messages import Fields
+
+FIRST_OF_PROTOCOL_V2 = 5
+NOBODY = Producer(-1, -1)
+
+
+async def end_txn(context: RequestContext, request: EndTxnRequest) -> Fields:
+    speaks_v2 = context.api_version >= FIRST_OF_PROTOCOL_V2
+    end = EndRequest(
+        request.transactional_id,
+        Producer(request.producer_id, request.producer_epoch),
+        committed=request.committed,
+        client_version=2 if speaks_v2 else 0,
+        speaker=speaker_of(context),
+    )
+    try:
+        require_transactional_id(request.transactional_id)
+        producer = await context.broker.coordinators.transactions.end(end)
+    except ApiError as error:
+        return _answer(code_for(error, context, fenced_since=2), NOBODY)
+    return _answer(ErrorCode.NONE, producer)
+
+
+def _answer(code: ErrorCode, producer: Producer) -> Fields:
+    return {"error_code": code, "producer_id": producer.id, "producer_epoch": producer.epoch}

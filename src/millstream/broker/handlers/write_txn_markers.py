@@ -1,0 +1,91 @@
+"""WriteTxnMarkers, v1-2: end transactions in partitions that this broker leads.
+
+* v1: flexible
+* v2: the version of each transaction (KIP-890)
+
+Coordinators send it to the leaders of partitions. Here coordinator and leader are one, so it comes
+from administrators who abort a transaction that no coordinator knows of any more (Apache's
+TransactionsCommand, `millstream transaction abort`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.context import RequestContext
+from millstream.broker.transaction_markers import write_marker
+from millstream.coordination.transactions.marker import TransactionMarker
+from millstream.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from kio.schema.write_txn_markers.v2.request import WriteTxnMarkersRequest
+
+    from millstream.broker.partition import PendingAppend
+    from millstream.protocol.messages import Fields
+
+# What a group coordinator answers that is not ready: to whoever sends markers it is the leader.
+_NOT_READY = (
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+)
+
+
+async def write_txn_markers(context: RequestContext, request: WriteTxnMarkersRequest) -> Fields:
+    started = [(it.producer_id, _start(context, it)) for it in request.markers]
+    return {
+        "markers": [
+            {
+                "producer_id": producer_id,
+                "topics": [
+                    {"name": name, "partitions": [await _result(*it) for it in partitions]}
+                    for name, partitions in topics
+                ],
+            }
+            for producer_id, topics in started
+        ]
+    }
+
+
+_Started = list[tuple[str, list[tuple[int, "PendingAppend | ApiError"]]]]
+
+
+def _start(context: RequestContext, asked: Any) -> _Started:
+    """Write one marker to all its partitions, so that they share a flush."""
+    marker = TransactionMarker(
+        producer_id=asked.producer_id,
+        producer_epoch=asked.producer_epoch,
+        coordinator_epoch=asked.coordinator_epoch,
+        committed=asked.transaction_result,
+        transaction_version=asked.transaction_version,
+    )
+    return [
+        (
+            topic.name,
+            [
+                (index, _write(context, topic.name, index, marker))
+                for index in topic.partition_indexes
+            ],
+        )
+        for topic in asked.topics
+    ]
+
+
+def _write(
+    context: RequestContext, topic: str, index: int, marker: TransactionMarker
+) -> PendingAppend | ApiError:
+    try:
+        return write_marker(context.broker.coordinators, topic, index, marker)
+    except ApiError as error:
+        return error
+
+
+async def _result(index: int, written: PendingAppend | ApiError) -> Fields:
+    code = ErrorCode.NONE
+    try:
+        if isinstance(written, ApiError):
+            raise written
+        await written
+    except ApiError as error:
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER if error.code in _NOT_READY else error.code
+    return {"partition_index": index, "error_code": code}
