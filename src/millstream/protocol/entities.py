@@ -12,12 +12,14 @@ import dataclasses
 import struct
 import uuid
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from struct import Struct
 from typing import Any, TypeAlias, get_args, get_type_hints
 
-from millstream.errors import ProtocolError
+from millstream.errors import ErrorCode, ProtocolError
 from millstream.protocol.wire import (
+    INT16,
+    INT64,
     Buffer,
     read_array_length,
     read_nullable_bytes,
@@ -29,6 +31,9 @@ from millstream.protocol.wire import (
 Reader: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
 
 UUID_BYTES = 16
+
+_ERROR_CODES = {int(code): code for code in ErrorCode}
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 def nested_entity(hint: Any) -> tuple[type[Any] | None, bool]:
@@ -145,8 +150,14 @@ def _primitive_reader(kind: str, nullable: bool, flexible: bool) -> Reader:
     if kind == "string":
         read_text = read_nullable_string if nullable else read_string
         return lambda buffer, position: read_text(buffer, position, compact=flexible)
-    if kind in ("bytes", "records"):
+    if kind == "bytes":
         return _bytes_reader(nullable, flexible)
+    if kind == "records":  # megabytes, perhaps: they stay where they are
+        return lambda buffer, at: read_nullable_bytes(buffer, at, compact=flexible, wide=True)
+    if kind == "error_code":
+        return _read_error_code
+    if kind == "datetime_i64":
+        return _read_moment
     raise TypeError(f"no reader for {kind}")
 
 
@@ -173,6 +184,22 @@ def _read_uuid(buffer: Buffer, position: int) -> tuple[uuid.UUID | None, int]:
         raise ProtocolError("the message ends inside an id")
     raw = bytes(buffer[position:end])
     return (uuid.UUID(bytes=raw) if any(raw) else None), end
+
+
+def _read_error_code(buffer: Buffer, position: int) -> tuple[ErrorCode, int]:
+    """A code that we do not know is an error all the same."""
+    code = INT16.unpack_from(buffer, position)[0]
+    return _ERROR_CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR), position + 2
+
+
+def _read_moment(buffer: Buffer, position: int) -> tuple[datetime | None, int]:
+    milliseconds = INT64.unpack_from(buffer, position)[0]
+    if milliseconds < 0:
+        return None, position + 8
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds), position + 8
+    except OverflowError:
+        raise ProtocolError("a moment after the year 9999") from None
 
 
 def _bytes_reader(nullable: bool, flexible: bool) -> Reader:

@@ -8,7 +8,8 @@ Handlers should know neither: they are written once, against the newest version 
     encode_response  a plain dict of fields  ->  bytes of the version asked for: a field that the
                      version does not know is left out, one that is not given takes its default
 
-kio writes responses; requests are read by `entities.py`, which does not trust their lengths.
+`encode_request` and `decode_response` are the other side of it, for Millstream's own clients. kio
+writes; `entities.py` reads, which does not trust lengths.
 Modules are imported on first use of an API in a version. Durations are `timedelta` in decoded
 requests (kio's choice: `request.session_timeout`); responses may give them as int milliseconds,
 error codes as our `ErrorCode`, and arrays as lists.
@@ -71,6 +72,19 @@ def encode_response(api: str, version: int, fields: Fields) -> bytes:
     buffer = io.BytesIO()
     _writer(cls)(buffer, _builder(cls)(fields))
     return buffer.getvalue()
+
+
+def encode_request(api: str, version: int, fields: Fields) -> bytes:
+    """The request's body in the given version, from plain fields as in a response."""
+    cls = _entity_class(api, version, "request")
+    buffer = io.BytesIO()
+    _writer(cls)(buffer, _builder(cls)(fields))
+    return buffer.getvalue()
+
+
+def decode_response(api: str, version: int, body: memoryview | bytes) -> Any:
+    """Parse a response's body in this very version; records stay where they are, as a view."""
+    return _parse(_entity_class(api, version, "response"), body)
 
 
 def is_flexible(api: str, version: int) -> bool:

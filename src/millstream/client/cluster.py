@@ -1,0 +1,288 @@
+"""A cluster as its clients see it: brokers, leaders, coordinators, and a connection to each.
+
+`Cluster` finds the broker that a request must go to, and asks again where the answer says that it
+was the wrong one or is not ready: brokers restart, leaders move, coordinators load. How long it
+goes on is the caller's `timeout_seconds`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+from uuid import UUID
+
+from millstream.client.connection import Connection
+from millstream.client.security import Security
+from millstream.errors import ApiError, ConfigError, ErrorCode
+from millstream.protocol.messages import Fields
+
+DEFAULT_TIMEOUT_SECONDS = 60.0
+BACKOFF_SECONDS = 0.05
+BACKOFF_SECONDS_MAX = 1.0
+BOOTSTRAP_ID = -1
+
+Answer = TypeVar("Answer")
+
+
+class CoordinatorKind(IntEnum):
+    GROUP = 0
+    TRANSACTION = 1
+    SHARE = 2
+
+
+class PartitionInfo(NamedTuple):
+    number: int
+    leader: int
+    leader_epoch: int
+
+
+class TopicInfo(NamedTuple):
+    name: str
+    id: UUID | None
+    partitions: tuple[PartitionInfo, ...]
+
+
+class Cluster:
+    """See the module. One thread at a time."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        client_id: str = "millstream",
+        security: Security | Mapping[str, str] | None = None,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    ) -> None:
+        self._bootstrap = parse_addresses(bootstrap_servers)
+        self._client_id = client_id
+        if security is not None and not isinstance(security, Security):
+            security = Security.from_settings(security)
+        self._security = security
+        self.timeout_seconds = timeout_seconds
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self._connections: dict[int, Connection] = {}
+        self._topics: dict[str, TopicInfo] = {}
+        self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # Who is where
+
+    def connection(self, broker_id: int) -> Connection:
+        """The connection to a broker, made if need be."""
+        known = self._connections.get(broker_id)
+        if known is not None:
+            return known
+        if broker_id not in self._addresses:
+            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is not known")
+        connection = self._open(self._addresses[broker_id])
+        self._connections[broker_id] = connection
+        return connection
+
+    def any_connection(self) -> Connection:
+        """A connection to some broker that answers."""
+        for connection in self._connections.values():
+            return connection
+        problems = []
+        for address in [*self._addresses.values(), *self._bootstrap]:
+            try:
+                connection = self._open(address)
+            except OSError as error:
+                problems.append(f"{address[0]}:{address[1]}: {error}")
+                continue
+            self._connections[BOOTSTRAP_ID] = connection
+            return connection
+        raise ConnectionError(f"no broker can be reached ({'; '.join(problems)})")
+
+    def _open(self, address: tuple[str, int]) -> Connection:
+        return Connection(
+            address,
+            client_id=self._client_id,
+            security=self._security,
+            timeout_seconds=self.timeout_seconds,
+        )
+
+    def forget(self, broker_id: int) -> None:
+        """Drop the connection to a broker, and what was believed to be there."""
+        connection = self._connections.pop(broker_id, None)
+        if connection is not None:
+            connection.close()
+        self._topics.clear()
+        self._coordinators.clear()
+
+    def refresh(self, topics: Sequence[str] | None = None) -> dict[str, TopicInfo]:
+        """Ask for the cluster's brokers and these topics (None: all); unknown ones are left out."""
+        answer = self.any_connection().call(
+            "metadata",
+            {
+                "topics": None if topics is None else [{"name": name} for name in topics],
+                "allow_auto_topic_creation": False,
+            },
+        )
+        self._addresses = {int(b.node_id): (b.host, int(b.port)) for b in answer.brokers}
+        found = {}
+        for topic in answer.topics:
+            if topic.error_code is ErrorCode.NONE:
+                found[topic.name] = _topic_info(topic)
+                self._topics[topic.name] = found[topic.name]
+            elif topic.error_code.retriable is False:
+                raise ApiError(topic.error_code, f"topic {topic.name}")
+        return found
+
+    def topic(self, name: str) -> TopicInfo:
+        """The topic with its leaders; raises UNKNOWN_TOPIC_OR_PARTITION."""
+        known = self._topics.get(name)
+        if known is not None:
+            return known
+        found = self.refresh([name]).get(name)
+        if found is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+        return found
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The id of the broker that leads a partition."""
+        info = self.topic(topic)
+        if not 0 <= partition < len(info.partitions):
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"{topic} has {len(info.partitions)} partitions, and no partition {partition}",
+            )
+        leader = info.partitions[partition].leader
+        if leader < 0:
+            self._topics.pop(topic, None)
+            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
+        return leader
+
+    def coordinator(self, kind: CoordinatorKind, key: str) -> int:
+        """The id of the broker that coordinates a group, transactional id or share partition."""
+        known = self._coordinators.get((kind, key))
+        if known is not None:
+            return known
+        answer = self.any_connection().call(
+            "find_coordinator", {"key_type": int(kind), "coordinator_keys": [key]}
+        )
+        found = answer.coordinators[0]
+        if found.error_code is not ErrorCode.NONE:
+            raise ApiError(found.error_code, found.error_message or f"no coordinator for {key!r}")
+        broker_id = int(found.node_id)
+        self._addresses[broker_id] = (found.host, int(found.port))
+        self._coordinators[kind, key] = broker_id
+        return broker_id
+
+    # Requests that are sent again where it helps
+
+    def ask_coordinator(
+        self,
+        kind: CoordinatorKind,
+        key: str,
+        api: str,
+        fields: Fields,
+        *,
+        version: int | None = None,
+        error_of: Callable[[Any], ErrorCode] | None = None,
+    ) -> Any:
+        """Ask the coordinator of `key`, again while it answers with a retriable error.
+
+        `error_of` finds the error in an answer; by default it is the answer's own `error_code`.
+        """
+        return self.retrying(
+            lambda: self._ask(self.coordinator(kind, key), api, fields, version, error_of)
+        )
+
+    def ask_leader(
+        self,
+        topic: str,
+        partition: int,
+        api: str,
+        fields: Fields,
+        *,
+        version: int | None = None,
+        error_of: Callable[[Any], ErrorCode] | None = None,
+    ) -> Any:
+        """Ask the leader of a partition, in the same way."""
+        return self.retrying(
+            lambda: self._ask(self.leader(topic, partition), api, fields, version, error_of)
+        )
+
+    def _ask(
+        self,
+        broker_id: int,
+        api: str,
+        fields: Fields,
+        version: int | None,
+        error_of: Callable[[Any], ErrorCode] | None,
+    ) -> Any:
+        answer = self.connection(broker_id).call(api, fields, version=version)
+        code = (
+            getattr(answer, "error_code", ErrorCode.NONE) if error_of is None else error_of(answer)
+        )
+        if code.retriable:
+            raise ApiError(code, f"broker {broker_id} answers {api} with {code.name}")
+        return answer
+
+    def retrying(self, attempt: Callable[[], Answer]) -> Answer:
+        """`attempt` until it neither loses its connection nor raises a retriable `ApiError`."""
+        deadline = time.monotonic() + self.timeout_seconds
+        backoff = BACKOFF_SECONDS
+        while True:
+            try:
+                return attempt()
+            except (OSError, ApiError) as error:
+                if isinstance(error, ApiError) and not error.code.retriable:
+                    raise
+                if time.monotonic() + backoff > deadline:
+                    raise
+                self._start_over(error)
+            time.sleep(backoff)
+            backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
+
+    def _start_over(self, error: OSError | ApiError) -> None:
+        """Believe nothing any more; after a lost connection, keep none."""
+        self._topics.clear()
+        self._coordinators.clear()
+        if isinstance(error, OSError):
+            self.close()
+
+
+def check(code: ErrorCode, message: str) -> None:
+    """Raise the `ApiError` that an answer's code stands for, if it is one."""
+    if code is not ErrorCode.NONE:
+        raise ApiError(code, message)
+
+
+def parse_addresses(bootstrap_servers: str) -> list[tuple[str, int]]:
+    """`host:port,host:port` as pairs; raises `ConfigError` for anything else."""
+    addresses = []
+    for part in bootstrap_servers.split(","):
+        host, colon, port = part.strip().rpartition(":")
+        if not colon or not host or not port.isdigit():
+            raise ConfigError(
+                f"bootstrap.servers: {part.strip()!r} is not an address; write host:port"
+            )
+        addresses.append((host.strip("[]"), int(port)))
+    return addresses
+
+
+def _topic_info(topic: Any) -> TopicInfo:
+    partitions = sorted(
+        PartitionInfo(int(p.partition_index), int(p.leader_id), int(p.leader_epoch))
+        for p in topic.partitions
+    )
+    return TopicInfo(topic.name, topic.topic_id, tuple(partitions))

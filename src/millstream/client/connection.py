@@ -1,0 +1,225 @@
+"""One connection to one broker: requests out, responses in, in order.
+
+    with Connection(("localhost", 9092)) as connection:
+        answer = connection.call("metadata", {"topics": None})
+
+`call` speaks the newest version that both sides know, unless told otherwise. `send` and `receive`
+are the halves of it, for those who keep several requests in flight.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections import deque
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from millstream.client.security import Security
+from millstream.errors import ApiError, ErrorCode, ProtocolError
+from millstream.protocol.apis import APIS
+from millstream.protocol.messages import (
+    Fields,
+    decode_response,
+    encode_request,
+    is_flexible,
+)
+from millstream.protocol.wire import INT32, skip_tags
+
+API_KEYS = {api.name: api.key for api in APIS.values()} | {
+    "sasl_handshake": 17,
+    "sasl_authenticate": 36,
+}
+FRAME_BYTES_MAX = 2**31 - 1
+API_VERSIONS_VERSION = 3
+SASL_HANDSHAKE_VERSION = 1
+SASL_AUTHENTICATE_VERSION = 2
+
+_HEADER = struct.Struct(">hhih")
+
+
+class ConnectionLost(OSError):
+    """The broker went away in the middle of a conversation."""
+
+
+class _InFlight(NamedTuple):
+    api: str
+    version: int
+    correlation_id: int
+
+
+class Connection:
+    """See the module. Raises `OSError` (also for time-outs) when the broker cannot be reached."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        *,
+        client_id: str = "millstream",
+        security: Security | None = None,
+        timeout_seconds: float = 30.0,
+    ) -> None:
+        self.address = address
+        self._client_id = client_id.encode()
+        self._security = security or Security()
+        self._correlation_id = 0
+        self._in_flight: deque[_InFlight] = deque()
+        self._socket = self._connect(timeout_seconds)
+        try:
+            self.versions = self._ask_versions()
+            if self._security.uses_sasl:
+                self._authenticate()
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, timeout_seconds: float) -> socket.socket:
+        raw = socket.create_connection(self.address, timeout_seconds)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not self._security.uses_tls:
+            return raw
+        try:
+            return self._security.tls_context().wrap_socket(raw, server_hostname=self.address[0])
+        except (ssl.SSLError, OSError):
+            raw.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def set_timeout(self, seconds: float) -> None:
+        self._socket.settimeout(seconds)
+
+    # Requests and responses
+
+    def call(self, api: str, fields: Fields, *, version: int | None = None) -> Any:
+        """Send a request and wait for its response."""
+        if version is None:
+            version = self.version_for(api)
+        self.send(api, version, encode_request(api, version, fields))
+        return self.receive()
+
+    def version_for(self, api: str, *, newest: int | None = None) -> int:
+        """The newest version that this client and the broker know."""
+        key = API_KEYS[api]
+        ours = APIS[key].max_version if newest is None else newest
+        if key not in self.versions:
+            raise ApiError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"the broker at {self.address[0]}:{self.address[1]} does not know {api}",
+            )
+        lowest, highest = self.versions[key]
+        version = min(ours, highest)
+        if version < lowest:
+            raise ApiError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"the broker speaks {api} from version {lowest} on, this client up to {ours}",
+            )
+        return version
+
+    def send(self, api: str, version: int, body: bytes | memoryview | list[Any]) -> None:
+        """Send a request whose body is encoded already, whole or in pieces."""
+        pieces = body if isinstance(body, list) else [body]
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        header = (
+            _HEADER.pack(API_KEYS[api], version, self._correlation_id, len(self._client_id))
+            + self._client_id
+        )
+        if is_flexible(api, version):
+            header += b"\0"
+        size = len(header) + sum(len(piece) for piece in pieces)
+        self._in_flight.append(_InFlight(api, version, self._correlation_id))
+        self._send_all([INT32.pack(size) + header, *pieces])
+
+    def receive(self) -> Any:
+        """The response to the oldest request in flight, decoded."""
+        waiting = self._in_flight[0]
+        return decode_response(waiting.api, waiting.version, self.receive_body())
+
+    def receive_body(self) -> memoryview:
+        """The body of the response to the oldest request in flight."""
+        waiting = self._in_flight.popleft()
+        frame = self._receive_frame()
+        (correlation_id,) = INT32.unpack_from(frame)
+        if correlation_id != waiting.correlation_id:
+            raise ProtocolError(
+                f"the broker answered request {correlation_id}, not {waiting.correlation_id}"
+            )
+        # ApiVersions' response header has no tagged fields, whatever its version.
+        if waiting.api != "api_versions" and is_flexible(waiting.api, waiting.version):
+            return frame[skip_tags(frame, 4) :]
+        return frame[4:]
+
+    def _send_all(self, pieces: list[Any]) -> None:
+        if len(pieces) > 2 and not isinstance(self._socket, ssl.SSLSocket):
+            sent = self._socket.sendmsg(pieces)
+            rest = memoryview(b"".join(pieces))[sent:] if sent < sum(map(len, pieces)) else b""
+        else:
+            rest = b"".join(pieces)
+        if rest:
+            self._socket.sendall(rest)
+
+    def _receive_frame(self) -> memoryview:
+        (size,) = INT32.unpack_from(self._receive_exactly(4))
+        if size < 4:
+            raise ProtocolError(f"the broker announced a response of {size} bytes")
+        return self._receive_exactly(size)
+
+    def _receive_exactly(self, size: int) -> memoryview:
+        content = memoryview(bytearray(size))
+        received = 0
+        while received < size:
+            count = self._socket.recv_into(content[received:])
+            if count == 0:
+                raise ConnectionLost(f"{self.address[0]}:{self.address[1]} closed the connection")
+            received += count
+        return content
+
+    # The beginning of a conversation
+
+    def _ask_versions(self) -> dict[int, tuple[int, int]]:
+        answer = self.call(
+            "api_versions",
+            {"client_software_name": "millstream", "client_software_version": "1"},
+            version=API_VERSIONS_VERSION,
+        )
+        if answer.error_code is not ErrorCode.NONE:
+            raise ApiError(answer.error_code, "the broker does not tell its versions")
+        self.features: dict[str, int] = {
+            feature.name: feature.max_version_level for feature in answer.finalized_features
+        }
+        return {
+            int(api.api_key): (int(api.min_version), int(api.max_version))
+            for api in answer.api_keys
+        }
+
+    def _authenticate(self) -> None:
+        mechanism = self._security.sasl_mechanism(self.address[0])
+        name = self._security.mechanism
+        answer = self.call("sasl_handshake", {"mechanism": name}, version=SASL_HANDSHAKE_VERSION)
+        if answer.error_code is not ErrorCode.NONE:
+            offered = ", ".join(answer.mechanisms)
+            raise ApiError(
+                answer.error_code, f"the broker does not offer {name}, but {offered or 'nothing'}"
+            )
+        while not mechanism.is_done():
+            answer = self.call(
+                "sasl_authenticate",
+                {"auth_bytes": mechanism.auth_bytes()},
+                version=SASL_AUTHENTICATE_VERSION,
+            )
+            if answer.error_code is not ErrorCode.NONE:
+                raise ApiError(answer.error_code, answer.error_message or "not authenticated")
+            mechanism.receive(answer.auth_bytes)
