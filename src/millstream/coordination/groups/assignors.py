@@ -2,7 +2,7 @@
 
 An assignor is a pure function from the members (what each is subscribed to and was meant to own so
 far) and the topics' partition counts to a new target assignment. Both give every partition of a
-subscribed topic to exactly one of its subscribers.
+subscribed topic to exactly one of its subscribers. (Share groups have theirs in share_assignor.py.)
 
     uniform   balance first, then stickiness: loads of members with the same choice of topics
               differ by at most one, and no partition moves unless that balance needs it

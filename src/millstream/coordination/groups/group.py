@@ -1,7 +1,7 @@
 """What every kind of group has in common, and what groups may ask of their surroundings.
 
 A shard holds groups of several kinds under one name space: a group id is classic, consumer
-(KIP-848) or, later, share, never two at once. Offsets belong to the id, not to the kind, so the
+(KIP-848) or share (KIP-932), never two at once. Offsets belong to the id, not to the kind, so the
 commands on offsets ask the group only a few questions, whatever its kind; they make up `Group`.
 
 `GroupContext` is all that a group knows of the world: settings and topics. Time and randomness come
@@ -56,6 +56,8 @@ class GroupSettings:
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
     group_consumer_migration_policy: str = "bidirectional"
     group_consumer_regex_refresh_interval_ms: int = 600_000
+    group_share_max_size: int = 200
+    group_share_initialize_retry_interval_ms: int = 30_000
 
 
 class Topics(Protocol):

@@ -12,9 +12,10 @@ for that token in this result or in a later one.
 
 The name space is one: `groups` maps a group id to its group, of whatever kind. Records of consumer
 groups (KIP-848) are replayed by `consumer_groups`, which also answers members of either protocol in
-such a group.
+such a group; those of share groups (KIP-932) by `share_groups`.
 
-The offset of a commit within a transaction is not handled yet: it comes with the transactions.
+Offsets committed in a transaction come to `replay_pending`, and the end of the transaction to
+`replay_end_transaction`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,12 @@ from millstream.coordination.group_records import (
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupMemberMetadataKey,
+    ShareGroupMetadataKey,
+    ShareGroupStatePartitionMetadataKey,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupTargetAssignmentMetadataKey,
 )
 from millstream.coordination.groups.classic import ClassicGroup
 from millstream.coordination.groups.classic_messages import (
@@ -70,6 +77,7 @@ from millstream.coordination.groups.offsets import (
     OffsetStore,
     group_not_found,
 )
+from millstream.coordination.groups.share_groups import ShareGroups
 from millstream.coordination.result import (
     Answer,
     CoordinatorRecord,
@@ -93,6 +101,14 @@ CONSUMER_GROUP_KEYS = (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupRegularExpressionKey,
 )
+SHARE_GROUP_KEYS = (
+    ShareGroupMetadataKey,
+    ShareGroupMemberMetadataKey,
+    ShareGroupTargetAssignmentMetadataKey,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupStatePartitionMetadataKey,
+)
 
 
 class GroupShard:
@@ -113,6 +129,7 @@ class GroupShard:
         self.groups: dict[str, Group] = {}
         self.offsets = OffsetStore()
         self.consumer_groups = ConsumerGroups(self.groups, self.context)
+        self.share_groups = ShareGroups(self.groups, self.context)
 
     # --- records
 
@@ -125,6 +142,8 @@ class GroupShard:
             self._replay_classic(key.group_id, value)
         elif isinstance(key, CONSUMER_GROUP_KEYS):
             self.consumer_groups.replay(key, value)
+        elif isinstance(key, SHARE_GROUP_KEYS):
+            self.share_groups.replay(key, value)
 
     def _replay_offset(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         if value is not None and key.group_id not in self.groups:
@@ -284,8 +303,9 @@ class GroupShard:
         return Result(tuple(records), outcomes)
 
     def topic_deleted(self, topic: str, topic_id: uuid.UUID) -> Result[None]:
-        """A topic is gone: so are the offsets committed for it."""
-        return Result(tuple(self.offsets.delete_topic(topic, topic_id)))
+        """A topic is gone: so are the offsets committed for it, and share groups' positions."""
+        offsets = self.offsets.delete_topic(topic, topic_id)
+        return Result((*offsets, *self.share_groups.topic_deleted(topic_id)))
 
     # --- administration
 
