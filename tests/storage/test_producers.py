@@ -122,7 +122,7 @@ def test_snapshot_round_trips_what_kafka_keeps() -> None:
     assert list(entry.batches) == [producers[7].batches[-1]]
     assert entry.epoch == 0
     assert loaded.first_open_offset == 103
-    assert loaded.check(header(5)) is None
+    assert loaded.check(header(5, transactional=True)) is None
     assert loaded.encode_snapshot() == producers.encode_snapshot()
 
 

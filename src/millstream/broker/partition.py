@@ -1,26 +1,38 @@
 """The leader's view of one partition: what is written, what is visible, and who waits.
 
-    log start ......... high watermark ......... log end
-    |  visible to consumers            |  written, not visible yet  |
+    log start ...... last stable offset ...... high watermark ......... log end
+    |  visible to consumers that read committed   |
+    |  visible to all consumers                         |  written, not visible yet  |
 
 An acks=all append is visible, and answered, once a flush covers it; an acks=0 or acks=1 append is
 visible at once, unless it stands behind an acks=all append that is not flushed yet. So everything a
 consumer has seen of an acks=all producer survives a power cut. `flush.messages` asks for a flush
 before the answer too, whatever the acks.
 
-The in-sync set is this broker alone today; leader epochs, the high watermark and the last stable
-offset are where replication and transactions will find them.
+The last stable offset is where the first transaction begins that is open, or whose end marker is
+not below the high watermark yet: else a power cut could take back an end that a consumer has seen.
+Without any, it is the high watermark.
+
+The in-sync set is this broker alone today; leader epochs and the high watermark are where
+replication will find them.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from millstream.coordination.cluster import INTERNAL_TOPICS
 from millstream.errors import ApiError, CorruptBatch, ErrorCode
-from millstream.records.batch import BatchHeader, Buffer, iterate_headers
+from millstream.records.batch import (
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    Buffer,
+    iterate_headers,
+    parse_header,
+)
+from millstream.records.record import ControlType, encode_end_transaction
 from millstream.records.validation import transform_produced, validate_produced
 
 if TYPE_CHECKING:
@@ -31,6 +43,7 @@ if TYPE_CHECKING:
     from millstream.clock import Clock
     from millstream.storage.log import Log
     from millstream.storage.lookup import TimestampOffset
+    from millstream.storage.transactions import AbortedTransaction
 
 ACKS_ALL = -1
 ACKS_NONE = 0
@@ -86,6 +99,22 @@ class PendingAppend:
         return self
 
 
+class _EndedTransaction(NamedTuple):
+    first_offset: int
+    marker_offset: int
+
+
+class ProducerState(NamedTuple):
+    """What DescribeProducers tells of a producer; -1 for what there is not."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start_offset: int
+
+
 class Partition:
     """One log, led by this broker. All calls from the event loop's thread."""
 
@@ -99,7 +128,10 @@ class Partition:
         self.is_internal = topic in INTERNAL_TOPICS
         self.leader_epoch = leader_epoch
         self.high_watermark = log.log_end_offset  # all that recovery kept
-        self.visible_bytes = 0  # appended since the start and visible: what fetch.min.bytes counts
+        self.last_stable_offset = self.high_watermark
+        # Appended since the start and below the one or the other: what fetch.min.bytes counts.
+        self.visible_bytes = 0
+        self.stable_bytes = 0
         self.offline_error: ApiError | None = None  # set when its directory failed or it is deleted
         self._flusher = flusher
         self._clock = clock
@@ -107,14 +139,14 @@ class Partition:
         self._unflushed: deque[PendingAppend] = deque()  # these hold back the high watermark
         self._duplicates: list[PendingAppend] = []  # wait for the flush of what they duplicate
         self._watchers: set[Watcher] = set()
+        # Transactions that ended in markers from the high watermark on, in their order.
+        self._ended: deque[_EndedTransaction] = deque()
+        # What had been appended when a transaction, open or among those, began at an offset.
+        self._bytes_before: dict[int, int] = {}
+        self._find_stable()
 
     def __repr__(self) -> str:
         return f"<Partition {self.topic}-{self.index}>"
-
-    @property
-    def last_stable_offset(self) -> int:
-        """What a read_committed consumer may see up to: no transactions are open, so all of it."""
-        return self.high_watermark
 
     @property
     def log_start_offset(self) -> int:
@@ -133,10 +165,13 @@ class Partition:
         acks: int,
         internal: bool = False,
         zstd_allowed: bool = True,
+        verified: bool = False,
     ) -> PendingAppend:
         """Append a producer's batches, or with `internal` a coordinator's own.
 
-        Raises `ApiError` when they are refused; nothing is written then.
+        A batch that would open a transaction here is refused unless it is `verified` that the
+        transaction's coordinator knows of it, in this very turn of the event loop. Raises
+        `ApiError` when they are refused; nothing is written then.
         """
         if self.offline_error is not None:
             raise self.offline_error
@@ -151,23 +186,30 @@ class Partition:
             )
         if internal:
             headers = [header for _, header in iterate_headers(records)]
+            for header in headers:
+                log.producers.check_epoch(header.producer_id, header.producer_epoch)
         else:
             headers = validate_produced(records, config, now_ms, zstd_allowed=zstd_allowed)
-            duplicate = self._check_producers(headers)
+            duplicate = self._check_producers(headers, verified)
             if duplicate is not None:
                 return self._answer_duplicate(duplicate, acks)
             records, headers = transform_produced(records, headers, config, now_ms)
         appended = log.append(records, headers, leader_epoch=self.leader_epoch, now_ms=now_ms)
         pending = PendingAppend(appended[0], appended[1])
+        if (
+            headers[0].attributes & TRANSACTIONAL_FLAG
+            and log.producers.open_transaction(headers[0].producer_id) == appended[0]
+        ):
+            self._bytes_before[appended[0]] = self._appended_bytes
         if config.message_timestamp_type == LOG_APPEND_TIME:
             pending.log_append_time_ms = now_ms
         self._settle(pending, acks, len(records))
         return pending
 
-    def _check_producers(self, headers: list[BatchHeader]) -> PendingAppend | None:
+    def _check_producers(self, headers: list[BatchHeader], verified: bool) -> PendingAppend | None:
         for header in headers:
             if header.producer_id >= 0:
-                duplicate = self.log.check_producer(header)
+                duplicate = self.log.check_producer(header, may_open=verified)
                 if duplicate is not None:
                     return PendingAppend(duplicate.first_offset, duplicate.next_offset)
         return None
@@ -187,10 +229,96 @@ class Partition:
             return
         pending.is_done = True
         if not self._unflushed:
-            self.high_watermark = pending.next_offset
-            self.visible_bytes = self._appended_bytes
-            if self._watchers:
-                self.notify_watchers()
+            self._advance(pending.next_offset, self._appended_bytes)
+
+    def _advance(self, high_watermark: int, visible_bytes: int) -> None:
+        """More is visible: to those who read committed too, unless transactions hold it back."""
+        self.high_watermark = high_watermark
+        self.visible_bytes = visible_bytes
+        if self._ended or self.log.producers.first_open_offset is not None:
+            self._find_stable()
+        else:
+            self.last_stable_offset = high_watermark
+            self.stable_bytes = visible_bytes
+        if self._watchers:
+            self.notify_watchers()
+
+    def _find_stable(self) -> None:
+        """Bring the last stable offset up to date with the transactions."""
+        high_watermark, ended, bytes_before = self.high_watermark, self._ended, self._bytes_before
+        while ended and ended[0].marker_offset < high_watermark:
+            bytes_before.pop(ended.popleft().first_offset, None)
+        first_open = self.log.producers.first_open_offset
+        unstable = [it.first_offset for it in ended]
+        if first_open is not None:
+            unstable.append(first_open)
+        first = min(unstable, default=high_watermark)
+        if first < high_watermark:
+            self.last_stable_offset = max(first, self.log_start_offset)
+            self.stable_bytes = bytes_before.get(first, 0)
+        else:
+            self.last_stable_offset = high_watermark
+            self.stable_bytes = self.visible_bytes
+
+    def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a transaction of this producer is open here: it writes on without a question."""
+        return self.log.producers.is_in_transaction(producer_id, producer_epoch)
+
+    def append_marker(
+        self,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        committed: bool,
+        transaction_version: int,
+    ) -> PendingAppend:
+        """End the producer's transaction here. Done once the marker is durable.
+
+        Raises `ApiError` for a marker that is too late, or of a coordinator that was replaced.
+        """
+        if self.offline_error is not None:
+            raise self.offline_error
+        log = self.log
+        log.producers.check_marker(
+            producer_id,
+            producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            transaction_version=transaction_version,
+        )
+        now_ms = self._clock.now_ms()
+        marker = encode_end_transaction(
+            ControlType.COMMIT if committed else ControlType.ABORT,
+            offset=0,
+            timestamp=now_ms,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+        )
+        first_offset = log.producers.open_transaction(producer_id)
+        header = parse_header(marker)
+        appended = log.append(marker, [header], leader_epoch=self.leader_epoch, now_ms=now_ms)
+        if first_offset is not None:
+            self._ended.append(_EndedTransaction(first_offset, appended.first_offset))
+        pending = PendingAppend(appended.first_offset, appended.next_offset)
+        self._settle(pending, ACKS_ALL, len(marker))
+        return pending
+
+    def producer_states(self) -> list[ProducerState]:
+        """All producers that this partition remembers."""
+        producers = self.log.producers
+        return [
+            ProducerState(
+                producer_id,
+                entry.epoch,
+                entry.batches[-1].last_sequence if entry.batches else -1,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.transaction_first_offset,
+            )
+            for producer_id in producers
+            for entry in (producers[producer_id],)
+        ]
 
     def _answer_duplicate(self, duplicate: PendingAppend, acks: int) -> PendingAppend:
         """What was appended before is answered again, once it is durable if that is asked."""
@@ -218,9 +346,7 @@ class Partition:
         else:
             high_watermark, visible_bytes = self.log.log_end_offset, self._appended_bytes
         if high_watermark != self.high_watermark:
-            self.high_watermark = high_watermark
-            self.visible_bytes = visible_bytes
-            self.notify_watchers()
+            self._advance(high_watermark, visible_bytes)
         for pending in done:
             pending.finish()
 
@@ -252,6 +378,11 @@ class Partition:
             )
         except CorruptBatch as error:
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+
+    def aborted_transactions(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Those with records in [first_offset, end_offset), which readers of committed records
+        have to skip. May read the disk; safe in any thread."""
+        return self.log.aborted_transactions(first_offset, end_offset)
 
     def check_leader_epoch(self, epoch: int) -> None:
         """Refuse a client whose idea of the leader is older, or newer, than ours."""
@@ -321,6 +452,7 @@ class Partition:
             )
         if offset > self.log_start_offset:
             self.log.delete_records_before(offset)
+            self._find_stable()
             self.notify_watchers()
         return self.log_start_offset
 
@@ -329,6 +461,7 @@ class Partition:
         before = self.log_start_offset
         self.log.apply_retention(now_ms, high_watermark=self.high_watermark)
         if self.log_start_offset != before:
+            self._find_stable()
             self.notify_watchers()
 
     # Those who wait

@@ -33,6 +33,7 @@ from millstream.storage.filesystem import SyncBatch, read_file, write_file
 from millstream.storage.lookup import TimestampOffset
 from millstream.storage.producers import ProducerStates
 from millstream.storage.segment import INDEXED_BYTES_MIN, Segment
+from millstream.storage.transactions import AbortedTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -160,12 +161,12 @@ class Log:
 
     # Appending
 
-    def check_producer(self, header: BatchHeader) -> Appended | None:
+    def check_producer(self, header: BatchHeader, *, may_open: bool = True) -> Appended | None:
         """The earlier append of which this batch is a duplicate; raises `ApiError` for a sequence
-        or epoch that may not be appended."""
+        or epoch that may not be appended, or a transaction that it `may_open` not."""
         if header.producer_id < 0:
             return None
-        batch = self.producers.check(header)
+        batch = self.producers.check(header, may_open=may_open)
         if batch is None:
             return None
         return Appended(batch.first_offset, batch.last_offset + 1)
@@ -406,6 +407,17 @@ class Log:
     def max_timestamp_offset(self) -> TimestampOffset | None:
         """The record with the largest timestamp; None if the log has none."""
         return lookup.max_timestamp_offset(self)
+
+    def aborted_transactions(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Those that concern a read of [first_offset, end_offset)."""
+        segments, number = self._find_segment(first_offset)
+        return [
+            aborted
+            for segment in segments[number:]
+            for aborted in segment.transaction_index.overlapping(
+                self.directory.fs, first_offset, end_offset
+            )
+        ]
 
     # Durability
 

@@ -2,7 +2,14 @@
 
 For each producer id: its epoch and its last five batches. A batch sent twice is recognised and
 answered with the offsets of the first; a gap in the sequence is refused. The state follows from
-the log alone: it is rebuilt from the newest snapshot and the batches after it.
+the log alone: it is rebuilt from a snapshot and the batches after it.
+
+A transaction is open from its first batch to its end marker. Who may open one is not known here:
+the caller has it verified by the transaction's coordinator. Everything else is checked as in Kafka:
+a producer that has a transaction open writes nothing outside of it; a marker must come from the
+newest coordinator known, and with an epoch that ends this transaction and no later one. From
+transaction version 2 on the marker's epoch is one higher than that of the records, and the producer
+goes on with it.
 
 `<offset, 20 digits>.snapshot` holds the state as of that offset (Kafka's version 1), big-endian:
 
@@ -39,6 +46,8 @@ SEQUENCE_MASK = 0x7FFFFFFF
 NO_OFFSET = -1
 NO_EPOCH = -1
 NO_SEQUENCE = -1
+EPOCH_MAX = 32767
+FIRST_VERSION_WITH_EPOCH_BUMP = 2
 
 _SNAPSHOT_HEADER = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
@@ -81,6 +90,32 @@ class ProducerEntry:
         self.coordinator_epoch = NO_EPOCH
         self.transaction_first_offset = NO_OFFSET
 
+    def find(self, header: BatchHeader) -> ProducedBatch | None:
+        """The remembered batch that this one repeats."""
+        if header.producer_epoch != self.epoch:
+            return None
+        last_sequence = header.last_sequence
+        for batch in self.batches:
+            if (
+                batch.last_sequence == last_sequence
+                and batch.first_sequence == header.base_sequence
+            ):
+                return batch
+        return None
+
+    def check_sequence(self, header: BatchHeader) -> None:
+        """Raises `ApiError` unless the batch continues the sequence."""
+        if header.producer_epoch != self.epoch:
+            if header.base_sequence != 0:
+                raise _out_of_order(header, "0 in a new epoch")
+        elif self.batches:
+            expected = (self.batches[-1].last_sequence + 1) & SEQUENCE_MASK
+            if header.base_sequence != expected:
+                raise _out_of_order(header, str(expected))
+        elif header.base_sequence != 0:
+            # Only a transaction marker of this epoch was seen.
+            raise _out_of_order(header, "0")
+
 
 @dataclass(frozen=True, slots=True)
 class CompletedTransaction:
@@ -95,11 +130,13 @@ class CompletedTransaction:
 class ProducerStates:
     """All producers of one log."""
 
-    __slots__ = ("_entries", "_open_transactions")
+    __slots__ = ("_entries", "_open_transactions", "first_open_offset")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
-        self._open_transactions: dict[int, int] = {}  # producer id -> first offset
+        self._open_transactions: dict[int, int] = {}  # producer id -> first offset, ascending
+        # Where the oldest open transaction begins: nothing from there on is stable.
+        self.first_open_offset: int | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -113,43 +150,80 @@ class ProducerStates:
     def clear(self) -> None:
         self._entries.clear()
         self._open_transactions.clear()
+        self.first_open_offset = None
 
-    @property
-    def first_open_offset(self) -> int | None:
-        """Where the oldest open transaction begins: nothing from there on is stable."""
-        return min(self._open_transactions.values(), default=None)
+    def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether this producer, in this epoch, has a transaction open here."""
+        entry = self._entries.get(producer_id)
+        return entry is not None and entry.epoch == epoch and entry.transaction_first_offset >= 0
 
-    def check(self, header: BatchHeader) -> ProducedBatch | None:
-        """The batch of which this is a duplicate; raises `ApiError` if it may not be appended."""
+    def open_transaction(self, producer_id: int) -> int | None:
+        """Where the producer's open transaction begins; None if it has none."""
+        return self._open_transactions.get(producer_id)
+
+    def check(self, header: BatchHeader, *, may_open: bool = True) -> ProducedBatch | None:
+        """The batch of which this is a duplicate; raises `ApiError` if it may not be appended.
+
+        `may_open`: whether the batch may begin a transaction, if it is transactional.
+        """
         entry = self._entries.get(header.producer_id)
         if entry is None:
+            if header.is_transactional and not may_open:
+                raise _not_in_transaction(header)
             return None  # one not known (new, or forgotten since) may begin anywhere
-        epoch = header.producer_epoch
-        if epoch < entry.epoch:
+        if header.producer_epoch < entry.epoch:
+            raise _stale_epoch(header.producer_id, header.producer_epoch, entry)
+        duplicate = entry.find(header)
+        if duplicate is not None:
+            return duplicate
+        in_transaction = entry.transaction_first_offset >= 0
+        if header.is_transactional:
+            if not (may_open or (in_transaction and header.producer_epoch == entry.epoch)):
+                raise _not_in_transaction(header)
+        elif in_transaction:
+            raise ApiError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} has a transaction open here: what it writes must "
+                "be part of it",
+            )
+        entry.check_sequence(header)
+        return None
+
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """Refuse a producer that a newer instance has replaced."""
+        entry = self._entries.get(producer_id)
+        if entry is not None and epoch < entry.epoch:
+            raise _stale_epoch(producer_id, epoch, entry)
+
+    def check_marker(
+        self, producer_id: int, epoch: int, *, coordinator_epoch: int, transaction_version: int
+    ) -> None:
+        """Refuse a marker that is too late, or of a coordinator that has been replaced.
+
+        From transaction version 2 on an epoch belongs to one transaction, so a marker with the
+        producer's present epoch ends nothing; it is let in again where nothing is open, since a
+        coordinator that crashed, or missed the answer, writes its markers again.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return
+        is_retry = epoch == entry.epoch and (
+            transaction_version < FIRST_VERSION_WITH_EPOCH_BUMP
+            or entry.transaction_first_offset < 0
+            or epoch == EPOCH_MAX
+        )
+        if epoch <= entry.epoch and not is_retry:
             raise ApiError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {epoch}, but epoch {entry.epoch} was "
-                "seen: a newer instance took over",
+                f"the marker for producer {producer_id} has epoch {epoch}, but epoch {entry.epoch} "
+                "was seen: its transaction has ended already",
             )
-        if epoch > entry.epoch:
-            if header.base_sequence != 0:
-                raise _out_of_order(header, "0 in a new epoch")
-            return None
-        last_sequence = header.last_sequence
-        for batch in entry.batches:
-            if (
-                batch.last_sequence == last_sequence
-                and batch.first_sequence == header.base_sequence
-            ):
-                return batch
-        if entry.batches:
-            expected = (entry.batches[-1].last_sequence + 1) & SEQUENCE_MASK
-            if header.base_sequence != expected:
-                raise _out_of_order(header, str(expected))
-        elif header.base_sequence != 0:
-            # Only a transaction marker of this epoch was seen.
-            raise _out_of_order(header, "0")
-        return None
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise ApiError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"the marker for producer {producer_id} comes from coordinator epoch "
+                f"{coordinator_epoch}, but epoch {entry.coordinator_epoch} was seen",
+            )
 
     def record(self, header: BatchHeader, base_offset: int) -> None:
         """A data batch was appended at `base_offset`. Nothing is checked: the log is right."""
@@ -168,12 +242,16 @@ class ProducerStates:
         if header.is_transactional and producer_id not in self._open_transactions:
             self._open_transactions[producer_id] = base_offset
             entry.transaction_first_offset = base_offset
+            if self.first_open_offset is None:
+                self.first_open_offset = base_offset
 
     def record_marker(
         self, header: BatchHeader, base_offset: int, *, coordinator_epoch: int, aborted: bool
     ) -> CompletedTransaction | None:
         """A control batch that ends the producer's transaction; None if it had none open."""
-        entry = self._entries.setdefault(header.producer_id, ProducerEntry())
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
+            entry = self._entries[header.producer_id] = ProducerEntry(header.producer_epoch)
         if header.producer_epoch != entry.epoch:
             entry.epoch = header.producer_epoch
             entry.batches.clear()
@@ -183,6 +261,7 @@ class ProducerStates:
         first_offset = self._open_transactions.pop(header.producer_id, None)
         if first_offset is None:
             return None
+        self.first_open_offset = next(iter(self._open_transactions.values()), None)
         return CompletedTransaction(header.producer_id, first_offset, base_offset, aborted)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
@@ -227,6 +306,9 @@ class ProducerStates:
         self.clear()
         for fields in _SNAPSHOT_ENTRY.iter_unpack(memoryview(content)[_SNAPSHOT_HEADER.size :]):
             self._load_entry(*fields)
+        in_order = sorted(self._open_transactions.items(), key=lambda it: it[1])
+        self._open_transactions = dict(in_order)
+        self.first_open_offset = in_order[0][1] if in_order else None
 
     def _load_entry(
         self,
@@ -247,6 +329,22 @@ class ProducerStates:
         entry.transaction_first_offset = transaction_first_offset
         if transaction_first_offset >= 0:
             self._open_transactions[producer_id] = transaction_first_offset
+
+
+def _stale_epoch(producer_id: int, epoch: int, entry: ProducerEntry) -> ApiError:
+    return ApiError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {producer_id} has epoch {epoch}, but epoch {entry.epoch} was seen: a newer "
+        "instance took over, or its transaction was ended",
+    )
+
+
+def _not_in_transaction(header: BatchHeader) -> ApiError:
+    return ApiError(
+        ErrorCode.INVALID_TXN_STATE,
+        f"a batch of producer {header.producer_id} (epoch {header.producer_epoch}) is not part of "
+        "an ongoing transaction",
+    )
 
 
 def _out_of_order(header: BatchHeader, expected: str) -> ApiError:
