@@ -12,9 +12,10 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from millstream.broker.configs import ConfigManager
-from millstream.broker.coordinator_shell import CoordinatorShell
+from millstream.broker.coordinator_shell import NO_TRANSACTION, CoordinatorShell, Transaction
 from millstream.broker.key_hash import partition_for
 from millstream.broker.metadata import MetadataStore
+from millstream.broker.partition import PendingAppend
 from millstream.broker.partitions import PartitionTable
 from millstream.broker.timers import Timers
 from millstream.clock import Clock
@@ -24,6 +25,7 @@ from millstream.coordination.group_records import GROUP_RECORDS
 from millstream.coordination.groups.group import GroupSettings
 from millstream.coordination.groups.shard import GroupShard
 from millstream.coordination.result import Result
+from millstream.coordination.transactions.marker import TransactionMarker
 from millstream.errors import ApiError, ErrorCode
 
 Response = TypeVar("Response")
@@ -73,19 +75,30 @@ class GroupCoordinator:
     # --- events
 
     async def run(
-        self, group_id: str, event: Callable[[GroupShard, int], Result[Response]]
+        self,
+        group_id: str,
+        event: Callable[[GroupShard, int], Result[Response]],
+        *,
+        transaction: Transaction = NO_TRANSACTION,
     ) -> Response:
-        """Hand an event to the group's shard; the response, once it is durable."""
-        return await self._shell.run(self._index_of(group_id), event)
+        """Hand an event to the group's shard; the response, once it is durable.
+
+        With a transaction (producer id and epoch), its records are pending until that ends.
+        """
+        return await self._shell.run(self.index_of(group_id), event, transaction=transaction)
+
+    def complete_transaction(self, index: int, marker: TransactionMarker) -> PendingAppend:
+        """End a transaction in one partition: append its marker, and commit its offsets or not."""
+        return self._shell.complete_transaction(index, marker)
 
     async def run_waiting(
         self, group_id: str, event: Callable[[GroupShard, object, int], Result[Any]]
     ) -> Any:
         """The same for JoinGroup and SyncGroup, which may wait for others."""
-        return await self._shell.run_waiting(self._index_of(group_id), event)
+        return await self._shell.run_waiting(self.index_of(group_id), event)
 
     async def read(self, group_id: str, question: Callable[[GroupShard], Response]) -> Response:
-        return await self._shell.read(self._index_of(group_id), question)
+        return await self._shell.read(self.index_of(group_id), question)
 
     async def read_all(self, question: Callable[[GroupShard], Response]) -> list[Response]:
         """Ask every shard that is here; COORDINATOR_LOAD_IN_PROGRESS while one is loading."""
@@ -111,7 +124,8 @@ class GroupCoordinator:
         topic = self._metadata.image.topics.get(self._topic)
         return len(topic.partitions) if topic is not None else 0
 
-    def _index_of(self, group_id: str) -> int:
+    def index_of(self, group_id: str) -> int:
+        """The partition of `__consumer_offsets` that the group belongs to."""
         count = self._partition_count
         if not count:
             raise ApiError(

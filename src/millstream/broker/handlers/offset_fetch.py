@@ -3,8 +3,8 @@
 * v2: error of the whole answer; null topics: all that the group has
 * v5: leader epoch (KIP-320)
 * v6: flexible
-* v7: require_stable (KIP-447): offsets of an open transaction are UNSTABLE_OFFSET_COMMIT. There are
-  no transactions yet, so every offset is stable
+* v7: require_stable (KIP-447): where a transaction is open that commits offsets,
+  UNSTABLE_OFFSET_COMMIT is answered; without it the offset before
 * v8: several groups at once (KIP-709)
 * v9: member id and epoch, checked for consumer groups
 * v10: topic ids instead of names
@@ -31,11 +31,12 @@ FIRST_WITH_TOPIC_IDS = 10
 
 async def offset_fetch(context: RequestContext, request: Any) -> Fields:
     if context.api_version < FIRST_WITH_SEVERAL_GROUPS:
-        return await _fetch(context, request)
-    return {"groups": [await _fetch(context, group) for group in request.groups]}
+        return await _fetch(context, request, getattr(request, "require_stable", False))
+    stable = request.require_stable
+    return {"groups": [await _fetch(context, group, stable) for group in request.groups]}
 
 
-async def _fetch(context: RequestContext, group: Any) -> dict[str, Any]:
+async def _fetch(context: RequestContext, group: Any, require_stable: bool) -> dict[str, Any]:
     """The answer for one group; from v8 on one of several, before that the whole answer."""
     asked, unknown = _topics_asked(context, group)
     request = FetchRequest(
@@ -43,6 +44,7 @@ async def _fetch(context: RequestContext, group: Any) -> dict[str, Any]:
         topics=asked,
         member_id=getattr(group, "member_id", None),
         member_epoch=getattr(group, "member_epoch", -1),
+        require_stable=require_stable,
     )
     groups = context.broker.coordinators.groups
     try:
@@ -109,7 +111,7 @@ def _by_topic(
                 "committed_offset": offset.offset,
                 "committed_leader_epoch": offset.leader_epoch,
                 "metadata": offset.metadata,
-                "error_code": ErrorCode.NONE,
+                "error_code": offset.error,
             }
         )
     return list(topics.values())

@@ -11,6 +11,10 @@ the topic is deleted, somebody deletes them, or they expire:
     commit with its own expiry  (OffsetCommit v2 to v4) at that time
 
 An empty group whose last offset has expired is removed with it.
+
+An offset committed in a transaction is pending until the transaction ends (`pending_offsets.py`).
+Meanwhile the one before it is told, or UNSTABLE_OFFSET_COMMIT to those who ask for stable offsets;
+neither it nor its group expires. Whoever deletes the offset or the group deletes what is pending.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from millstream.coordination.group_records import (
     OffsetCommitValue,
 )
 from millstream.coordination.groups.group import Group, OffsetCommitter, PartitionValidator
+from millstream.coordination.groups.pending_offsets import PendingOffsets
 from millstream.coordination.result import CoordinatorRecord
 from millstream.errors import ApiError, ErrorCode
 
@@ -78,6 +83,7 @@ class FetchRequest:
     topics: tuple[TopicFetch, ...] | None  # None: all that the group has
     member_id: str | None = None
     member_epoch: int = -1
+    require_stable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +93,39 @@ class FetchedOffset:
     offset: int = NO_OFFSET
     leader_epoch: int = -1
     metadata: str = ""
+    error: ErrorCode = ErrorCode.NONE
 
 
 class OffsetStore:
-    """The committed offsets of a shard. Only `replay` changes them."""
+    """The committed offsets of a shard. Only what is replayed changes them."""
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
+        self._pending = PendingOffsets()
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        if value is not None:
-            topics = self._by_group.setdefault(key.group_id, {})
-            topics.setdefault(key.topic, {})[key.partition] = value
-            return
+        if value is None:
+            self._pending.drop(key)
+            self._remove(key)
+        else:
+            self._pending.supersede(key)
+            self._put(key, value)
+
+    def replay_pending(
+        self, key: OffsetCommitKey, value: OffsetCommitValue, producer_id: int
+    ) -> None:
+        """The offset is part of the producer's open transaction."""
+        self._pending.add(key, value, producer_id)
+
+    def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
+        for key, value in self._pending.end(producer_id, committed).items():
+            self._put(key, value)
+
+    def _put(self, key: OffsetCommitKey, value: OffsetCommitValue) -> None:
+        topics = self._by_group.setdefault(key.group_id, {})
+        topics.setdefault(key.topic, {})[key.partition] = value
+
+    def _remove(self, key: OffsetCommitKey) -> None:
         topics = self._by_group.get(key.group_id, {})
         partitions = topics.get(key.topic, {})
         partitions.pop(key.partition, None)
@@ -159,12 +185,16 @@ class OffsetStore:
 
     def fetch(self, request: FetchRequest) -> tuple[FetchedOffset, ...]:
         """The offsets asked for; one that is not there, or was of a topic since deleted, is -1."""
+        group_id = request.group_id
+        unstable = self._unstable_partitions(group_id) if request.require_stable else ()
         if request.topics is None:
             return tuple(
-                _fetched(key.topic, key.partition, value)
-                for key, value in self.of_group(request.group_id)
+                _unstable(key.topic, key.partition)
+                if (key.topic, key.partition) in unstable
+                else _fetched(key.topic, key.partition, value)
+                for key, value in self.of_group(group_id)
             )
-        group = self._by_group.get(request.group_id, {})
+        group = self._by_group.get(group_id, {})
         fetched: list[FetchedOffset] = []
         for topic in request.topics:
             offsets = group.get(topic.topic, {})
@@ -172,8 +202,15 @@ class OffsetStore:
                 value = offsets.get(partition)
                 if value is not None and _is_other_topic(value.topic_id, topic.topic_id):
                     value = None
-                fetched.append(_fetched(topic.topic, partition, value))
+                if (topic.topic, partition) in unstable:
+                    fetched.append(_unstable(topic.topic, partition))
+                else:
+                    fetched.append(_fetched(topic.topic, partition, value))
         return tuple(fetched)
+
+    def _unstable_partitions(self, group_id: str) -> set[tuple[str, int]]:
+        """Where a transaction is open that may change the offset."""
+        return {(key.topic, key.partition) for key in self._pending.of_group(group_id)}
 
     def delete(
         self, group: Group, topics: Iterable[tuple[str, tuple[int, ...]]]
@@ -186,21 +223,36 @@ class OffsetStore:
             error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
             for partition in partitions:
                 outcomes.append(CommittedPartition(topic, partition, error))
-                if not subscribed and self.get(group.group_id, topic, partition) is not None:
+                if not subscribed and self._has(group.group_id, topic, partition):
                     records.append(_tombstone(group.group_id, topic, partition))
         return records, tuple(outcomes)
 
+    def _has(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether there is an offset to delete, committed or pending."""
+        return (
+            self.get(group_id, topic, partition) is not None
+            or OffsetCommitKey(group_id, topic, partition) in self._pending
+        )
+
     def delete_group(self, group_id: str) -> list[CoordinatorRecord]:
-        return [CoordinatorRecord(key, None) for key, _ in self.of_group(group_id)]
+        keys = dict.fromkeys(key for key, _ in self.of_group(group_id))
+        keys |= dict.fromkeys(self._pending.of_group(group_id))
+        return [CoordinatorRecord(key, None) for key in keys]
 
     def delete_topic(self, topic: str, topic_id: uuid.UUID) -> list[CoordinatorRecord]:
         """Tombstones for a deleted topic's offsets; those of a later topic of that name stay."""
-        return [
-            _tombstone(group_id, topic, partition)
+        committed = (
+            (OffsetCommitKey(group_id, topic, partition), value)
             for group_id, topics in self._by_group.items()
             for partition, value in topics.get(topic, {}).items()
+        )
+        pending = ((key, value) for key, value in self._pending if key.topic == topic)
+        keys = dict.fromkeys(
+            key
+            for key, value in (*committed, *pending)
             if not _is_other_topic(value.topic_id, topic_id)
-        ]
+        )
+        return [CoordinatorRecord(key, None) for key in keys]
 
     def expire(
         self, group: Group, *, retention_ms: int, now_ms: int
@@ -210,11 +262,12 @@ class OffsetStore:
         records: list[CoordinatorRecord] = []
         kept = 0
         for key, value in self.of_group(group.group_id):
-            if not is_subscribed_to(key.topic) and _is_expired(group, value, retention_ms, now_ms):
+            may_go = key not in self._pending and not is_subscribed_to(key.topic)
+            if may_go and _is_expired(group, value, retention_ms, now_ms):
                 records.append(CoordinatorRecord(key, None))
             else:
                 kept += 1
-        return records, kept == 0
+        return records, kept == 0 and not self._pending.has_group(group.group_id)
 
 
 def group_not_found(group_id: str) -> ApiError:
@@ -225,6 +278,10 @@ def _fetched(topic: str, partition: int, value: OffsetCommitValue | None) -> Fet
     if value is None:
         return FetchedOffset(topic, partition)
     return FetchedOffset(topic, partition, value.offset, value.leader_epoch, value.metadata)
+
+
+def _unstable(topic: str, partition: int) -> FetchedOffset:
+    return FetchedOffset(topic, partition, error=ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
 def _is_other_topic(committed: uuid.UUID, asked: uuid.UUID) -> bool:

@@ -150,6 +150,18 @@ class GroupShard:
             self._create_classic(key.group_id)  # a simple group: it has no record of its own
         self.offsets.replay(key, value)
 
+    def replay_pending(self, record: CoordinatorRecord, producer_id: int) -> None:
+        """The same for a record of an open transaction: only offsets are committed in those."""
+        key, value = record.key, record.value
+        if not isinstance(key, OffsetCommitKey) or value is None:
+            return
+        if key.group_id not in self.groups:
+            self._create_classic(key.group_id)
+        self.offsets.replay_pending(key, value, producer_id)
+
+    def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
+        self.offsets.replay_end_transaction(producer_id, committed)
+
     def _replay_classic(self, group_id: str, value: GroupMetadataValue | None) -> None:
         group = self.groups.get(group_id)
         if value is None:
@@ -264,13 +276,13 @@ class GroupShard:
     def commit_offsets(
         self, request: CommitRequest, now_ms: int
     ) -> Result[tuple[CommittedPartition, ...]]:
-        """OffsetCommit: the outcome for each partition."""
+        """OffsetCommit and TxnOffsetCommit: the outcome for each partition."""
         group, committer = self.groups.get(request.group_id), request.committer
         kept_alive: Result[None] = Result()
         validator = None
         if group is not None:
             validator = group.validate_offset_commit(committer)
-            if isinstance(group, ClassicGroup):
+            if isinstance(group, ClassicGroup) and not committer.is_transactional:
                 kept_alive = group.offset_committed(committer.member_id, now_ms)
         elif committer.generation_or_epoch >= 0:
             if committer.api_version >= 9:

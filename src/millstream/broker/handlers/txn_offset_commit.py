@@ -1,0 +1,94 @@
+"""TxnOffsetCommit, v0-5: store how far a group has read, as part of a producer's transaction.
+
+* v2: leader epoch (KIP-320)
+* v3: flexible; member id, generation and group instance id, so that a zombie is fenced (KIP-447)
+* v4: TRANSACTION_ABORTABLE (KIP-890)
+* v5: adds the partition of `__consumer_offsets` to the transaction itself (KIP-890)
+
+The offsets are pending until the transaction ends. Before v5 AddOffsetsToTxn must have added the
+partition; either way that is verified in the very turn in which the offsets are appended.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.broker.context import RequestContext
+from millstream.broker.coordinators import OFFSETS_TOPIC
+from millstream.broker.offset_commits import commit_topics
+from millstream.coordination.groups.group import OffsetCommitter, require_group_id
+from millstream.coordination.groups.offsets import (
+    CommitRequest,
+    CommittedPartition,
+    TopicCommit,
+)
+from millstream.coordination.groups.shard import GroupShard
+from millstream.coordination.result import Result
+from millstream.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest
+
+    from millstream.protocol.messages import Fields
+
+FIRST_THAT_WAITS_FOR_LOADING = 2
+FIRST_WITH_ABORTABLE = 4
+FIRST_THAT_ADDS_ITS_PARTITION = 5
+
+
+async def txn_offset_commit(context: RequestContext, request: TxnOffsetCommitRequest) -> Fields:
+    async def commit(topics: tuple[TopicCommit, ...]) -> tuple[CommittedPartition, ...]:
+        try:
+            return await _commit(context, request, topics)
+        except ApiError as error:
+            raise ApiError(_told_as(error.code, context.api_version), error.message) from error
+
+    image = context.broker.metadata.image
+    return {"topics": await commit_topics(image, request.topics, by_id=False, commit=commit)}
+
+
+async def _commit(
+    context: RequestContext, request: TxnOffsetCommitRequest, topics: tuple[TopicCommit, ...]
+) -> tuple[CommittedPartition, ...]:
+    require_group_id(request.group_id)
+    coordinators = context.broker.coordinators
+    groups, transactions = coordinators.groups, coordinators.transactions
+    producer_id, epoch = request.producer_id, request.producer_epoch
+    index = groups.index_of(request.group_id)
+    partition = (request.transactional_id, producer_id, epoch, OFFSETS_TOPIC, index)
+    if context.api_version >= FIRST_THAT_ADDS_ITS_PARTITION:
+        await transactions.add_partition(*partition)
+    wanted = CommitRequest(
+        group_id=request.group_id,
+        committer=OffsetCommitter(
+            member_id=request.member_id,
+            generation_or_epoch=request.generation_id,
+            group_instance_id=request.group_instance_id,
+            api_version=context.api_version,
+            is_transactional=True,
+        ),
+        topics=topics,
+    )
+
+    def verify_and_commit(shard: GroupShard, now_ms: int) -> Result[tuple[CommittedPartition, ...]]:
+        transactions.verify(*partition)
+        return shard.commit_offsets(wanted, now_ms)
+
+    return await groups.run(request.group_id, verify_and_commit, transaction=(producer_id, epoch))
+
+
+def _told_as(code: ErrorCode, api_version: int) -> ErrorCode:
+    """What this version of the API says for what went wrong."""
+    match code:
+        case ErrorCode.PRODUCER_FENCED:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        case ErrorCode.STALE_MEMBER_EPOCH | ErrorCode.GROUP_ID_NOT_FOUND:
+            return ErrorCode.ILLEGAL_GENERATION
+        case ErrorCode.INVALID_TXN_STATE if api_version >= FIRST_WITH_ABORTABLE:
+            return ErrorCode.TRANSACTION_ABORTABLE
+        case ErrorCode.TRANSACTION_ABORTABLE if api_version < FIRST_WITH_ABORTABLE:
+            return ErrorCode.INVALID_TXN_STATE
+        case ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if api_version < FIRST_THAT_WAITS_FOR_LOADING:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case _:
+            return code
