@@ -30,6 +30,8 @@ SETTINGS = {
     "log.initial.task.delay.ms": "100",
     "offsets.topic.num.partitions": "5",
     "socket.request.max.bytes": "10485760",
+    "transaction.state.log.num.partitions": "5",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
 }
 
 _names = itertools.count()

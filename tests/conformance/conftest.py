@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,17 +13,18 @@ from tests.peers.cache import PeerMissing
 from tests.peers.clients import CLIENTS
 from tests.peers.java_runtime import ToolRunner, classpath
 from tests.peers.kafka import start_kafka
-from tests.peers.servers import start_millstream
+from tests.peers.servers import Server, start_millstream
 
 JAVA_CLIENTS = {"java", "java-3.9"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "broker" in metafunc.fixturenames:
-        kinds: list[Any] = ["millstream"]
-        if metafunc.config.getoption("--peer") == "kafka":
-            kinds.append(pytest.param("apache-kafka", marks=pytest.mark.java))
-        metafunc.parametrize("broker", kinds, indirect=True, scope="session")
+    kinds: list[Any] = ["millstream"]
+    if metafunc.config.getoption("--peer") == "kafka":
+        kinds.append(pytest.param("apache-kafka", marks=pytest.mark.java))
+    for fixture, scope in (("broker", "session"), ("own_broker", "module")):
+        if fixture in metafunc.fixturenames:
+            metafunc.parametrize(fixture, kinds, indirect=True, scope=scope)
 
 
 @pytest.fixture(scope="session")
@@ -30,13 +32,26 @@ def broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrokerUnderTest]:
     """A running broker, shared by all tests of the session: use fresh topics and groups."""
-    directory = tmp_path_factory.mktemp(request.param)
-    if request.param == "millstream":
-        server = start_millstream(directory / "data", SETTINGS)
-    else:
-        server = start_kafka(directory, SETTINGS)
+    server = start_broker(request.param, tmp_path_factory.mktemp(request.param), SETTINGS)
     yield BrokerUnderTest(server)
     server.stop()
+
+
+@pytest.fixture(scope="module")
+def own_broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerUnderTest]:
+    """A broker for one module, with its OWN_SETTINGS, whose cluster-wide state it may change."""
+    settings = SETTINGS | getattr(request.module, "OWN_SETTINGS", {})
+    server = start_broker(request.param, tmp_path_factory.mktemp(request.param), settings)
+    yield BrokerUnderTest(server)
+    server.stop()
+
+
+def start_broker(kind: str, directory: Path, settings: Mapping[str, str]) -> Server:
+    if kind == "millstream":
+        return start_millstream(directory / "data", settings)
+    return start_kafka(directory, settings)
 
 
 def client_parameters(*names: str) -> list[Any]:

@@ -33,10 +33,13 @@ class ConnectionEnded(Exception):
 
 
 class Wire:
-    def __init__(self, bootstrap: str, timeout_seconds: float = 20) -> None:
+    def __init__(
+        self, bootstrap: str, timeout_seconds: float = 20, client_id: str = "wire"
+    ) -> None:
         host, port = bootstrap.rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout_seconds)
         self._correlation_id = 0
+        self._client_id = client_id
 
     def __enter__(self) -> Wire:
         return self
@@ -46,8 +49,14 @@ class Wire:
 
     def call(self, api: str, version: int, **fields: Any) -> Any:
         """Send a request and return the decoded response."""
-        self.send(request_frame(api, version, self._correlation_id, **fields))
+        self.start(api, version, **fields)
         return self.receive(api, version)
+
+    def start(self, api: str, version: int, **fields: Any) -> None:
+        """Send a request whose response is received later."""
+        cls = entity_class(api, version, "request")
+        header = request_header(cls, self._correlation_id, self._client_id)
+        self.send(frame(header + encode(build(cls, fields))))
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
@@ -86,12 +95,12 @@ def request_frame(api: str, version: int, correlation_id: int = 0, **fields: Any
     return frame(request_header(cls, correlation_id) + encode(build(cls, fields)))
 
 
-def request_header(cls: type[Any], correlation_id: int = 0) -> bytes:
+def request_header(cls: type[Any], correlation_id: int = 0, client_id: str = "wire") -> bytes:
     header = cls.__header_schema__(
         request_api_key=cls.__api_key__,
         request_api_version=cls.__version__,
         correlation_id=correlation_id,
-        client_id="wire",
+        client_id=client_id,
     )
     return encode(header)
 
@@ -193,12 +202,19 @@ def batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     timestamp_ms: int | None = None,
+    transactional: bool = False,
 ) -> bytes:
     """One record batch; made now, since retention takes older ones at once."""
     if timestamp_ms is None:
         timestamp_ms = int(time.time() * 1000)
     builder = DefaultRecordBatchBuilder(
-        2, _CODECS[compression], 0, producer_id, producer_epoch, base_sequence, 1 << 30
+        2,
+        _CODECS[compression],
+        int(transactional),
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        1 << 30,
     )
     for index, value in enumerate(values):
         key = keys[index] if keys else None

@@ -1,0 +1,235 @@
+"""A transactional producer that does as it is told and no more, over one connection.
+
+Real clients add partitions, retry and give up by themselves; a test of the protocol wants to send
+each request when, and in the version, that it says. Answers that only ask for patience
+(`IN_PROGRESS`) are awaited, as every client does, unless the test wants to see them.
+
+    with TransactionalProducer(bootstrap, "my-id", protocol=2) as producer:
+        producer.init()
+        producer.produce(topic, [b"a", b"b"])
+        producer.end(committed=True)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tests.peers.wire import Wire, batch, produce_fields
+
+NO_ERROR = 0
+COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
+CONCURRENT_TRANSACTIONS = 51
+IN_PROGRESS = {
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
+    NOT_COORDINATOR,
+    CONCURRENT_TRANSACTIONS,
+}
+_PATIENCE_SECONDS = 20
+_GROUP, _TRANSACTION = 0, 1  # what a coordinator is asked for
+
+# The newest version of each request that a client of that protocol sends.
+VERSIONS = {
+    1: {"produce": 11, "add_partitions": 3, "add_offsets": 3, "offsets": 4, "end": 4},
+    2: {"produce": 12, "add_offsets": 4, "offsets": 5, "end": 5},
+}
+
+
+class TransactionalProducer:
+    """Knows its producer id, epoch and sequence numbers; protocol 1, or 2 (KIP-890)."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        transactional_id: str,
+        *,
+        protocol: int = 2,
+        client_id: str = "wire",
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+    ) -> None:
+        self.wire = Wire(bootstrap, client_id=client_id)
+        self.transactional_id = transactional_id
+        self.protocol = protocol
+        self.versions = VERSIONS[protocol]
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self._sequences: dict[tuple[str, int], int] = {}
+        self._found: set[tuple[str, int]] = set()
+
+    def __enter__(self) -> TransactionalProducer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wire.socket.close()
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return self.producer_id, self.producer_epoch
+
+    @property
+    def _who(self) -> dict[str, Any]:
+        identity = {"producer_id": self.producer_id, "producer_epoch": self.producer_epoch}
+        return {"transactional_id": self.transactional_id, **identity}
+
+    def init(self, timeout_ms: int = 60_000, *, version: int = 4, resume: bool = False) -> int:
+        """InitProducerId; with `resume` it says who it was (KIP-360). The error code."""
+        self.find_coordinator(self.transactional_id, _TRANSACTION)
+        fields: dict[str, Any] = {
+            "transactional_id": self.transactional_id,
+            "transaction_timeout": timeout_ms,
+        }
+        if resume:
+            fields |= {"producer_id": self.producer_id, "producer_epoch": self.producer_epoch}
+        answer = patiently(
+            lambda: self.wire.call("init_producer_id", version, **fields),
+            lambda answer: int(answer.error_code),
+        )
+        if answer.error_code == NO_ERROR:
+            self._become(answer.producer_id, answer.producer_epoch)
+        return int(answer.error_code)
+
+    def find_coordinator(self, key: str, key_type: int) -> None:
+        """As every client does first: Apache Kafka makes the internal topic on that occasion."""
+        if (key, key_type) in self._found:
+            return
+
+        def ask() -> int:
+            fields = {"key_type": key_type, "coordinator_keys": (key,)}
+            answer = self.wire.call("find_coordinator", 4, **fields)
+            return int(answer.coordinators[0].error_code)
+
+        assert patiently(ask) == NO_ERROR
+        self._found.add((key, key_type))
+
+    def add_partitions(self, topic: str, *partitions: int, patient: bool = True) -> int:
+        """AddPartitionsToTxn, as clients send it; the error code of the first partition."""
+        fields = {f"v3_and_below_{name}": value for name, value in self._who.items()}
+        topics = ({"name": topic, "partitions": partitions or (0,)},)
+
+        def ask() -> int:
+            answer = self.wire.call(
+                "add_partitions_to_txn",
+                self.versions.get("add_partitions", 3),
+                v3_and_below_topics=topics,
+                **fields,
+            )
+            results = answer.results_by_topic_v3_and_below[0].results_by_partition
+            return int(results[0].partition_error_code)
+
+        return patiently(ask) if patient else ask()
+
+    def add_offsets(self, group: str, *, patient: bool = True) -> int:
+        def ask() -> int:
+            version = self.versions["add_offsets"]
+            answer = self.wire.call("add_offsets_to_txn", version, group_id=group, **self._who)
+            return int(answer.error_code)
+
+        return patiently(ask) if patient else ask()
+
+    def produce(
+        self,
+        topic: str,
+        values: Sequence[bytes],
+        *,
+        partition: int = 0,
+        version: int | None = None,
+        sequence: int | None = None,
+        transactional: bool = True,
+        patient: bool = True,
+    ) -> Any:
+        """One batch of this transaction; the partition's answer. Sequences count by themselves."""
+        version = self.versions["produce"] if version is None else version
+        counted = self._sequences.get((topic, partition), 0)
+        records = batch(
+            values,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            base_sequence=counted if sequence is None else sequence,
+            transactional=transactional,
+        )
+        fields = produce_fields(topic, records, partition=partition)
+
+        def ask() -> Any:
+            answer = self.wire.call(
+                "produce", version, transactional_id=self.transactional_id, **fields
+            )
+            return answer.responses[0].partition_responses[0]
+
+        answer = patiently(ask, lambda answer: int(answer.error_code)) if patient else ask()
+        if answer.error_code == NO_ERROR:
+            self._sequences[topic, partition] = counted + len(values)
+        return answer
+
+    def commit_offset(
+        self,
+        group: str,
+        topic: str,
+        offset: int,
+        *,
+        partition: int = 0,
+        version: int | None = None,
+        patient: bool = True,
+        **member: Any,
+    ) -> int:
+        """TxnOffsetCommit of one partition; the error code."""
+        version = self.versions["offsets"] if version is None else version
+        self.find_coordinator(group, _GROUP)
+        position = {"partition_index": partition, "committed_offset": offset}
+        topics = ({"name": topic, "partitions": ({**position, "committed_metadata": ""},)},)
+
+        def ask() -> int:
+            answer = self.wire.call(
+                "txn_offset_commit",
+                version,
+                group_id=group,
+                topics=topics,
+                **self._who,
+                **member,
+            )
+            return int(answer.topics[0].partitions[0].error_code)
+
+        return patiently(ask) if patient else ask()
+
+    def end(self, committed: bool, *, version: int | None = None, patient: bool = True) -> Any:
+        """EndTxn; the answer. One of protocol 2 says who this producer is from now on."""
+        version = self.versions["end"] if version is None else version
+
+        def ask() -> Any:
+            return self.wire.call("end_txn", version, committed=committed, **self._who)
+
+        answer = patiently(ask, lambda answer: int(answer.error_code)) if patient else ask()
+        if version >= 5 and answer.error_code == NO_ERROR:
+            self._become(answer.producer_id, answer.producer_epoch)
+        return answer
+
+    def run(
+        self, topic: str, values: Sequence[bytes], *, committed: bool, partition: int = 0
+    ) -> int:
+        """A whole transaction on one partition; the offset of its first record."""
+        self.begin(topic, partition)
+        answer = self.produce(topic, values, partition=partition)
+        assert answer.error_code == NO_ERROR, answer
+        assert self.end(committed).error_code == NO_ERROR
+        return int(answer.base_offset)
+
+    def begin(self, topic: str, *partitions: int) -> None:
+        """What must be said before a first record: in protocol 1 its partition, in 2 nothing."""
+        if self.protocol == 1:
+            assert self.add_partitions(topic, *partitions) == NO_ERROR
+
+    def _become(self, producer_id: int, producer_epoch: int) -> None:
+        if (producer_id, producer_epoch) != self.identity:
+            self._sequences.clear()
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+
+
+def patiently(ask: Callable[[], Any], code: Callable[[Any], int] = int) -> Any:
+    """Ask again while the answer only asks for patience."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while code(answer := ask()) in IN_PROGRESS:
+        assert time.monotonic() < deadline, f"still in progress: {answer}"
+        time.sleep(0.02)
+    return answer
