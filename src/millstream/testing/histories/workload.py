@@ -1,0 +1,195 @@
+"""A run of the workload: clients on a cluster, something that breaks it, and the history of it all.
+
+    history = run_workload("127.0.0.1:9092", Plan(seconds=30, seed=7))
+    check(history).raise_if_bad()
+
+Two topics of its own, `<prefix>-in` and `<prefix>-out`. Writers and transactors produce; workers of
+a group consume, transform and produce in transactions; followers of other groups come and go, with
+the classic and with the consumer protocol; a browser goes where it likes. At the end the cluster is
+healed, open transactions are aborted, and everything is read from the beginning.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from millstream.errors import MillstreamError
+from millstream.testing.histories.clients import (
+    ANSWER_SECONDS_MAX,
+    IMPATIENT,
+    Browser,
+    Client,
+    Follower,
+    Scene,
+    Transactor,
+    Worker,
+    Writer,
+    as_place,
+    as_read,
+    partition_name,
+    persist,
+)
+from millstream.testing.histories.faults import Nemesis
+from millstream.testing.histories.history import History, Kind, Operation
+
+PROGRESS_EVERY_S = 0.2
+CATCH_UP_S = 2.0
+FINAL_READ_SECONDS_MAX = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How long, how much, by whom. The seed decides what clients and faults do next; when exactly
+    they do it, the machine."""
+
+    seconds: float = 30.0
+    seed: int = 0
+    partitions: int = 3
+    writers: int = 2
+    transactors: int = 2
+    workers: int = 2  # of each group
+    followers: int = 2  # of each group
+    browsers: int = 1
+    protocols: tuple[str, ...] = ("classic", "consumer")  # each has its groups
+    rate: float = 20.0  # operations a second of each producer
+    prefix: str = ""  # of topics, groups and transactional ids; empty: one that nobody has
+    client_config: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A look at a run that is under way."""
+
+    seconds: float
+    phase: str
+    history: History
+
+
+def run_workload(
+    bootstrap_servers: str,
+    plan: Plan,
+    nemesis: Nemesis | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> History:
+    """Let the clients loose; returns everything they did and saw."""
+    config = dict(plan.client_config) | {"bootstrap.servers": bootstrap_servers}
+    prefix = plan.prefix or f"check-{plan.seed}-{uuid.uuid4().hex[:6]}"
+    return Run(Scene(config, prefix, plan.partitions, plan.seed, plan.rate), plan, on_progress).go(
+        nemesis
+    )
+
+
+class Run:
+    def __init__(self, scene: Scene, plan: Plan, on_progress: Callable[[Progress], None]) -> None:
+        self.scene = scene
+        self.plan = plan
+        self.on_progress = on_progress
+        self.began = time.monotonic()
+        self.producers = [Writer(scene, f"writer-{i}") for i in range(plan.writers)]
+        self.transactors = [Transactor(scene, f"transactor-{i}") for i in range(plan.transactors)]
+        self.workers = [
+            Worker(scene, f"{protocol}-worker-{i}", f"{protocol}-workers", protocol)
+            for protocol in plan.protocols
+            for i in range(plan.workers)
+        ]
+        self.consumers: list[Client] = [
+            Follower(scene, f"{protocol}-follower-{i}", f"{protocol}-followers", protocol)
+            for protocol in plan.protocols
+            for i in range(plan.followers)
+        ]
+        self.consumers += [Browser(scene, f"browser-{i}") for i in range(plan.browsers)]
+
+    def go(self, nemesis: Nemesis | None) -> History:
+        self.create_topics()
+        producers: list[Client] = [*self.producers, *self.transactors, *self.workers]
+        try:
+            for client in [*producers, *self.consumers]:
+                client.start()
+            if nemesis is not None:
+                nemesis.start()
+            self.pass_time(self.plan.seconds, "running")
+            if nemesis is not None:
+                nemesis.heal()
+            self.stop([*self.producers, *self.transactors], "stopping producers")
+            self.pass_time(CATCH_UP_S, "catching up")
+        finally:
+            self.stop([*producers, *self.consumers], "stopping clients")
+        self.abort_leftovers()
+        self.read_everything()
+        return self.scene.history
+
+    def create_topics(self) -> None:
+        admin = AdminClient(IMPATIENT | self.scene.config)
+        names = (self.scene.inputs, self.scene.outputs)
+        topics = [NewTopic(name, self.scene.partitions) for name in names]
+        for future in admin.create_topics(topics).values():
+            future.result(ANSWER_SECONDS_MAX)
+
+    def pass_time(self, seconds: float, phase: str) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, PROGRESS_EVERY_S))
+            self.report(phase)
+
+    def report(self, phase: str) -> None:
+        self.on_progress(Progress(time.monotonic() - self.began, phase, self.scene.history))
+
+    def stop(self, clients: list[Client], phase: str) -> None:
+        """Tell them, and wait until they have recorded what they were doing."""
+        for client in clients:
+            client.stopping.set()
+        for client in clients:
+            deadline = time.monotonic() + 2 * ANSWER_SECONDS_MAX
+            while client.is_alive():
+                client.join(PROGRESS_EVERY_S)
+                self.report(phase)
+                if time.monotonic() > deadline:
+                    raise MillstreamError(f"client {client.name} hangs: it waits for an answer")
+            if client.failure is not None:
+                raise client.failure
+
+    def abort_leftovers(self) -> None:
+        """Nothing stays open: whoever has the transactional id next aborts what was left."""
+        for client in [*self.transactors, *self.workers]:
+            persist(self.scene.transactional_producer(client.name).init_transactions)
+            self.report("aborting what was left open")
+
+    def read_everything(self) -> None:
+        """Record a reader that reads every partition from the beginning to the end."""
+        consumer = self.scene.consumer("final", enable_partition_eof=True)
+        unread = {partition_name(place) for place in self.scene.places}
+        self.record_final(moved=sorted(unread))
+        deadline = time.monotonic() + FINAL_READ_SECONDS_MAX
+        try:
+            consumer.assign([as_place(partition, 0) for partition in sorted(unread)])
+            while unread and time.monotonic() < deadline:
+                messages = consumer.consume(1000, timeout=PROGRESS_EVERY_S)
+                self.record_final(reads=[as_read(m) for m in messages if m.error() is None])
+                for message in messages:
+                    error = message.error()
+                    if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                        unread.discard(f"{message.topic()}-{message.partition()}")
+                self.report("reading everything")
+        finally:
+            consumer.close()
+        if unread:
+            raise MillstreamError(f"{', '.join(sorted(unread))} could not be read to the end")
+
+    def record_final(self, **fields: object) -> None:
+        now_ns = time.monotonic_ns()
+        self.scene.history.record(
+            Operation(
+                process="final",
+                kind=Kind.POLL,
+                began_ns=now_ns,
+                ended_ns=now_ns,
+                final=True,
+                **fields,  # type: ignore[arg-type]
+            )
+        )
