@@ -102,7 +102,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, connections: Connections, listener: str, connection_id: int) -> None:
         self._connections = connections
-        self._id = connection_id
+        self.id = connection_id
         self._limits = connections.limits
         self._listener = listener
         self._loop = connections.loop
@@ -277,7 +277,7 @@ class Connection(asyncio.BufferedProtocol):
             client_id=client_id_of(frame, client_end),
             client_host=self.client_host,
             listener=self._listener,
-            connection_id=self._id,
+            connection_id=self.id,
         )
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.connection import Connection, ConnectionLimits
@@ -33,6 +33,7 @@ class Connections:
         self.loop = loop
         self.limits = limits
         self.receive_buffer = ReceiveBuffer()
+        self.on_close: list[Callable[[int], None]] = []  # called with the id of a closed connection
         self._ids = itertools.count()
         self._open: set[Connection] = set()
         self._per_host: Counter[str] = Counter()
@@ -68,6 +69,8 @@ class Connections:
             self._per_host[connection.client_host] -= 1
             if not self._per_host[connection.client_host]:
                 del self._per_host[connection.client_host]
+            for callback in self.on_close:
+                callback(connection.id)
 
     def start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(coroutine)

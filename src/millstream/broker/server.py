@@ -42,6 +42,7 @@ from millstream.storage.log import Log
 
 if TYPE_CHECKING:
     from millstream.broker.dead_letters import DeadLetters
+    from millstream.broker.share_partitions import SharePartitions
 
 logger = logging.getLogger("millstream.server")
 
@@ -77,6 +78,7 @@ class BrokerServer:
         self._listeners: list[tuple[str, asyncio.Server]] = []
         self._background: Background | None = None
         self._dead_letters: DeadLetters | None = None
+        self._share_partitions: SharePartitions | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._undo = contextlib.AsyncExitStack()  # what stop(), or a failed start, has to undo
 
@@ -259,6 +261,15 @@ class BrokerServer:
 
             self._dead_letters = DeadLetters(self)
         return self._dead_letters
+
+    @property
+    def share_partitions(self) -> SharePartitions:
+        """Imported with the first share group."""
+        if self._share_partitions is None:
+            from millstream.broker.share_partitions import SharePartitions
+
+            self._share_partitions = SharePartitions(self)
+        return self._share_partitions
 
     def start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine on the broker's behalf; it is cancelled when the broker stops."""

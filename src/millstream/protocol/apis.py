@@ -65,5 +65,7 @@ _APIS = (
     Api(69, "consumer_group_describe", 0, 1, first_flexible=0),
     Api(74, "list_config_resources", 0, 1, first_flexible=0),
     Api(75, "describe_topic_partitions", 0, 0, first_flexible=0),
+    Api(78, "share_fetch", 1, 2, first_flexible=0, raw=True),
+    Api(79, "share_acknowledge", 1, 2, first_flexible=0, raw=True),
 )
 APIS: dict[int, Api] = {api.key: api for api in _APIS}

@@ -33,6 +33,7 @@ class Run:
         "delivery_count",
         "due_ms",
         "first",
+        "is_rejected",
         "last",
         "lock_end_ms",
         "member_id",
@@ -54,6 +55,7 @@ class Run:
         # The batch it was first delivered in: that comes again as a whole if it can.
         self.batch_first = first
         self.batch_size = last - first + 1
+        self.is_rejected = False  # ARCHIVING because a member said so
         # What it becomes once that is durable.
         self.change: Change | None = None
         self.target = state

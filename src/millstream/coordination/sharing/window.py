@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from millstream.coordination.share_state import DeliveryState, StateBatch
 from millstream.coordination.sharing.changes import DONE, Change, Write, combined
@@ -41,6 +42,15 @@ REJECT = 3
 RENEW = 4
 
 
+class Dying(NamedTuple):
+    """Consecutive records that wait for their dead letters."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+    is_rejected: bool  # by a member; else they were delivered too often
+
+
 class ShareWindow:
     """The records of one partition that are on their way through one share group."""
 
@@ -51,6 +61,7 @@ class ShareWindow:
         self.runs = Runs()
         self.done_count = 0  # of those from the start offset on
         self.held_count = 0  # ACQUIRED or ARCHIVING
+        self.dying_count = 0  # ARCHIVING
         self.delayed_count = 0
         self.delay_was_refused = False  # more were released than may be delayed
         self._acquirable: list[int] = []  # a heap of offsets, at least all where such runs begin
@@ -80,6 +91,7 @@ class ShareWindow:
                 batch.delivery_count,
                 batch.due_ms if state is DeliveryState.AVAILABLE else 0,
             )
+            run.is_rejected = batch.delivery_count < limits.delivery_count_max
             window._append(run)
             window._enter(run)
             if done:
@@ -184,6 +196,7 @@ class ShareWindow:
             if kind == RENEW:
                 self._lock(run, now_ms)
             else:
+                run.is_rejected = kind == REJECT
                 self._intend(change, run, self._outcome(run, kind), now_ms)
 
     def _outcome(self, run: Run, kind: int) -> DeliveryState:
@@ -344,10 +357,10 @@ class ShareWindow:
 
     # Dead letters
 
-    def dying(self) -> list[StateBatch]:
+    def dying(self) -> list[Dying]:
         """The records that wait for their dead letters."""
         return [
-            StateBatch(run.first, run.last, run.state, run.delivery_count)
+            Dying(run.first, run.last, run.delivery_count, run.is_rejected)
             for run in self.runs
             if run.state is DeliveryState.ARCHIVING
         ]
@@ -415,6 +428,7 @@ class ShareWindow:
             self.done_count += len(run)
         elif state is DeliveryState.ARCHIVING:
             self.held_count += len(run)
+            self.dying_count += len(run)
         elif run.due_ms:
             self.delayed_count += len(run)
             heappush(self._due, (run.due_ms, run.first))
@@ -427,8 +441,11 @@ class ShareWindow:
         state = run.state
         if state is DeliveryState.ACKNOWLEDGED:
             self.done_count -= count
-        elif state in (DeliveryState.ACQUIRED, DeliveryState.ARCHIVING):
+        elif state is DeliveryState.ACQUIRED:
             self.held_count -= count
+        elif state is DeliveryState.ARCHIVING:
+            self.held_count -= count
+            self.dying_count -= count
         if run.due_ms or run.target_due_ms:
             self.delayed_count -= count
         if up_to is None or up_to == run.last:

@@ -1,0 +1,82 @@
+"""ShareAcknowledge, v1-2: a member of a share group says what became of records.
+
+* v2: renewing locks (KIP-1222), and the answer tells how long a lock lasts
+
+Acknowledgements may also come with ShareFetch; this is for members that fetch nothing just now.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from millstream.broker.context import Buffers, Deferred, RequestContext
+from millstream.broker.share_acknowledging import (
+    Acknowledging,
+    checked_ids,
+    require_share_groups,
+)
+from millstream.broker.share_sessions import FINAL_EPOCH, INITIAL_EPOCH
+from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.share_acknowledge import (
+    AcknowledgedPartition,
+    ShareAcknowledgeRequest,
+    decode_share_acknowledge_request,
+    encode_share_acknowledge_response,
+)
+from millstream.protocol.wire import Buffer
+
+
+def share_acknowledge(context: RequestContext, body: Buffer) -> Buffers | Deferred:
+    version = context.api_version
+    request = decode_share_acknowledge_request(body, version)
+    try:
+        return _serve(context, request)
+    except ApiError as error:
+        message = error.message or error.code.description
+        return encode_share_acknowledge_response(
+            version, (), error=error.code, error_message=message
+        )
+
+
+def _serve(context: RequestContext, request: ShareAcknowledgeRequest) -> Buffers | Deferred:
+    require_share_groups(context)
+    group_id, member_id = checked_ids(request.group_id, request.member_id)
+    sessions = context.broker.share_partitions.sessions
+    if request.session_epoch == INITIAL_EPOCH:
+        raise ApiError(
+            ErrorCode.INVALID_SHARE_SESSION_EPOCH, "only ShareFetch opens a share session"
+        )
+    if request.session_epoch == FINAL_EPOCH:
+        session = sessions.find(group_id, member_id)
+    else:
+        session = sessions.next(group_id, member_id, request.session_epoch)
+    acknowledging = Acknowledging()
+    acknowledging.start(
+        context, group_id, member_id, request.topics, is_renew_ack=request.is_renew_ack
+    )
+    if request.session_epoch == FINAL_EPOCH:
+        acknowledging.when_done(lambda: sessions.close(session))
+    if acknowledging.is_done:
+        return _answer(context, group_id, acknowledging)
+    deferred = Deferred()
+    acknowledging.when_done(lambda: deferred.complete(_answer(context, group_id, acknowledging)))
+    return deferred
+
+
+def _answer(context: RequestContext, group_id: str, acknowledging: Acknowledging) -> bytes:
+    broker = context.broker
+    topics: dict[UUID, list[AcknowledgedPartition]] = {}
+    for (topic_id, index), error in acknowledging.results.items():
+        answer = AcknowledgedPartition(index)
+        if error is not None:
+            answer = AcknowledgedPartition(index, error.code, error.message)
+            if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                partition = broker.partitions.get_by_id(topic_id, index)
+                epoch = -1 if partition is None else partition.leader_epoch
+                answer = answer._replace(leader=(broker.id, epoch))
+        topics.setdefault(topic_id, []).append(answer)
+    return encode_share_acknowledge_response(
+        context.api_version,
+        topics.items(),
+        lock_duration_ms=broker.configs.group(group_id).share_record_lock_duration_ms,
+    )
