@@ -22,7 +22,7 @@ from millstream.cli.output import console, note, print_json, print_pairs, print_
 from millstream.cli.reset import Move, Target, parse_scope, plan
 
 app = typer.Typer(
-    help="Look after consumer groups: members, lag, offsets.",
+    help="Look after consumer and share groups: members, lag, offsets, settings.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     add_completion=False,

@@ -33,7 +33,10 @@ COMMANDS = {
     "topic": CommandGroup("Create, list, describe, alter and delete topics.", USE),
     "produce": CommandGroup("Send records to a topic.", USE),
     "consume": CommandGroup("Print a topic's records, and follow it like `tail -f`.", USE),
-    "group": CommandGroup("Look after consumer groups: members, lag, offsets.", USE),
+    "group": CommandGroup(
+        "Look after consumer and share groups: members, lag, offsets, settings.", USE
+    ),
+    "dlq": CommandGroup("Look at dead letters, replay them, purge them.", USE),
     "log": CommandGroup("Dump and verify the log files of a data directory, offline.", INSPECT),
 }
 

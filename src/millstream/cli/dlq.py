@@ -1,0 +1,369 @@
+"""`millstream dlq`: what share groups gave up, and how to give it another chance."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+from confluent_kafka import TopicPartition
+from rich.text import Text
+
+from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster, wait_each
+from millstream.cli.formats import decode_text
+from millstream.cli.letters import (
+    NAME_PREFIX,
+    Filter,
+    Letter,
+    dead_letter_topics,
+    read_letters,
+    unique,
+)
+from millstream.cli.moments import show_moment
+from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
+from millstream.cli.output import console, error_console, note, print_json, print_rows, warn
+from millstream.cli.replay import Memory, Replay, Tally
+from millstream.cli.topic import TopicName
+
+app = typer.Typer(
+    help="Look at dead letters, replay them, purge them.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    add_completion=False,
+)
+
+WHICH = "Which letters"
+VALUE_CHARACTERS = 60
+
+Group = Annotated[
+    str | None, typer.Option("--group", "-g", rich_help_panel=WHICH, help="Given up by this group.")
+]
+Source = Annotated[
+    str | None,
+    typer.Option(
+        "--source", "-s", metavar="TOPIC[:N]", rich_help_panel=WHICH, help="From this topic."
+    ),
+]
+Reason = Annotated[
+    str | None,
+    typer.Option("--reason", "-r", rich_help_panel=WHICH, help="rejected, limit or corrupt."),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since", metavar="WHEN", rich_help_panel=WHICH, help="Written then or later: 2h, today."
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option("--until", metavar="WHEN", rich_help_panel=WHICH, help="Written before."),
+]
+Unique = Annotated[
+    bool,
+    typer.Option("--unique", "-u", rich_help_panel=WHICH, help="One letter per record and group."),
+]
+
+
+@app.command("list")
+def list_topics(
+    prefix: Annotated[
+        str, typer.Option("--prefix", help="How names of dead-letter topics begin.")
+    ] = NAME_PREFIX,
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
+    client_config: ClientConfig = None,
+) -> None:
+    """List dead-letter topics, and how many letters they have, from where and why.
+
+    These are the topics that allow dead letters (errors.deadletterqueue.group.enable), or that
+    are named like one.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream dlq list
+      millstream dlq list --json | jq '[.[].letters] | add'
+    """
+    cluster = Cluster.connect(bootstrap_server, client_config)
+    rows = [row for topic in dead_letter_topics(cluster, prefix) for row in count(cluster, topic)]
+    if as_json:
+        print_json(rows)
+        return
+    columns = {
+        "topic": "TOPIC",
+        "group": "GROUP",
+        "source": "SOURCE",
+        "reason": "REASON",
+        "letters": "LETTERS",
+        "oldest": "OLDEST",
+        "newest": "NEWEST",
+    }
+    moments = [
+        row | {key: row[key] and to_the_second(row[key]) for key in ("oldest", "newest")}
+        for row in rows
+    ]
+    print_rows(moments, columns, empty=f"no dead-letter topics (none is named {prefix}...)")
+
+
+def count(cluster: Cluster, topic: str) -> list[dict[str, Any]]:
+    """The topic's letters by group, source and reason; one row without them if it is empty."""
+    counted: dict[tuple[str, str, str], dict[str, Any]] = {}
+    with progress(cluster, topic) as advance:
+        for letter in read_letters(cluster, topic):
+            key = (letter.group, letter.source, letter.reason)
+            row = counted.setdefault(
+                key,
+                {
+                    "topic": topic,
+                    "group": letter.group,
+                    "source": letter.source,
+                    "reason": letter.reason,
+                    "letters": 0,
+                    "oldest": letter.written_ms,
+                    "newest": letter.written_ms,
+                },
+            )
+            row["letters"] += 1
+            row["oldest"] = min(row["oldest"], letter.written_ms)
+            row["newest"] = max(row["newest"], letter.written_ms)
+            advance(1)
+    empty = {"topic": topic, "letters": 0, "oldest": None, "newest": None}
+    return [counted[key] for key in sorted(counted)] or [empty]
+
+
+@app.command()
+def show(
+    topic: TopicName,
+    group: Group = None,
+    source: Source = None,
+    reason: Reason = None,
+    since: Since = None,
+    until: Until = None,
+    only_unique: Unique = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 100,
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
+    client_config: ClientConfig = None,
+) -> None:
+    """Show dead letters: which record failed, for whom, why, after how many deliveries.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream dlq show dlq.orders
+      millstream dlq show dlq.orders --group billing --reason limit --since 2h
+      millstream dlq show dlq.orders --json | jq -r '.[].value'
+    """
+    matches = Filter(group, source, reason, since, until).matcher()
+    cluster = Cluster.connect(bootstrap_server, client_config)
+    letters: Iterator[Letter] = filter(matches, read_letters(cluster, topic))
+    if only_unique:
+        letters = unique(letters)
+    shown = list(islice(letters, limit))
+    more = next(letters, None) is not None
+    if as_json:
+        print_json([as_dict(letter) for letter in shown])
+    else:
+        show_letters(shown)
+    if more:
+        note(f"more than {limit}; show more with --limit")
+
+
+def as_dict(letter: Letter) -> dict[str, Any]:
+    record, origin = letter.record, letter.origin
+    key, value = record.key(), record.value()
+    return {
+        "topic": record.topic(),
+        "partition": record.partition(),
+        "offset": record.offset(),
+        "written_ms": letter.written_ms,
+        "origin": None if origin is None else origin._asdict(),
+        "origin_timestamp_ms": int(letter.error("timestamp") or 0) or None,
+        "group": letter.group,
+        "reason": letter.reason,
+        "message": letter.error("message"),
+        "delivery_count": letter.delivery_count,
+        "replay_count": letter.replay_count,
+        "has_copy": letter.has_copy,
+        "key": None if key is None else decode_text(key),
+        "value": None if value is None else decode_text(value),
+        "headers": [
+            [name, None if data is None else decode_text(data)]
+            for name, data in record.headers() or []
+        ],
+    }
+
+
+def show_letters(letters: list[Letter]) -> None:
+    """A block of lines per letter: tables of so many columns do not fit a terminal."""
+    if not letters:
+        console().print("no dead letters like that", style="dim")
+    for letter in letters:
+        record = letter.record
+        origin = (
+            "{}[{}]@{}".format(*letter.origin) if letter.origin else "a record of unknown origin"
+        )
+        deliveries = f" after {letter.delivery_count} deliveries" if letter.delivery_count else ""
+        replays = f", replayed {letter.replay_count} times" if letter.replay_count else ""
+        heading = Text(f"[{record.partition()}]@{record.offset()}  {origin}", style="bold")
+        heading.append(f"  {to_the_second(letter.written_ms)}", style="not bold dim")
+        console().print(heading)
+        console().print(Text(f"    {letter.group}: {letter.reason}{deliveries}{replays}"))
+        console().print(Text(f"    {letter.error('message') or 'no message'}", style="dim"))
+        content = f"{brief(record.key())}: {brief(record.value())}"
+        console().print(Text(f"    {content if letter.has_copy else 'without a copy'}"))
+
+
+def to_the_second(timestamp_ms: int) -> str:
+    return show_moment(timestamp_ms)[: len("2026-11-14 08:30:00")]
+
+
+def brief(data: bytes | None) -> str:
+    if data is None:
+        return "null"
+    text = decode_text(data).replace("\n", "\\n")
+    return text if len(text) <= VALUE_CHARACTERS else text[: VALUE_CHARACTERS - 1] + "…"
+
+
+@app.command()
+def replay(
+    topic: TopicName,
+    group: Group = None,
+    source: Source = None,
+    reason: Reason = None,
+    since: Since = None,
+    until: Until = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="TOPIC", help="Default: where each came from.")
+    ] = None,
+    execute: Annotated[
+        bool, typer.Option("--execute/--dry-run", help="Do it, or only count.")
+    ] = False,
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
+    client_config: ClientConfig = None,
+) -> None:
+    """Send dead letters back to where they came from. Only counts, unless --execute is given.
+
+    What was sent is remembered (as offsets of the group millstream-dlq-replay), and is not sent
+    again by a second replay; neither is a letter about the same failure. A record keeps its
+    history in its headers: __dlq.errors.* of its failures, and __dlq.replay.count.
+    A letter without a copy of its record takes it from the original topic, if it is still there.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream dlq replay dlq.orders
+      millstream dlq replay dlq.orders --execute
+      millstream dlq replay dlq.orders --group billing --reason limit --since 2h --execute
+      millstream dlq replay dlq.orders --to orders-retry --execute
+    """
+    matches = Filter(group, source, reason, since, until).matcher()
+    cluster = Cluster.connect(bootstrap_server, client_config)
+    if to is not None:
+        cluster.partitions_of(to)
+    tally = run_replay(cluster, topic, to, matches) if execute else plan(cluster, topic, matches)
+    if as_json:
+        print_json({"topic": topic, "executed": execute} | asdict(tally))
+        return
+    say(tally, execute)
+
+
+def run_replay(
+    cluster: Cluster, topic: str, to: str | None, matches: Callable[[Letter], bool]
+) -> Tally:
+    with progress(cluster, topic) as advance, Replay(cluster, topic, to) as running:
+        running.run(read_letters(cluster, topic), matches, advance)
+    return running.tally
+
+
+def plan(cluster: Cluster, topic: str, matches: Callable[[Letter], bool]) -> Tally:
+    """What a replay would do. Whether originals are still there is found out by doing it."""
+    memory = Memory.load(cluster, topic)
+    tally = Tally()
+    with progress(cluster, topic) as advance:
+        for letter in read_letters(cluster, topic):
+            done = memory.was_replayed(letter)
+            if matches(letter):
+                if done:
+                    tally.replayed_before += 1
+                elif memory.is_duplicate(letter):
+                    tally.duplicates += 1
+                else:
+                    tally.sent += 1
+                done = True
+            memory.meet(letter, replayed=done)
+            advance(1)
+    return tally
+
+
+def say(tally: Tally, execute: bool) -> None:
+    verb = "replayed" if execute else "would replay"
+    plural = "letter" if tally.sent == 1 else "letters"
+    console().print(f"{verb} {tally.sent} {plural}", markup=False)
+    if tally.replayed_before:
+        note(f"{tally.replayed_before} were replayed before")
+    if tally.duplicates:
+        note(f"{tally.duplicates} are about the same failure as another")
+    if tally.originals_gone:
+        warn(
+            f"{tally.originals_gone} have no copy of their record, and it is no longer in its "
+            "topic; set errors.deadletterqueue.copy.record.enable on the group"
+        )
+    if not execute:
+        note("dry run: nothing was sent; add --execute to do it")
+
+
+@app.command()
+def purge(
+    topic: TopicName,
+    replayed: Annotated[
+        bool, typer.Option("--replayed", help="Only up to the first letter not replayed yet.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
+    client_config: ClientConfig = None,
+) -> None:
+    """Delete a topic's dead letters. Asks first when it runs in a terminal.
+
+    Letters that arrive meanwhile stay.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream dlq purge dlq.orders
+      millstream dlq purge dlq.orders --replayed --yes
+    """
+    cluster = Cluster.connect(bootstrap_server, client_config)
+    places = [(topic, index) for index in cluster.partitions_of(topic)]
+    starts, ends = cluster.start_offsets(places), cluster.end_offsets(places)
+    if replayed:
+        memory = Memory.load(cluster, topic)
+        ends = {place: memory.replayed_below(*place) or 0 for place in places}
+    doomed = {place: ends[place] - starts[place] for place in places if ends[place] > starts[place]}
+    total = sum(doomed.values())
+    if doomed and not yes and sys.stdin.isatty():
+        typer.confirm(f"delete {total} dead letters of {topic} for good?", abort=True)
+    if doomed:
+        request = [TopicPartition(*place, ends[place]) for place in doomed]
+        futures = cluster.admin.delete_records(request, request_timeout=REQUEST_TIMEOUT_S)
+        wait_each(futures, "purging")
+    console().print(f"deleted {total} dead letters of {topic}", markup=False)
+
+
+@contextmanager
+def progress(cluster: Cluster, topic: str) -> Iterator[Callable[[int], None]]:
+    """A bar over all letters of the topic, where there is a terminal to draw it in."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    places = [(topic, index) for index in cluster.partitions_of(topic)]
+    starts, ends = cluster.start_offsets(places), cluster.end_offsets(places)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    hidden = not sys.stderr.isatty()
+    with Progress(*columns, console=error_console(), transient=True, disable=hidden) as bar:
+        task = bar.add_task(topic, total=sum(ends[it] - starts[it] for it in places))
+        yield lambda letters: bar.advance(task, letters)

@@ -1,0 +1,178 @@
+"""Dead letters as the command line sees them: records whose headers say where they came from.
+
+A dead-letter topic is an ordinary topic, so all of this works against any Kafka cluster whose share
+groups write them (KIP-1191). Of a header that is there several times the last one counts: earlier
+ones tell of earlier failures of a record that was replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from confluent_kafka import Message, TopicPartition
+from confluent_kafka.admin import ConfigResource
+
+from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster, Partition
+from millstream.cli.consume import read_to
+from millstream.cli.failures import usage_error
+from millstream.cli.moments import parse_moment_ms
+
+ERRORS_PREFIX = "__dlq.errors."
+OWN_PREFIX = "__dlq."
+REPLAY_COUNT = "__dlq.replay.count"
+NAME_PREFIX = "dlq."
+ENABLE_SETTING = "errors.deadletterqueue.group.enable"
+UNKNOWN = "unknown"
+
+
+class Origin(NamedTuple):
+    """The record that failed, and for whom; two letters with the same tell of one failure."""
+
+    topic: str
+    partition: int
+    offset: int
+    group: str
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One record of a dead-letter topic."""
+
+    record: Message
+
+    @cached_property
+    def headers(self) -> dict[str, str]:
+        pairs = self.record.headers() or []
+        return {name: (value or b"").decode("utf-8", "replace") for name, value in pairs}
+
+    def error(self, name: str) -> str | None:
+        return self.headers.get(ERRORS_PREFIX + name)
+
+    @property
+    def place(self) -> Partition:
+        return self.record.topic(), self.record.partition()
+
+    @property
+    def written_ms(self) -> int:
+        return int(self.record.timestamp()[1])
+
+    @cached_property
+    def origin(self) -> Origin | None:
+        """Where the record was; None for a record that is no dead letter."""
+        topic, group = self.error("topic"), self.error("group")
+        partition, offset = self.error("partition") or "", self.error("offset") or ""
+        if topic is None or not partition.isdigit() or not offset.isdigit():
+            return None
+        return Origin(topic, int(partition), int(offset), group or "")
+
+    @property
+    def source(self) -> str:
+        return self.origin.topic if self.origin else UNKNOWN
+
+    @property
+    def group(self) -> str:
+        return self.error("group") or UNKNOWN
+
+    @property
+    def reason(self) -> str:
+        """Why it was given up; Apache Kafka says it only in words."""
+        message = (self.error("message") or "").lower()
+        known = "rejected" if "rejected" in message else "limit" if "count" in message else UNKNOWN
+        return self.error("reason") or known
+
+    @property
+    def delivery_count(self) -> int | None:
+        count = self.error("delivery.count") or ""
+        return int(count) if count.isdigit() else None
+
+    @property
+    def replay_count(self) -> int:
+        count = self.headers.get(REPLAY_COUNT, "")
+        return int(count) if count.isdigit() else 0
+
+    @property
+    def has_copy(self) -> bool:
+        """Whether it has the record itself, not only headers about it."""
+        foreign = any(not name.startswith(OWN_PREFIX) for name in self.headers)
+        return self.record.key() is not None or self.record.value() is not None or foreign
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which letters are meant; without any condition all of them."""
+
+    group: str | None = None
+    source: str | None = None  # a topic, or topic:partition
+    reason: str | None = None
+    since: str | None = None
+    until: str | None = None
+
+    def matcher(self) -> Callable[[Letter], bool]:
+        """A function that says whether a letter is meant. Raises `CommandFailed` for nonsense."""
+        now = datetime.now().astimezone()
+        since_ms = 0 if self.since is None else parse_moment_ms(self.since, now)
+        until_ms = 2**63 if self.until is None else parse_moment_ms(self.until, now)
+        topic, colon, index = (self.source or "").partition(":")
+        if colon and not index.isdigit():
+            raise usage_error(f"--source {self.source!r}: write TOPIC or TOPIC:PARTITION")
+
+        def matches(letter: Letter) -> bool:
+            return (
+                self.group in (None, letter.group)
+                and self.reason in (None, letter.reason)
+                and topic in ("", letter.source)
+                and (not colon or (letter.origin or (0, -1))[1] == int(index))
+                and since_ms <= letter.written_ms < until_ms
+            )
+
+        return matches
+
+
+def read_letters(cluster: Cluster, topic: str) -> Iterator[Letter]:
+    """All letters that the topic has now, each partition's in order."""
+    places = [(topic, index) for index in cluster.partitions_of(topic)]
+    starts, ends = cluster.start_offsets(places), cluster.end_offsets(places)
+    settings = {"enable.partition.eof": True, "auto.offset.reset": "earliest"}
+    consumer = cluster.consumer(**settings)
+    try:
+        consumer.assign([TopicPartition(t, p, starts[t, p]) for t, p in places])
+        unread = {place for place in places if starts[place] < ends[place]}
+        for message in read_to(consumer, unread, ends):
+            if (
+                message is not None
+                and message.offset() < ends[message.topic(), message.partition()]
+            ):
+                yield Letter(message)
+    finally:
+        consumer.close()
+
+
+def unique(letters: Iterator[Letter]) -> Iterator[Letter]:
+    """The first letter about each failure; a crash can write one twice."""
+    seen: set[Origin] = set()
+    for letter in letters:
+        if letter.origin is not None:
+            if letter.origin in seen:
+                continue
+            seen.add(letter.origin)
+        yield letter
+
+
+def dead_letter_topics(cluster: Cluster, prefix: str = NAME_PREFIX) -> list[str]:
+    """The topics that take dead letters: by their setting, or where there is none by their name."""
+    names = [name for name in cluster.metadata().topics if not name.startswith("__")]
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
+    if not resources:
+        return []
+    futures = cluster.admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
+    settings: dict[str, Any] = {it.name: future.result() for it, future in futures.items()}
+    return sorted(
+        name
+        for name in names
+        if name.startswith(prefix)
+        or getattr(settings[name].get(ENABLE_SETTING), "value", "") == "true"
+    )
