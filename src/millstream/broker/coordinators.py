@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from millstream.broker.group_coordinator import GroupCoordinator
     from millstream.broker.group_lag import GroupLag
     from millstream.broker.producer_ids import ProducerIds
+    from millstream.broker.share_group_coordinator import ShareGroupCoordinator
     from millstream.broker.share_persister import SharePersister
     from millstream.broker.transaction_coordinator import TransactionCoordinator
 
@@ -86,6 +87,7 @@ class Coordinators:
         self._transactions: TransactionCoordinator | None = None
         self._lag: GroupLag | None = None
         self._share_state: SharePersister | None = None
+        self._share_groups: ShareGroupCoordinator | None = None
 
     def start(self) -> None:
         """Load what is there, in the background; call it on the event loop."""
@@ -98,8 +100,12 @@ class Coordinators:
     async def stop(self) -> None:
         if self._transactions is not None:
             await self._transactions.stop()
+        if self._share_groups is not None:
+            await self._share_groups.stop()
         if self._lag is not None:
             self._lag.stop()
+        if self._share_state is not None:
+            await self._share_state.stop()
         if self._groups is not None:
             await self._groups.stop()
         self._timers.close()
@@ -144,6 +150,14 @@ class Coordinators:
 
             self._lag = GroupLag(self.groups, self.partitions, self._configs)
         return self._lag
+
+    @property
+    def share_groups(self) -> ShareGroupCoordinator:
+        if self._share_groups is None:
+            from millstream.broker.share_group_coordinator import ShareGroupCoordinator
+
+            self._share_groups = ShareGroupCoordinator(self.groups, self.share_state)
+        return self._share_groups
 
     @property
     def share_state(self) -> SharePersister:

@@ -65,7 +65,12 @@ _APIS = (
     Api(69, "consumer_group_describe", 0, 1, first_flexible=0),
     Api(74, "list_config_resources", 0, 1, first_flexible=0),
     Api(75, "describe_topic_partitions", 0, 0, first_flexible=0),
+    Api(76, "share_group_heartbeat", 1, 1, first_flexible=0),
+    Api(77, "share_group_describe", 1, 1, first_flexible=0),
     Api(78, "share_fetch", 1, 2, first_flexible=0, raw=True),
     Api(79, "share_acknowledge", 1, 2, first_flexible=0, raw=True),
+    Api(90, "describe_share_group_offsets", 0, 1, first_flexible=0),
+    Api(91, "alter_share_group_offsets", 0, 0, first_flexible=0),
+    Api(92, "delete_share_group_offsets", 0, 0, first_flexible=0),
 )
 APIS: dict[int, Api] = {api.key: api for api in _APIS}

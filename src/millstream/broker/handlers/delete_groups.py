@@ -1,4 +1,4 @@
-"""DeleteGroups, v0-2: remove groups without members, with their offsets.
+"""DeleteGroups, v0-2: remove groups without members, with their offsets or positions.
 
 * v2: flexible
 
@@ -29,8 +29,11 @@ async def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -
 
 
 async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
-    groups = context.broker.coordinators.groups
+    broker = context.broker
     try:
-        return await groups.run(group_id, lambda shard, _: shard.delete_group(group_id))
+        await broker.coordinators.share_groups.delete_group(
+            group_id, broker.share_partitions.forget
+        )
     except ApiError as error:
         return error.code
+    return ErrorCode.NONE

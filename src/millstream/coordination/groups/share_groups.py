@@ -105,7 +105,12 @@ class ShareGroups:
         is_changed |= updated.topic_names != before.topic_names
         epoch = self._bump_epoch(group, members, is_changed, out)
         target_epoch, target = self._target_for(group, members, updated, epoch, out, now_ms)
-        after = self._reconcile(group, updated, target_epoch, target, epoch > group.epoch, out)
+        after = updated
+        if updated.epoch != target_epoch or epoch > group.epoch:
+            assigned = self._subscribed_part(updated, target)
+            after = updated.moved_to(target_epoch, assigned, known_epoch=request.member_epoch)
+        if after != updated:
+            out.extend((after.assignment_record(group.group_id),))
         self._extend_session(group, updated, out, now_ms)
         is_told = is_joining or request.topic_names is not None or before.assigned != after.assigned
         return out.result(
@@ -186,24 +191,10 @@ class ShareGroups:
         out.extend((target_epoch_record(group.group_id, epoch, now_ms),))
         return targets
 
-    def _reconcile(
-        self,
-        group: ShareGroup,
-        member: ShareMember,
-        target_epoch: int,
-        target: Assignment,
-        is_changed: bool,
-        out: ResultBuilder,
-    ) -> ShareMember:
-        """Bring the member to its target, as far as it is subscribed to it."""
-        if member.epoch == target_epoch and not is_changed:
-            return member
+    def _subscribed_part(self, member: ShareMember, target: Assignment) -> Assignment:
+        """What of the target the member gets: it may be older than the member's subscription."""
         topic_ids = self._topic_ids(member)
-        assigned = {t: partitions for t, partitions in target.items() if t in topic_ids}
-        after = member.moved_to(target_epoch, assigned)
-        if after != member:
-            out.extend((after.assignment_record(group.group_id),))
-        return after
+        return {t: partitions for t, partitions in target.items() if t in topic_ids}
 
     def _topic_ids(self, member: ShareMember) -> frozenset[UUID]:
         """The topics that the member is subscribed to, and that exist."""
@@ -262,7 +253,7 @@ class ShareGroups:
         out.extend((group.state.initialization_begun(partitions).record(group.group_id),))
         until_ms = now_ms + self.context.settings.group_share_initialize_retry_interval_ms
         initialization = Initialization(group.group_id, state_epoch, start_offsets)
-        self._initializing_until_ms |= dict.fromkeys(initialization.keys(), until_ms)
+        self._initializing_until_ms |= dict.fromkeys(initialization.share_partitions(), until_ms)
         return initialization
 
     def state_initialized(

@@ -35,11 +35,14 @@ class ShareMember:
     previous_epoch: int = -1
     assigned: Assignment = field(default_factory=dict)
 
-    def moved_to(self, target_epoch: int, assigned: Assignment) -> ShareMember:
-        """The member with that assignment, at the target's epoch."""
+    def moved_to(self, target_epoch: int, assigned: Assignment, known_epoch: int) -> ShareMember:
+        """The member with that assignment, at the target's epoch.
+
+        Until it says the new epoch, it may come again with the one that it knows.
+        """
         if target_epoch == self.epoch:
             return replace(self, assigned=assigned)
-        return replace(self, epoch=target_epoch, previous_epoch=self.epoch, assigned=assigned)
+        return replace(self, epoch=target_epoch, previous_epoch=known_epoch, assigned=assigned)
 
     def with_subscription_of(self, value: ShareGroupMemberMetadataValue) -> ShareMember:
         return replace(

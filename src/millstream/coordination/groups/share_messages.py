@@ -33,7 +33,7 @@ class Initialization(NamedTuple):
     state_epoch: int
     start_offsets: Mapping[tuple[UUID, int], int]
 
-    def keys(self) -> list[SharePartitionKey]:
+    def share_partitions(self) -> list[SharePartitionKey]:
         return [SharePartitionKey(self.group_id, *partition) for partition in self.start_offsets]
 
 

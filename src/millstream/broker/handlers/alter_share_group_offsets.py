@@ -1,0 +1,61 @@
+"""AlterShareGroupOffsets, v0: set where a share group without members goes on reading.
+
+A group that is not there is made, so that it can be told where to begin.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from millstream.broker.context import RequestContext
+from millstream.broker.share_acknowledging import require_share_groups
+from millstream.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from kio.schema.alter_share_group_offsets.v0.request import AlterShareGroupOffsetsRequest
+
+    from millstream.protocol.messages import Fields
+
+
+async def alter_share_group_offsets(
+    context: RequestContext, request: AlterShareGroupOffsetsRequest
+) -> Fields:
+    broker = context.broker
+    positions = [
+        (topic.topic_name, partition.partition_index, partition.start_offset)
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+    try:
+        require_share_groups(context)
+        outcomes = await broker.coordinators.share_groups.alter_offsets(
+            request.group_id, positions, broker.share_partitions.forget
+        )
+    except ApiError as error:
+        return {
+            "error_code": error.code,
+            "error_message": error.message or error.code.description,
+            "responses": [],
+        }
+    topics: dict[str, dict[str, Any]] = {}
+    for outcome, failure in outcomes:
+        topic_id = outcome.topic_id or UUID(int=0)
+        fresh: dict[str, Any] = {
+            "topic_name": outcome.topic,
+            "topic_id": topic_id,
+            "partitions": [],
+        }
+        topic = topics.setdefault(outcome.topic, fresh)
+        topic["partitions"].append(_partition(outcome.partition, failure))
+    return {"error_code": ErrorCode.NONE, "responses": list(topics.values())}
+
+
+def _partition(partition: int, failure: ApiError | None) -> dict[str, Any]:
+    if failure is None:
+        return {"partition_index": partition, "error_code": ErrorCode.NONE}
+    return {
+        "partition_index": partition,
+        "error_code": failure.code,
+        "error_message": failure.message or failure.code.description,
+    }

@@ -1,0 +1,45 @@
+"""DeleteShareGroupOffsets, v0: forget where a share group without members is in some topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from millstream.broker.context import RequestContext
+from millstream.broker.share_acknowledging import require_share_groups
+from millstream.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from kio.schema.delete_share_group_offsets.v0.request import DeleteShareGroupOffsetsRequest
+
+    from millstream.protocol.messages import Fields
+
+
+async def delete_share_group_offsets(
+    context: RequestContext, request: DeleteShareGroupOffsetsRequest
+) -> Fields:
+    broker = context.broker
+    names = [topic.topic_name for topic in request.topics]
+    try:
+        require_share_groups(context)
+        deleted = await broker.coordinators.share_groups.delete_offsets(
+            request.group_id, names, broker.share_partitions.forget
+        )
+    except ApiError as error:
+        return {
+            "error_code": error.code,
+            "error_message": error.message or error.code.description,
+            "responses": [],
+        }
+    return {
+        "error_code": ErrorCode.NONE,
+        "responses": [
+            {
+                "topic_name": topic.topic,
+                "topic_id": topic.topic_id or UUID(int=0),
+                "error_code": topic.error,
+                "error_message": topic.error_message,
+            }
+            for topic in deleted
+        ],
+    }

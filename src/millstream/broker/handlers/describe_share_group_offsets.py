@@ -1,0 +1,115 @@
+"""DescribeShareGroupOffsets, v0-1: where share groups are, and how far behind.
+
+* v1: lag (KIP-1226)
+
+What a group has no position in is -1, which is no error; nor is a group that is not there. The lag
+is what lies between the start offset and the end of the partition, less what is done with already;
+-1 where the group has not begun to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from millstream.broker.context import RequestContext
+from millstream.broker.share_acknowledging import require_share_groups
+from millstream.coordination.share_state import (
+    NO_COUNT,
+    NO_LEADER_EPOCH,
+    NO_START_OFFSET,
+    SharePartitionKey,
+)
+from millstream.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from kio.schema.describe_share_group_offsets.v1.request import (
+        DescribeShareGroupOffsetsRequest,
+        DescribeShareGroupOffsetsRequestGroup,
+    )
+
+    from millstream.protocol.messages import Fields
+
+NO_LAG = -1
+
+
+async def describe_share_group_offsets(
+    context: RequestContext, request: DescribeShareGroupOffsetsRequest
+) -> Fields:
+    return {"groups": [await _described_group(context, group) for group in request.groups]}
+
+
+async def _described_group(
+    context: RequestContext, group: DescribeShareGroupOffsetsRequestGroup
+) -> dict[str, Any]:
+    try:
+        require_share_groups(context)
+        topics = await _topics_asked_for(context, group)
+        described = [
+            await _described_topic(context, group.group_id, name, partitions)
+            for name, partitions in topics
+        ]
+    except ApiError as error:
+        return {
+            "group_id": group.group_id,
+            "error_code": error.code,
+            "error_message": error.message or error.code.description,
+            "topics": [],
+        }
+    return {"group_id": group.group_id, "error_code": ErrorCode.NONE, "topics": described}
+
+
+async def _topics_asked_for(
+    context: RequestContext, group: DescribeShareGroupOffsetsRequestGroup
+) -> list[tuple[str, Iterable[int]]]:
+    if group.topics is not None:
+        return [(topic.topic_name, topic.partitions) for topic in group.topics]
+    coordinators = context.broker.coordinators
+    if coordinators.groups.has_no_groups:
+        return []
+    topics = await coordinators.share_groups.initialized_partitions(group.group_id)
+    by_id = context.broker.metadata.image.topics_by_id
+    return [(by_id[t].name, sorted(p)) for t, p in sorted(topics.items()) if t in by_id]
+
+
+async def _described_topic(
+    context: RequestContext, group_id: str, name: str, partitions: Iterable[int]
+) -> dict[str, Any]:
+    topic = context.broker.metadata.image.topics.get(name)
+    if topic is None:
+        absent = [_partition(partition) for partition in partitions]
+        return {"topic_name": name, "topic_id": UUID(int=0), "partitions": absent}
+    keys = [SharePartitionKey(group_id, topic.id, partition) for partition in partitions]
+    described = await asyncio.gather(*(_described(context, name, key) for key in keys))
+    return {"topic_name": name, "topic_id": topic.id, "partitions": described}
+
+
+async def _described(context: RequestContext, name: str, key: SharePartitionKey) -> dict[str, Any]:
+    try:
+        summary = await context.broker.coordinators.share_state.read_summary(key, NO_LEADER_EPOCH)
+    except ApiError:
+        return _partition(key.partition)
+    start_offset, done = summary.start_offset, summary.delivery_complete_count
+    if start_offset == NO_START_OFFSET or done == NO_COUNT:
+        return _partition(key.partition, start_offset, summary.leader_epoch)
+    try:
+        end_offset = context.broker.partitions.find(name, key.partition).high_watermark
+    except ApiError as error:
+        failed = {"error_code": error.code, "error_message": error.message}
+        return {**_partition(key.partition), **failed}
+    lag = end_offset - start_offset - done
+    return _partition(key.partition, start_offset, summary.leader_epoch, lag)
+
+
+def _partition(
+    partition: int, start_offset: int = NO_START_OFFSET, leader_epoch: int = 0, lag: int = NO_LAG
+) -> dict[str, Any]:
+    return {
+        "partition_index": partition,
+        "start_offset": start_offset,
+        "leader_epoch": leader_epoch,
+        "lag": lag,
+        "error_code": ErrorCode.NONE,
+    }
