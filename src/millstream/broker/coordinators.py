@@ -2,7 +2,7 @@
 
     groups          __consumer_offsets    classic and consumer groups, committed offsets
     transactions    __transaction_state   transactional ids and their transactions
-    share groups    __share_group_state   found here; its shards come with the share groups
+    share groups    __share_group_state   what share groups remember of partitions
 
 A key (a group id, a transactional id, a share partition) belongs to the partition of the internal
 topic that its hash names, and the broker that leads the partition coordinates it. The topic is made
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
+SHARE_STATE_TOPIC = "__share_group_state"
 
 
 class CoordinatorKind(IntEnum):
@@ -55,7 +56,7 @@ class CoordinatorKind(IntEnum):
 TOPIC_OF: dict[CoordinatorKind, str] = {
     CoordinatorKind.GROUP: OFFSETS_TOPIC,
     CoordinatorKind.TRANSACTION: TRANSACTIONS_TOPIC,
-    CoordinatorKind.SHARE: "__share_group_state",
+    CoordinatorKind.SHARE: SHARE_STATE_TOPIC,
 }
 MODULE_OF: dict[CoordinatorKind, str] = {
     CoordinatorKind.GROUP: "millstream.broker.group_lag",  # imports the coordinator, too
@@ -96,6 +97,8 @@ class Coordinators:
             self.groups.lead_all()
         if TRANSACTIONS_TOPIC in self._metadata.image.topics:
             self.transactions.lead_all()
+        if SHARE_STATE_TOPIC in self._metadata.image.topics:
+            self.share_state.lead_all()
 
     async def stop(self) -> None:
         if self._transactions is not None:
@@ -164,7 +167,15 @@ class Coordinators:
         if self._share_state is None:
             from millstream.broker.share_persister import SharePersister
 
-            self._share_state = SharePersister()
+            self._share_state = SharePersister(
+                SHARE_STATE_TOPIC,
+                self._metadata,
+                self._configs,
+                self._topics,
+                self.partitions,
+                self._timers,
+                self._clock,
+            )
         return self._share_state
 
     def check_lag(self, now_ms: int) -> None:
@@ -201,3 +212,5 @@ class Coordinators:
             self.groups.topics_changed(before, now)
         if self._transactions is not None or TRANSACTIONS_TOPIC in now.topics:
             self.transactions.lead_all()
+        if self._share_state is not None or SHARE_STATE_TOPIC in now.topics:
+            self.share_state.topics_changed(before, now)

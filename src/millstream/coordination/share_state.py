@@ -65,12 +65,12 @@ class ShareState(NamedTuple):
 
 
 class ShareStateSummary(NamedTuple):
-    """The same without the batches."""
+    """The same without the batches; by default of what was never initialized."""
 
-    state_epoch: int
-    leader_epoch: int
-    start_offset: int
-    delivery_complete_count: int
+    state_epoch: int = 0
+    leader_epoch: int = 0
+    start_offset: int = NO_START_OFFSET
+    delivery_complete_count: int = NO_COUNT
 
 
 class StateWrite(NamedTuple):
