@@ -119,11 +119,9 @@ class Cluster:
             timeout_seconds=self.timeout_seconds,
         )
 
-    def forget(self, broker_id: int) -> None:
-        """Drop the connection to a broker, and what was believed to be there."""
-        connection = self._connections.pop(broker_id, None)
-        if connection is not None:
-            connection.close()
+    def forget_all(self) -> None:
+        """Drop all connections, and what was believed of the cluster."""
+        self.close()
         self._topics.clear()
         self._coordinators.clear()
 

@@ -108,7 +108,7 @@ class Connection:
         """Send a request and wait for its response."""
         if version is None:
             version = self.version_for(api)
-        self.send(api, version, encode_request(api, version, fields))
+        self.send_fields(api, version, fields)
         return self.receive()
 
     def version_for(self, api: str, *, newest: int | None = None) -> int:
@@ -142,6 +142,10 @@ class Connection:
         size = len(header) + sum(len(piece) for piece in pieces)
         self._in_flight.append(_InFlight(api, version, self._correlation_id))
         self._send_all([INT32.pack(size) + header, *pieces])
+
+    def send_fields(self, api: str, version: int, fields: Fields) -> None:
+        """Send a request, and `receive` its response later."""
+        self.send(api, version, encode_request(api, version, fields))
 
     def receive(self) -> Any:
         """The response to the oldest request in flight, decoded."""

@@ -1,0 +1,101 @@
+"""Offsets of many partitions, and what a batch reads of them. Pure: no broker, no Spark.
+
+Offsets travel as the JSON that Spark's Kafka connector writes, {"topic": {"0": 5, "1": 7}}, so that
+its checkpoints can be taken over. A range of offsets becomes one task, or several where
+`minPartitions` asks for more tasks than there are partitions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from millstream.errors import ConfigError
+
+TopicPartition: TypeAlias = tuple[str, int]
+Offsets: TypeAlias = dict[TopicPartition, int]
+
+LATEST = -1  # Kafka's and Spark's numbers for "the end" and "the beginning"
+EARLIEST = -2
+
+
+class OffsetRange(NamedTuple):
+    """Records of one partition, from `start` up to, not with, `end`."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return max(self.end - self.start, 0)
+
+
+def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """As Spark keeps them: topics by name, partitions in order."""
+    nested: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        nested.setdefault(topic, {})[str(partition)] = offset
+    return nested
+
+
+def from_json(nested: Mapping[str, Mapping[str, int]]) -> Offsets:
+    return {
+        (topic, int(partition)): int(offset)
+        for topic, partitions in nested.items()
+        for partition, offset in partitions.items()
+    }
+
+
+def parse_offsets(option: str, text: str) -> Offsets:
+    """An option's JSON, {"topic": {"0": 23, "1": -2}}; raises `ConfigError` that names it."""
+    try:
+        nested: Any = json.loads(text)
+        return from_json(nested)
+    except (ValueError, AttributeError, TypeError):
+        raise ConfigError(
+            f'{option} is {text!r}; write earliest, latest or JSON like {{"topic": {{"0": 23}}}}'
+        ) from None
+
+
+def limit_total(start: Offsets, latest: Offsets, records_max: int) -> Offsets:
+    """How far a batch of at most `records_max` records reads: each partition its share.
+
+    A partition with anything to read gets at least one record, so that none starves.
+    """
+    sizes = {key: max(latest[key] - start.get(key, 0), 0) for key in latest}
+    total = sum(sizes.values())
+    if total <= records_max:
+        return dict(latest)
+    limited = {}
+    for key, size in sizes.items():
+        share = records_max * size // total
+        limited[key] = start.get(key, 0) + min(size, max(share, 1 if size else 0))
+    return limited
+
+
+def count_between(start: Offsets, end: Offsets) -> int:
+    return sum(max(offset - start.get(key, 0), 0) for key, offset in end.items())
+
+
+def plan_tasks(ranges: Iterable[OffsetRange], tasks_min: int | None = None) -> list[OffsetRange]:
+    """The ranges that are not empty, large ones split until there are `tasks_min` of them."""
+    wanted = [it for it in ranges if it.size > 0]
+    if tasks_min is None or len(wanted) >= tasks_min:
+        return wanted
+    total = sum(it.size for it in wanted)
+    planned = []
+    for it in wanted:
+        planned += split(it, max(round(tasks_min * it.size / total), 1))
+    return planned
+
+
+def split(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
+    """The range in pieces of nearly the same size."""
+    pieces = max(min(pieces, whole.size), 1)
+    bounds = [whole.start + whole.size * number // pieces for number in range(pieces + 1)]
+    return [
+        whole._replace(start=bounds[number], end=bounds[number + 1]) for number in range(pieces)
+    ]
