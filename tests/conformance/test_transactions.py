@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.conformance.brokers import BrokerUnderTest, eventually, unique
-from tests.peers.transactional import NO_ERROR, TransactionalProducer
+from tests.peers.transactional import NO_ERROR, TransactionalProducer, describe_transactions
 from tests.peers.wire import Wire, batch, produce_fields
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
@@ -371,10 +371,7 @@ def test_record_of_protocol_2_adds_its_partition_by_itself(broker: BrokerUnderTe
     with producer_of(broker, 2) as producer:
         for index in range(3):
             assert producer.produce(topic, [b"x"], partition=index).error_code == NO_ERROR
-        with Wire(broker.bootstrap) as wire:
-            described = wire.call(
-                "describe_transactions", 0, transactional_ids=(producer.transactional_id,)
-            ).transaction_states[0]
+        (described,) = describe_transactions(broker.bootstrap, producer.transactional_id)
         assert described.transaction_state == "Ongoing"
         assert [(t.topic, sorted(t.partitions)) for t in described.topics] == [(topic, [0, 1, 2])]
         producer.end(committed=True)

@@ -18,6 +18,7 @@ from tests.peers.transactional import (
     CONCURRENT_TRANSACTIONS,
     NO_ERROR,
     TransactionalProducer,
+    describe_transactions,
     patiently,
 )
 from tests.peers.wire import Wire
@@ -29,9 +30,7 @@ PRODUCER_FENCED, TRANSACTION_ABORTABLE = 90, 120
 
 
 def state_of(broker: BrokerUnderTest, transactional_id: str) -> Any:
-    with Wire(broker.bootstrap) as wire:
-        answer = wire.call("describe_transactions", 0, transactional_ids=(transactional_id,))
-    return answer.transaction_states[0]
+    return describe_transactions(broker.bootstrap, transactional_id)[0]
 
 
 @both_protocols

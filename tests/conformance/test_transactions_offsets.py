@@ -14,7 +14,12 @@ from tests.conformance.test_transactions import (
     producer_of,
     stable_offset,
 )
-from tests.peers.transactional import NO_ERROR, TransactionalProducer, patiently
+from tests.peers.transactional import (
+    NO_ERROR,
+    TransactionalProducer,
+    describe_transactions,
+    patiently,
+)
 from tests.peers.wire import Wire
 
 NO_OFFSET = -1
@@ -173,10 +178,7 @@ def test_offset_of_protocol_2_adds_its_group_by_itself(broker: BrokerUnderTest) 
     topic, group = broker.create_topic(), unique("group")
     with producer_of(broker, 2) as producer:
         assert producer.commit_offset(group, topic, 5) == NO_ERROR
-        with Wire(broker.bootstrap) as wire:
-            described = wire.call(
-                "describe_transactions", 0, transactional_ids=(producer.transactional_id,)
-            ).transaction_states[0]
+        (described,) = describe_transactions(broker.bootstrap, producer.transactional_id)
         assert [topic.topic for topic in described.topics] == ["__consumer_offsets"]
         producer.end(committed=True)
 

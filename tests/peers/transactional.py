@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kafka.protocol.admin import DescribeTransactionsResponse
+
 from tests.peers.wire import Wire, batch, produce_fields
 
 NO_ERROR = 0
@@ -233,3 +235,11 @@ def patiently(ask: Callable[[], Any], code: Callable[[Any], int] = int) -> Any:
         assert time.monotonic() < deadline, f"still in progress: {answer}"
         time.sleep(0.02)
     return answer
+
+
+def describe_transactions(bootstrap: str, *transactional_ids: str) -> Any:
+    """The state of each. Read by kafka-python: kio refuses the -1 that says `not begun`."""
+    with Wire(bootstrap) as wire:
+        wire.start("describe_transactions", 0, transactional_ids=transactional_ids)
+        answer = wire.receive_frame()
+    return DescribeTransactionsResponse.decode(answer, version=0, header=True).transaction_states
