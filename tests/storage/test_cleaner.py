@@ -238,7 +238,7 @@ def aborted_in(store: CompactedStore) -> list[AbortedTransaction]:
     return [
         aborted
         for segment in store.log().segments
-        for aborted in segment.transaction_index.read(store.fs)
+        for aborted in segment.read_aborted()
     ]
 
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.errors import CorruptIndex
+from millstream.errors import CorruptIndex, NotCached
 from millstream.storage.filesystem import read_file, write_file
-from millstream.storage.transactions import AbortedTransaction, TransactionIndex
+from millstream.storage.handles import FileHandles
+from millstream.storage.segment import Segment
+from millstream.storage.transactions import (
+    AbortedTransaction,
+    TransactionIndex,
+    TransactionIndexCache,
+    overlapping,
+)
 from millstream.testing.filesystem import MemoryFileSystem
 
 PATH = "/data/00000000000000000000.txnindex"
@@ -18,8 +25,7 @@ def make_index() -> tuple[MemoryFileSystem, TransactionIndex]:
     fs = MemoryFileSystem()
     fs.make_directory("/data")
     index = TransactionIndex(PATH)
-    index.append(fs, FIRST)
-    index.append(fs, SECOND)
+    index.write(fs, [FIRST, SECOND], sync=False)
     return fs, index
 
 
@@ -36,21 +42,11 @@ def test_index_reads_back_what_was_aborted() -> None:
 
 
 def test_overlapping_finds_what_concerns_a_read() -> None:
-    fs, index = make_index()
-    assert index.overlapping(fs, 0, 10) == []
-    assert index.overlapping(fs, 0, 11) == [FIRST]
-    assert index.overlapping(fs, 20, 21) == [FIRST, SECOND]
-    assert index.overlapping(fs, 21, 100) == [SECOND]
-
-
-def test_truncation_forgets_markers_from_the_offset_on() -> None:
-    fs, index = make_index()
-    index.truncate(fs, 40)
-    assert index.read(fs) == [FIRST]
-
-
-def test_missing_index_means_no_aborts() -> None:
-    assert TransactionIndex(PATH).read(MemoryFileSystem()) == []
+    entries = [FIRST, SECOND]
+    assert overlapping(entries, 0, 10) == ([], True)
+    assert overlapping(entries, 0, 11) == ([FIRST], True)
+    assert overlapping(entries, 20, 21) == ([FIRST, SECOND], True)
+    assert overlapping(entries, 21, 100) == ([SECOND], False)
 
 
 def test_index_of_odd_size_is_corrupt() -> None:
@@ -58,3 +54,38 @@ def test_index_of_odd_size_is_corrupt() -> None:
     write_file(fs, PATH, read_file(fs, PATH)[:-1], sync=False)
     with pytest.raises(CorruptIndex, match="67 bytes"):
         index.read(fs)
+
+
+def segment_with(fs: MemoryFileSystem, base_offset: int, count: int) -> Segment:
+    segment = Segment(FileHandles(fs), "/data", base_offset)
+    aborted = [
+        AbortedTransaction(7, base_offset + 2 * i, base_offset + 2 * i + 1, base_offset + 2 * i + 2)
+        for i in range(count)
+    ]
+    segment.set_aborted(aborted)
+    return segment
+
+
+def test_cache_reads_a_file_once_and_only_where_it_may_block() -> None:
+    fs, _ = make_index()
+    segment = segment_with(fs, 100, 3)
+    cache = TransactionIndexCache()
+    with pytest.raises(NotCached):
+        cache.read(segment, may_block=False)
+    entries = cache.read(segment, may_block=True)
+    assert len(entries) == 3
+    assert cache.read(segment, may_block=False) is entries
+    cache.forget(segment)
+    with pytest.raises(NotCached):
+        cache.read(segment, may_block=False)
+
+
+def test_cache_forgets_what_was_not_asked_for_lately() -> None:
+    fs, _ = make_index()
+    segments = [segment_with(fs, base, 10) for base in (100, 200, 300)]
+    cache = TransactionIndexCache(entries_max=25)
+    for segment in segments:
+        cache.read(segment, may_block=True)
+    with pytest.raises(NotCached):
+        cache.read(segments[0], may_block=False)
+    assert len(cache.read(segments[1], may_block=False)) == 10

@@ -446,7 +446,7 @@ def _aborted_from(plan: CleaningPlan, offset: int) -> list[AbortedTransaction]:
     return [
         aborted
         for segment in plan.log.segments
-        for aborted in segment.transaction_index.read(segment.fs)
+        for aborted in segment.read_aborted()
         if aborted.last_offset >= offset
     ]
 

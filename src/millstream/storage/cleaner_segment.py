@@ -79,7 +79,7 @@ class CleanedSegment:
         segment.size += len(batches)
 
     def note_aborted(self, aborted: AbortedTransaction) -> None:
-        self.segment.transaction_index.append(self._fs, aborted)
+        self.segment.note_aborted(aborted)
 
     def finish(self) -> Segment:
         """All of it on the disk; the names follow with the first step of the swap."""

@@ -18,6 +18,7 @@ from millstream.storage import names
 from millstream.storage.filesystem import FileSystem
 from millstream.storage.handles import FileHandles
 from millstream.storage.journal import Journal
+from millstream.storage.transactions import TransactionIndexCache
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class LogDirectory:
         self.directory_id = directory_id
         self.journal = Journal(self.fs, path)
         self.producer_expiration_ms = producer_expiration_ms
+        self.transaction_indexes = TransactionIndexCache()
         self.log_count = 0
         self.failure: BaseException | None = None
         # Saves the recovery points of all logs here, now; set by `LogDirectories`.

@@ -23,13 +23,12 @@ from typing import NamedTuple
 from uuid import UUID
 
 from millstream.config.topic import TopicConfig
-from millstream.errors import ApiError, ErrorCode, NotCached, StorageError
+from millstream.errors import ApiError, ErrorCode, NotCached
 from millstream.records.batch import LENGTH_OVERHEAD_BYTES, PREFIX, BatchHeader, Buffer
-from millstream.records.record import ControlType, decode_batch
-from millstream.storage import lookup, names, retention
+from millstream.storage import lookup, names, producer_replay, retention, transactions
 from millstream.storage.directory import LogDirectory
 from millstream.storage.epochs import LeaderEpochs
-from millstream.storage.filesystem import SyncBatch, read_file, write_file
+from millstream.storage.filesystem import SyncBatch, write_file
 from millstream.storage.lookup import TimestampOffset
 from millstream.storage.producers import ProducerStates
 from millstream.storage.segment import INDEXED_BYTES_MIN, Segment
@@ -61,6 +60,7 @@ class Log:
         "_bases",
         "_recent",
         "_segments",
+        "aborted_segments",
         "config",
         "directory",
         "epochs",
@@ -119,6 +119,7 @@ class Log:
         self.snapshots: list[int] = []
         self._segments: list[Segment] = []
         self._bases: list[int] = []
+        self.aborted_segments: list[Segment] = []  # in which a transaction was aborted
         self._active: Segment
         # Where offsets recently written or read begin, so that a consumer that reads on needs no
         # search: (offset, segment, position), in the slot of the offset's low bits.
@@ -202,7 +203,7 @@ class Log:
             segment.copy_for_journal(buffers, size)
         else:
             segment.uncopied = True
-        self._note(segment, headers, first_offset)
+        self._note(segment, headers, first_offset, view)
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, first_offset)
         self.log_end_offset = offset
@@ -259,27 +260,37 @@ class Log:
         except OSError as failure:
             self.directory.fail(failure)
 
-    def _note(self, segment: Segment, headers: Sequence[BatchHeader], offset: int) -> None:
+    def _note(
+        self, segment: Segment, headers: Sequence[BatchHeader], offset: int, records: memoryview
+    ) -> None:
         """Indexes, producers and recent positions learn of batches just written."""
         recent = self._recent
         if recent is None:
             recent = self._recent = [None] * RECENT_POSITIONS
         interval = self.config.index_interval_bytes
+        start = segment.size
         for header in headers:
-            recent[offset % RECENT_POSITIONS] = (offset, segment, segment.size)
+            position = segment.size
+            recent[offset % RECENT_POSITIONS] = (offset, segment, position)
             last_offset = offset + header.last_offset_delta
             segment.note_batch(
                 last_offset, header.length + LENGTH_OVERHEAD_BYTES, header.max_timestamp, interval
             )
             if header.producer_id >= 0:
-                self._note_producer(segment, header, offset)
+                if header.is_control:
+                    self._note_marker(segment, header, records[position - start :], offset)
+                else:
+                    self.producers.record(header, offset)
             offset = last_offset + 1
 
-    def _note_producer(self, segment: Segment, header: BatchHeader, offset: int) -> None:
-        if header.is_control:
-            self.replay_marker(segment, header, offset, segment.size - header.size_bytes)
-        else:
-            self.producers.record(header, offset)
+    def _note_marker(
+        self, segment: Segment, header: BatchHeader, batch: memoryview, offset: int
+    ) -> None:
+        aborted = producer_replay.replay_marker(self, header, batch, offset)
+        if aborted is not None:
+            segment.note_aborted(aborted)
+            if segment not in self.aborted_segments:
+                self.aborted_segments.append(segment)
 
     def roll(self, now_ms: int) -> Segment:
         """Seal the active segment and begin a new one at the log's end."""
@@ -318,7 +329,7 @@ class Log:
             )
         end_offset = min(end_offset, self.log_end_offset)
         while offset < end_offset:
-            segments, number = self._find_segment(offset)
+            segments, number = self.find_segment(offset)
             segment = segments[number]
             try:
                 start = self._position(segment, offset, may_block=may_block)
@@ -335,7 +346,8 @@ class Log:
             offset = segments[number + 1].base_offset  # compaction left nothing at the end of this
         return b""
 
-    def _find_segment(self, offset: int) -> tuple[list[Segment], int]:
+    def find_segment(self, offset: int) -> tuple[list[Segment], int]:
+        """All segments, and the number of the one that has, or would have, the offset."""
         segments, bases = self._segments, self._bases
         if len(segments) != len(bases):  # read in another thread in the middle of a change
             bases = [segment.base_offset for segment in segments]
@@ -408,16 +420,17 @@ class Log:
         """The record with the largest timestamp; None if the log has none."""
         return lookup.max_timestamp_offset(self)
 
-    def aborted_transactions(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those that concern a read of [first_offset, end_offset)."""
-        segments, number = self._find_segment(first_offset)
-        return [
-            aborted
-            for segment in segments[number:]
-            for aborted in segment.transaction_index.overlapping(
-                self.directory.fs, first_offset, end_offset
-            )
-        ]
+    def aborted_transactions(
+        self, first_offset: int, end_offset: int, *, may_block: bool = True
+    ) -> list[AbortedTransaction]:
+        """Those that concern a read of [first_offset, end_offset), in the order of their markers.
+
+        Raises `NotCached` rather than read the disk unless it `may_block`: then it is safe in any
+        thread.
+        """
+        if not self.aborted_segments:
+            return []
+        return transactions.find_aborted(self, first_offset, end_offset, may_block=may_block)
 
     # Durability
 
@@ -451,57 +464,6 @@ class Log:
         write_file(self.directory.fs, path, self.producers.encode_snapshot(), sync=False)
         if not self.snapshots or self.snapshots[-1] < offset:
             self.snapshots.append(offset)
-
-    def rebuild_producers(self, *, now_ms: int | None = None) -> None:
-        """From the newest sound snapshot and the batches after it."""
-        self.producers.clear()
-        offset = self._load_newest_snapshot()
-        segments, number = self._find_segment(max(offset, self.log_start_offset))
-        for segment in segments[number:]:
-            position = segment.floor_position(offset, may_block=True)
-            for found, header in segment.walk(position, may_block=True):
-                if header.base_offset < offset or header.producer_id < 0:
-                    continue
-                if header.is_control:
-                    self.replay_marker(segment, header, header.base_offset, found)
-                else:
-                    self.producers.record(header, header.base_offset)
-        if now_ms is not None:
-            self.producers.expire(now_ms, self.directory.producer_expiration_ms)
-
-    def _load_newest_snapshot(self) -> int:
-        """Returns the offset as of which the producers are now known."""
-        fs = self.directory.fs
-        while self.snapshots:
-            path = names.offset_file(self.path, self.snapshots[-1], names.SNAPSHOT_SUFFIX)
-            try:
-                self.producers.load_snapshot(read_file(fs, path))
-            except (StorageError, FileNotFoundError) as error:
-                logger.warning("%s is of no use and is removed: %s", path, error)
-                fs.unlink(path)
-                self.snapshots.pop()
-            else:
-                return self.snapshots[-1]
-        return self.log_start_offset
-
-    def replay_marker(
-        self, segment: Segment, header: BatchHeader, offset: int, position: int
-    ) -> None:
-        """A control batch at `position`: it ends its producer's transaction."""
-        data = segment.read_at(header.size_bytes, position, may_block=True)
-        for record in decode_batch(data):
-            kind = ControlType.from_key(record.key)
-            if kind not in (ControlType.COMMIT, ControlType.ABORT):
-                continue
-            completed = self.producers.record_marker(
-                header,
-                offset,
-                coordinator_epoch=int.from_bytes((record.value or b"")[2:6], signed=True),
-                aborted=kind == ControlType.ABORT,
-            )
-            if completed is not None and completed.aborted:
-                stable = self.producers.first_open_offset
-                segment.note_aborted(completed, offset + 1 if stable is None else stable)
 
     # Removing
 
@@ -613,6 +575,7 @@ class Log:
         self._active = segments[-1]
         self._bases = [segment.base_offset for segment in segments]
         self._segments = segments
+        self.aborted_segments = [segment for segment in segments if segment.has_aborted]
 
     def forget_positions(self) -> None:
         self._recent = None

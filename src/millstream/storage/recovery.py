@@ -18,6 +18,7 @@ from millstream.records.batch import BatchHeader, iterate_headers, parse_header,
 from millstream.storage import names
 from millstream.storage.index import RELATIVE_OFFSET_MAX, OffsetIndex, TimeIndex, search_count
 from millstream.storage.log import Log
+from millstream.storage.producer_replay import rebuild_producers
 from millstream.storage.replacement import finish_replacement
 from millstream.storage.segment import INDEXED_BYTES_MIN, Segment
 
@@ -44,19 +45,19 @@ def load_log(log: Log, start: StartingPoint, *, now_ms: int) -> None:
     _open_segments(log, files, start, now_ms)
     log.epochs.load(log.directory.fs)
     log.log_start_offset = max(start.log_start_offset, log.segments[0].base_offset)
-    if not (start.clean and _find_end(log)):
-        _recover(log, start)
+    scanned_from = None if start.clean and _find_end(log) else _recover(log, start)
     log.recovery_point = log.flushed_offset = log.log_end_offset
     log.log_start_offset = min(log.log_start_offset, log.log_end_offset)
     log.last_flush_ms = now_ms
-    _load_producers(log, files, start, now_ms)
+    _load_producers(log, files, scanned_from, now_ms)
     for segment in log.segments:
         segment.release()
 
 
 def _load_producers(
-    log: Log, files: list[tuple[int, str]], start: StartingPoint, now_ms: int
+    log: Log, files: list[tuple[int, str]], scanned_from: int | None, now_ms: int
 ) -> None:
+    """With the indexes of aborted transactions of all segments that recovery has looked at."""
     for offset, suffix in files:
         if suffix != names.SNAPSHOT_SUFFIX:
             continue
@@ -65,8 +66,8 @@ def _load_producers(
         else:
             log.directory.fs.unlink(names.offset_file(log.path, offset, suffix))
     log.snapshots.sort()
-    if log.snapshots or not start.clean:
-        log.rebuild_producers(now_ms=now_ms)
+    if log.snapshots or scanned_from is not None:
+        rebuild_producers(log, from_offset=scanned_from, now_ms=now_ms)
     # A clean stop saves a snapshot if there are producers at all.
 
 
@@ -80,6 +81,7 @@ def _open_segments(
         segment = Segment(handles, log.path, base_offset)
         segment.size = fs.file_size(segment.handle.path)
         segment.synced_bytes = segment.durable_bytes = segment.trusted_from = segment.size
+        segment.has_aborted = (base_offset, names.TRANSACTION_INDEX_SUFFIX) in present
         segments.append(segment)
     for offset, suffix in files:
         if suffix in names.INDEX_SUFFIXES and (offset, names.LOG_SUFFIX) not in present:
@@ -115,8 +117,11 @@ def _find_end(log: Log) -> bool:
     return True
 
 
-def _recover(log: Log, start: StartingPoint) -> None:
-    """Check everything past the recovery point and cut the log at the first flaw."""
+def _recover(log: Log, start: StartingPoint) -> int:
+    """Check everything past the recovery point and cut the log at the first flaw.
+
+    Returns where the first segment begins that was looked at.
+    """
     segments, recovery_point = log.segments, start.recovery_point
     number = max(
         (i for i, segment in enumerate(segments) if segment.base_offset < recovery_point),
@@ -152,6 +157,7 @@ def _recover(log: Log, start: StartingPoint) -> None:
             removed_bytes,
             end_offset,
         )
+    return segments[number].base_offset
 
 
 def _remove_segments(log: Log, segments: list[Segment]) -> int:
@@ -232,7 +238,6 @@ def scan_segment(log: Log, segment: Segment, position: int, visit: Visit) -> Non
             OffsetIndex(segment.path(names.INDEX_SUFFIX)),
             TimeIndex(segment.path(names.TIME_INDEX_SUFFIX)),
         )
-        segment.transaction_index.truncate(segment.fs, 0)
         position = 0
     segment.size = position
     next_offset = segment.base_offset

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from millstream.storage import names
+from millstream.storage.producer_replay import rebuild_producers
 from millstream.storage.segment import Segment
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def delete_files(log: Log, segment: Segment) -> None:
     """Rename the segment's files, and leave the rest to the sweep."""
     segment.change_suffix(names.DELETED_SUFFIX)
     segment.close()
+    log.directory.transaction_indexes.forget(segment)
     for suffix in names.SEGMENT_SUFFIXES:
         log.directory.add_garbage(segment.path(suffix))
     if segment.base_offset in log.snapshots:
@@ -127,4 +129,4 @@ def truncate(log: Log, offset: int) -> None:
     log.log_end_offset = log.flushed_offset = end_offset
     log.log_start_offset = min(log.log_start_offset, end_offset)
     log.epochs.truncate_from_end(end_offset)
-    log.rebuild_producers()
+    rebuild_producers(log)

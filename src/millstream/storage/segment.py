@@ -40,7 +40,6 @@ from millstream.storage.index import (
     search,
     search_count,
 )
-from millstream.storage.producers import CompletedTransaction
 from millstream.storage.transactions import AbortedTransaction, TransactionIndex
 
 NO_TIMESTAMP = -1
@@ -63,12 +62,14 @@ class Segment:
         "_handles",
         "_index_handle",
         "_time_index_handle",
+        "aborted",
         "base_offset",
         "created_ms",
         "directory",
         "durable_bytes",
         "first_timestamp",
         "handle",
+        "has_aborted",
         "index",
         "indexes_synced",
         "max_timestamp",
@@ -106,6 +107,9 @@ class Segment:
         # In memory while active; None in a sealed segment, whose indexes are files.
         self.index: OffsetIndex | None = None
         self.time_index: TimeIndex | None = None
+        # The aborted transactions whose markers are here, likewise, and whether there are any.
+        self.aborted: list[AbortedTransaction] | None = None
+        self.has_aborted = False
         self._index_handle: FileHandle | None = None
         self._time_index_handle: FileHandle | None = None
         self.indexes_synced = True
@@ -139,6 +143,7 @@ class Segment:
             fs.close(fd)
         segment.index = OffsetIndex(segment.path(names.INDEX_SUFFIX))
         segment.time_index = TimeIndex(segment.path(names.TIME_INDEX_SUFFIX))
+        segment.aborted = []
         segment.max_timestamp = NO_TIMESTAMP
         segment.created_ms = now_ms
         segment.draw_jitter(config)
@@ -253,7 +258,9 @@ class Segment:
         if self.index is not None:
             self.append_time_entry()
             self.save_indexes()
-            self.index = self.time_index = None
+            if self.aborted:
+                self.transaction_index.write(self.fs, self.aborted, sync=False)
+            self.index = self.time_index = self.aborted = None
             self.indexes_synced = False
 
     def has_index_files(self) -> bool:
@@ -285,8 +292,8 @@ class Segment:
         time_index.truncate(search_count(time_index, relative - 1, 1))
         index.save(fs, sync=True)
         time_index.save(fs, sync=True)
-        self.transaction_index.truncate(fs, end_offset)
         self.index = self.time_index = None  # the next append reads them again
+        self.set_aborted([it for it in self.read_aborted() if it.last_offset < end_offset])
         self.max_timestamp = None
 
     def wake(self, *, now_ms: int) -> None:
@@ -301,6 +308,7 @@ class Segment:
         time_index = TimeIndex(self.path(names.TIME_INDEX_SUFFIX))
         time_index.load(fs)
         self.index, self.time_index = index, time_index
+        self.aborted = self.read_aborted()
         self.created_ms = now_ms
         self._bytes_since_index = 0
 
@@ -473,12 +481,30 @@ class Segment:
         path = self.path(names.INDEX_SUFFIX)
         return self.fs.file_size(path) if self.fs.exists(path) else 0
 
-    def note_aborted(self, completed: CompletedTransaction, last_stable_offset: int) -> None:
-        """A transaction whose abort marker is in this segment."""
-        aborted = AbortedTransaction(
-            completed.producer_id, completed.first_offset, completed.last_offset, last_stable_offset
-        )
-        self.transaction_index.append(self._handles.fs, aborted)
+    # Aborted transactions
+
+    def note_aborted(self, aborted: AbortedTransaction) -> None:
+        """A transaction whose abort marker is in this segment, which is appended to."""
+        if self.aborted is None:
+            self.aborted = self.read_aborted()
+        self.aborted.append(aborted)
+        self.has_aborted = True
+
+    def read_aborted(self) -> list[AbortedTransaction]:
+        """The owner's own copy of all of them."""
+        if self.aborted is not None:
+            return list(self.aborted)
+        return self.transaction_index.read(self.fs) if self.has_aborted else []
+
+    def set_aborted(self, aborted: list[AbortedTransaction]) -> None:
+        """These and no others: where they are files, durably."""
+        if self.index is not None:
+            self.aborted = aborted
+        else:
+            self.aborted = None
+            if aborted or self.has_aborted:
+                self.transaction_index.write(self.fs, aborted, sync=True)
+        self.has_aborted = bool(aborted)
 
     @property
     def transaction_index(self) -> TransactionIndex:

@@ -6,22 +6,37 @@
     8  producer id
     8  first offset        of the transaction
     8  last offset         that of its abort marker, which lies in this segment
-    8  last stable offset  as of the marker
+    8  last stable offset  as of the marker: where the oldest transaction begins that was still open
 
-The file exists only where a transaction was aborted. Crash rule: rebuilt from the log's markers
-together with the other indexes of the segment.
+The file exists only where a transaction was aborted. A segment that is appended to has its entries
+in memory; they are written when it is sealed, or at a clean stop. Crash rule: after a crash, those
+of the segments that recovery looks at are made anew from the log's markers (`producer_replay.py`);
+those of older segments were synced before the recovery point was saved.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Sequence
+from time import sleep
+from typing import TYPE_CHECKING, NamedTuple
 
-from millstream.errors import CorruptIndex
-from millstream.storage.filesystem import FileSystem, read_file, write_file, write_fully
+from millstream.errors import ApiError, CorruptIndex, ErrorCode, NotCached
+from millstream.storage.filesystem import FileSystem, read_file, write_file
+
+if TYPE_CHECKING:
+    from millstream.storage.log import Log
+    from millstream.storage.segment import Segment
 
 ENTRY = struct.Struct(">hqqqq")
 VERSION = 0
+ENTRIES_CACHED_MAX = 100_000
+# A file that compaction is renaming is there again in a moment.
+ATTEMPTS = 5
+ATTEMPT_PAUSE_SECONDS = 0.002
 
 
 class AbortedTransaction(NamedTuple):
@@ -34,23 +49,19 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionIndex:
-    """A segment's aborted transactions; nothing is kept in memory."""
+    """The file."""
 
     __slots__ = ("path",)
 
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def append(self, fs: FileSystem, aborted: AbortedTransaction) -> None:
-        fd = fs.open(self.path, create=True)
-        try:
-            write_fully(fs, fd, (ENTRY.pack(VERSION, *aborted),), fs.size(fd))
-        finally:
-            fs.close(fd)
+    def write(self, fs: FileSystem, entries: Sequence[AbortedTransaction], *, sync: bool) -> None:
+        content = b"".join(ENTRY.pack(VERSION, *aborted) for aborted in entries)
+        write_file(fs, self.path, content, sync=sync)
 
     def read(self, fs: FileSystem) -> list[AbortedTransaction]:
-        if not fs.exists(self.path):
-            return []
+        """Raises `CorruptIndex`, and `FileNotFoundError` if nothing was aborted."""
         content = read_file(fs, self.path)
         if len(content) % ENTRY.size:
             raise CorruptIndex(f"{self.path} has {len(content)} bytes, no multiple of {ENTRY.size}")
@@ -61,19 +72,91 @@ class TransactionIndex:
             entries.append(AbortedTransaction(*fields))
         return entries
 
-    def overlapping(
-        self, fs: FileSystem, first_offset: int, end_offset: int
-    ) -> list[AbortedTransaction]:
-        """Those that concern a read of [first_offset, end_offset)."""
-        return [
-            aborted
-            for aborted in self.read(fs)
-            if aborted.last_offset >= first_offset and aborted.first_offset < end_offset
-        ]
 
-    def truncate(self, fs: FileSystem, end_offset: int) -> None:
-        """Forget transactions whose marker is at or after `end_offset`."""
-        if fs.exists(self.path):
-            kept = [aborted for aborted in self.read(fs) if aborted.last_offset < end_offset]
-            content = b"".join(ENTRY.pack(VERSION, *aborted) for aborted in kept)
-            write_file(fs, self.path, content, sync=False)
+def overlapping(
+    entries: Sequence[AbortedTransaction], first_offset: int, end_offset: int
+) -> tuple[list[AbortedTransaction], bool]:
+    """Those that concern a read of [first_offset, end_offset), and whether later segments can have
+    no more: whatever ends after an entry began at its last stable offset or later."""
+    found = []
+    start = bisect_left(entries, first_offset, key=lambda aborted: aborted.last_offset)
+    for aborted in entries[start:]:
+        if aborted.first_offset < end_offset:
+            found.append(aborted)
+        if aborted.last_stable_offset >= end_offset:
+            return found, True
+    return found, False
+
+
+def find_aborted(
+    log: Log, first_offset: int, end_offset: int, *, may_block: bool
+) -> list[AbortedTransaction]:
+    """See `Log.aborted_transactions`."""
+    problem: Exception | None = None
+    for _ in range(ATTEMPTS):
+        try:
+            return _collect_aborted(log, first_offset, end_offset, may_block=may_block)
+        except FileNotFoundError as error:
+            problem = error
+            sleep(ATTEMPT_PAUSE_SECONDS)
+        except CorruptIndex as error:
+            problem = error
+            break
+    raise ApiError(
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        f"which transactions were aborted in {log.topic}-{log.partition} cannot be read: {problem}",
+    )
+
+
+def _collect_aborted(
+    log: Log, first_offset: int, end_offset: int, *, may_block: bool
+) -> list[AbortedTransaction]:
+    found: list[AbortedTransaction] = []
+    for segment in tuple(log.aborted_segments):
+        entries = segment.aborted
+        if entries is None:
+            entries = log.directory.transaction_indexes.read(segment, may_block=may_block)
+        some, is_complete = overlapping(entries, first_offset, end_offset)
+        found += some
+        if is_complete:
+            break
+    return found
+
+
+class TransactionIndexCache:
+    """What the files of sealed segments say, as far as it was asked for lately.
+
+    Bounded by the number of entries (some 150 bytes each). Safe in any thread.
+    """
+
+    def __init__(self, entries_max: int = ENTRIES_CACHED_MAX) -> None:
+        self._entries_max = entries_max
+        self._lock = threading.Lock()
+        self._cached: OrderedDict[Segment, list[AbortedTransaction]] = OrderedDict()
+        self._entry_count = 0
+
+    def read(self, segment: Segment, *, may_block: bool) -> list[AbortedTransaction]:
+        """Raises `NotCached` rather than read the disk unless it `may_block`."""
+        with self._lock:
+            entries = self._cached.get(segment)
+            if entries is not None:
+                self._cached.move_to_end(segment)
+                return entries
+        if not may_block:
+            raise NotCached(f"{segment.transaction_index.path} is to be read first")
+        entries = segment.transaction_index.read(segment.fs)
+        with self._lock:
+            self._remove(segment)
+            self._cached[segment] = entries
+            self._entry_count += len(entries)
+            while self._entry_count > self._entries_max and len(self._cached) > 1:
+                self._remove(next(iter(self._cached)))
+        return entries
+
+    def forget(self, segment: Segment) -> None:
+        """The file has changed, or is gone."""
+        with self._lock:
+            self._remove(segment)
+
+    def _remove(self, segment: Segment) -> None:
+        self._entry_count -= len(self._cached.pop(segment, ()))

@@ -1,0 +1,108 @@
+"""Making what a log knows of its producers, and of aborted transactions, out of the log again.
+
+From a snapshot of the producers and the batches after it: every batch moves its producer on, every
+marker ends its producer's transaction, and an abort is entered into the index of the segment that
+has the marker. So the index of a segment is right again if the replay begins no later than the
+segment does; of the segment in which it begins, what the index says of earlier markers is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from millstream.errors import CorruptIndex, StorageError
+from millstream.records.batch import BatchHeader, Buffer
+from millstream.records.record import ControlType, decode_batch
+from millstream.storage import names
+from millstream.storage.filesystem import read_file
+from millstream.storage.segment import Segment
+from millstream.storage.transactions import AbortedTransaction
+
+if TYPE_CHECKING:
+    from millstream.storage.log import Log
+
+logger = logging.getLogger(__name__)
+
+
+def rebuild_producers(
+    log: Log, *, from_offset: int | None = None, now_ms: int | None = None
+) -> None:
+    """From the newest sound snapshot, or the newest up to `from_offset`, and all batches after."""
+    producers = log.producers
+    offset = _load_snapshot(log, log.log_end_offset if from_offset is None else from_offset)
+    segments, number = log.find_segment(max(offset, log.log_start_offset))
+    for segment in segments[number:]:
+        try:
+            aborted = _aborted_before(segment, offset)
+        except CorruptIndex as error:
+            logger.warning("%s: making it anew from the log", error)
+            rebuild_producers(log, from_offset=segment.base_offset, now_ms=now_ms)
+            return
+        position = segment.floor_position(offset, may_block=True)
+        for found, header in segment.walk(position, may_block=True):
+            if header.base_offset < offset or header.producer_id < 0:
+                continue
+            if header.is_control:
+                marker = segment.read_at(header.size_bytes, found, may_block=True)
+                ended = replay_marker(log, header, marker, header.base_offset)
+                if ended is not None:
+                    aborted.append(ended)
+            else:
+                producers.record(header, header.base_offset)
+        if aborted or segment.has_aborted:
+            segment.set_aborted(aborted)
+            log.directory.transaction_indexes.forget(segment)
+    log.set_segments(segments)  # it keeps those with aborted transactions apart
+    if now_ms is not None:
+        producers.expire(now_ms, log.directory.producer_expiration_ms)
+
+
+def _aborted_before(segment: Segment, offset: int) -> list[AbortedTransaction]:
+    if offset <= segment.base_offset:
+        return []
+    return [aborted for aborted in segment.read_aborted() if aborted.last_offset < offset]
+
+
+def _load_snapshot(log: Log, offset_max: int) -> int:
+    """Returns the offset as of which the producers are now known. Those of no use are removed."""
+    fs, producers = log.directory.fs, log.producers
+    for offset in reversed(log.snapshots.copy()):
+        path = names.offset_file(log.path, offset, names.SNAPSHOT_SUFFIX)
+        try:
+            producers.load_snapshot(read_file(fs, path))
+        except (StorageError, FileNotFoundError) as error:
+            logger.warning("%s is of no use and is removed: %s", path, error)
+            fs.unlink(path)
+            log.snapshots.remove(offset)
+        else:
+            if offset <= offset_max:
+                return offset
+    producers.clear()
+    return log.log_start_offset
+
+
+def replay_marker(
+    log: Log, header: BatchHeader, batch: Buffer, offset: int
+) -> AbortedTransaction | None:
+    """A control batch at `offset` ends its producer's transaction; returns one that it aborts."""
+    producers = log.producers
+    for record in decode_batch(batch):
+        kind = ControlType.from_key(record.key)
+        if kind not in (ControlType.COMMIT, ControlType.ABORT):
+            continue
+        completed = producers.record_marker(
+            header,
+            offset,
+            coordinator_epoch=int.from_bytes((record.value or b"")[2:6], signed=True),
+            aborted=kind is ControlType.ABORT,
+        )
+        if completed is not None and completed.aborted:
+            still_open = producers.first_open_offset
+            return AbortedTransaction(
+                completed.producer_id,
+                completed.first_offset,
+                completed.last_offset,
+                completed.last_offset + 1 if still_open is None else still_open,
+            )
+    return None
