@@ -1,6 +1,8 @@
 """The cluster at the other end: confluent-kafka's clients, with the command line's manners.
 
-Works against any Kafka cluster. Nothing here knows Millstream's broker.
+For the few requests that confluent-kafka does not have (transactions, share groups) there is
+`protocol`, our own thin client. Works against any Kafka cluster. Nothing here knows Millstream's
+broker.
 """
 
 from __future__ import annotations
@@ -12,13 +14,16 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from millstream.cli.failures import CommandFailed, unreachable
 from millstream.cli.options import BOOTSTRAP_DEFAULT, read_properties
+
+if TYPE_CHECKING:
+    from millstream.client.cluster import Cluster as ProtocolCluster
 
 REQUEST_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
@@ -65,6 +70,19 @@ class Cluster:
     @cached_property
     def admin(self) -> AdminClient:
         return AdminClient(self.client_settings())
+
+    @cached_property
+    def protocol(self) -> ProtocolCluster:
+        """The same cluster for requests that confluent-kafka does not have."""
+        from millstream.client.cluster import Cluster as ProtocolCluster
+        from millstream.client.security import SETTINGS as SECURITY_SETTINGS
+
+        return ProtocolCluster(
+            ",".join(it.strip().rpartition("://")[2] for it in self.bootstrap_servers.split(",")),
+            client_id="millstream-cli",
+            security={name: it for name, it in self.settings.items() if name in SECURITY_SETTINGS},
+            timeout_seconds=REQUEST_TIMEOUT_S,
+        )
 
     def producer(self, **settings: Any) -> Producer:
         return Producer(self.client_settings(**settings))

@@ -37,6 +37,10 @@ COMMANDS = {
         "Look after consumer and share groups: members, lag, offsets, settings.", USE
     ),
     "dlq": CommandGroup("Look at dead letters, replay them, purge them.", USE),
+    "transaction": CommandGroup("Look at transactions, and end those that hang.", USE),
+    "check": CommandGroup(
+        "Find out whether a cluster loses, doubles, reorders or tears records.", USE
+    ),
     "log": CommandGroup("Dump and verify the log files of a data directory, offline.", INSPECT),
 }
 

@@ -144,6 +144,11 @@ class Cluster:
                 raise ApiError(topic.error_code, f"topic {topic.name}")
         return found
 
+    def broker_ids(self) -> list[int]:
+        """All brokers of the cluster."""
+        self.retrying(lambda: self.refresh([]))
+        return sorted(self._addresses)
+
     def topic(self, name: str) -> TopicInfo:
         """The topic with its leaders; raises UNKNOWN_TOPIC_OR_PARTITION."""
         known = self._topics.get(name)
@@ -218,6 +223,10 @@ class Cluster:
         return self.retrying(
             lambda: self._ask(self.leader(topic, partition), api, fields, version, error_of)
         )
+
+    def ask_broker(self, broker_id: int, api: str, fields: Fields) -> Any:
+        """Ask a broker about itself, in the same way."""
+        return self.retrying(lambda: self._ask(broker_id, api, fields, None, None))
 
     def _ask(
         self,

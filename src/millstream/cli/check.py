@@ -1,0 +1,144 @@
+"""`millstream check`: does a cluster keep its word, also while it is broken?
+
+The workload and the judge are `millstream.testing.histories`; this module shows how far they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.live import Live
+from rich.text import Text
+
+from millstream.cli.cluster import Cluster
+from millstream.cli.failures import CommandFailed
+from millstream.cli.options import BOOTSTRAP_DEFAULT, BootstrapServer, ClientConfig
+from millstream.cli.output import error_console, note
+from millstream.testing.histories.checker import check as judge
+from millstream.testing.histories.faults import BrokerProcess, Nemesis
+from millstream.testing.histories.history import History
+from millstream.testing.histories.workload import Plan, Progress, remove_traces, run_workload
+
+LINE_EVERY_S = 5.0
+
+app = typer.Typer(
+    help="Find out whether a cluster loses, doubles, reorders or tears records.",
+    rich_markup_mode="rich",
+    add_completion=False,
+)
+
+
+@app.command()
+def check(
+    bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
+    client_config: ClientConfig = None,
+    seconds: Annotated[float, typer.Option(min=1, help="How long the clients run.")] = 30,
+    seed: Annotated[
+        int | None, typer.Option(help="What clients and faults do next. Default: any.")
+    ] = None,
+    faults: Annotated[
+        bool, typer.Option("--faults", help="On a broker of its own that is killed and paused.")
+    ] = False,
+    transactions: Annotated[bool, typer.Option(help="Transactions, too.")] = True,
+    classic_only: Annotated[
+        bool, typer.Option("--classic-only", help="No groups of the consumer protocol.")
+    ] = False,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep the history, to look into it.")
+    ] = None,
+    history: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Only judge a history that was kept.")
+    ] = None,
+) -> None:
+    """Find out whether a cluster loses, doubles, reorders or tears records.
+
+    Producers, transactions and consumers of several groups use topics of their
+    own at the same time; everything they did and saw is written down and judged
+    as Jepsen does it. The topics are deleted at the end, unless there is
+    something wrong with them. Exits with 1 if there is.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream check
+      millstream check --faults --seconds 60
+      millstream check -b broker:9092 --no-transactions --save run.jsonl
+      millstream check --history run.jsonl
+    """
+    if history is not None:
+        conclude(History.load(history))
+        return
+    seed = random.randrange(1_000_000) if seed is None else seed
+    plan = Plan(
+        seconds=seconds,
+        seed=seed,
+        prefix=f"millstream-check-{seed}-{random.randrange(16**6):06x}",
+        transactors=2 if transactions else 0,
+        workers=2 if transactions else 0,
+        protocols=("classic",) if classic_only else ("classic", "consumer"),
+    )
+    note(f"seed {seed}, {seconds:g} s, topics {plan.prefix}-in and -out")
+    if faults:
+        found = run_broken(plan)
+    else:
+        cluster = Cluster.connect(bootstrap_server, client_config)
+        with progress_shown() as show:
+            found = run_workload(cluster.bootstrap_servers, plan, cluster.settings, None, show)
+    if save is not None:
+        found.save(save)
+        note(f"the history is in {save}")
+    conclude(found)
+    if not faults:
+        remove_traces(cluster.bootstrap_servers, plan, cluster.settings)
+
+
+def run_broken(plan: Plan) -> History:
+    """The workload on a broker that is broken again and again."""
+    with tempfile.TemporaryDirectory(prefix="millstream-check-") as directory:
+        broker = BrokerProcess.millstream(Path(directory))
+        nemesis = Nemesis(broker, plan.seed)
+        with broker, progress_shown(nemesis) as show:
+            return run_workload(broker.address, plan, nemesis=nemesis, on_progress=show)
+
+
+def conclude(history: History) -> None:
+    report = judge(history)
+    typer.echo(str(report))
+    if not report.is_good:
+        raise CommandFailed("the cluster did not keep its word")
+
+
+@contextlib.contextmanager
+def progress_shown(
+    plan: Plan, nemesis: Nemesis | None = None
+) -> Iterator[Callable[[Progress], None]]:
+    """A line that is kept up to date in a terminal, and a line now and then elsewhere."""
+    if error_console().is_terminal:
+        with Live(console=error_console(), refresh_per_second=8, transient=True) as live:
+            yield lambda progress: live.update(line_of(progress, nemesis))
+        return
+    next_line = time.monotonic()
+
+    def show(progress: Progress) -> None:
+        nonlocal next_line
+        if time.monotonic() >= next_line:
+            next_line = time.monotonic() + LINE_EVERY_S
+            error_console().print(line_of(progress, nemesis))
+
+    yield show
+
+
+def line_of(progress: Progress, nemesis: Nemesis | None) -> Text:
+    line = Text(f"{progress.seconds:5.1f} s  ", style="dim")
+    line.append(f"{progress.phase}  ", style="bold")
+    line.append(f"{len(progress.history):,} operations")
+    if nemesis is not None and nemesis.events:
+        line.append(f"   {nemesis.events[-1].strip()}", style="red")
+    return line
