@@ -116,9 +116,7 @@ def conclude(history: History) -> None:
 
 
 @contextlib.contextmanager
-def progress_shown(
-    plan: Plan, nemesis: Nemesis | None = None
-) -> Iterator[Callable[[Progress], None]]:
+def progress_shown(nemesis: Nemesis | None = None) -> Iterator[Callable[[Progress], None]]:
     """A line that is kept up to date in a terminal, and a line now and then elsewhere."""
     if error_console().is_terminal:
         with Live(console=error_console(), refresh_per_second=8, transient=True) as live:

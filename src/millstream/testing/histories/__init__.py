@@ -4,8 +4,9 @@
     history.record(Operation(process="billing", kind=Kind.POLL, reads=[Read("bills-0", 7, "A-17")]))
     check(history).raise_if_bad()
 
-`run_workload` makes such a history itself, with concurrent producers, transactions and consumers on
-any Kafka cluster; `Nemesis` breaks a broker meanwhile. On the command line: `millstream check`.
+`workload.run_workload` makes such a history itself, with concurrent producers, transactions and
+consumers on any Kafka cluster; `faults.Nemesis` breaks a broker meanwhile. On the command line:
+`millstream check`.
 """
 
 from __future__ import annotations

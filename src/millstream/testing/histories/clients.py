@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import random
 import threading
 import time
@@ -45,9 +46,10 @@ IMPATIENT: dict[str, Any] = {
     "retry.backoff.ms": 50,
     "retry.backoff.max.ms": 200,
     "socket.timeout.ms": 10_000,
-    "log_level": 0,
+    "logger": logging.getLogger(__name__),  # else fatal errors, expected here, go to stderr
     "error_cb": lambda error: None,
 }
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 @dataclass
@@ -327,7 +329,7 @@ class ConsumingClient(Client):
     def poll(self) -> tuple[list[Read], list[str]]:
         """Some records, and the partitions that were moved meanwhile."""
         self.moved = []
-        messages = self.consumer.consume(self.dice.randint(1, 100), timeout=POLL_S)
+        messages = self.consumer.consume(self.dice.randint(1, 30), timeout=POLL_S)
         return [as_read(message) for message in messages if message.error() is None], self.moved
 
 

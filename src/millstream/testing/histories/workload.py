@@ -11,10 +11,13 @@ healed, open transactions are aborted, and everything is read from the beginning
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
+import traceback
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -57,9 +60,8 @@ class Plan:
     followers: int = 2  # of each group
     browsers: int = 1
     protocols: tuple[str, ...] = ("classic", "consumer")  # each has its groups
-    rate: float = 20.0  # operations a second of each producer
+    rate: float = 50.0  # operations a second of each producer
     prefix: str = ""  # of topics, groups and transactional ids; empty: one that nobody has
-    client_config: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,15 +76,47 @@ class Progress:
 def run_workload(
     bootstrap_servers: str,
     plan: Plan,
+    client_config: Mapping[str, object] | None = None,
     nemesis: Nemesis | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> History:
-    """Let the clients loose; returns everything they did and saw."""
-    config = dict(plan.client_config) | {"bootstrap.servers": bootstrap_servers}
-    prefix = plan.prefix or f"check-{plan.seed}-{uuid.uuid4().hex[:6]}"
-    return Run(Scene(config, prefix, plan.partitions, plan.seed, plan.rate), plan, on_progress).go(
-        nemesis
+    """Let the clients loose; returns everything they did and saw.
+
+    `client_config` has librdkafka's settings, e.g. for SASL or TLS. `nemesis` breaks the cluster
+    while they run; `on_progress` is called a few times a second.
+    """
+    scene = Scene(
+        config=dict(client_config or {}) | {"bootstrap.servers": bootstrap_servers},
+        prefix=plan.prefix or f"check-{plan.seed}-{uuid.uuid4().hex[:6]}",
+        partitions=plan.partitions,
+        seed=plan.seed,
+        rate=plan.rate,
     )
+    return Run(scene, plan, on_progress).go(nemesis)
+
+
+def remove_traces(
+    bootstrap_servers: str, plan: Plan, client_config: Mapping[str, object] | None = None
+) -> None:
+    """Delete the topics and groups of a plan that named its prefix."""
+    config = dict(client_config or {}) | {"bootstrap.servers": bootstrap_servers}
+    admin = AdminClient(IMPATIENT | config)
+    topics = [f"{plan.prefix}-in", f"{plan.prefix}-out"]
+    groups = [
+        group.group_id
+        for group in admin.list_consumer_groups().result(ANSWER_SECONDS_MAX).valid
+        if group.group_id.startswith(f"{plan.prefix}-")
+    ]
+    futures = [*admin.delete_topics(topics).values()]
+    futures += admin.delete_consumer_groups(groups).values() if groups else []
+    for future in futures:
+        future.result(ANSWER_SECONDS_MAX)
+
+
+def stack(thread: threading.Thread) -> str:
+    """Where a thread is now."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return "".join(traceback.format_stack(frame)) if frame is not None else "it has ended"
 
 
 class Run:
@@ -150,7 +184,7 @@ class Run:
                 client.join(PROGRESS_EVERY_S)
                 self.report(phase)
                 if time.monotonic() > deadline:
-                    raise MillstreamError(f"client {client.name} hangs: it waits for an answer")
+                    raise MillstreamError(f"{client.name} waits for an answer in:\n{stack(client)}")
             if client.failure is not None:
                 raise client.failure
 
