@@ -49,7 +49,7 @@ class FetchTarget:
         self.partition: Partition | None = None  # None while it is not known to exist
         self.told: tuple[int, ...] | None = None  # the latest answer, without its records
         self.not_found = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # the error while there is none
-        self.bytes_seen = 0  # the partition's visible bytes when it was last looked at
+        self.bytes_seen = 0  # what the partition had for this client when it was last looked at
 
     def has_news(self, answer: FetchedPartition) -> bool:
         """Whether an incremental answer must mention the partition."""

@@ -29,6 +29,7 @@ from millstream.records.batch import (
     TRANSACTIONAL_FLAG,
     BatchHeader,
     Buffer,
+    end_offset_of,
     iterate_headers,
     parse_header,
 )
@@ -379,9 +380,28 @@ class Partition:
         except CorruptBatch as error:
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
 
+    def read_committed(
+        self, offset: int, *, max_bytes: int, may_block: bool = False
+    ) -> tuple[bytes | bytearray, list[AbortedTransaction]]:
+        """As `read`, up to the last stable offset, with the aborted transactions in what was read:
+        the client has to skip their records."""
+        while True:
+            segments = self.log.segments
+            records = self.read(offset, max_bytes=max_bytes, committed=True, may_block=may_block)
+            if not records:
+                return records, []
+            aborted = self.log.aborted_transactions(
+                offset, self.last_stable_offset, may_block=may_block
+            )
+            if aborted:
+                end_offset = end_offset_of(records)
+                aborted = [it for it in aborted if it.first_offset < end_offset]
+            # In another thread, compaction or retention may have come between the two.
+            if self.log.segments is segments:
+                return records, aborted
+
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those with records in [first_offset, end_offset), which readers of committed records
-        have to skip. May read the disk; safe in any thread."""
+        """Those with records in [first_offset, end_offset). May read the disk."""
         return self.log.aborted_transactions(first_offset, end_offset)
 
     def check_leader_epoch(self, epoch: int) -> None:

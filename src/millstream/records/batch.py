@@ -63,7 +63,10 @@ TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
 
+_LENGTH_OFFSET = 8
+
 _unpack_header = HEADER.unpack_from
+_length_at = struct.Struct(">i").unpack_from
 
 
 class BatchHeader(NamedTuple):
@@ -176,6 +179,16 @@ def iterate_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Ba
             return
         yield position, header
         position = end
+
+
+def end_offset_of(buffer: Buffer) -> int:
+    """The offset after the last of the whole batches that the buffer consists of."""
+    position = last = 0
+    size = len(buffer)
+    while position < size:
+        last = position
+        position += _length_at(buffer, position + _LENGTH_OFFSET)[0] + LENGTH_OVERHEAD_BYTES
+    return parse_header(buffer, last).next_offset
 
 
 def compute_crc(batch: Buffer, position: int, size_bytes: int) -> int:

@@ -10,7 +10,8 @@
 The stored bytes go out as they are. One answer is bounded by the client's limits, by
 `fetch.max.bytes`, and by `RESPONSE_BYTES_MAX`, so that a consumer that is behind by gigabytes takes
 turns with everybody else; the first batch is always whole. What is not in the page cache is read in
-a thread. Aborted transactions are always empty: there are no transactions yet.
+a thread. With read_committed, an answer ends at the last stable offset and names the aborted
+transactions in it; a fetch that waits counts only what is stable.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class _Fetch:
         self._version = context.api_version
         self._request = request
         self._session = session
+        self._is_committed = request.isolation_level == READ_COMMITTED
         self._is_incremental = request.session_epoch > 0 and session.id != NO_SESSION
         self._max_bytes = min(
             max(request.max_bytes, 0), self._broker.config.fetch_max_bytes, RESPONSE_BYTES_MAX
@@ -109,7 +111,6 @@ class _Fetch:
         remaining = self._max_bytes
         answers = []
         has_data = False
-        committed = self._request.isolation_level == READ_COMMITTED
         for target in targets:
             partition = target.partition
             if partition is None:
@@ -117,7 +118,12 @@ class _Fetch:
                 continue
             try:
                 answer = _read_partition(
-                    partition, target, remaining, committed, may_block, is_first=not has_data
+                    partition,
+                    target,
+                    remaining,
+                    self._is_committed,
+                    may_block,
+                    is_first=not has_data,
                 )
             except ApiError as error:
                 answer = FetchedPartition(target.wanted.partition, error.code)
@@ -136,14 +142,23 @@ class _Fetch:
         for target, answer in zip(targets, answers, strict=True):
             partition = target.partition
             if partition is not None:
-                target.bytes_seen = partition.visible_bytes
+                target.bytes_seen = self._bytes_of(partition)
             self._bytes_found += len(answer.records)
             candidates.pop(target, None)
-            if answer.error or partition is None or _has_more(partition, target):
+            if answer.error or partition is None or self._has_more(partition, target):
                 candidates[target] = None  # at the end: the others come first the next time
             if answer.error or answer.diverging_epoch is not None:
                 self._must_answer = True
             self._answers[target] = answer
+
+    def _bytes_of(self, partition: Partition) -> int:
+        """What has been appended for this client to see."""
+        return partition.stable_bytes if self._is_committed else partition.visible_bytes
+
+    def _has_more(self, partition: Partition, target: FetchTarget) -> bool:
+        committed = self._is_committed
+        end_offset = partition.last_stable_offset if committed else partition.high_watermark
+        return target.wanted.fetch_offset < end_offset
 
     def _is_satisfied(self) -> bool:
         request = self._request
@@ -192,8 +207,9 @@ class _Fetch:
         if partition is None:
             self._must_answer = True
         else:
-            self._bytes_found += partition.visible_bytes - target.bytes_seen
-            target.bytes_seen = partition.visible_bytes
+            bytes_now = self._bytes_of(partition)
+            self._bytes_found += bytes_now - target.bytes_seen
+            target.bytes_seen = bytes_now
         if not self._look_scheduled and (
             self._must_answer or self._bytes_found >= self._request.min_bytes
         ):
@@ -241,10 +257,6 @@ class _Fetch:
         return encode_fetch_response(self._version, by_topic.items(), session_id=session.id)
 
 
-def _has_more(partition: Partition, target: FetchTarget) -> bool:
-    return target.wanted.fetch_offset < partition.high_watermark
-
-
 def _read_partition(
     partition: Partition,
     target: FetchTarget,
@@ -258,22 +270,26 @@ def _read_partition(
     partition.check_leader_epoch(wanted.current_leader_epoch)
     diverging = partition.diverging_epoch(wanted.last_fetched_epoch, wanted.fetch_offset)
     records: Buffer = b""
-    high_watermark = partition.high_watermark
-    if diverging is None:
-        limit = min(wanted.max_bytes, remaining_bytes)
-        if limit > 0 or is_first:
-            records = partition.read(
-                wanted.fetch_offset, max_bytes=limit, committed=committed, may_block=may_block
+    aborted: list[tuple[int, int]] | None = [] if committed else None
+    high_watermark, last_stable_offset = partition.high_watermark, partition.last_stable_offset
+    offset, limit = wanted.fetch_offset, min(wanted.max_bytes, remaining_bytes)
+    if diverging is None and (limit > 0 or is_first):
+        if committed:
+            records, transactions = partition.read_committed(
+                offset, max_bytes=limit, may_block=may_block
             )
-            if len(records) > remaining_bytes and not is_first:
-                records = b""
+            aborted = [(it.producer_id, it.first_offset) for it in transactions]
+        else:
+            records = partition.read(offset, max_bytes=limit, may_block=may_block)
+        if len(records) > remaining_bytes and not is_first:
+            records, aborted = b"", [] if committed else None
     return FetchedPartition(
         wanted.partition,
         ErrorCode.NONE,
         high_watermark,
-        partition.last_stable_offset,
+        last_stable_offset,
         partition.log_start_offset,
         records,
-        [] if committed else None,
+        aborted,
         diverging,
     )
