@@ -1,0 +1,76 @@
+"""What tests of pipelines share: one Spark session, and a real broker in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.peers.servers import Server, start_millstream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one session of this test process: never stop it, never change its settings for good."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("millstream-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@dataclass
+class Topics:
+    """A broker, and topics on it that no other test has."""
+
+    server: Server
+
+    @property
+    def bootstrap(self) -> str:
+        return self.server.bootstrap
+
+    def create(self, partitions: int = 1, **settings: str) -> str:
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        name = f"topic-{uuid.uuid4().hex[:10]}"
+        config = {key.replace("_", "."): value for key, value in settings.items()}
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        new = NewTopic(name, partitions, 1, config=config)
+        admin.create_topics([new], operation_timeout=30)[name].result(60)
+        return name
+
+    def fill(self, topic: str, values: list[bytes | None], *, partition: int = 0) -> None:
+        """Append records with these values, and their number as key."""
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all"})
+        for number, value in enumerate(values):
+            producer.produce(topic, value, key=str(number).encode(), partition=partition)
+        assert producer.flush(60) == 0
+
+
+@pytest.fixture(scope="session")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
+    """A broker shared by all tests of the process."""
+    server = start_millstream(tmp_path_factory.mktemp("pipelines") / "data")
+    yield Topics(server)
+    server.stop()
