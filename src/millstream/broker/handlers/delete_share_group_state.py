@@ -1,0 +1,26 @@
+"""DeleteShareGroupState, v0: the group coordinator has what a share group remembers forgotten."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.context import RequestContext
+from millstream.broker.share_state_requests import answer_partitions
+from millstream.coordination.share_state import SharePartitionKey
+
+if TYPE_CHECKING:
+    from kio.schema.delete_share_group_state.v0.request import DeleteShareGroupStateRequest
+
+    from millstream.protocol.messages import Fields
+
+
+async def delete_share_group_state(
+    context: RequestContext, request: DeleteShareGroupStateRequest
+) -> Fields:
+    persister = context.broker.coordinators.share_state
+
+    async def delete(key: SharePartitionKey, partition: Any) -> dict[str, Any]:
+        await persister.delete(key)
+        return {}
+
+    return await answer_partitions(request, delete)

@@ -1,0 +1,26 @@
+"""InitializeShareGroupState, v0: the group coordinator has a share group begin somewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.context import RequestContext
+from millstream.broker.share_state_requests import answer_partitions
+from millstream.coordination.share_state import SharePartitionKey
+
+if TYPE_CHECKING:
+    from kio.schema.initialize_share_group_state.v0.request import InitializeShareGroupStateRequest
+
+    from millstream.protocol.messages import Fields
+
+
+async def initialize_share_group_state(
+    context: RequestContext, request: InitializeShareGroupStateRequest
+) -> Fields:
+    persister = context.broker.coordinators.share_state
+
+    async def initialize(key: SharePartitionKey, partition: Any) -> dict[str, Any]:
+        await persister.initialize(key, partition.state_epoch, partition.start_offset)
+        return {}
+
+    return await answer_partitions(request, initialize)

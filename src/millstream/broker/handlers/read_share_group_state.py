@@ -1,0 +1,55 @@
+"""ReadShareGroupState, v0: a partition's leader takes up what a share group remembers of it.
+
+Asked with leader epoch -1, which Kafka refuses, it answers a tool that leads nothing: nobody is
+fenced, and where the partition is led here the answer has what members hold right now.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.context import RequestContext
+from millstream.broker.share_state_requests import answer_partitions
+from millstream.coordination.share_state import NO_LEADER_EPOCH, SharePartitionKey, ShareState
+
+if TYPE_CHECKING:
+    from kio.schema.read_share_group_state.v0.request import ReadShareGroupStateRequest
+
+    from millstream.protocol.messages import Fields
+
+
+async def read_share_group_state(
+    context: RequestContext, request: ReadShareGroupStateRequest
+) -> Fields:
+    persister = context.broker.coordinators.share_state
+
+    async def read(key: SharePartitionKey, partition: Any) -> dict[str, Any]:
+        if partition.leader_epoch == NO_LEADER_EPOCH:
+            return _fields(_live(context, key, await persister.peek(key)))
+        return _fields(await persister.read(key, partition.leader_epoch))
+
+    nothing = {"state_epoch": 0, "start_offset": 0, "state_batches": []}
+    return await answer_partitions(request, read, when_failed=nothing)
+
+
+def _live(context: RequestContext, key: SharePartitionKey, state: ShareState) -> ShareState:
+    leaders = context.broker.share_partitions
+    if leaders.get(*key) is None:
+        return state
+    return state._replace(batches=tuple(leaders.describe(key)))
+
+
+def _fields(state: ShareState) -> dict[str, Any]:
+    return {
+        "state_epoch": state.state_epoch,
+        "start_offset": state.start_offset,
+        "state_batches": [
+            {
+                "first_offset": batch.first_offset,
+                "last_offset": batch.last_offset,
+                "delivery_state": int(batch.delivery_state),
+                "delivery_count": batch.delivery_count,
+            }
+            for batch in state.batches
+        ],
+    }

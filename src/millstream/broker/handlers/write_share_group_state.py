@@ -1,0 +1,77 @@
+"""WriteShareGroupState, v0-1: a partition's leader says what changed for a share group.
+
+* v1: how many records are done with (KIP-1226)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.context import RequestContext
+from millstream.broker.share_state_requests import by_topic, outcome, share_key
+from millstream.coordination.share_state import (
+    DeliveryState,
+    SharePartitionKey,
+    StateBatch,
+    StateWrite,
+)
+from millstream.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from kio.schema.write_share_group_state.v1.request import WriteShareGroupStateRequest
+
+    from millstream.protocol.messages import Fields
+
+
+async def write_share_group_state(
+    context: RequestContext, request: WriteShareGroupStateRequest
+) -> Fields:
+    if not request.group_id:
+        return {"results": []}  # as Kafka does
+    keys: list[SharePartitionKey] = []
+    errors: dict[int, ApiError | None] = {}  # by place in the request
+    writes: dict[int, StateWrite] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            place = len(keys)
+            keys.append(share_key(request, topic, partition))
+            try:
+                writes[place] = _write(keys[place], partition)
+            except ApiError as error:
+                errors[place] = error
+    errors |= zip(writes, await _write_all(context, list(writes.values())), strict=True)
+    answers = (outcome(key, errors[place]) for place, key in enumerate(keys))
+    return {"results": by_topic(request, answers.__next__)}
+
+
+async def _write_all(context: RequestContext, writes: list[StateWrite]) -> list[ApiError | None]:
+    try:
+        return await context.broker.coordinators.share_state.write_all(writes)
+    except ApiError as error:
+        return [error] * len(writes)
+
+
+def _write(key: SharePartitionKey, partition: Any) -> StateWrite:
+    return StateWrite(
+        key,
+        partition.state_epoch,
+        partition.leader_epoch,
+        partition.start_offset,
+        partition.delivery_complete_count,
+        tuple(_batch(batch) for batch in partition.state_batches),
+    )
+
+
+def _batch(batch: Any) -> StateBatch:
+    first, last, count = batch.first_offset, batch.last_offset, batch.delivery_count
+    if not 0 <= first <= last or count < 0:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"Offsets {first} to {last}, delivered {count} times?"
+        )
+    try:
+        state = DeliveryState(batch.delivery_state)
+    except ValueError:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"{batch.delivery_state} is no delivery state."
+        ) from None
+    return StateBatch(first, last, state, count)

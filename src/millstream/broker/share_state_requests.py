@@ -1,0 +1,65 @@
+"""What the APIs of the share state persister (83 to 87) have in common.
+
+Each asks something of several partitions of one group, topic by topic, and is answered for each of
+them alone. What can be done in one turn is: the records of several partitions share a flush.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from millstream.coordination.group_records import NO_TOPIC_ID
+from millstream.coordination.share_state import SharePartitionKey
+from millstream.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from millstream.protocol.messages import Fields
+
+
+Answer: TypeAlias = Callable[[SharePartitionKey, Any], Awaitable[Mapping[str, Any]]]
+
+
+async def answer_partitions(
+    request: Any, answer: Answer, when_failed: Mapping[str, Any] = MappingProxyType({})
+) -> Fields:
+    """Ask for all partitions at once.
+
+    `answer` gives the fields that this API's answer has, `when_failed` says how they are left.
+    """
+    if not request.group_id:
+        return {"results": []}  # as Kafka does
+    asked = [(topic, partition) for topic in request.topics for partition in topic.partitions]
+
+    async def outcome_of(topic: Any, partition: Any) -> dict[str, Any]:
+        key = share_key(request, topic, partition)
+        try:
+            return {**outcome(key, None), **await answer(key, partition)}
+        except ApiError as error:
+            return {**outcome(key, error), **when_failed}
+
+    outcomes = await asyncio.gather(*(outcome_of(topic, it) for topic, it in asked))
+    return {"results": by_topic(request, iter(outcomes).__next__)}
+
+
+def share_key(request: Any, topic: Any, partition: Any) -> SharePartitionKey:
+    return SharePartitionKey(request.group_id, topic.topic_id or NO_TOPIC_ID, partition.partition)
+
+
+def outcome(key: SharePartitionKey, error: ApiError | None) -> dict[str, Any]:
+    """How it went for one partition."""
+    return {
+        "partition": key.partition,
+        "error_code": ErrorCode.NONE if error is None else error.code,
+        "error_message": None if error is None else error.message,
+    }
+
+
+def by_topic(request: Any, next_partition: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
+    """The partitions' answers, in the order of the request, under their topics."""
+    return [
+        {"topic_id": topic.topic_id, "partitions": [next_partition() for _ in topic.partitions]}
+        for topic in request.topics
+    ]
