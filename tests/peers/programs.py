@@ -9,6 +9,14 @@ A program reads commands from stdin, one JSON object a line, and answers each wi
     {"action": "member", "bootstrap", "topic", "group", "config"}
         joins the group and stays until stdin ends; says {"joined": true} first, then
         {"assigned": [partition, ...]} at each change (all it now owns) and {"record": RECORD}
+    {"action": "transact", "bootstrap", "topic", "transactional_id",
+     "transactions": [{"commit": bool, "records": [RECORD]}], "config"}
+        one transaction after another, each committed or aborted       -> {"transactions": count}
+    {"action": "transform", "bootstrap", "source", "target", "group", "transactional_id", "count",
+     "config"}
+        reads `count` records of `source` as a member of the group, read committed, and writes each
+        value in capitals to `target`; records and offsets in one transaction for every poll, the
+        second of which is aborted and done again                      -> {"transactions": count}
 
 RECORD is {"partition", "offset", "timestamp", "key", "value", "headers": [[name, value]]}, bytes in
 base64. A command that fails is answered with {"error": text}. `config` holds settings under the
@@ -186,6 +194,58 @@ class Client:
             action="consume", bootstrap=bootstrap, topic=topic, count=count, config=config or {}
         )
         return [decode_record(record) for record in answer["records"]]
+
+    def transact(
+        self,
+        bootstrap: str,
+        topic: str,
+        transactional_id: str,
+        transactions: Sequence[tuple[bool, Sequence[bytes]]],
+        *,
+        partition: int = 0,
+        config: dict[str, Any] | None = None,
+    ) -> None:
+        """Transactions in turn: whether each is committed, and the values it writes."""
+        described = [
+            {
+                "commit": commit,
+                "records": [
+                    encode_record(Record(value=value, partition=partition)) for value in values
+                ],
+            }
+            for commit, values in transactions
+        ]
+        answer = self._ask(
+            action="transact",
+            bootstrap=bootstrap,
+            topic=topic,
+            transactional_id=transactional_id,
+            transactions=described,
+            config=config or {},
+        )
+        assert answer["transactions"] == len(transactions)
+
+    def transform(
+        self,
+        bootstrap: str,
+        source: str,
+        target: str,
+        group: str,
+        transactional_id: str,
+        count: int,
+    ) -> int:
+        """Consume, transform, produce; how many transactions that took."""
+        answer = self._ask(
+            action="transform",
+            bootstrap=bootstrap,
+            source=source,
+            target=target,
+            group=group,
+            transactional_id=transactional_id,
+            count=count,
+            config={},
+        )
+        return int(answer["transactions"])
 
     def join(
         self, bootstrap: str, topic: str, group: str, config: dict[str, Any] | None = None

@@ -3,6 +3,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -25,16 +26,25 @@ type record struct {
 }
 
 type command struct {
-	Action      string            `json:"action"`
-	Bootstrap   string            `json:"bootstrap"`
-	Topic       string            `json:"topic"`
-	Group       string            `json:"group"`
-	Records     []json.RawMessage `json:"records"`
-	Compression string            `json:"compression"`
-	Acks        string            `json:"acks"`
-	Idempotent  bool              `json:"idempotent"`
-	Count       int               `json:"count"`
-	Config      map[string]any    `json:"config"`
+	Action       string            `json:"action"`
+	Bootstrap    string            `json:"bootstrap"`
+	Topic        string            `json:"topic"`
+	Group        string            `json:"group"`
+	Records      []json.RawMessage `json:"records"`
+	Compression  string            `json:"compression"`
+	Acks         string            `json:"acks"`
+	Idempotent   bool              `json:"idempotent"`
+	Count        int               `json:"count"`
+	Source       string            `json:"source"`
+	Target       string            `json:"target"`
+	Identity     string            `json:"transactional_id"`
+	Transactions []transaction     `json:"transactions"`
+	Config       map[string]any    `json:"config"`
+}
+
+type transaction struct {
+	Commit  bool     `json:"commit"`
+	Records []record `json:"records"`
 }
 
 var output sync.Mutex
@@ -64,6 +74,10 @@ func main() {
 			answer, err = produce(c)
 		case "consume":
 			answer, err = consume(c)
+		case "transact":
+			answer, err = transact(c)
+		case "transform":
+			answer, err = transform(c)
 		default:
 			say(map[string]bool{"joined": true})
 			if err := member(c, commands); err != nil {
@@ -174,12 +188,16 @@ func toRecord(r *kgo.Record) record {
 }
 
 func consume(c command) (any, error) {
-	client, err := kgo.NewClient(
+	options := []kgo.Opt{
 		kgo.SeedBrokers(c.Bootstrap),
 		kgo.ConsumeTopics(c.Topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.FetchMaxWait(100*time.Millisecond),
-	)
+		kgo.FetchMaxWait(100 * time.Millisecond),
+	}
+	if c.Config["isolation.level"] == "read_committed" {
+		options = append(options, kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	}
+	client, err := kgo.NewClient(options...)
 	if err != nil {
 		return nil, err
 	}
@@ -195,6 +213,80 @@ func consume(c command) (any, error) {
 		fetches.EachRecord(func(r *kgo.Record) { records = append(records, toRecord(r)) })
 	}
 	return map[string]any{"records": records}, nil
+}
+
+func transact(c command) (any, error) {
+	client, err := kgo.NewClient(
+		kgo.SeedBrokers(c.Bootstrap),
+		kgo.TransactionalID(c.Identity),
+		kgo.RecordPartitioner(partitioner{}),
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	ctx := context.Background()
+	for _, t := range c.Transactions {
+		if err := client.BeginTransaction(); err != nil {
+			return nil, err
+		}
+		for _, fields := range t.Records {
+			client.Produce(ctx, toProduce(c.Topic, fields), nil)
+		}
+		if err := client.Flush(ctx); err != nil {
+			return nil, err
+		}
+		if err := client.EndTransaction(ctx, kgo.TransactionEndTry(t.Commit)); err != nil {
+			return nil, err
+		}
+	}
+	return map[string]int{"transactions": len(c.Transactions)}, nil
+}
+
+func transform(c command) (any, error) {
+	session, err := kgo.NewGroupTransactSession(
+		kgo.SeedBrokers(c.Bootstrap),
+		kgo.TransactionalID(c.Identity),
+		kgo.ConsumerGroup(c.Group),
+		kgo.ConsumeTopics(c.Source),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.FetchMaxWait(100*time.Millisecond),
+		kgo.RequireStableFetchOffsets(),
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer session.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 45*time.Second)
+	defer cancel()
+	done, ended := 0, 0
+	for done < c.Count {
+		fetches := session.PollRecords(ctx, 10)
+		if err := fetches.Err0(); err != nil {
+			return nil, err
+		}
+		if fetches.Empty() {
+			continue
+		}
+		if err := session.Begin(); err != nil {
+			return nil, err
+		}
+		count := 0
+		fetches.EachRecord(func(r *kgo.Record) {
+			count++
+			session.Produce(ctx, &kgo.Record{Topic: c.Target, Value: bytes.ToUpper(r.Value)}, nil)
+		})
+		ended++
+		committed, err := session.End(ctx, kgo.TransactionEndTry(ended != 2))
+		if err != nil {
+			return nil, err
+		}
+		if committed {
+			done += count
+		}
+	}
+	return map[string]int{"transactions": ended}, nil
 }
 
 func member(c command, input io.Reader) error {

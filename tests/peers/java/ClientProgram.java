@@ -8,7 +8,9 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Base64;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Properties;
 import java.util.Set;
 import java.util.TreeSet;
@@ -16,7 +18,9 @@ import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
@@ -41,6 +45,12 @@ public class ClientProgram {
                         break;
                     case "consume":
                         say(consume(command));
+                        break;
+                    case "transact":
+                        say(transact(command));
+                        break;
+                    case "transform":
+                        say(transform(command));
                         break;
                     default:
                         say(JSON.createObjectNode().put("joined", true));
@@ -77,6 +87,81 @@ public class ClientProgram {
         ObjectNode answer = JSON.createObjectNode();
         answer.set("positions", positions);
         return answer;
+    }
+
+    private static KafkaProducer<byte[], byte[]> transactionalProducer(JsonNode command) {
+        Properties config = new Properties();
+        config.put("bootstrap.servers", command.get("bootstrap").asText());
+        config.put("transactional.id", command.get("transactional_id").asText());
+        addConfig(command, config);
+        KafkaProducer<byte[], byte[]> producer =
+            new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer());
+        producer.initTransactions();
+        return producer;
+    }
+
+    private static ObjectNode transact(JsonNode command) {
+        try (KafkaProducer<byte[], byte[]> producer = transactionalProducer(command)) {
+            for (JsonNode transaction : command.get("transactions")) {
+                producer.beginTransaction();
+                for (JsonNode fields : transaction.get("records")) {
+                    producer.send(toProduce(command.get("topic").asText(), fields));
+                }
+                if (transaction.get("commit").asBoolean()) {
+                    producer.commitTransaction();
+                } else {
+                    producer.flush();
+                    producer.abortTransaction();
+                }
+            }
+        }
+        return JSON.createObjectNode().put("transactions", command.get("transactions").size());
+    }
+
+    private static ObjectNode transform(JsonNode command) {
+        ((ObjectNode) command.get("config"))
+            .put("isolation.level", "read_committed")
+            .put("enable.auto.commit", "false")
+            .put("max.poll.records", "10");
+        int done = 0;
+        int ended = 0;
+        try (KafkaConsumer<byte[], byte[]> consumer =
+                    consumer(command, command.get("group").asText());
+                KafkaProducer<byte[], byte[]> producer =
+                    transactionalProducer(((ObjectNode) command.deepCopy()).set("config", JSON.createObjectNode()))) {
+            consumer.subscribe(List.of(command.get("source").asText()));
+            while (done < command.get("count").asInt()) {
+                ConsumerRecords<byte[], byte[]> records = consumer.poll(Duration.ofSeconds(1));
+                if (records.isEmpty()) {
+                    continue;
+                }
+                producer.beginTransaction();
+                for (ConsumerRecord<byte[], byte[]> record : records) {
+                    String capitals = new String(record.value(), StandardCharsets.UTF_8).toUpperCase();
+                    producer.send(new ProducerRecord<>(command.get("target").asText(),
+                        capitals.getBytes(StandardCharsets.UTF_8)));
+                }
+                producer.sendOffsetsToTransaction(positions(consumer, records), consumer.groupMetadata());
+                ended++;
+                if (ended == 2) {
+                    producer.abortTransaction();
+                    records.partitions().forEach(partition ->
+                        consumer.seek(partition, records.records(partition).get(0).offset()));
+                } else {
+                    producer.commitTransaction();
+                    done += records.count();
+                }
+            }
+        }
+        return JSON.createObjectNode().put("transactions", ended);
+    }
+
+    private static Map<TopicPartition, OffsetAndMetadata> positions(
+            KafkaConsumer<?, ?> consumer, ConsumerRecords<?, ?> records) {
+        Map<TopicPartition, OffsetAndMetadata> positions = new HashMap<>();
+        records.partitions().forEach(partition ->
+            positions.put(partition, new OffsetAndMetadata(consumer.position(partition))));
+        return positions;
     }
 
     private static ProducerRecord<byte[], byte[]> toProduce(String topic, JsonNode fields) {

@@ -75,6 +75,26 @@ function toRecord(partition, message) {
   }
 }
 
+async function transact(command) {
+  const producer = connect(command).producer({
+    createPartitioner: Partitioners.DefaultPartitioner,
+    idempotent: true,
+    maxInFlightRequests: 1,
+    transactionalId: command.transactional_id,
+  })
+  await producer.connect()
+  try {
+    for (const { commit, records } of command.transactions) {
+      const transaction = await producer.transaction()
+      await transaction.send({ topic: command.topic, acks: -1, messages: records.map(toMessage) })
+      await (commit ? transaction.commit() : transaction.abort())
+    }
+    return { transactions: command.transactions.length }
+  } finally {
+    await producer.disconnect()
+  }
+}
+
 async function consume(command) {
   const groupId = `kafkajs-${process.pid}-${Date.now()}-${Math.random()}`
   const consumer = connect(command).consumer({ groupId, maxWaitTimeInMs: 100 })
@@ -126,7 +146,7 @@ async function main() {
         say({ joined: true })
         return await member(command, lines)
       }
-      say(await (command.action === 'produce' ? produce : consume)(command))
+      say(await { produce, consume, transact }[command.action](command))
     } catch (error) {
       say({ error: String(error) })
     }

@@ -90,6 +90,57 @@ async def member(command: Command) -> None:
     await consumer.stop()
 
 
+def transactional_producer(command: Command) -> AIOKafkaProducer:
+    return AIOKafkaProducer(
+        bootstrap_servers=command["bootstrap"],
+        transactional_id=command["transactional_id"],
+        **command["config"],
+    )
+
+
+async def transact(command: Command, transactions: list[tuple[bool, list[Record]]]) -> None:
+    async with transactional_producer(command) as producer:
+        for commit, records in transactions:
+            await producer.begin_transaction()
+            for record in records:
+                await producer.send_and_wait(
+                    command["topic"], value=record.value, partition=record.partition
+                )
+            await (producer.commit_transaction() if commit else producer.abort_transaction())
+
+
+async def transform(command: Command) -> int:
+    consumer = AIOKafkaConsumer(
+        command["source"],
+        bootstrap_servers=command["bootstrap"],
+        group_id=command["group"],
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+    )
+    done, ended = 0, 0
+    async with transactional_producer(command) as producer, consumer:
+        while done < command["count"]:
+            fetched = await consumer.getmany(timeout_ms=1000, max_records=10)
+            if not fetched:
+                continue
+            messages = [message for partition in fetched.values() for message in partition]
+            await producer.begin_transaction()
+            for message in messages:
+                await producer.send(command["target"], value=message.value.upper())
+            offsets = {part: records[-1].offset + 1 for part, records in fetched.items()}
+            await producer.send_offsets_to_transaction(offsets, command["group"])
+            ended += 1
+            if ended == 2:
+                await producer.abort_transaction()
+                for partition, records in fetched.items():
+                    consumer.seek(partition, records[0].offset)
+            else:
+                await producer.commit_transaction()
+                done += len(messages)
+    return ended
+
+
 def to_record(message: Any) -> Record:
     return Record(
         key=message.key,
@@ -106,4 +157,6 @@ if __name__ == "__main__":
         lambda command, records: asyncio.run(produce(command, records)),
         lambda command: asyncio.run(consume(command)),
         lambda command: asyncio.run(member(command)),
+        lambda command, transactions: asyncio.run(transact(command, transactions)),
+        lambda command: asyncio.run(transform(command)),
     )

@@ -102,6 +102,69 @@ def member(command: Command) -> None:
     consumer.close()
 
 
+def transactional_producer(command: Command) -> Producer:
+    producer = Producer(
+        {
+            "bootstrap.servers": command["bootstrap"],
+            "transactional.id": command["transactional_id"],
+            **command["config"],
+        }
+    )
+    producer.init_transactions(30)
+    return producer
+
+
+def transact(command: Command, transactions: list[tuple[bool, list[Record]]]) -> None:
+    producer = transactional_producer(command)
+    for commit, records in transactions:
+        producer.begin_transaction()
+        for record in records:
+            producer.produce(command["topic"], record.value, partition=record.partition)
+        if commit:
+            producer.commit_transaction(30)
+        else:
+            producer.flush(30)  # an abort would throw away what has not left yet
+            producer.abort_transaction(30)
+
+
+def transform(command: Command) -> int:
+    producer = transactional_producer(command)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": command["bootstrap"],
+            "group.id": command["group"],
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.subscribe([command["source"]])
+    done, ended = 0, 0
+    while done < command["count"]:
+        messages = consumer.consume(10, 1)
+        if not messages:
+            continue
+        producer.begin_transaction()
+        for message in messages:
+            producer.produce(command["target"], (to_record(message).value or b"").upper())
+        positions = consumer.position(consumer.assignment())
+        producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), 30)
+        ended += 1
+        if ended == 2:
+            producer.abort_transaction(30)
+            rewind(consumer, messages)
+        else:
+            producer.commit_transaction(30)
+            done += len(messages)
+    consumer.close()
+    return ended
+
+
+def rewind(consumer: Consumer, messages: list[Message]) -> None:
+    for message in reversed(messages):
+        consumer.seek(TopicPartition(message.topic(), message.partition(), message.offset()))
+
+
 def to_record(message: Message) -> Record:
     if message.error() is not None:
         raise RuntimeError(str(message.error()))
@@ -116,4 +179,4 @@ def to_record(message: Message) -> Record:
 
 
 if __name__ == "__main__":
-    serve(produce, consume, member)
+    serve(produce, consume, member, transact, transform)

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.structs import OffsetAndMetadata
 
 from tests.peers.programs import Record
 from tests.peers.python.serve import Command, say, say_record, serve
@@ -86,6 +87,68 @@ def member(command: Command) -> None:
     consumer.close()
 
 
+def transactional_producer(command: Command) -> KafkaProducer:
+    producer = KafkaProducer(
+        bootstrap_servers=command["bootstrap"],
+        transactional_id=command["transactional_id"],
+        **command["config"],
+    )
+    producer.init_transactions()
+    return producer
+
+
+def transact(command: Command, transactions: list[tuple[bool, list[Record]]]) -> None:
+    producer = transactional_producer(command)
+    for commit, records in transactions:
+        producer.begin_transaction()
+        for record in records:
+            producer.send(command["topic"], value=record.value, partition=record.partition)
+        if commit:
+            producer.commit_transaction()
+        else:
+            producer.flush()
+            producer.abort_transaction()
+    producer.close()
+
+
+def transform(command: Command) -> int:
+    producer = transactional_producer(command)
+    consumer = KafkaConsumer(
+        command["source"],
+        bootstrap_servers=command["bootstrap"],
+        group_id=command["group"],
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+        max_poll_records=10,
+    )
+    done, ended = 0, 0
+    while done < command["count"]:
+        fetched = consumer.poll(timeout_ms=1000)
+        if not fetched:
+            continue
+        messages = [message for partition in fetched.values() for message in partition]
+        producer.begin_transaction()
+        for message in messages:
+            producer.send(command["target"], value=message.value.upper())
+        offsets = {
+            partition: OffsetAndMetadata(consumer.position(partition), "", -1)
+            for partition in fetched
+        }
+        producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+        ended += 1
+        if ended == 2:
+            producer.abort_transaction()
+            for partition, records in fetched.items():
+                consumer.seek(partition, records[0].offset)
+        else:
+            producer.commit_transaction()
+            done += len(messages)
+    consumer.close()
+    producer.close()
+    return ended
+
+
 def to_record(message: Any) -> Record:
     return Record(
         key=message.key,
@@ -98,4 +161,4 @@ def to_record(message: Any) -> Record:
 
 
 if __name__ == "__main__":
-    serve(produce, consume, member)
+    serve(produce, consume, member, transact, transform)

@@ -24,6 +24,8 @@ def serve(
     produce: Callable[[Command, list[Record]], list[tuple[int, int]]],
     consume: Callable[[Command], list[Record]],
     member: Callable[[Command], None],
+    transact: Callable[[Command, list[tuple[bool, list[Record]]]], None],
+    transform: Callable[[Command], int],
 ) -> None:
     """Answer commands from stdin until it ends."""
     while line := sys.stdin.readline():
@@ -35,6 +37,15 @@ def serve(
                     say(positions=produce(command, records))
                 case "consume":
                     say(records=[encode_record(record) for record in consume(command)])
+                case "transact":
+                    transactions = [
+                        (each["commit"], [decode_record(record) for record in each["records"]])
+                        for each in command["transactions"]
+                    ]
+                    transact(command, transactions)
+                    say(transactions=len(transactions))
+                case "transform":
+                    say(transactions=transform(command))
                 case "member":
                     say(joined=True)
                     return member(command)
