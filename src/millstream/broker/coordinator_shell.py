@@ -168,6 +168,8 @@ class _LoadedShard(Generic[Shard]):
         try:
             pending = self.partition.append(batch, acks=ACKS_ALL, internal=True)
         except ApiError as error:
+            if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+                raise  # the producer was replaced: nothing is wrong here
             self.fail(error)
             raise not_coordinator(error) from error
         for delta, (record, (key, value)) in enumerate(zip(records, encoded, strict=True)):
