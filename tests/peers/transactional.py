@@ -140,6 +140,7 @@ class TransactionalProducer:
         version: int | None = None,
         sequence: int | None = None,
         transactional: bool = True,
+        timestamp_ms: int | None = None,
         patient: bool = True,
     ) -> Any:
         """One batch of this transaction; the partition's answer. Sequences count by themselves."""
@@ -151,6 +152,7 @@ class TransactionalProducer:
             producer_epoch=self.producer_epoch,
             base_sequence=counted if sequence is None else sequence,
             transactional=transactional,
+            timestamp_ms=timestamp_ms,
         )
         fields = produce_fields(topic, records, partition=partition)
 
