@@ -45,7 +45,7 @@ class GroupSettings:
         ("classic", "consumer"),
         options=("consumer", "classic", "share", "streams"),
         doc="The group protocols that are served. (Kafka's default has streams too, which "
-        "Millstream does not serve.)",
+        "Millstream does not serve; share groups go by the feature share.version.)",
     )
 
     # The consumer protocol (KIP-848)
@@ -203,6 +203,13 @@ class ShareGroupSettings:
         low=2_000,
         high=10_000,
         doc="The most a group may set share.partition.max.record.locks to.",
+    )
+    group_share_initialize_retry_interval_ms: int = integer(
+        30_000,
+        low=1,
+        internal=True,
+        doc="How long the state of a share partition may take to be initialized before a heartbeat "
+        "asks for it again.",
     )
     group_share_max_share_sessions: int = integer(2_000, low=1, doc="Share sessions kept at once.")
     share_coordinator_state_topic_num_partitions: int = integer(

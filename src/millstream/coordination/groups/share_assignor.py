@@ -3,8 +3,8 @@
 Partitions are shared: where there are more members than partitions, several members are given the
 same one. As in Apache Kafka,
 
-    every assignable partition of a subscribed topic is given to a subscriber, and every subscriber
-    of a topic with assignable partitions is given one
+    every assignable partition of a subscribed topic is given to a subscriber, and every member is
+    given a partition, if its topics have any
     the numbers of partitions of two members differ by at most one, as do the numbers of members of
     two partitions
     beyond that, members keep what they have
