@@ -194,10 +194,10 @@ class Simulation:
         partition = self.dice.choice(INPUTS)
         process = f"follower-{self.dice.randint(0, 1)}"
         reads = self.fetch(partition, self.positions[process, partition])
-        if len(reads) > 2 and self.strikes("poll-skips"):
-            if self.log[partition][reads[1].offset].transaction is None:
-                self.history.fault_struck = True
-                del reads[1]
+        is_plain = len(reads) > 2 and self.log[partition][reads[1].offset].transaction is None
+        if is_plain and self.strikes("poll-skips"):
+            self.history.fault_struck = True
+            del reads[1]
         if reads and self.strikes("value-damaged"):
             self.history.fault_struck = True
             reads[0] = reads[0]._replace(value=-1)

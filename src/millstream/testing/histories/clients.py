@@ -119,6 +119,8 @@ class Client(threading.Thread):
         self.stopping = threading.Event()
         self.failure: BaseException | None = None
         self.lives = 0
+        self._recording = threading.Lock()
+        self._is_abandoned = False
 
     @property
     def process(self) -> str:
@@ -143,11 +145,24 @@ class Client(threading.Thread):
 
     def record(self, kind: Kind, began_ns: int, **fields: Any) -> None:
         ended_ns = time.monotonic_ns()
-        self.scene.history.record(
-            Operation(
-                process=self.process, kind=kind, began_ns=began_ns, ended_ns=ended_ns, **fields
-            )
+        operation = Operation(
+            process=self.process, kind=kind, began_ns=began_ns, ended_ns=ended_ns, **fields
         )
+        with self._recording:
+            if not self._is_abandoned:
+                self.scene.history.record(operation)
+
+    def abandon(self) -> None:
+        """Wait no more for it: librdkafka may block for ever where a broker was killed.
+
+        What it has in hand is recorded as it is now; what it does later is not.
+        """
+        self.record_unfinished()
+        with self._recording:
+            self._is_abandoned = True
+
+    def record_unfinished(self) -> None:
+        """For those who may block with something in hand."""
 
 
 class Batch:
@@ -222,11 +237,30 @@ class Writer(Client):
             self.pause()
 
 
+@dataclass
+class Attempt:
+    """A transaction under way."""
+
+    batch: Batch
+    began_ns: int
+    fields: dict[str, Any]
+    commit_ns: int | None = None
+    is_committed: bool = False
+    error: str = ""
+
+    @property
+    def outcome(self) -> Outcome:
+        """What is certain: nobody may see it before its commit was asked for."""
+        if self.is_committed:
+            return Outcome.OK
+        return Outcome.FAIL if self.commit_ns is None else Outcome.INFO
+
+
 class TransactionalClient(Client):
     """What transactors and workers share: how a transaction begins and how it may end."""
 
     producer: Producer
-    commit_ns: int | None = None
+    attempt: Attempt | None = None
 
     def init_transactions(self) -> None:
         self.producer = self.scene.transactional_producer(self.name)
@@ -235,45 +269,46 @@ class TransactionalClient(Client):
     def transact(self, fill: Callable[[Batch], None], **fields: Any) -> Outcome:
         """One transaction; `fill` sends its records. Returns what became of it, and raises where
         the producer cannot go on."""
-        began_ns = time.monotonic_ns()
-        batch = Batch(self.scene)
-        outcome, reason = Outcome.FAIL, ""
-        self.commit_ns = None
+        self.attempt = attempt = Attempt(Batch(self.scene), time.monotonic_ns(), fields)
         try:
             self.producer.begin_transaction()
-            fill(batch)
-            outcome = self.end(batch)
+            fill(attempt.batch)
+            self.end(attempt)
         except KafkaException as error:
-            reason = error.args[0].str()
-            outcome = Outcome.FAIL if self.commit_ns is None else Outcome.INFO
-            if self.commit_ns is not None or not error.args[0].txn_requires_abort():
+            attempt.error = error.args[0].str()
+            if attempt.commit_ns is not None or not error.args[0].txn_requires_abort():
                 raise
             persist(self.producer.abort_transaction)
         finally:
+            self.record_unfinished()
+        return attempt.outcome
+
+    def record_unfinished(self) -> None:
+        attempt, self.attempt = self.attempt, None
+        if attempt is not None:
             self.record(
                 Kind.TXN,
-                began_ns,
-                outcome=outcome,
-                commit_ns=self.commit_ns,
-                sends=batch.sends,
-                error=reason,
-                **fields,
+                attempt.began_ns,
+                outcome=attempt.outcome,
+                commit_ns=attempt.commit_ns,
+                sends=attempt.batch.sends,
+                error=attempt.error,
+                **attempt.fields,
             )
-        return outcome
 
-    def end(self, batch: Batch) -> Outcome:
+    def end(self, attempt: Attempt) -> None:
         """Commit, most of the time; abort; or go away without a word."""
         ending = self.dice.choices(["commit", "abort", "vanish"], [16, 3, 1])[0]
         if self.dice.random() < 0.5:
             self.producer.flush(ANSWER_SECONDS_MAX)  # else the commit does it
         if ending == "vanish":
             raise Vanished
-        if ending == "abort" or batch.errors:
+        if ending == "abort" or attempt.batch.errors:
             persist(self.producer.abort_transaction)
-            return Outcome.FAIL
-        self.commit_ns = time.monotonic_ns()
+            return
+        attempt.commit_ns = time.monotonic_ns()
         persist(self.producer.commit_transaction)
-        return Outcome.OK
+        attempt.is_committed = True
 
 
 class Vanished(Exception):

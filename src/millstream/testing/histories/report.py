@@ -99,7 +99,8 @@ class Report:
     def verdict(self) -> str:
         if self.is_good:
             return "no anomalies"
-        return f"{len(self.anomalies):,} anomalies of {len(self.counts)} kinds"
+        kinds = len(self.counts)
+        return f"{len(self.anomalies):,} anomalies of {kinds} {'kind' if kinds == 1 else 'kinds'}"
 
     def _examples(self, anomaly: Anomaly) -> list[str]:
         cases = [case for case in self.anomalies if case.anomaly is anomaly]

@@ -1,0 +1,121 @@
+"""A broker with one thing deliberately broken: proof that the checker notices.
+
+    python -m tests.faults.broken_broker <flaw> serve --listen ... --data ...
+
+The flaws that live in the broker's code replace a method of it; `tail-lost` is done to its files
+while it is down.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from millstream.broker.partition import Partition, PendingAppend
+from millstream.cli.entry import main
+from millstream.coordination.groups.offsets import OffsetStore
+from millstream.storage.log import Log
+from millstream.testing.histories.faults import BrokerProcess
+
+DICE = random.Random(1)
+
+
+def write_abort_markers_as_commits() -> None:
+    honest = Partition.append_marker
+
+    def append_marker(self: Partition, *, committed: bool, **marker: Any) -> PendingAppend:
+        return honest(self, committed=True, **marker)
+
+    Partition.append_marker = append_marker  # type: ignore[method-assign]
+
+
+def write_commit_markers_as_aborts_in_one_partition() -> None:
+    honest = Partition.append_marker
+
+    def append_marker(self: Partition, *, committed: bool, **marker: Any) -> PendingAppend:
+        is_hidden = not self.is_internal and self.index == 0 and DICE.random() < 0.3
+        return honest(self, committed=committed and not is_hidden, **marker)
+
+    Partition.append_marker = append_marker  # type: ignore[method-assign]
+
+
+def drop_a_marker() -> None:
+    honest = Partition.append_marker
+
+    def append_marker(self: Partition, **marker: Any) -> PendingAppend:
+        if self.is_internal or self.index != 0 or self.high_watermark < 50:
+            return honest(self, **marker)
+        pending = PendingAppend(self.high_watermark, self.high_watermark)
+        pending.finish()
+        return pending
+
+    Partition.append_marker = append_marker  # type: ignore[method-assign]
+
+
+def append_batches_twice() -> None:
+    honest = Log.append
+
+    def append(self: Log, records: Any, headers: Any, **details: Any) -> Any:
+        appended = honest(self, records, headers, **details)
+        is_control = headers[0].attributes & 0x20
+        if not self.topic.startswith("__") and not is_control and DICE.random() < 0.1:
+            honest(self, records, headers, **details)
+        return appended
+
+    Log.append = append  # type: ignore[method-assign]
+
+
+def serve_uncommitted_records() -> None:
+    def read_committed(self: Partition, offset: int, **limits: Any) -> Any:
+        return self.read(offset, committed=False, **limits), []
+
+    Partition.read_committed = read_committed  # type: ignore[method-assign]
+
+
+def forget_offsets_of_transactions() -> None:
+    honest = OffsetStore.replay_end_transaction
+
+    def replay_end_transaction(self: OffsetStore, producer_id: int, committed: bool) -> None:
+        honest(self, producer_id, committed and DICE.random() < 0.5)
+
+    OffsetStore.replay_end_transaction = replay_end_transaction  # type: ignore[method-assign]
+
+
+FLAWS: dict[str, Callable[[], None]] = {
+    "abort-as-commit": write_abort_markers_as_commits,
+    "commit-as-abort": write_commit_markers_as_aborts_in_one_partition,
+    "marker-dropped": drop_a_marker,
+    "batch-doubled": append_batches_twice,
+    "uncommitted-served": serve_uncommitted_records,
+    "offsets-forgotten": forget_offsets_of_transactions,
+}
+
+
+def broken_broker(directory: Path, flaw: str) -> BrokerProcess:
+    """A broker that has this flaw and no other."""
+    broker = BrokerProcess.millstream(directory)
+    serve = broker.command[broker.command.index("serve") :]
+    broker.command = [sys.executable, "-m", "tests.faults.broken_broker", flaw, *serve]
+    return broker
+
+
+class ForgetfulBroker(BrokerProcess):
+    """One whose flushes are lies: when it is killed, the ends of its logs are lost."""
+
+    def kill(self) -> None:
+        super().kill()
+        data = self.log.parent / "data"
+        for journal in data.glob("millstream-journal-*"):
+            journal.unlink()
+        for segment in data.glob("check-*/*.log"):
+            size = segment.stat().st_size
+            with segment.open("r+b") as file:
+                file.truncate(max(0, size - 2000))
+
+
+if __name__ == "__main__":
+    FLAWS[sys.argv[1]]()
+    main(sys.argv[2:])

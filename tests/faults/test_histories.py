@@ -1,0 +1,67 @@
+"""Concurrent clients on a broker that is killed, paused and restarted; the checker has the word.
+
+And the other way round: brokers with a deliberate flaw, which it has to find.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream.testing.histories import Anomaly, Report, check
+from millstream.testing.histories.faults import BrokerProcess, Fault, Nemesis
+from millstream.testing.histories.workload import Plan, run_workload
+from tests.faults.broken_broker import ForgetfulBroker, broken_broker
+
+PREFIX = "check"
+
+
+@pytest.mark.parametrize(
+    ("seed", "seconds"),
+    [
+        (1, 30),
+        pytest.param(2, 300, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+    ],
+)
+def test_broker_keeps_its_word_under_faults(tmp_path: Path, seed: int, seconds: int) -> None:
+    broker = BrokerProcess.millstream(tmp_path)
+    nemesis = Nemesis(broker, seed)
+    with broker:
+        history = run_workload(broker.address, Plan(seed=seed, seconds=seconds), nemesis=nemesis)
+    history.save(tmp_path / "history.jsonl")
+    report = check(history)
+    assert report.is_good, f"seed {seed}, history in {tmp_path}, {nemesis.events}\n{report}"
+    assert report.summary.committed > seconds
+    assert report.summary.groups == 4
+    assert len(nemesis.events) > seconds / 5
+
+
+@pytest.mark.parametrize(
+    ("flaw", "anomaly"),
+    [
+        ("abort-as-commit", Anomaly.ABORTED_READ),
+        ("commit-as-abort", Anomaly.TORN_TRANSACTION),
+        ("marker-dropped", Anomaly.UNSEEN),
+        ("batch-doubled", Anomaly.DUPLICATED),
+        ("uncommitted-served", Anomaly.PRECOMMITTED_READ),
+        ("offsets-forgotten", Anomaly.PROCESSED_TWICE),
+    ],
+)
+def test_flaw_of_the_broker_is_found(tmp_path: Path, flaw: str, anomaly: Anomaly) -> None:
+    with broken_broker(tmp_path, flaw) as broker:
+        report = run_briefly(broker)
+    assert anomaly in report.counts, str(report)
+
+
+def test_lost_flush_is_found(tmp_path: Path) -> None:
+    honest = BrokerProcess.millstream(tmp_path)
+    with ForgetfulBroker(honest.command, honest.address, honest.log) as broker:
+        report = run_briefly(broker, Nemesis(broker, 1, [Fault.KILL], healthy_s=(1.5, 2.0)))
+    lost = {Anomaly.LOST, Anomaly.UNSEEN, Anomaly.INCONSISTENT_OFFSET}
+    assert lost & report.counts.keys(), str(report)
+
+
+def run_briefly(broker: BrokerProcess, nemesis: Nemesis | None = None) -> Report:
+    plan = Plan(seconds=3, seed=1, prefix=PREFIX, partitions=2, protocols=("classic",))
+    return check(run_workload(broker.address, plan, nemesis=nemesis))
