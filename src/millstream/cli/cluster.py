@@ -131,9 +131,11 @@ class Cluster:
         missing = [partition for partition in wanted if found[partition] < 0]
         return found | self.end_offsets(missing)
 
-    def settings_of(self, topic: str) -> dict[str, Any]:
-        """The topic's settings by name, as confluent-kafka's `ConfigEntry`."""
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    def settings_of(
+        self, name: str, kind: ConfigResource.Type = ConfigResource.Type.TOPIC
+    ) -> dict[str, Any]:
+        """A topic's or a group's settings by name, as confluent-kafka's `ConfigEntry`."""
+        resource = ConfigResource(kind, name)
         futures = self.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
         entries: dict[str, Any] = futures[resource].result()
         return entries

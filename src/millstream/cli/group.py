@@ -1,4 +1,4 @@
-"""`millstream group`: members, lag and offsets of consumer groups of any Kafka cluster."""
+"""`millstream group`: members, lag, offsets and settings of groups of any Kafka cluster."""
 
 from __future__ import annotations
 
@@ -13,13 +13,22 @@ from confluent_kafka import (
     KafkaException,
     TopicPartition,
 )
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from millstream.cli.cluster import REQUEST_TIMEOUT_S, Cluster, Partition, suggestion, wait_each
 from millstream.cli.failures import CommandFailed
-from millstream.cli.lag import group_lag, warnings
-from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
+from millstream.cli.lag import committed_offsets, group_lag, warnings
+from millstream.cli.options import (
+    BOOTSTRAP_DEFAULT,
+    AsJson,
+    BootstrapServer,
+    ClientConfig,
+    parse_assignments,
+)
 from millstream.cli.output import console, note, print_json, print_pairs, print_rows, warn
 from millstream.cli.reset import Move, Target, parse_scope, plan
+from millstream.cli.share import alter_start_offsets, describe_share_group, start_offsets
+from millstream.client.cluster import check
 
 app = typer.Typer(
     help="Look after consumer and share groups: members, lag, offsets, settings.",
@@ -30,6 +39,7 @@ app = typer.Typer(
 
 GroupName = Annotated[str, typer.Argument(metavar="GROUP")]
 TARGET = "Where to"
+DYNAMIC_GROUP_CONFIG = 8  # DescribeConfigs' source of what a group sets itself
 
 
 @app.command("list")
@@ -38,7 +48,7 @@ def list_groups(
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
-    """List consumer groups.
+    """List groups of consumers: classic, consumer and share groups.
 
     [bold]Examples[/bold]
 
@@ -47,22 +57,33 @@ def list_groups(
       millstream group list --json | jq -r '.[].group'
     """
     cluster = Cluster.connect(bootstrap_server, client_config)
-    rows = [
-        {"group": g.group_id, "type": g.type.name.lower(), "state": g.state.name.lower()}
-        for g in sorted(listed_groups(cluster), key=lambda g: str(g.group_id))
-    ]
+    rows = sorted(listed_groups(cluster), key=lambda row: row["group"])
     if as_json:
         print_json(rows)
         return
     columns = {"group": "GROUP", "type": "TYPE", "state": "STATE"}
-    print_rows(rows, columns, empty="no consumer groups yet")
+    print_rows(rows, columns, empty="no groups yet")
 
 
-def listed_groups(cluster: Cluster) -> list[Any]:
-    result = cluster.admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S).result()
-    for error in result.errors:
-        raise KafkaException(error)
-    return list(result.valid)
+def listed_groups(cluster: Cluster) -> list[dict[str, str]]:
+    """All groups that all coordinators know; brokers before 3.8 do not tell the type."""
+    rows = []
+    for broker_id in cluster.protocol.broker_ids():
+        answer = cluster.protocol.ask_broker(broker_id, "list_groups", {})
+        check(answer.error_code, f"broker {broker_id} does not list its groups")
+        rows += [
+            {
+                "group": str(it.group_id),
+                "type": getattr(it, "group_type", "unknown").lower(),
+                "state": getattr(it, "group_state", "unknown").lower(),
+            }
+            for it in answer.groups
+        ]
+    return rows
+
+
+def is_share_group(cluster: Cluster, group: str) -> bool:
+    return any(it["group"] == group and it["type"] == "share" for it in listed_groups(cluster))
 
 
 def describe_group(cluster: Cluster, group: str) -> Any:
@@ -81,7 +102,7 @@ def describe_group(cluster: Cluster, group: str) -> Any:
     else:
         if description.state != ConsumerGroupState.DEAD:
             return description
-    known = [g.group_id for g in listed_groups(cluster)]
+    known = [it["group"] for it in listed_groups(cluster)]
     raise CommandFailed(f"there is no group {group!r}{suggestion(group, known)}")
 
 
@@ -105,6 +126,10 @@ def describe(
 
     Warns before retention deletes records that the group has not read, and says how many it has.
 
+    Of a share group: where it begins (START), records not done with (BACKLOG), records that
+    members hold (HELD), that wait for their next try (DELAYED), were released and wait for nobody
+    (RELEASED), whose dead letters are being written (DYING), and how often those were DELIVERED.
+
     [bold]Examples[/bold]
 
     \b
@@ -112,6 +137,9 @@ def describe(
       millstream group describe billing --json | jq '[.partitions[].lag] | add'
     """
     cluster = Cluster.connect(bootstrap_server, client_config)
+    if is_share_group(cluster, group):
+        describe_share_group(cluster, group, as_json)
+        return
     description = describe_group(cluster, group)
     members = [
         {
@@ -216,7 +244,10 @@ def reset(
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
-    """Move a group's committed offsets. Shows what it would do, unless --execute is given.
+    """Move a group's committed offsets, or where a share group begins.
+
+    Shows what it would do, unless --execute is given. What a share group knew of the records is
+    forgotten with the move: all from there on are delivered anew.
 
     [bold]Examples[/bold]
 
@@ -230,9 +261,13 @@ def reset(
         to_earliest, to_latest, to_current, to_offset, to_datetime, by_duration, shift_by
     )
     cluster = Cluster.connect(bootstrap_server, client_config)
-    places = parse_scope(cluster, group, topic or [], all_topics)
-    moves = plan(cluster, group, places, target, datetime.now().astimezone())
-    if execute:
+    is_share = is_share_group(cluster, group)
+    committed = (start_offsets if is_share else committed_offsets)(cluster, group)
+    places = parse_scope(cluster, topic or [], all_topics, committed)
+    moves = plan(cluster, committed, places, target, datetime.now().astimezone())
+    if execute and is_share:
+        alter_start_offsets(cluster, group, {(it.topic, it.partition): it.target for it in moves})
+    elif execute:
         apply_moves(cluster, group, moves)
     rows = [move.as_row() for move in moves]
     if as_json:
@@ -276,12 +311,67 @@ def still_active(group: str) -> CommandFailed:
 
 
 @app.command()
+def config(
+    group: GroupName,
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="What to set.")
+    ] = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option("--delete", metavar="NAME", help="Back to the broker's; repeatable."),
+    ] = None,
+    all_settings: Annotated[
+        bool, typer.Option("--all", help="Also the settings that have their default.")
+    ] = False,
+    as_json: AsJson = False,
+    bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
+    client_config: ClientConfig = None,
+) -> None:
+    """Change a group's settings, or show them. The group need not exist yet.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream group config workers
+      millstream group config workers share.auto.offset.reset=earliest
+      millstream group config workers share.retry.backoff.ms=1000 share.delivery.count.limit=10
+      millstream group config workers errors.deadletterqueue.topic.name=dlq.orders
+      millstream group config workers --delete share.retry.backoff.ms
+    """
+    changes = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in parse_assignments(settings or [], "setting").items()
+    ] + [
+        ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE)
+        for name in delete_config or []
+    ]
+    cluster = Cluster.connect(bootstrap_server, client_config)
+    if changes:
+        resource = ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=changes)
+        futures = cluster.admin.incremental_alter_configs(
+            [resource], request_timeout=REQUEST_TIMEOUT_S
+        )
+        wait_each(futures, "changing the settings")
+    shown = {
+        name: entry.value
+        for name, entry in sorted(cluster.settings_of(group, ConfigResource.Type.GROUP).items())
+        if all_settings or entry.source == DYNAMIC_GROUP_CONFIG
+    }
+    if as_json:
+        print_json(shown)
+    elif shown:
+        print_pairs(shown.items())
+    else:
+        note(f"{group} has no settings of its own; --all shows what holds for it")
+
+
+@app.command()
 def delete(
     groups: Annotated[list[str], typer.Argument(metavar="GROUP")],
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
-    """Delete groups that have no members, with their offsets.
+    """Delete groups that have no members, with all that they remember.
 
     [bold]Examples[/bold]
 
@@ -290,7 +380,8 @@ def delete(
     """
     cluster = Cluster.connect(bootstrap_server, client_config)
     for group in groups:
-        describe_group(cluster, group)
+        if not is_share_group(cluster, group):
+            describe_group(cluster, group)
     futures = cluster.admin.delete_consumer_groups(groups, request_timeout=REQUEST_TIMEOUT_S)
     wait_each(futures, "deleting")
     for group in groups:

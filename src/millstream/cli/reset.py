@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
 from millstream.cli.cluster import Cluster, Partition
 from millstream.cli.failures import CommandFailed, usage_error
-from millstream.cli.lag import committed_offsets
 from millstream.cli.moments import parse_moment_ms, parse_span_ms, to_ms
 
 
@@ -50,16 +50,15 @@ class Move:
 
 
 def parse_scope(
-    cluster: Cluster, group: str, topics: list[str], all_topics: bool
+    cluster: Cluster, topics: list[str], all_topics: bool, committed: Mapping[Partition, int]
 ) -> list[Partition]:
     """The partitions meant by `--topic NAME[:0,1,...]`, or all that the group has committed to."""
     if bool(topics) == all_topics:
         raise usage_error("give --topic NAME[:0,1,...], repeatable, or --all-topics")
     if all_topics:
-        places = sorted(committed_offsets(cluster, group))
-        if not places:
-            raise CommandFailed(f"group {group!r} has committed nothing; name topics with --topic")
-        return places
+        if not committed:
+            raise CommandFailed("the group has committed nothing; name topics with --topic")
+        return sorted(committed)
     places = []
     for scope in topics:
         topic, colon, indexes = scope.partition(":")
@@ -79,10 +78,13 @@ def parse_indexes(text: str, scope: str) -> list[int]:
 
 
 def plan(
-    cluster: Cluster, group: str, places: list[Partition], target: Target, now: datetime
+    cluster: Cluster,
+    committed: Mapping[Partition, int],
+    places: list[Partition],
+    target: Target,
+    now: datetime,
 ) -> list[Move]:
     """The moves that take the group to the target; each lands between log start and log end."""
-    committed = committed_offsets(cluster, group)
     starts = cluster.start_offsets(places)
     ends = cluster.end_offsets(places)
     wanted = wanted_offsets(cluster, places, target, now, committed, starts, ends)
@@ -101,7 +103,7 @@ def wanted_offsets(
     places: list[Partition],
     target: Target,
     now: datetime,
-    committed: dict[Partition, int],
+    committed: Mapping[Partition, int],
     starts: dict[Partition, int],
     ends: dict[Partition, int],
 ) -> dict[Partition, int]:

@@ -19,8 +19,8 @@ from millstream.cli.failures import CommandFailed, usage_error
 from millstream.cli.moments import show_moment, show_span
 from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
 from millstream.cli.output import console, note, print_json, print_pairs, print_rows
-from millstream.client.cluster import CoordinatorKind
-from millstream.errors import ApiError, ErrorCode
+from millstream.client.cluster import CoordinatorKind, check
+from millstream.errors import ErrorCode
 
 app = typer.Typer(
     help="Look at transactions, and end those that hang.",
@@ -360,8 +360,3 @@ def abort_in_partition(
 def ask(question: str, yes: bool) -> None:
     if not yes and sys.stdin.isatty():
         typer.confirm(question, abort=True)
-
-
-def check(code: ErrorCode, message: str) -> None:
-    if code is not ErrorCode.NONE:
-        raise ApiError(code, f"{message}: {code.description}")

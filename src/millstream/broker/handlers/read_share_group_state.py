@@ -1,7 +1,9 @@
 """ReadShareGroupState, v0: a partition's leader takes up what a share group remembers of it.
 
-Asked with leader epoch -1, which Kafka refuses, it answers a tool that leads nothing: nobody is
-fenced, and where the partition is led here the answer has what members hold right now.
+Asked with leader epoch -1 it answers a tool that leads nothing. Nobody is fenced, as in Kafka; but
+where Kafka tells what is persisted, this tells what members hold right now if the partition is led
+here. Records that wait for their next delivery have a state of their own then, 10, since the answer
+has no place for due times.
 """
 
 from __future__ import annotations
@@ -10,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.broker.context import RequestContext
 from millstream.broker.share_state_requests import answer_partitions
+from millstream.config.setting import LONG_MAX
 from millstream.coordination.share_state import NO_LEADER_EPOCH, SharePartitionKey, ShareState
 
 if TYPE_CHECKING:
     from kio.schema.read_share_group_state.v0.request import ReadShareGroupStateRequest
 
     from millstream.protocol.messages import Fields
+
+DELAYED = 10
 
 
 async def read_share_group_state(
@@ -25,7 +30,8 @@ async def read_share_group_state(
 
     async def read(key: SharePartitionKey, partition: Any) -> dict[str, Any]:
         if partition.leader_epoch == NO_LEADER_EPOCH:
-            return _fields(_live(context, key, await persister.peek(key)))
+            state = _live(context, key, await persister.peek(key))
+            return _fields(state, delayed_after_ms=context.broker.clock.now_ms())
         return _fields(await persister.read(key, partition.leader_epoch))
 
     nothing = {"state_epoch": 0, "start_offset": 0, "state_batches": []}
@@ -39,7 +45,7 @@ def _live(context: RequestContext, key: SharePartitionKey, state: ShareState) ->
     return state._replace(batches=tuple(leaders.describe(key)))
 
 
-def _fields(state: ShareState) -> dict[str, Any]:
+def _fields(state: ShareState, *, delayed_after_ms: int = LONG_MAX) -> dict[str, Any]:
     return {
         "state_epoch": state.state_epoch,
         "start_offset": state.start_offset,
@@ -47,7 +53,9 @@ def _fields(state: ShareState) -> dict[str, Any]:
             {
                 "first_offset": batch.first_offset,
                 "last_offset": batch.last_offset,
-                "delivery_state": int(batch.delivery_state),
+                "delivery_state": DELAYED
+                if batch.due_ms > delayed_after_ms
+                else int(batch.delivery_state),
                 "delivery_count": batch.delivery_count,
             }
             for batch in state.batches
