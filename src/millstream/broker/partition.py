@@ -265,6 +265,14 @@ class Partition:
         """Whether a transaction of this producer is open here: it writes on without a question."""
         return self.log.producers.is_in_transaction(producer_id, producer_epoch)
 
+    def knows(self, producer_id: int) -> bool:
+        """Whether this producer has written here, as far as anybody remembers."""
+        return producer_id in self.log.producers
+
+    def check_producer_epoch(self, producer_id: int, producer_epoch: int) -> None:
+        """Refuse a producer that a newer instance has replaced."""
+        self.log.producers.check_epoch(producer_id, producer_epoch)
+
     def append_marker(
         self,
         *,

@@ -6,11 +6,15 @@ too. So the first such request is read in full and its beginning remembered, wit
 leads to and the fixed parts of its answer; the next is recognised by one look into a dictionary.
 This halves the cost of a small request. A request of any other shape finds no lane.
 
-    v3-8    ff ff | acks 2 | timeout 4 | 00 00 00 01 | name length 2, name
-            | 00 00 00 01 | partition 4 || records length 4, records
-    v9-12   00 | acks 2 | timeout 4 | 02 | name length + 1, name | 02 | partition 4
+    v3-8    ff ff, or length 2 and transactional id | acks 2 | timeout 4 | 00 00 00 01
+            | name length 2, name | 00 00 00 01 | partition 4 || records length 4, records
+    v9-12   00, or length + 1 and transactional id | acks 2 | timeout 4 | 02
+            | name length + 1, name | 02 | partition 4
             || records length + 1 as varint, records | 00 00 00
     v13     as v9, with a topic id of 16 bytes for the name
+
+A lane takes a transactional batch only where its transaction is open already: whoever opens one has
+questions to answer first.
 """
 
 from __future__ import annotations
@@ -27,6 +31,12 @@ from millstream.protocol.produce import (
     encode_produce_response,
 )
 from millstream.protocol.wire import INT32, Buffer
+from millstream.records.batch import (
+    ATTRIBUTES_OFFSET,
+    HEADER_SIZE_BYTES,
+    PRODUCER_ID_OFFSET,
+    TRANSACTIONAL_FLAG,
+)
 
 if TYPE_CHECKING:
     from millstream.broker.context import RequestContext
@@ -36,6 +46,8 @@ LANES_MAX = 16_384  # a lane is about a kilobyte
 _NO_TAGS_AT_ALL = b"\0\0\0"  # of partition, topic and request
 _OFFSETS = Struct(">qqq")
 _OFFSETS_BEFORE_V5 = Struct(">qq")
+_FLAGS_OFFSET = ATTRIBUTES_OFFSET + 1  # the attributes' low byte
+_PRODUCER = Struct(">qh")
 
 
 class ProduceLane:
@@ -43,6 +55,7 @@ class ProduceLane:
 
     __slots__ = (
         "_head",
+        "_is_transactional",
         "_records_start",
         "_tail",
         "acks",
@@ -58,6 +71,7 @@ class ProduceLane:
         self.acks = request.acks
         self.partition = partition
         self.encoded_topic = request.topics[0].encoded
+        self._is_transactional = request.transactional_id is not None
         self._records_start = prefix_bytes
         answer = encode_produce_response(
             version, [(self.encoded_topic, [ProducedPartition(partition.index)])]
@@ -94,6 +108,16 @@ class ProduceLane:
         if end + 3 != size or body[end:] != _NO_TAGS_AT_ALL:
             return None
         return body[start:end]
+
+    def takes(self, records: Buffer) -> bool:
+        """Whether the records can be appended without further questions."""
+        if len(records) < HEADER_SIZE_BYTES:
+            return False
+        if not records[_FLAGS_OFFSET] & TRANSACTIONAL_FLAG:
+            return True
+        return self._is_transactional and self.partition.is_in_transaction(
+            *_PRODUCER.unpack_from(records, PRODUCER_ID_OFFSET)
+        )
 
     def encode(self, pending: PendingAppend) -> bytes:
         """The response to an append that succeeded."""
@@ -139,8 +163,10 @@ class ProduceLanes:
 
 def _prefix_bytes(version: int, body: Buffer) -> int:
     """How long the beginning is, if the request has the shape of a lane."""
-    if version >= FIRST_WITH_TOPIC_IDS:
-        return 29
     if version >= FIRST_FLEXIBLE:
-        return 13 + body[8]
-    return 22 + body[13]
+        id_bytes = max(body[0] - 1, 0)  # of the transactional id; 0 is null
+        if version >= FIRST_WITH_TOPIC_IDS:
+            return 29 + id_bytes
+        return 13 + id_bytes + body[8 + id_bytes]
+    id_bytes = 0 if body[0] else body[1]  # ff ff is null
+    return 22 + id_bytes + body[13 + id_bytes]

@@ -141,6 +141,9 @@ class ProducerStates:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, producer_id: int) -> bool:
+        return producer_id in self._entries
+
     def __iter__(self) -> Iterator[int]:
         return iter(self._entries)
 

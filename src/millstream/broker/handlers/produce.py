@@ -6,7 +6,8 @@
 * v7: zstd
 * v9: flexible
 * v10: the current leader, for clients that are behind (not needed: this broker leads everything)
-* v12: transactions without AddPartitionsToTxn (KIP-890; no transactions yet)
+* v11: a transaction that can only be aborted is told by TRANSACTION_ABORTABLE
+* v12: transactions without AddPartitionsToTxn (KIP-890)
 * v13: topic ids
 
 acks=0 has no response; if something went wrong the connection is closed, as Kafka does, which is
@@ -15,9 +16,13 @@ the only way to tell.
 
 from __future__ import annotations
 
+import logging
+from typing import TYPE_CHECKING
+
 from millstream.broker.context import Deferred, RequestContext
 from millstream.broker.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Partition, PendingAppend
 from millstream.broker.produce_lanes import ProduceLane
+from millstream.broker.produce_transactions import addition_of, is_verified, refusal_of
 from millstream.errors import ApiError, ErrorCode, ProtocolError
 from millstream.protocol.produce import (
     ProducedPartition,
@@ -28,6 +33,11 @@ from millstream.protocol.produce import (
 )
 from millstream.protocol.wire import Buffer
 from millstream.records.validation import InvalidRecords
+
+if TYPE_CHECKING:
+    from millstream.coordination.transactions.shard import AddRequest
+
+logger = logging.getLogger("millstream.produce")
 
 INTERNAL_TOPICS_WRITER = "__admin_client"  # the one client id that Kafka lets write to them
 FIRST_WITH_ZSTD = 7
@@ -47,7 +57,7 @@ def _produce_in_lane(
 ) -> bytes | Deferred | None:
     """A request that differs from an earlier one only in its records."""
     records = lane.records_of(body)
-    if records is None or lane.partition.offline_error is not None:
+    if records is None or lane.partition.offline_error is not None or not lane.takes(records):
         return _produce(context, body)
     try:
         pending = lane.partition.append(
@@ -84,6 +94,57 @@ class _LaneAnswer(Deferred):
 def _produce(context: RequestContext, body: Buffer) -> bytes | Deferred | None:
     """Any request, read in full."""
     request = decode_produce_request(body, context.api_version)
+    addition = None if _refusal(request) else addition_of(context, request)
+    if addition is None:
+        return _append(context, body, request)
+    if request.acks == ACKS_NONE:
+        raise ProtocolError("a Produce with acks=0 cannot begin a transaction")
+    # The buffer that it came in is used again while this request waits.
+    own_body = bytes(body)
+    own_request = decode_produce_request(own_body, context.api_version)
+    return _AddingFirst(context, own_body, own_request, addition)
+
+
+class _AddingFirst(Deferred):
+    """A request that adds its partitions to its transaction, and is served when that is durable.
+
+    It holds back the connection's later requests: they would overtake it.
+    """
+
+    def __init__(
+        self, context: RequestContext, body: bytes, request: ProduceRequest, addition: AddRequest
+    ) -> None:
+        super().__init__(exclusive=True)
+        serve = self._serve(context, body, request, addition)
+        self._task = context.broker.loop.create_task(serve)
+        self.on_cancel = self._give_up
+
+    async def _serve(
+        self, context: RequestContext, body: bytes, request: ProduceRequest, addition: AddRequest
+    ) -> None:
+        refused: ApiError | None = None
+        try:
+            await context.broker.coordinators.transactions.add_partitions(addition)
+        except ApiError as error:
+            refused = error
+        try:
+            answer = _append(context, body, request, refused)
+        except Exception:  # a defect of ours: the client learns that something went wrong
+            logger.exception("a transactional Produce failed")
+            answer = None
+        if isinstance(answer, Deferred):
+            answer.when_complete(self.complete)
+        else:
+            self.complete(answer)
+
+    def _give_up(self) -> None:
+        self._task.cancel()
+
+
+def _append(
+    context: RequestContext, body: Buffer, request: ProduceRequest, refused: ApiError | None = None
+) -> bytes | Deferred | None:
+    """Append what can be; `refused` is why partitions could not be added to the transaction."""
     answer = _Answer(context.api_version)
     refusal = _refusal(request)
     zstd_allowed = context.api_version >= FIRST_WITH_ZSTD
@@ -95,7 +156,12 @@ def _produce(context: RequestContext, body: Buffer) -> bytes | Deferred | None:
                     raise refusal
                 partition = _find(context, topic.key, index)
                 pending = partition.append(
-                    records or b"", acks=request.acks, zstd_allowed=zstd_allowed
+                    records or b"",
+                    acks=request.acks,
+                    zstd_allowed=zstd_allowed,
+                    verified=is_verified(
+                        context, request.transactional_id, partition, records, refused
+                    ),
                 )
                 answer.add(index, partition, pending)
             except ApiError as error:
@@ -115,9 +181,7 @@ def _refusal(request: ProduceRequest) -> ApiError | None:
         return ApiError(
             ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; it must be -1, 0 or 1"
         )
-    if request.transactional_id is not None:
-        return ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
-    return None
+    return refusal_of(request)
 
 
 def _find(context: RequestContext, topic: TopicKey, index: int) -> Partition:
