@@ -59,6 +59,7 @@ _APIS = (
     Api(47, "offset_delete", 0, 0, first_flexible=1),
     Api(57, "update_features", 0, 2, first_flexible=0),
     Api(60, "describe_cluster", 0, 2, first_flexible=0),
+    Api(61, "describe_producers", 0, 0, first_flexible=0),
     Api(65, "describe_transactions", 0, 0, first_flexible=0),
     Api(66, "list_transactions", 0, 2, first_flexible=0),
     Api(68, "consumer_group_heartbeat", 0, 1, first_flexible=0),
