@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+
 from tests.peers.servers import Server, start_millstream
 
 if TYPE_CHECKING:
