@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.peers.cache import PeerMissing
 from tests.peers.clients import CLIENTS
 from tests.peers.java_runtime import classpath
 
 
 def main() -> None:
-    steps = {"apache-kafka": lambda: classpath("kafka")}
+    steps = {name: partial(classpath, name) for name in ("kafka", "kafka-streams")}
     steps |= {name: client.prepare for name, client in CLIENTS.items()}
     for name, prepare in steps.items():
         try:

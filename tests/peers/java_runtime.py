@@ -28,12 +28,17 @@ _BUNDLES = {
         ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
         ("org.slf4j", "slf4j-simple", "1.7.36"),
     ],
+    "kafka-streams": [
+        ("org.apache.kafka", "kafka-streams", KAFKA_VERSION),
+        ("org.slf4j", "slf4j-simple", "1.7.36"),
+    ],
     "kafka-clients-old": [
         ("org.apache.kafka", "kafka-clients", OLD_CLIENT_VERSION),
         ("com.fasterxml.jackson.core", "jackson-databind", "2.17.2"),
         ("org.slf4j", "slf4j-simple", "1.7.36"),
     ],
 }
+_SOURCES = {"kafka-streams": "java/streams"}  # of the others: java
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion>
 <groupId>millstream</groupId><artifactId>peers</artifactId><version>1</version>
@@ -78,7 +83,7 @@ def jars(bundle: str) -> Path:
 @cache
 def classpath(bundle: str) -> str:
     """A bundle's jars with our own Java programs compiled against them."""
-    sources = sorted((PROGRAMS / "java").glob("*.java"))
+    sources = sorted((PROGRAMS / _SOURCES.get(bundle, "java")).glob("*.java"))
     libraries = f"{jars(bundle)}/*"
 
     def compile_sources(directory: Path) -> None:

@@ -13,12 +13,15 @@ each request when, and in the version, that it says. Answers that only ask for p
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kafka.protocol.admin import DescribeTransactionsResponse
-
 from tests.peers.wire import Wire, batch, produce_fields
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # it reads its own schemas the old way
+    from kafka.protocol.admin import DescribeTransactionsResponse
 
 NO_ERROR = 0
 COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
