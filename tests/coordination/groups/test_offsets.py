@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -237,3 +238,109 @@ def test_group_about_to_be_joined_is_not_removed() -> None:
     client._send_join()
     driver.apply(driver.shard.handle_timer(("shard", "expire-offsets"), driver.now_ms))
     assert "g" in driver.shard.groups
+
+
+# --- in transactions
+
+
+def commit_in_transaction(
+    driver: ClassicDriver, offset: int, *, producer_id: int = 7, **committer: object
+) -> None:
+    """TxnOffsetCommit for partition 0 of orders, with its records pending as the shell does it."""
+    by = OffsetCommitter("", -1, None, 3, is_transactional=True)
+    request = CommitRequest(
+        "g",
+        replace(by, **committer),  # type: ignore[arg-type]
+        (TopicCommit("orders", NO_TOPIC_ID, (PartitionCommit(0, offset),)),),
+    )
+    for record in driver.shard.commit_offsets(request, driver.now_ms).records:
+        driver.shard.replay_pending(record, producer_id)
+
+
+def stable(driver: ClassicDriver) -> list[FetchedOffset]:
+    topics = (TopicFetch("orders", NO_TOPIC_ID, (0, 1)),)
+    return list(driver.shard.fetch_offsets(FetchRequest("g", topics, require_stable=True)))
+
+
+def test_pending_offset_is_unstable_until_its_transaction_ends() -> None:
+    driver = ClassicDriver()
+    commit(driver, 5)
+    commit_in_transaction(driver, 9)
+    assert [it.offset for it in fetch(driver, 0)] == [5]
+    unstable, other = stable(driver)
+    assert (unstable.offset, unstable.error) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    assert other.error is ErrorCode.NONE
+    everything = driver.shard.fetch_offsets(FetchRequest("g", None, require_stable=True))
+    assert [it.error for it in everything] == [ErrorCode.UNSTABLE_OFFSET_COMMIT]
+    driver.shard.replay_end_transaction(7, committed=True)
+    assert [(it.offset, it.error) for it in stable(driver)] == [
+        (9, ErrorCode.NONE),
+        (-1, ErrorCode.NONE),
+    ]
+
+
+def test_aborted_offset_leaves_the_one_before() -> None:
+    driver = ClassicDriver()
+    commit(driver, 5)
+    commit_in_transaction(driver, 9)
+    driver.shard.replay_end_transaction(7, committed=False)
+    assert offsets(driver) == {("orders", 0): 5}
+
+
+def test_group_of_pending_offsets_only_does_not_expire() -> None:
+    driver = ClassicDriver()
+    commit_in_transaction(driver, 9)
+    assert driver.shard.groups["g"].is_empty
+    expire(driver, 2 * WEEK_MS)
+    assert "g" in driver.shard.groups
+    driver.shard.replay_end_transaction(7, committed=False)
+    expire(driver, 2 * WEEK_MS)
+    assert "g" not in driver.shard.groups
+
+
+def test_offset_with_a_pending_one_does_not_expire() -> None:
+    driver = ClassicDriver()
+    commit(driver, 5)
+    commit_in_transaction(driver, 9)
+    expire(driver, 2 * WEEK_MS)
+    assert offsets(driver) == {("orders", 0): 5}
+
+
+def test_deleting_a_group_deletes_what_is_pending() -> None:
+    driver = ClassicDriver()
+    commit(driver, 5, partition=1)
+    commit_in_transaction(driver, 9)
+    driver.apply(driver.shard.delete_group("g"))
+    driver.shard.replay_end_transaction(7, committed=True)
+    assert offsets(driver) == {}
+    assert "g" not in driver.shard.groups
+
+
+def test_deleting_an_offset_or_its_topic_deletes_what_is_pending() -> None:
+    for delete in ("offset", "topic"):
+        driver = ClassicDriver()
+        commit(driver, 5, partition=1)
+        commit_in_transaction(driver, 9)
+        if delete == "offset":
+            driver.apply(driver.shard.delete_offsets("g", [("orders", (0,))]))
+        else:
+            driver.apply(driver.shard.topic_deleted("orders", uuid.uuid4()))
+        assert [it.error for it in stable(driver)] == [ErrorCode.NONE, ErrorCode.NONE]
+        driver.shard.replay_end_transaction(7, committed=True)
+        assert ("orders", 0) not in offsets(driver)
+
+
+def test_transaction_needs_the_generation_of_its_member() -> None:
+    driver = ClassicDriver()
+    form_group(driver, Client(driver))
+    with pytest.raises(ApiError) as error:
+        commit_in_transaction(driver, 9, generation_or_epoch=99, member_id="nobody")
+    assert error.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+    commit_in_transaction(driver, 9)  # before v3 nobody says who he is
+
+
+def test_transaction_for_a_group_that_is_gone_must_not_name_a_generation() -> None:
+    driver = ClassicDriver()
+    with pytest.raises(ApiError) as error:
+        commit_in_transaction(driver, 9, generation_or_epoch=1, member_id="m")
+    assert error.value.code is ErrorCode.ILLEGAL_GENERATION
