@@ -289,20 +289,22 @@ def test_aborted_offset_leaves_the_one_before() -> None:
 
 def test_group_of_pending_offsets_only_does_not_expire() -> None:
     driver = ClassicDriver()
+    driver.reload()  # sets the timer of the expiry
     commit_in_transaction(driver, 9)
     assert driver.shard.groups["g"].is_empty
-    expire(driver, 2 * WEEK_MS)
+    driver.advance(2 * WEEK_MS)
     assert "g" in driver.shard.groups
     driver.shard.replay_end_transaction(7, committed=False)
-    expire(driver, 2 * WEEK_MS)
+    driver.advance(2 * WEEK_MS)
     assert "g" not in driver.shard.groups
 
 
 def test_offset_with_a_pending_one_does_not_expire() -> None:
     driver = ClassicDriver()
+    driver.reload()  # sets the timer of the expiry
     commit(driver, 5)
     commit_in_transaction(driver, 9)
-    expire(driver, 2 * WEEK_MS)
+    driver.advance(2 * WEEK_MS)
     assert offsets(driver) == {("orders", 0): 5}
 
 
