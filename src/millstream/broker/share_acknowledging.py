@@ -52,25 +52,26 @@ class Acknowledging:
         *,
         is_renew_ack: bool,
     ) -> None:
-        """Hand everything to the leaders. What is wrong with one partition concerns no other."""
+        """Hand everything to the leaders. What is wrong with one partition concerns no other, and
+        of those without acknowledgements nothing is said."""
         may_renew = context.api_version >= FIRST_WITH_RENEWAL and is_renew_ack
         broker = context.broker
         for topic_id, partitions in topics:
             for index, acknowledgements in partitions:
+                if not acknowledgements:
+                    continue
                 try:
                     broker.partitions.find(topic_id, index)
                     ranges = checked_ranges(acknowledgements, may_renew=may_renew)
                     leader = broker.share_partitions.get(group_id, topic_id, index)
-                    if leader is None and ranges:
+                    if leader is None:
                         raise ApiError(
                             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                             f"nothing of partition {index} was delivered to group {group_id} here",
                         )
                 except ApiError as error:
                     self.results[topic_id, index] = error
-                    continue
-                self.results[topic_id, index] = None
-                if leader is not None and ranges:
+                else:
                     self._pending += 1
                     leader.acknowledge(member_id, ranges, self._taker((topic_id, index)))
 

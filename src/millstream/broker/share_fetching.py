@@ -56,7 +56,7 @@ class ShareFetching:
         self._partitions = partitions
         self._acknowledging = acknowledging
         self._answers: dict[PartitionId, SharedPartition] = {}
-        self._watched: set[ShareLeader] = set()
+        self._watched: dict[PartitionId, ShareLeader] = {}
         self._deferred: Deferred | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._time_is_over = request.max_wait_ms <= 0
@@ -104,23 +104,32 @@ class ShareFetching:
     def _leaders(self) -> list[ShareLeader]:
         """The leaders of partitions where records could be acquired."""
         leaders: list[ShareLeader] = []
-        for topic_id, index in self._partitions:
-            known = self._answers.get((topic_id, index))
+        for partition in self._partitions:
+            known = self._answers.get(partition)
             if known is not None and known.error:
                 continue
             try:
-                leader = self._broker.share_partitions.open(self._group_id, topic_id, index)
-                if leader.error is not None:
-                    raise leader.error
+                leader = self._leader(partition)
             except ApiError as error:
-                self._fail((topic_id, index), error)
+                self._fail(partition, error)
                 continue
-            if leader not in self._watched:
-                self._watched.add(leader)
-                leader.watch(self)
             if leader.can_acquire:
                 leaders.append(leader)
         return leaders
+
+    def _leader(self, partition: PartitionId) -> ShareLeader:
+        """The partition's leader, which is watched from now on.
+
+        One that ends is replaced by another, unless it could not even begin.
+        """
+        leader = self._watched.get(partition)
+        if leader is None or leader.error is not None:
+            if leader is not None and leader.error is not None and leader.window is None:
+                raise leader.error
+            leader = self._broker.share_partitions.open(self._group_id, *partition)
+            self._watched[partition] = leader
+            leader.watch(self)
+        return leader
 
     def _read(self, leaders: Sequence[ShareLeader]) -> list[tuple[ShareLeader, LogRead]] | None:
         """What the log has for these, or None where a thread must read it."""
@@ -251,7 +260,7 @@ class ShareFetching:
         self._acknowledging.when_done(self._complete)
 
     def _stop_waiting(self) -> None:
-        for leader in self._watched:
+        for leader in self._watched.values():
             leader.unwatch(self)
         self._watched.clear()
         if self._timer is not None:

@@ -47,11 +47,8 @@ def _serve(context: RequestContext, request: ShareFetchRequest) -> Buffers | Def
         _check_renewal(request)
     session = _session(context, group_id, member_id, request)
     acknowledging = Acknowledging()
-    acknowledged = [
-        (topic_id, [it for it in partitions if it[1]]) for topic_id, partitions in request.topics
-    ]
     acknowledging.start(
-        context, group_id, member_id, acknowledged, is_renew_ack=request.is_renew_ack
+        context, group_id, member_id, request.topics, is_renew_ack=request.is_renew_ack
     )
     if request.session_epoch == FINAL_EPOCH:
         return _close(context, session, acknowledging)
