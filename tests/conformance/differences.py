@@ -32,4 +32,9 @@ DIFFERENCES: dict[str, Difference] = {
         kafka={"ends a later transaction": True, "committed": 2, "abort": 48, "stable": 4},
         millstream={"ends a later transaction": False, "committed": 1, "abort": 0, "stable": 5},
     ),
+    "InitProducerId while a transaction is open": Difference(
+        "the answer comes when the abort is done, instead of an error that asks to try again",
+        kafka=51,
+        millstream=0,
+    ),
 }
