@@ -43,6 +43,6 @@ def test_filters_leave_the_others_out(
         await commit(client, 1, group_id="simple")
         answer = await client.call(LIST_GROUPS, 5, states_filter=states, types_filter=types)
         assert {it.group_id for it in answer.groups} == expected
-        assert {it.group_type for it in answer.groups} <= {"Classic"}
+        assert {it.group_type for it in answer.groups} <= {"classic"}
 
     run(tmp_path, scenario)

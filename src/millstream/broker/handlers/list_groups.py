@@ -27,7 +27,7 @@ async def list_groups(context: RequestContext, request: ListGroupsRequest) -> Fi
 
     def is_wanted(group: GroupOverview) -> bool:
         state_fits = not states or group.state.lower() in states
-        return state_fits and (not types or group.kind.value.lower() in types)
+        return state_fits and (not types or group.kind.value in types)
 
     try:
         by_shard = await context.broker.coordinators.groups.read_all(

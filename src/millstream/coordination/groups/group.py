@@ -32,9 +32,9 @@ PartitionValidator: TypeAlias = Callable[[str, uuid.UUID, int], None]
 class GroupKind(Enum):
     """A group's type, by the name that ListGroups gives it."""
 
-    CLASSIC = "Classic"
-    CONSUMER = "Consumer"
-    SHARE = "Share"
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+    SHARE = "share"
 
 
 @dataclass(frozen=True, slots=True)
