@@ -42,7 +42,7 @@ from millstream.errors import ApiError, ErrorCode
 from tests.coordination.transactions.harness import Driver
 
 STEPS = 2_000
-SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else list(range(60))
+SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else list(range(30))
 IDS = ("tx-a", "tx-b", "tx-c", "tx-d")
 CLIENTS = 5  # two of them share an id
 PARTITIONS = 3
@@ -463,19 +463,18 @@ def test_transactions_hold_their_promises(seed: int) -> None:
     simulation.run(STEPS)
 
 
-def broken_seeds() -> int:
-    broken = 0
+def some_seed_breaks() -> bool:
     for seed in range(60):
         try:
             Simulation(seed).run(STEPS)
         except AssertionError:
-            broken += 1
-    return broken
+            return True
+    return False
 
 
 def test_simulation_notices_ends_that_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TransactionShard, "_refuse_late_end", lambda *_: None)
-    assert broken_seeds()
+    assert some_seed_breaks()
 
 
 def test_simulation_notices_completion_before_the_markers_are_durable(
@@ -489,7 +488,7 @@ def test_simulation_notices_completion_before_the_markers_are_durable(
         world.driver.apply(world.shard.complete(transactional_id, world.driver.now_ms))
 
     monkeypatch.setattr(World, "_end", end_at_once)
-    assert broken_seeds()
+    assert some_seed_breaks()
 
 
 def test_simulation_notices_epochs_that_do_not_rise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -500,20 +499,20 @@ def test_simulation_notices_epochs_that_do_not_rise(monkeypatch: pytest.MonkeyPa
         return replace(prepare(transaction, *arguments), producer_epoch=epoch)
 
     monkeypatch.setattr(Transaction, "_prepare_v2", keep_epoch)
-    assert broken_seeds()
+    assert some_seed_breaks()
 
 
 def test_simulation_sees_commits_aborts_and_retries() -> None:
     """What the simulation is worth: it gets everywhere."""
     told: list[bool] = []
     states: set[TransactionState] = set()
-    for seed in range(10):
+    for seed in range(5):
         simulation = Simulation(seed)
         simulation.run(STEPS)
         told += simulation.world.told.values()
         states |= {TransactionState(it.value.state) for it in simulation.world.driver.log}
-    assert told.count(True) > 100
-    assert told.count(False) > 30
+    assert told.count(True) > 50
+    assert told.count(False) > 20
     assert states >= set(TransactionState) - {
         TransactionState.DEAD,
         TransactionState.PREPARE_EPOCH_FENCE,
