@@ -12,6 +12,7 @@ from tests.peers.wire import request_frame
 LAST_EPOCH = 32_766  # 32,767 is kept for fencing
 INVALID_PRODUCER_ID_MAPPING = 49
 AT_ONCE = 250
+OWN_SETTINGS = {"millstream.acks.all.flush": "false"}  # 32,766 flushes prove nothing here
 
 
 def raise_epoch(producer: TransactionalProducer, epoch: int) -> None:
@@ -31,9 +32,9 @@ def raise_epoch(producer: TransactionalProducer, epoch: int) -> None:
     assert producer.producer_epoch == epoch
 
 
-def test_end_of_protocol_2_hands_out_a_new_producer_id(broker: BrokerUnderTest) -> None:
-    topic = broker.create_topic()
-    with producer_of(broker, 2) as producer:
+def test_end_of_protocol_2_hands_out_a_new_producer_id(own_broker: BrokerUnderTest) -> None:
+    topic = own_broker.create_topic()
+    with producer_of(own_broker, 2) as producer:
         raise_epoch(producer, LAST_EPOCH - 1)
         first_id = producer.producer_id
         producer.run(topic, [b"x"], committed=True)
@@ -49,14 +50,14 @@ def test_end_of_protocol_2_hands_out_a_new_producer_id(broker: BrokerUnderTest) 
         assert producer.identity == (new_identity[0], 1)
         producer.producer_id, producer.producer_epoch = first_id, LAST_EPOCH
         assert producer.end(committed=True).error_code == INVALID_PRODUCER_ID_MAPPING
-    eventually(lambda: stable_offset(broker, topic) == 6)
-    assert committed_offsets(broker, topic) == [0, 2, 4]
+    eventually(lambda: stable_offset(own_broker, topic) == 6)
+    assert committed_offsets(own_broker, topic) == [0, 2, 4]
 
 
 @pytest.mark.slow
-def test_init_of_protocol_1_hands_out_a_new_producer_id(broker: BrokerUnderTest) -> None:
-    topic, name = broker.create_topic(), unique("transactional")
-    with producer_of(broker, 1, name) as producer:
+def test_init_of_protocol_1_hands_out_a_new_producer_id(own_broker: BrokerUnderTest) -> None:
+    topic, name = own_broker.create_topic(), unique("transactional")
+    with producer_of(own_broker, 1, name) as producer:
         raise_epoch(producer, LAST_EPOCH)
         first_id = producer.producer_id
         producer.run(topic, [b"x"], committed=True)
@@ -67,5 +68,5 @@ def test_init_of_protocol_1_hands_out_a_new_producer_id(broker: BrokerUnderTest)
         assert producer.producer_id != first_id
         assert producer.producer_epoch == 1  # the abort of what was open took 0
         producer.run(topic, [b"y"], committed=True)
-    eventually(lambda: stable_offset(broker, topic) == 6)
-    assert committed_offsets(broker, topic) == [0, 4]
+    eventually(lambda: stable_offset(own_broker, topic) == 6)
+    assert committed_offsets(own_broker, topic) == [0, 4]
