@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from millstream.broker.coordinator_shell import CoordinatorShell
+from millstream.broker.partition import PendingAppend
 from millstream.broker.server import BrokerServer
 from millstream.broker.timers import Timers
 from millstream.broker.topics import NewTopic
@@ -29,12 +30,18 @@ from millstream.coordination.result import (
     Result,
     SetTimer,
 )
+from millstream.coordination.transactions.marker import TransactionMarker
 from millstream.errors import ApiError, ErrorCode
 from tests.broker.serving import serving
 
 
 @dataclass(frozen=True)
 class Name:
+    name: str
+
+
+@dataclass(frozen=True)
+class NameOfUpdate:
     name: str
 
 
@@ -61,6 +68,15 @@ class Counters:
         self.replayed = 0
         self.waiting: list[object] = []
         self.fired: asyncio.Event = asyncio.Event()
+        self.pending: dict[int, list[CoordinatorRecord]] = {}
+
+    def replay_pending(self, record: CoordinatorRecord, producer_id: int) -> None:
+        self.pending.setdefault(producer_id, []).append(record)
+
+    def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
+        for record in self.pending.pop(producer_id, []):
+            if committed:
+                self.replay(record)
 
     def replay(self, record: CoordinatorRecord) -> None:
         self.replayed += 1
@@ -103,10 +119,10 @@ async def shell(directory: Path, **settings: Any) -> Any:
         await made.stop()
 
 
-def shell_on(server: BrokerServer) -> CoordinatorShell[Counters]:
+def shell_on(server: BrokerServer, codec: RecordCodec = CODEC) -> CoordinatorShell[Counters]:
     return CoordinatorShell(
         "counters",
-        CODEC,
+        codec,
         Counters,
         partitions=server.partitions,
         timers=Timers(server.clock),
@@ -295,5 +311,189 @@ def test_resigned_shard_frees_those_who_wait(tmp_path: Path) -> None:
             with pytest.raises(ApiError) as error:
                 await waiting
             assert error.value.code is ErrorCode.NOT_COORDINATOR
+
+    asyncio.run(scenario())
+
+
+# --- transactions
+
+PRODUCER = (7, 0)
+COMMIT = TransactionMarker(*PRODUCER, coordinator_epoch=0, committed=True, transaction_version=1)
+ABORT = COMMIT._replace(committed=False)
+
+
+def counts(shard: Counters) -> dict[str, int]:
+    return dict(shard.counts)
+
+
+@pytest.mark.parametrize(("marker", "expected"), [(COMMIT, {"a": 1}), (ABORT, {})])
+def test_records_of_a_transaction_are_pending_until_its_marker(
+    tmp_path: Path, marker: TransactionMarker, expected: dict[str, int]
+) -> None:
+    async def scenario() -> None:
+        async with shell(tmp_path) as (server, counters):
+            assert await counters.run(0, add("a"), transaction=PRODUCER) == 1
+            assert await counters.read(0, counts) == {}
+            partition = server.partitions.get("counters", 0)
+            assert partition.is_in_transaction(*PRODUCER)
+            pending = await counters.complete_transaction(0, marker)
+            assert (pending.first_offset, pending.next_offset) == (1, 2)
+            assert not partition.is_in_transaction(*PRODUCER)
+            assert await counters.read(0, counts) == expected
+            other = shell_on(server)
+            other.lead(0)
+            await other.all_loaded()
+            assert await other.read(0, counts) == expected
+            await other.stop()
+
+    asyncio.run(scenario())
+
+
+def test_open_transaction_is_taken_up_by_a_reload(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with shell(tmp_path) as (server, counters):
+            await counters.run(0, add("b"))
+            await counters.run(0, add("a"), transaction=PRODUCER)
+            other = shell_on(server)
+            other.lead(0)
+            with pytest.raises(ApiError) as error:
+                other.complete_transaction(0, COMMIT)
+            assert error.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            await other.all_loaded()
+            assert await other.read(0, counts) == {"b": 1}
+            await other.complete_transaction(0, COMMIT)
+            assert await other.read(0, counts) == {"b": 1, "a": 1}
+            await other.stop()
+
+    asyncio.run(scenario())
+
+
+def test_nobody_hears_of_a_transactions_end_before_it_is_durable(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with shell(tmp_path) as (server, counters):
+            await counters.run(0, add("a"), transaction=PRODUCER)
+            partition = server.partitions.get("counters", 0)
+            pending = counters.complete_transaction(0, COMMIT)
+            assert not pending.is_done
+            assert await counters.read(0, counts) == {"a": 1}
+            assert partition.log.flushed_offset == pending.next_offset
+            assert pending.is_done
+
+    asyncio.run(scenario())
+
+
+def test_marker_that_cannot_be_flushed_fails_with_those_who_were_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with shell(tmp_path) as (server, counters):
+            await counters.run(0, add("a"), transaction=PRODUCER)
+            markers: list[PendingAppend] = []
+
+            async def end_and_read() -> dict[str, int]:
+                markers.append(counters.complete_transaction(0, COMMIT))
+                return await counters.read(0, counts)  # type: ignore[no-any-return]
+
+            reading = asyncio.ensure_future(end_and_read())
+            await asyncio.sleep(0)
+            failure = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is gone")
+            server.partitions.get("counters", 0).go_offline(failure)
+            with pytest.raises(ApiError):
+                await markers[0]
+            with pytest.raises(ApiError) as error:
+                await reading
+            assert error.value.code is ErrorCode.NOT_COORDINATOR
+
+    asyncio.run(scenario())
+
+
+def test_replaced_producer_and_coordinator_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with shell(tmp_path) as (_, counters):
+            await counters.run(0, add("b"))
+            newer = (7, 5)
+            await counters.run(0, add("a"), transaction=newer)
+            with pytest.raises(ApiError) as error:
+                await counters.run(0, add("a"), transaction=PRODUCER)
+            assert error.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+            with pytest.raises(ApiError) as error:
+                counters.complete_transaction(0, COMMIT)
+            assert error.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+            # The shard was not loaded anew for it.
+            assert await counters.read(0, counts) == {"b": 1}
+            assert len((await counters.read(0, lambda shard: shard.pending))[7]) == 1
+
+    asyncio.run(scenario())
+
+
+# --- more
+
+
+def test_loaded_shard_is_told_of(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with shell(tmp_path) as (server, counters):
+            await counters.run(0, add("a"))
+            loaded: list[tuple[int, dict[str, int]]] = []
+            other = shell_on(server)
+            other.on_loaded = lambda index, shard: loaded.append((index, dict(shard.counts)))
+            for index in (0, 1):
+                other.lead(index)
+                await other.until_loaded(index)
+            assert loaded == [(0, {"a": 1}), (1, {})]
+            await other.stop()
+
+    asyncio.run(scenario())
+
+
+def test_events_of_one_turn_succeed_or_fail_each_alone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with shell(tmp_path) as (server, counters):
+            events = [(0, add("a")), (9, add("a")), (1, add("b")), (0, add("a"))]
+            outcomes = await counters.run_all(events)
+            assert [outcomes[0], outcomes[2], outcomes[3]] == [1, 1, 2]
+            assert isinstance(outcomes[1], ApiError)
+            assert outcomes[1].code is ErrorCode.NOT_COORDINATOR
+            failing = asyncio.ensure_future(counters.run_all([(1, add("b")), (0, add("a"))]))
+            await asyncio.sleep(0)
+            failure = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is gone")
+            server.partitions.get("counters", 0).go_offline(failure)
+            assert [isinstance(it, ApiError) for it in await failing] == [False, True]
+
+    asyncio.run(scenario())
+
+
+def test_what_stands_before_the_oldest_last_snapshot_is_pruned(tmp_path: Path) -> None:
+    """With names that begin with an update, as far as the codec is concerned."""
+    name, count = Schema(Name, (Field("name", STRING),)), Schema(Count, (Field("count", INT64),))
+    update = Schema(NameOfUpdate, (Field("name", STRING),))
+    codec = RecordCodec(
+        (RecordType(0, name, count), RecordType(1, update, count, is_update=True)), lambda _: 0
+    )
+
+    def write(key: Any, value: int | None) -> Callable[[Counters, int], Result[bool]]:
+        record = CoordinatorRecord(key, Count(value) if value is not None else None)
+        return lambda shard, now_ms: Result((record,), True)
+
+    async def scenario() -> None:
+        async with shell(tmp_path) as (server, _):
+            made = shell_on(server, codec)
+            for key, value in ((Name("a"), 1), (Name("b"), 2), (NameOfUpdate("a"), 3)):
+                await made.run(0, write(key, value))
+            partition = server.partitions.get("counters", 0)
+            await made.prune()
+            assert partition.log_start_offset == 0
+            snapshot = asyncio.ensure_future(made.run(0, write(Name("a"), 4)))
+            await asyncio.sleep(0)
+            await made.prune()  # waits until the snapshot is durable
+            assert partition.log.flushed_offset == 4
+            assert partition.log_start_offset == 1
+            await snapshot
+            await made.run(0, write(Name("b"), None))
+            await made.prune()
+            assert partition.log_start_offset == 3
+            other = shell_on(server, codec)
+            other.lead(0)
+            await other.all_loaded()
+            assert await other.read(0, counts) == {"a": 4}
+            await other.stop()
+            await made.stop()
 
     asyncio.run(scenario())
