@@ -196,3 +196,20 @@ def test_group_delete_refuses_a_group_with_members(cli: Run, group: str, member:
     outcome = cli("group", "delete", group)
     assert outcome.exit_code == 1
     assert group in outcome.err
+
+
+def test_group_config_sets_shows_and_deletes(ok: Ok, cli: Run, name: str) -> None:
+    assert "no settings of its own" in cli("group", "config", name).err
+    out = ok("group", "config", name, "share.auto.offset.reset=earliest", "--json")
+    assert json.loads(out) == {"share.auto.offset.reset": "earliest"}
+    assert "share.isolation.level" in ok("group", "config", name, "--all")
+    assert "share.isolation.level" not in ok("group", "config", name)
+    out = ok("group", "config", name, "--delete", "share.auto.offset.reset", "--json")
+    assert json.loads(out) == {}
+
+
+def test_group_config_says_what_is_wrong_with_a_value(cli: Run, name: str) -> None:
+    outcome = cli("group", "config", name, "share.auto.offset.reset=middle")
+    assert outcome.exit_code == 1
+    assert "'earliest', 'latest' or" in outcome.err
+    assert cli("group", "config", name, "share.auto.offset.reset").exit_code == 2

@@ -207,8 +207,8 @@ def show_letters(letters: list[Letter]) -> None:
         origin = (
             "{}[{}]@{}".format(*letter.origin) if letter.origin else "a record of unknown origin"
         )
-        deliveries = f" after {letter.delivery_count} deliveries" if letter.delivery_count else ""
-        replays = f", replayed {letter.replay_count} times" if letter.replay_count else ""
+        deliveries = f", deliveries: {letter.delivery_count}" if letter.delivery_count else ""
+        replays = f", replays: {letter.replay_count}" if letter.replay_count else ""
         heading = Text(f"[{record.partition()}]@{record.offset()}  {origin}", style="bold")
         heading.append(f"  {to_the_second(letter.written_ms)}", style="not bold dim")
         console().print(heading)
