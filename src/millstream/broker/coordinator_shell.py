@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
-from millstream.broker.partition import ACKS_ALL, Partition, PendingAppend
+from millstream.broker.partition import ACKS_ALL, ACKS_LEADER, Partition, PendingAppend
 from millstream.broker.partitions import PartitionTable
 from millstream.broker.shard_loading import (
     Histories,
@@ -147,7 +147,8 @@ class _LoadedShard(Generic[Shard]):
     ) -> _Write | None:
         """Bring about what an event decided. Raises `ApiError` when the records are refused."""
         if result.records:
-            write: _Write | None = self._append(result.records, transaction)
+            pending = self._append(result.records, transaction)
+            write: _Write | None = self._wait_for(pending, self._written)
         else:
             write = self._last_write()
         now_ms = self._shell.clock.now_ms()
@@ -162,11 +163,20 @@ class _LoadedShard(Generic[Shard]):
                 _answer_after(write, future, answer.response)
         return write
 
-    def _append(self, records: tuple[CoordinatorRecord, ...], transaction: Transaction) -> _Write:
+    def note(self, records: tuple[CoordinatorRecord, ...]) -> None:
+        """Append what nobody waits for, and no flush need be made for."""
+        self._append(records, NO_TRANSACTION, acks=ACKS_LEADER)
+
+    def _append(
+        self,
+        records: tuple[CoordinatorRecord, ...],
+        transaction: Transaction,
+        acks: int = ACKS_ALL,
+    ) -> PendingAppend:
         encoded = [self._shell.codec.encode(record.key, record.value) for record in records]
         batch = self._batch(encoded, transaction)
         try:
-            pending = self.partition.append(batch, acks=ACKS_ALL, internal=True)
+            pending = self.partition.append(batch, acks=acks, internal=True)
         except ApiError as error:
             if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
                 raise  # the producer was replaced: nothing is wrong here
@@ -176,7 +186,7 @@ class _LoadedShard(Generic[Shard]):
             if self._snapshots is not None:
                 self._snapshots.note(key, value, pending.first_offset + delta)
             self._replay(record, transaction[0])
-        return self._wait_for(pending, self._written)
+        return pending
 
     def _batch(self, encoded: list[tuple[bytes, bytes | None]], transaction: Transaction) -> bytes:
         now_ms = self._shell.clock.now_ms()
@@ -453,10 +463,14 @@ class CoordinatorShell(Generic[Shard]):
         await loaded.settled()
         return answer
 
-    def tell(self, index: int, event: Callable[[Shard, int], Result[Any]]) -> None:
-        """Hand the shard an event that nobody waits for. Raises `ApiError` if it is not here."""
+    def note(self, index: int, event: Callable[[Shard, int], Result[Any]]) -> None:
+        """Hand the shard an event whose records nobody waits for.
+
+        They are durable with the next that somebody waits for. Raises `ApiError` if the shard is
+        not here.
+        """
         loaded = self._active(index)
-        loaded.apply(event(loaded.shard, self.clock.now_ms()))
+        loaded.note(event(loaded.shard, self.clock.now_ms()).records)
 
     def tell_all(self, event: Callable[[Shard, int], Result[Any]]) -> None:
         """Hand an event that nobody waits for to every shard that is there."""

@@ -1,11 +1,12 @@
 """The transaction coordinator of this broker: its shards, and what happens around them.
 
-A transaction ends in three steps, each durable before the next begins:
+A transaction ends in three steps, the first two durable before the next begins:
 
     prepare    the shard's decision; then the client is answered
     markers    to all partitions at once, so that they share a flush
-    complete   the shard's note that all partitions know. What follows in the log follows the
-               markers, so the next transaction need not wait until this record is durable
+    complete   the shard's note that all partitions know. Nobody waits for it: it is flushed with
+               what the next transaction writes behind it, and where it is lost, the markers are
+               written once more
 
 A restart finds what is prepared and goes on from there: markers may be written twice, which harms
 nobody, and never for a transaction whose end was not decided.
@@ -178,7 +179,8 @@ class TransactionCoordinator:
             request.transactional_id, lambda shard, now_ms: shard.end(request, now_ms)
         )
         if ended.is_new:
-            self._prepared(request.transactional_id)
+            # In the next turn, so that the answer leaves before the markers' flush, not after it.
+            asyncio.get_running_loop().call_soon(self._prepared, request.transactional_id)
         return ended.producer
 
     async def describe(self, transactional_id: str) -> TransactionValue | None:
@@ -236,7 +238,11 @@ class TransactionCoordinator:
     def _prepared(self, transactional_id: str) -> None:
         """The decision is durable: tell the partitions."""
         index = self._index_of(transactional_id)
-        transaction = self._shell.shard(index).transactions[transactional_id]
+        try:
+            transaction = self._shell.shard(index).transactions[transactional_id]
+        except ApiError as error:  # it is loaded anew, and resumed
+            logger.warning("the end of %s waits: %s", transactional_id, error)
+            return
         if transaction.is_prepared:  # else the shard was loaded anew and has gone on already
             self._tell_partitions(index, transaction)
 
@@ -272,7 +278,7 @@ class TransactionCoordinator:
         for ended in self._held.pop(transactional_id, ()):
             _resolve(ended, True)
         try:
-            self._shell.tell(index, lambda shard, now_ms: shard.complete(transactional_id, now_ms))
+            self._shell.note(index, lambda shard, now_ms: shard.complete(transactional_id, now_ms))
         except ApiError as error:  # it is loaded anew, and resumed
             logger.warning("the end of %s could not be noted: %s", transactional_id, error)
 
