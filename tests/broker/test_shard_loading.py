@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,9 +33,9 @@ class Log:
     def pending(self, producer_id: int, *pairs: tuple[bytes, bytes | None]) -> None:
         self._add(pairs, producer_id=producer_id, producer_epoch=0, is_transactional=True)
 
-    def _add(self, pairs: tuple[tuple[bytes, bytes | None], ...], **options: object) -> None:
+    def _add(self, pairs: tuple[tuple[bytes, bytes | None], ...], **options: Any) -> None:
         records = [Record(self.end + i, 1_000, *pair) for i, pair in enumerate(pairs)]
-        self.chunks.append(encode_batch(records, **options))  # type: ignore[arg-type]
+        self.chunks.append(encode_batch(records, **options))
         self.end += len(pairs)
 
     def ended(self, producer_id: int, committed: bool) -> None:
@@ -150,7 +151,7 @@ class Reference:
 
 @given(st.lists(STEPS, max_size=30), st.integers(1, 4))
 def test_loading_comes_to_what_replaying_everything_would(
-    steps: list[tuple[str, bytes, bool]], chunk_batches: int
+    steps: list[tuple[str, Any, Any]], chunk_batches: int
 ) -> None:
     log, reference = Log(), Reference()
     for number, (what, subject, more) in enumerate(steps):
@@ -160,12 +161,12 @@ def test_loading_comes_to_what_replaying_everything_would(
             log.plain((subject, plain_value))
             reference.plain(subject, plain_value, offset)
         elif what == "pending":
-            log.pending(subject, (more, value))  # type: ignore[arg-type]
-            pending = reference.pending.setdefault(subject, {})  # type: ignore[call-overload]
+            log.pending(subject, (more, value))
+            pending = reference.pending.setdefault(subject, {})
             pending[more] = (offset, value)
         else:
-            log.ended(subject, more)  # type: ignore[arg-type]
-            reference.ended(subject, more)  # type: ignore[arg-type]
+            log.ended(subject, more)
+            reference.ended(subject, more)
     loaded = log.load(chunk_batches)
     assert committed(loaded) == {key: value for key, (_, value) in reference.committed.items()}
     expected = [
