@@ -11,6 +11,8 @@ from uuid import UUID
 
 from millstream.broker.server import BrokerServer
 from millstream.broker.topics import NewTopic
+from millstream.coordination.cluster import ResourceType
+from millstream.coordination.cluster_records import ConfigRecord
 from millstream.coordination.share_state import SharePartitionKey
 from tests.broker.serving import WireClient, serving
 from tests.peers.wire import batch
@@ -65,6 +67,14 @@ async def begin(
     """Initialize the group's state, as its coordinator does when it first assigns partitions."""
     key = SharePartitionKey(group, topic_id, index)
     await server.coordinators.share_state.initialize(key, 0, offset)
+
+
+async def configure(server: BrokerServer, group: str, settings: dict[str, str]) -> None:
+    """What the group sets for itself."""
+    records = [
+        ConfigRecord(ResourceType.GROUP, group, name, value) for name, value in settings.items()
+    ]
+    await server.metadata.commit(records, server.metadata.image.version)
 
 
 class Member:

@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 import pytest
 
 from millstream.broker.server import BrokerServer
-from millstream.coordination.cluster import ResourceType
 from millstream.coordination.share_state import DeliveryState, SharePartitionKey, StateBatch
 from millstream.errors import ErrorCode
 from millstream.records.record import decode_batch
@@ -20,6 +19,7 @@ from tests.broker.sharing import (
     RENEW,
     acquired,
     begin,
+    configure,
     joined,
     partition_of,
     produce,
@@ -136,9 +136,7 @@ def test_share_fetch_takes_turns_between_partitions(tmp_path: Path) -> None:
             seen = set()
             for number in range(3):
                 partitions = () if number else (0, 1, 2)
-                response = await member.fetch(
-                    partitions=partitions, max_records=1, max_wait=5_000
-                )
+                response = await member.fetch(partitions=partitions, max_records=1, max_wait=5_000)
                 seen.add(partition_of(response).partition_index)
             assert seen == {0, 1, 2}
 
@@ -308,15 +306,6 @@ def test_share_group_begins_where_its_settings_say(
             assert state.start_offset == (10 if not expected else 0)
 
     run(tmp_path, scenario)
-
-
-async def configure(server: BrokerServer, group: str, settings: dict[str, str]) -> None:
-    from millstream.coordination.cluster_records import ConfigRecord
-
-    await server.metadata.commit(
-        [ConfigRecord(ResourceType.GROUP, group, name, value) for name, value in settings.items()],
-        server.metadata.image.version,
-    )
 
 
 # State
