@@ -27,7 +27,13 @@ from millstream.coordination.sharing.breaker import BURST_SECONDS
 from millstream.errors import ApiError, ErrorCode
 from millstream.records.batch import iterate_headers
 from millstream.records.compression import Compression
-from millstream.records.record import Record, decode_batch, encode_batch
+from millstream.records.record import (
+    ControlType,
+    Record,
+    decode_batch,
+    encode_batch,
+    encode_end_transaction,
+)
 from tests.broker.serving import serving
 
 GROUP = "workers"
@@ -169,6 +175,25 @@ def test_letter_is_written_of_a_corrupt_record(tmp_path: Path) -> None:
         (letter,) = letters_in(broker)
         assert about(letter)["reason"] == "corrupt"
         assert about(letter)["message"].startswith("Unreadable. The record could not be read")
+
+    run(tmp_path, scenario)
+
+
+def test_marker_of_a_transaction_is_no_letter(tmp_path: Path) -> None:
+    async def scenario(broker: BrokerServer, orders: Partition) -> None:
+        marker = encode_end_transaction(
+            ControlType.COMMIT,
+            offset=0,
+            timestamp=0,
+            producer_id=7,
+            producer_epoch=0,
+            coordinator_epoch=0,
+        )
+        await orders.append(marker, acks=ACKS_ALL, internal=True)
+        letters = [DeadLetter(offset, 5, LIMIT, LIMIT_MESSAGE) for offset in (3, 4)]
+        await broker.dead_letters.write(GROUP, orders, letters)
+        await broker.dead_letters.write(GROUP, orders, letters[1:])
+        assert [about(it)["offset"] for it in letters_in(broker)] == ["3"]
 
     run(tmp_path, scenario)
 

@@ -205,12 +205,18 @@ class DeadLetters:
     ) -> list[Record]:
         """The letters as records of the dead-letter topic."""
         offsets = [letter.offset for letter in letters]
-        found = await self._broker.run_blocking(_read_records, partition, offsets)
+        try:
+            found = await self._broker.run_blocking(_read_records, partition, offsets)
+        except OSError as error:
+            message = f"{partition.topic}-{partition.index} cannot be read: {error}"
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, message) from error
         copies = self._broker.configs.group(group_id).errors_deadletterqueue_copy_record_enable
         now_ms = self._broker.clock.now_ms()
         records: list[Record] = []
         for letter in letters:
             original = found[letter.offset]
+            if original is None:
+                continue
             if isinstance(original, Record):
                 headers = _headers(group_id, partition, letter, original)
                 if copies:
@@ -244,10 +250,13 @@ def _headers(
     )
 
 
-def _read_records(partition: Partition, offsets: Iterable[int]) -> dict[int, Record | str]:
-    """The records at these offsets, or why there is none. Reads the disk: call it in a thread."""
+def _read_records(partition: Partition, offsets: Iterable[int]) -> dict[int, Record | str | None]:
+    """The records at these offsets, or why there is none; None for a transaction's marker.
+
+    Reads the disk: call it in a thread.
+    """
     missing = set(offsets)
-    found: dict[int, Record | str] = {}
+    found: dict[int, Record | str | None] = {}
     for offset in sorted(missing):
         if offset in found:
             continue
@@ -262,21 +271,24 @@ def _read_records(partition: Partition, offsets: Iterable[int]) -> dict[int, Rec
                 raise
             found[offset] = f"The record could not be read: {error.message}"
             continue
-        found.update((it.offset, it) for it in records if it.offset in missing)
+        found.update((at, it) for at, it in records.items() if at in missing)
         found.setdefault(offset, "The record could not be read: it is no longer in the log.")
     return found
 
 
-def _batch_with(offset: int, data: bytes | bytearray) -> list[Record]:
+def _batch_with(offset: int, data: bytes | bytearray) -> dict[int, Record | None]:
     """The records of the batch that this offset is in, if it is there."""
     for position, header in iterate_headers(data):
-        if header.base_offset <= offset <= header.last_offset and not header.is_control:
-            return decode_batch(data, position)
-    return []
+        if header.base_offset <= offset <= header.last_offset:
+            records = decode_batch(data, position)
+            return {it.offset: None if header.is_control else it for it in records}
+    return {}
 
 
 def _batches(records: Sequence[Record], size_bytes_max: int) -> Iterator[bytes]:
     """The letters in as few batches as the topic's max.message.bytes allows."""
+    if not records:
+        return
     batch = encode_batch(replace(it, offset=index) for index, it in enumerate(records))
     if len(batch) <= size_bytes_max:
         yield batch
