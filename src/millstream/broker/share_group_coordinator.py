@@ -81,13 +81,10 @@ class ShareGroupCoordinator:
         """Initialize what is still not; whether all went well."""
         group_id = initialization.group_id
         async with self._lock(group_id):
-            known = await self._initialized(group_id)
-            missing = {p: o for p, o in initialization.start_offsets.items() if p not in known}
-            return not await self._write_states(initialization._replace(start_offsets=missing))
-
-    async def _initialized(self, group_id: str) -> set[tuple[UUID, int]]:
-        topics = await self.initialized_partitions(group_id)
-        return {(topic_id, partition) for topic_id in topics for partition in topics[topic_id]}
+            left = await self._groups.read(
+                group_id, lambda shard: shard.share_groups.still_to_initialize(initialization)
+            )
+            return not await self._write_states(left)
 
     async def _write_states(self, initialization: Initialization) -> Errors:
         """Have the persister write the states, and the shard what came of it."""

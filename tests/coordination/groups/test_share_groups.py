@@ -8,8 +8,11 @@ from uuid import UUID
 import pytest
 
 from millstream.config.groups import GroupConfig
+from millstream.coordination.groups import share_offsets
 from millstream.coordination.groups.group import GroupSettings
 from millstream.coordination.groups.share_messages import ShareHeartbeat
+from millstream.coordination.groups.share_state_partitions import NamedPartitions, StatePartitions
+from millstream.coordination.result import Result
 from millstream.errors import ApiError, ErrorCode
 from tests.coordination.groups.consumer_harness import FakeTopics, Member
 from tests.coordination.groups.share_harness import ShareClient, ShareDriver
@@ -71,7 +74,9 @@ def test_heartbeat_with_another_epoch_is_fenced_unless_it_is_the_last_one_known(
     assert one.beat().member_epoch == known + 1
     # Its answer was lost, so it says again what it knows, and is told again.
     one.epoch = known
-    assert one.beat().member_epoch == known + 1
+    again = one.beat()
+    assert again.member_epoch == known + 1
+    assert again.assignment is not None
     for epoch in (known - 1, known + 2):
         beat = ShareHeartbeat("g", "m1", epoch)
         assert refusal(driver, beat) is ErrorCode.FENCED_MEMBER_EPOCH
@@ -221,8 +226,24 @@ def test_initialization_is_asked_for_again_when_nothing_came_of_it(driver: Share
     retried = driver.share_heartbeat(beat).initialization
     assert retried is not None
     driver.apply(driver.groups.initialization_failed("g", list(retried.start_offsets)))
-    assert driver.share_group().state.initializing == {}
+    # It may have the state all the same, so the group does not forget that it asked.
+    assert driver.share_group().state.initializing[A].partitions == {0, 1, 2}
     assert driver.share_heartbeat(beat).initialization == retried
+
+
+def test_initialization_leaves_out_what_was_initialized_or_deleted_since(
+    driver: ShareDriver,
+) -> None:
+    wanted = driver.share_heartbeat(JOIN).initialization
+    assert wanted is not None
+    assert driver.groups.still_to_initialize(wanted) == wanted
+    driver.initialize(wanted._replace(start_offsets={(A, 1): -1}))
+    assert driver.groups.still_to_initialize(wanted).start_offsets.keys() == {(A, 0), (A, 2)}
+    driver.share_heartbeat(ShareHeartbeat("g", "m", -1))
+    driver.apply(share_offsets.begin_delete_group(driver.groups, "g"))
+    assert driver.groups.still_to_initialize(wanted).start_offsets == {}
+    driver.apply(driver.shard.delete_group("g"))
+    assert driver.groups.still_to_initialize(wanted).start_offsets == {}
 
 
 def test_partitions_that_a_topic_gains_are_initialized_and_given(driver: ShareDriver) -> None:
@@ -237,6 +258,15 @@ def test_partitions_that_a_topic_gains_are_initialized_and_given(driver: ShareDr
     # Should this answer be lost, the member may still come with the epoch that it knows.
     member.epoch = known
     assert member.beat().member_epoch == told.member_epoch
+
+
+def test_partitions_that_another_broker_initialized_are_given(driver: ShareDriver) -> None:
+    """Apache Kafka leaves it to a later heartbeat to assign them."""
+    response = driver.share_heartbeat(JOIN)
+    state = StatePartitions(initialized={A: NamedPartitions("a", frozenset({0, 1, 2}))})
+    driver.apply(Result((state.record("g"),)))
+    told = driver.share_heartbeat(ShareHeartbeat("g", "m", response.member_epoch))
+    assert told.assignment == {A: frozenset({0, 1, 2})}
 
 
 def test_topic_that_comes_later_is_given_when_it_is_there(driver: ShareDriver) -> None:

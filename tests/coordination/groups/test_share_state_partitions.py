@@ -24,13 +24,11 @@ def test_partitions_pass_from_initializing_to_initialized() -> None:
     done = begun.initialization_done({A: of("a", 0, 2)})
     assert done.initializing == {A: of("a", 1), B: of("b", 0)}
     assert done.assignable() == {A: frozenset({0, 2})}
-    assert done.initialization_failed({A: of("a", 1)}).initializing == {B: of("b", 0)}
 
 
 def test_partitions_keep_their_position_while_it_is_set_anew() -> None:
     state = StatePartitions(initialized={A: of("a", 0, 1)}).initialization_begun({A: of("a", 1)})
     assert state.assignable() == {A: frozenset({0, 1})}
-    assert state.initialization_failed({A: of("a", 1)}).assignable() == {A: frozenset({0, 1})}
 
 
 def test_topics_being_deleted_are_not_assignable() -> None:

@@ -50,6 +50,7 @@ from millstream.coordination.groups.share_messages import (
     ShareHeartbeatResponse,
 )
 from millstream.coordination.groups.share_state_partitions import (
+    NO_STATE,
     NamedPartitions,
     Partitions,
     StatePartitions,
@@ -112,7 +113,12 @@ class ShareGroups:
         if after != updated:
             out.extend((after.assignment_record(group.group_id),))
         self._extend_session(group, updated, out, now_ms)
-        is_told = is_joining or request.topic_names is not None or before.assigned != after.assigned
+        # Whoever says everything is told everything; so is who has not heard of its last epoch.
+        is_told = (
+            request.topic_names is not None
+            or request.member_epoch != before.epoch
+            or before.assigned != after.assigned
+        )
         return out.result(
             ShareHeartbeatResponse(
                 after.member_id,
@@ -256,6 +262,14 @@ class ShareGroups:
         self._initializing_until_ms |= dict.fromkeys(initialization.share_partitions(), until_ms)
         return initialization
 
+    def still_to_initialize(self, initialization: Initialization) -> Initialization:
+        """What nobody has initialized or deleted since it was written down."""
+        group = self.groups.get(initialization.group_id)
+        state = group.state if isinstance(group, ShareGroup) else NO_STATE
+        left = set(_flat(state.initializing)) - set(_flat(state.initialized))
+        start_offsets = {p: o for p, o in initialization.start_offsets.items() if p in left}
+        return initialization._replace(start_offsets=start_offsets)
+
     def state_initialized(
         self, group_id: str, partitions: Collection[tuple[UUID, int]], now_ms: int
     ) -> Result[ErrorCode]:
@@ -276,11 +290,9 @@ class ShareGroups:
     def initialization_failed(
         self, group_id: str, partitions: Collection[tuple[UUID, int]]
     ) -> Result[ErrorCode]:
-        """The persister refused: the next heartbeat may try again."""
+        """The next heartbeat may try again; the persister may have the state all the same."""
         self._forget_initializing(group_id, partitions)
-        group = self.group(group_id)
-        state = group.state.initialization_failed(self._named(partitions))
-        return Result((state.record(group_id),), ErrorCode.NONE)
+        return Result(response=ErrorCode.NONE)
 
     def _forget_initializing(self, group_id: str, partitions: Collection[tuple[UUID, int]]) -> None:
         for partition in partitions:

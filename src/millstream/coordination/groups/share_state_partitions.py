@@ -74,9 +74,6 @@ class StatePartitions:
             initialized=_union(self.initialized, partitions),
         )
 
-    def initialization_failed(self, partitions: Partitions) -> StatePartitions:
-        return replace(self, initializing=_difference(self.initializing, partitions))
-
     def deletion_begun(self, topics: Mapping[UUID, str]) -> StatePartitions:
         """Nothing of these topics may be given to members any more."""
         return StatePartitions(
