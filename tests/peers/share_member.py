@@ -7,12 +7,13 @@ with ShareMember(bootstrap, group, topic_id) as member:
 
 from __future__ import annotations
 
+import base64
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from tests.peers.wire import Wire
+from tests.peers.wire import Wire, request_frame
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 FINAL_EPOCH = -1
@@ -101,6 +102,22 @@ class ShareMember:
         (partition,) = _partitions(answer)
         return int(partition.error_code)
 
+    def send_acknowledgements(self, *acks: Acknowledgement) -> Callable[[], int]:
+        """Acknowledge without waiting; what is returned waits for the partition's error code."""
+        fields = {
+            "group_id": self.group,
+            "member_id": self.member_id,
+            "share_session_epoch": self._next_epoch(None),
+            "topics": (self._topic((0,), acks),),
+        }
+        self.wire.send(request_frame("share_acknowledge", self.version, **fields))
+
+        def receive() -> int:
+            (partition,) = _partitions(self.wire.receive("share_acknowledge", self.version))
+            return int(partition.error_code)
+
+        return receive
+
     def close(self) -> None:
         """End the session: what it holds is released."""
         assert self.fetch_answer(epoch=FINAL_EPOCH).error_code == 0
@@ -169,6 +186,4 @@ def initialize(
 
 
 def _as_kafka_prints(topic_id: uuid.UUID) -> str:
-    import base64
-
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
