@@ -24,6 +24,12 @@ from millstream.errors import MillstreamError
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 60.0
 LISTENING_EVERY_S = 0.02
+# Members come and go in seconds here: nobody should wait as long as in production.
+SWIFT_GROUPS: dict[str, object] = {
+    "group.initial.rebalance.delay.ms": 0,
+    "group.consumer.min.heartbeat.interval.ms": 500,
+    "group.consumer.heartbeat.interval.ms": 500,
+}
 
 
 class BrokerProcess:
@@ -42,7 +48,7 @@ class BrokerProcess:
         """`millstream serve` on a free port, with its data and its log in `directory`."""
         address = f"127.0.0.1:{free_port()}"
         serve = ["serve", "--listen", address, "--data", str(directory / "data")]
-        for name, value in ({"group.initial.rebalance.delay.ms": 0} | dict(settings or {})).items():
+        for name, value in (SWIFT_GROUPS | dict(settings or {})).items():
             serve += ["--set", f"{name}={value}"]
         command = [sys.executable, "-m", "millstream.cli.entry", *serve]
         return cls(command, address, directory / "broker.log")
