@@ -99,6 +99,15 @@ def test_record_newer_than_that_of_a_later_commit_wins() -> None:
     assert committed(log.load()) == {b"a": b"newer record"}
 
 
+def test_records_are_replayed_in_the_order_of_the_log_whenever_they_were_committed() -> None:
+    log = Log()
+    log.plain((b"c", b"first"))
+    log.pending(1, (b"a", b"second"))
+    log.plain((b"b", b"third"))
+    log.ended(1, committed=True)
+    assert [it.value for it in log.load()] == [b"first", b"second", b"third"]
+
+
 def test_tombstone_removes_what_is_pending() -> None:
     log = Log()
     log.pending(1, (b"a", b"x"))
@@ -175,8 +184,8 @@ def test_loading_comes_to_what_replaying_everything_would(
         for key, (offset, value) in pending.items()
     ]
     found = [(it.offset, it.producer_id, it.key, it.value) for it in loaded if it.producer_id >= 0]
-    # Within a chunk of plain batches a superseded tombstone is not seen. What it would have removed
-    # stays pending then, but cannot win: a newer record stands after it.
+    # A tombstone is not seen once a newer record of its key has replaced it. What it would have
+    # removed stays pending then, but cannot win: the newer record stands after it.
     for offset, _, key, _ in set(found) - set(expected):
         assert reference.committed[key][0] > offset
     assert set(expected) <= set(found)

@@ -97,6 +97,9 @@ def combine(known: list[StateBatch], new: Iterable[StateBatch], start_offset: in
 
 def _lay_over(known: list[StateBatch], batch: StateBatch) -> None:
     first, last = batch.first_offset, batch.last_offset
+    if not known or known[-1].last_offset < first - 1:
+        known.append(batch)  # beyond all that is known, as most are
+        return
     begin = bisect_left(known, (first,))
     if begin and known[begin - 1].last_offset >= first - 1:
         begin -= 1  # it overlaps, or ends where the new one begins
@@ -144,6 +147,8 @@ def _add(pieces: list[StateBatch], like: StateBatch, first: int, last: int) -> N
 
 
 def _drop_before(known: list[StateBatch], start_offset: int) -> None:
+    if not known or known[0].first_offset >= start_offset:
+        return
     end = bisect_left(known, (start_offset,))
     if end and known[end - 1].last_offset >= start_offset:
         end -= 1

@@ -37,7 +37,7 @@ from millstream.coordination.share_state_records import (
 )
 from millstream.errors import ApiError, ErrorCode
 
-COLD_SNAPSHOT_INTERVAL_MS = 300_000
+COLD_SNAPSHOT_INTERVAL_MS = 60_000  # Kafka: 5 minutes
 COLD_SNAPSHOT_TIMER = ("shard", "snapshot-cold")
 _FIRST_EPOCH = 0
 
