@@ -105,7 +105,7 @@ class ShareGroupCoordinator:
             )
         if errors:
             failed = list(errors)
-            logger.error(
+            logger.warning(
                 "share group %s: %d states were not initialized: %s",
                 group_id,
                 len(failed),

@@ -63,6 +63,8 @@ class SharePersister:
         self._configs = configs
         self._topics = topics
         self._timers = timers
+        # Held until all logs of the topic are open, which is later than the topic is known.
+        self._creation = asyncio.Lock()
         self._is_started = False
         self._pruning: asyncio.Task[None] | None = None
         self._shell = CoordinatorShell(
@@ -126,8 +128,9 @@ class SharePersister:
 
     async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
         """Begin anew at that offset (-1: the leader finds it). Makes the topic on first use."""
-        if not self._shard_count:
-            await self._topics.auto_create(self._topic)
+        if not self._shard_count or self._creation.locked():
+            async with self._creation:
+                await self._topics.auto_create(self._topic)
         await self._run(
             key, lambda shard, now_ms: shard.initialize(key, state_epoch, start_offset, now_ms)
         )
