@@ -8,10 +8,6 @@ ledger is compared with what it found.
 
 from __future__ import annotations
 
-import signal
-import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -25,7 +21,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream.cli.failures import CommandFailed
+from millstream.testing.histories.faults import BrokerProcess
 
 TOPIC = "payments"
 GROUP = "bookkeeping"
@@ -36,61 +32,6 @@ PRODUCE_EVERY_S = 0.01
 START_TIMEOUT_S = 20.0
 DRAIN_TIMEOUT_S = 30.0
 IMPATIENT = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level": 0}
-
-
-class ServerProcess:
-    """`millstream serve` as a child process on a data directory that outlives it."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.port = free_port()
-        self.process: subprocess.Popen[str] | None = None
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def start(self) -> float:
-        """Start and wait until it says that it is ready; returns the seconds that took."""
-        began = time.monotonic()
-        log = self.directory / "server.log"
-        data = str(self.directory / "data")
-        # By default a new group waits 3 s for more members: that would be most of the show.
-        at_once = "group.initial.rebalance.delay.ms=0"
-        serve = ["serve", "--listen", self.address, "--data", data, "--set", at_once]
-        with log.open("a") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "millstream.cli.entry", *serve],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        assert self.process.stdout is not None
-        if not self.process.stdout.readline():
-            raise CommandFailed(f"the server did not start: {log.read_text()[-500:].strip()}")
-        return time.monotonic() - began
-
-    def kill(self) -> int:
-        """kill -9; returns the process id that is no more."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        return self.process.pid
-
-    def stop(self) -> None:
-        if self.process is None or self.process.poll() is not None:
-            return
-        self.process.terminate()
-        try:
-            self.process.wait(START_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -250,7 +191,7 @@ class CrashRun:
 
     def __init__(self, rate: int) -> None:
         self.scratch = tempfile.TemporaryDirectory(prefix="millstream-demo-")
-        self.server = ServerProcess(Path(self.scratch.name))
+        self.server = BrokerProcess.millstream(Path(self.scratch.name))
         self.ledger = Ledger()
         self.rate = rate
         self.writer: Writer | None = None

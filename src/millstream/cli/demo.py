@@ -116,9 +116,11 @@ class Story:
 
     def crash(self) -> Iterator[None]:
         before = self.run.ledger.acknowledged
-        pid = self.run.server.kill()
+        self.run.server.kill()
         self.state = Text(" KILLED ", style="bold white on red")
-        self.tell(f"kill -9 {pid}, with {before:,} records acknowledged", "bold red")
+        self.tell(
+            f"kill -9 {self.run.server.pid}, with {before:,} records acknowledged", "bold red"
+        )
         yield from self.ticks(DEAD_FOR_S)
         self.state = Text("recovering", style="bold yellow")
         yield

@@ -1,1 +1,1 @@
-"""What users' tests and ours share: a pytest fixture, a manual clock, a faulty filesystem."""
+"""What users' tests and ours share: a pytest fixture, a clock, a faulty disk, histories."""

@@ -66,8 +66,9 @@ class Dummy(BrokerProcess):
         super().__init__([], "", Path())
         self.calls: list[str] = []
 
-    def start(self) -> None:
+    def start(self) -> float:
         self.calls.append("start")
+        return 0.0
 
     def stop(self) -> None:
         self.calls.append("stop")

@@ -223,22 +223,35 @@ class Batch:
 class Writer(Client):
     """An idempotent producer outside of transactions."""
 
+    batch: Batch | None = None
+    began_ns = 0
+
     def live(self) -> None:
         producer = self.scene.producer(message_timeout_ms=int(ANSWER_SECONDS_MAX * 1000))
         while not self.stopping.is_set():
-            batch = Batch(self.scene)
-            began_ns = time.monotonic_ns()
+            self.batch = batch = Batch(self.scene)
+            self.began_ns = time.monotonic_ns()
             try:
                 for _ in range(self.dice.randint(1, 10)):
                     partition = self.dice.randrange(self.scene.partitions)
                     batch.send(producer, self.scene.inputs, partition)
                 producer.flush(ANSWER_SECONDS_MAX + 5)
             finally:
-                outcome, error = batch.outcome, batch.error
-                self.record(Kind.SEND, began_ns, outcome=outcome, sends=batch.sends, error=error)
-            if outcome is not Outcome.OK:
+                self.record_unfinished()
+            if batch.outcome is not Outcome.OK:
                 return
             self.pause()
+
+    def record_unfinished(self) -> None:
+        batch, self.batch = self.batch, None
+        if batch is not None:
+            self.record(
+                Kind.SEND,
+                self.began_ns,
+                outcome=batch.outcome,
+                sends=batch.sends,
+                error=batch.error,
+            )
 
 
 @dataclass

@@ -57,21 +57,22 @@ class BrokerProcess:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    def start(self) -> None:
-        """Start it and return when it takes connections."""
+    def start(self) -> float:
+        """Start it; returns when it takes connections, with the seconds that took."""
+        began = time.monotonic()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(self.command, stdout=log, stderr=log)
-        deadline = time.monotonic() + START_SECONDS_MAX
         while not self._is_listening():
             if self._process.poll() is not None:
                 raise MillstreamError(f"the broker ended at its start: {self._last_words()}")
-            if time.monotonic() > deadline:
+            if time.monotonic() > began + START_SECONDS_MAX:
                 self.kill()
                 raise MillstreamError(f"the broker does not listen: {self._last_words()}")
             time.sleep(LISTENING_EVERY_S)
+        return time.monotonic() - began
 
     def stop(self) -> None:
-        """Stop it cleanly; one that does not stop in time is killed, and that is an error."""
+        """Stop it cleanly, if it runs. One that does not stop in time is killed: an error."""
         if self._process is None:
             return
         self._process.send_signal(signal.SIGCONT)
@@ -83,7 +84,7 @@ class BrokerProcess:
             raise MillstreamError(f"the broker does not stop: {self._last_words()}") from None
 
     def kill(self) -> None:
-        """kill -9."""
+        """kill -9, if it runs."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
