@@ -82,7 +82,8 @@ def test_due_time_survives_a_restart(tmp_path: Path) -> None:
         await configure(server, "g", {"share.retry.backoff.max.ms": "3600000"})
         async with joined(server, topic_id) as member:
             await member.fetch(max_wait=5_000)
-            await member.acknowledge((3, 3, [RELEASE]))
+            await member.acknowledge((3, 3, [RELEASE]), (4, 9, [ACCEPT]))
+            await member.acknowledge((0, 2, [ACCEPT]))
 
     run(tmp_path, release)
 
@@ -90,9 +91,8 @@ def test_due_time_survives_a_restart(tmp_path: Path) -> None:
         async with serving(tmp_path) as server:
             topic_id = server.metadata.image.topics["t"].id
             async with joined(server, topic_id) as member:
-                again = acquired(await member.fetch(max_wait=5_000))
-                assert again[0][0] == 0
-                assert not any(first <= 3 <= last for first, last, _ in again)
+                await produce(server, 1)
+                assert acquired(await member.fetch(max_wait=5_000)) == [(10, 10, 1)]
                 key = SharePartitionKey("g", topic_id, 0)
                 (delayed,) = [it for it in server.share_partitions.describe(key) if it.due_ms]
                 assert delayed[:2] == (3, 3)

@@ -245,6 +245,8 @@ class BrokerServer:
     async def _stop_serving(self) -> None:
         await self._close_listeners()
         self.connections.begin_close()
+        if self._share_partitions is not None:
+            await self._share_partitions.stop()
         await self.coordinators.stop()
         await self.connections.close(grace_seconds=SHUTDOWN_GRACE_SECONDS)
         for task in list(self._tasks):

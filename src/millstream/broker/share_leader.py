@@ -119,11 +119,10 @@ class ShareLeader:
         state = await persister.read(self.key, self._leader_epoch)
         self._state_epoch = state.state_epoch
         start_offset = state.start_offset
-        log_end = self.partition.high_watermark
         batches = self._in_our_time(state.batches)
+        log_end = self.partition.high_watermark
         if start_offset == NO_START_OFFSET:
-            start_offset = await self._first_offset()
-            batches = []
+            start_offset = await self._begin()
         elif start_offset > log_end:
             logger.warning(
                 "%r: the log ends at %d, before the group's offset %d: it goes on from there",
@@ -132,21 +131,26 @@ class ShareLeader:
                 start_offset,
             )
             start_offset, batches = log_end, []
-        if start_offset != state.start_offset:
-            await persister.write(
-                self.key,
-                state_epoch=self._state_epoch,
-                leader_epoch=self._leader_epoch,
-                start_offset=start_offset,
-                delivery_complete_count=0,
-                batches=(),
-            )
         if self.error is None:
             self.window = ShareWindow.restored(start_offset, batches, self._current_limits())
             self._changed()
 
+    async def _begin(self) -> int:
+        """Where the group begins. It is persisted at once, or a crash could move it past records
+        that were delivered and not acknowledged yet."""
+        start_offset = await self._first_offset()
+        await self._broker.coordinators.share_state.write(
+            self.key,
+            state_epoch=self._state_epoch,
+            leader_epoch=self._leader_epoch,
+            start_offset=start_offset,
+            delivery_complete_count=0,
+            batches=(),
+        )
+        return start_offset
+
     async def _first_offset(self) -> int:
-        """Where the group begins, by its share.auto.offset.reset."""
+        """By share.auto.offset.reset."""
         partition = self.partition
         strategy = self._broker.configs.group(self.key.group_id).share_auto_offset_reset
         timestamp = share_reset_timestamp_ms(strategy, self._clock.now_ms())
@@ -297,6 +301,10 @@ class ShareLeader:
         self._wake()
 
     # Writing
+
+    @property
+    def is_writing(self) -> bool:
+        return self._is_writing
 
     @property
     def is_at_rest(self) -> bool:

@@ -7,6 +7,7 @@ nothing is under way.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -17,6 +18,9 @@ from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from millstream.broker.server import BrokerServer
+
+STOP_SECONDS_MAX = 3.0
+STOP_POLL_SECONDS = 0.002
 
 
 class SharePartitions:
@@ -57,6 +61,20 @@ class SharePartitions:
         """What is in flight right now, with what members hold; nothing where it is not loaded."""
         leader = self.get(key.group_id, key.topic_id, key.partition)
         return [] if leader is None else leader.describe()
+
+    async def stop(self) -> None:
+        """Release what members hold, so that its delivery counts are persisted, and end.
+
+        What was acknowledged before is written, too. Call it while the persister still works.
+        """
+        self._broker.connections.on_close.remove(self.sessions.connection_closed)
+        self.sessions.close_all()
+        leaders = [leader for group in self._groups.values() for leader in group.values()]
+        deadline = self._broker.loop.time() + STOP_SECONDS_MAX
+        while any(it.is_writing for it in leaders) and self._broker.loop.time() < deadline:
+            await asyncio.sleep(STOP_POLL_SECONDS)
+        for leader in leaders:
+            leader.end(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker stops"))
 
     def leader_ended(self, leader: ShareLeader) -> None:
         key = leader.key

@@ -108,6 +108,10 @@ class ShareSessions:
             self._remove(session)
             self._on_close(session)
 
+    def close_all(self) -> None:
+        for session in list(self._sessions.values()):
+            self.close(session)
+
     def connection_closed(self, connection_id: int) -> None:
         for session in list(self._of_connection.get(connection_id, ())):
             self.close(session)
