@@ -1,3 +1,5 @@
+"""Which settings of security are taken, and which are refused, in words."""
+
 from __future__ import annotations
 
 import pytest

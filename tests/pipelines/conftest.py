@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,11 +59,24 @@ class Topics:
         admin.create_topics([new], operation_timeout=30)[name].result(60)
         return name
 
-    def fill(self, topic: str, values: list[bytes | None], *, partition: int = 0) -> None:
+    def fill(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        *,
+        partition: int = 0,
+        records_per_batch: int = 10_000,
+    ) -> None:
         """Append records with these values, and their number as key."""
         from confluent_kafka import Producer
 
-        producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all"})
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "acks": "all",
+                "batch.num.messages": records_per_batch,
+            }
+        )
         for number, value in enumerate(values):
             producer.produce(topic, value, key=str(number).encode(), partition=partition)
         assert producer.flush(60) == 0

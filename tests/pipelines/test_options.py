@@ -1,0 +1,89 @@
+"""What `format("millstream")` accepts, and what it says of the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.pipelines.offsets import EARLIEST, LATEST
+from millstream.pipelines.options import Selection, parse_duration_ms, parse_read_options
+
+BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "a, b"}
+
+
+def test_options_have_sparks_defaults() -> None:
+    batch = parse_read_options(BASE, streaming=False)
+    stream = parse_read_options(BASE, streaming=True)
+    assert batch.selection == Selection(topics=("a", "b"))
+    assert (batch.starting.everywhere, batch.ending.everywhere) == (EARLIEST, LATEST)
+    assert stream.starting.everywhere == LATEST
+    assert batch.read_committed
+    assert batch.fail_on_data_loss
+
+
+def test_options_are_known_in_any_case() -> None:
+    options = {name.lower(): value for name, value in BASE.items()}
+    options |= {"startingoffsets": "earliest", "MAXOFFSETSPERTRIGGER": "7"}
+    read = parse_read_options(options, streaming=True)
+    assert read.starting.everywhere == EARLIEST
+    assert read.max_offsets_per_trigger == 7
+
+
+def test_options_take_partitions_timestamps_and_jaas() -> None:
+    read = parse_read_options(
+        {
+            "kafka.bootstrap.servers": "localhost:9092",
+            "assign": '{"a": [0, 2]}',
+            "startingOffsetsByTimestamp": '{"a": {"0": 1000, "2": 2000}}',
+            "startingOffsetsByTimestampStrategy": "latest",
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": 'x.PlainLoginModule required username="u" password="p";',
+        },
+        streaming=False,
+    )
+    assert read.selection.partitions == (("a", 0), ("a", 2))
+    assert read.starting.timestamps_ms == {("a", 0): 1000, ("a", 2): 2000}
+    assert read.starting.when_none_is_as_new == "latest"
+    assert (read.security.username, read.security.password) == ("u", "p")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"startingOfsets": "earliest"}, "startingOfsets is not known; did you mean startingOffs"),
+        ({"kafka.ssl.truststore.location": "x"}, "is for Java clients; use ssl.ca.location"),
+        ({"assign": '{"a": [0]}'}, "subscribe and assign are given: choose one"),
+        ({"subscribe": ""}, "none is given: choose one of subscribe"),
+        ({"failOnDataLoss": "no"}, "failOnDataLoss is 'no'; it must be true or false"),
+        ({"minPartitions": "0"}, "minPartitions is '0'; it must be a whole number of at least 1"),
+        ({"kafka.isolation.level": "x"}, "must be read_committed or read_uncommitted"),
+        ({"valueFormat": "xml"}, "valueFormat is xml; it must be one of raw, json"),
+        ({"endingOffsets": "earliest"}, "endingOffsets is 'earliest'"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_by_name(
+    changes: dict[str, str], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        parse_read_options(BASE | changes, streaming=False)
+
+
+def test_options_of_a_stream_have_no_end() -> None:
+    with pytest.raises(ConfigError, match="endingOffsets makes no sense for a stream"):
+        parse_read_options(BASE | {"endingOffsets": "latest"}, streaming=True)
+    with pytest.raises(ConfigError, match=r"kafka.bootstrap.servers is missing"):
+        parse_read_options({"subscribe": "a"}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("15m", 900_000), ("30 seconds", 30_000), ("500ms", 500), ("2h", 7_200_000), ("7", 7)],
+)
+def test_durations_are_read_as_people_write_them(text: str, milliseconds: int) -> None:
+    assert parse_duration_ms("maxTriggerDelay", text) == milliseconds
+
+
+def test_durations_that_are_none_are_refused() -> None:
+    with pytest.raises(ConfigError, match="maxTriggerDelay is 'soon'; write a duration such as"):
+        parse_duration_ms("maxTriggerDelay", "soon")
