@@ -133,7 +133,7 @@ class ShareFetching:
 
     def _read(self, leaders: Sequence[ShareLeader]) -> list[tuple[ShareLeader, LogRead]] | None:
         """What the log has for these, or None where a thread must read it."""
-        if not self._request.max_records or not self._bytes_max:
+        if self._request.max_records <= 0 or not self._bytes_max:
             return []
         reads: list[tuple[ShareLeader, LogRead]] = []
         for leader in leaders:

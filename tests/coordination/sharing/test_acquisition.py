@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millstream.coordination.sharing.limits import Limits
 from millstream.coordination.sharing.window import ACCEPT, RELEASE, ShareWindow
 from tests.coordination.sharing.windows import LIMITS, check, log_of, say, take
@@ -12,6 +14,20 @@ def test_new_records_come_in_batches_of_about_the_size_wished_for() -> None:
     acquired = take(window, log_of(*[30] * 10), batch_size=100, records=1_000)
     assert acquired == [(0, 119, 1), (120, 239, 1), (240, 299, 1)]
     check(window)
+
+
+@pytest.mark.parametrize("batch_size", [0, -5, 1])
+def test_batches_are_those_of_the_log_where_the_member_wishes_none(batch_size: int) -> None:
+    window = ShareWindow(0, LIMITS)
+    assert take(window, log_of(3, 4), batch_size=batch_size) == [(0, 2, 1), (3, 6, 1)]
+    check(window)
+
+
+def test_nothing_is_acquired_without_a_wish_for_records() -> None:
+    window = ShareWindow(0, LIMITS)
+    assert take(window, log_of(3), records=0) == []
+    assert take(window, [], records=5) == []
+    assert window.end_offset == 0
 
 
 def test_batches_of_the_log_stay_whole_whatever_the_limit() -> None:

@@ -197,7 +197,7 @@ class _Acquisition:
             if not self._wish.record_limit:
                 wanted_last = min(self._end_of_batch(wanted_last), last)
             last = wanted_last
-        size = self._wish.batch_size
+        size = max(self._wish.batch_size, 1)
         if self._wish.record_limit or last - first + 1 <= size:
             return [(first, last)]
         pieces: list[tuple[int, int]] = []
