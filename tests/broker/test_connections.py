@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
 from millstream import Broker
+from tests.broker.serving import serving
 from tests.peers.wire import ConnectionEnded, Wire
 
 
@@ -34,3 +38,12 @@ def test_idle_connection_is_closed() -> None:
     ):
         assert wire.call("api_versions", 0).error_code == 0
         assert wire.is_closed()
+
+
+def test_connections_are_numbered_as_they_are_accepted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            numbers = [server.connections.accept("PLAINTEXT").id for _ in range(3)]
+            assert numbers == sorted(set(numbers))
+
+    asyncio.run(scenario())

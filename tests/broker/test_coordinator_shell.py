@@ -130,6 +130,37 @@ def shell_on(server: BrokerServer, codec: RecordCodec = CODEC) -> CoordinatorShe
     )
 
 
+def test_what_nobody_waits_for_is_durable_with_what_somebody_waits_for(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with shell(tmp_path) as (server, counters):
+            await counters.run(0, add("a"))
+            flushes = server.flusher.flush_count
+            counters.note(0, add("a"))
+            await asyncio.sleep(0)
+            assert server.flusher.flush_count == flushes, "no flush is made for it"
+            assert counters.shard(0).counts == {"a": 2}
+            assert await counters.run(0, add("a")) == 3
+            assert server.partitions.get("counters", 0).log.flushed_offset == 3
+
+    asyncio.run(scenario())
+
+
+def test_note_answers_nobody_who_waits_for_an_earlier_record(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with shell(tmp_path) as (server, counters):
+            answered = asyncio.ensure_future(counters.run(0, add("a")))
+            await asyncio.sleep(0)
+            counters.note(0, add("a"))
+            log = server.partitions.get("counters", 0).log
+            answered.add_done_callback(lambda _: flushed.append(log.flushed_offset))
+            flushed: list[int] = []
+            assert await answered == 1
+            await asyncio.sleep(0)
+            assert flushed == [2]
+
+    asyncio.run(scenario())
+
+
 def test_event_is_answered_when_its_records_are_durable(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with shell(tmp_path) as (server, counters):
