@@ -235,11 +235,7 @@ def data_of(store: CompactedStore) -> dict[bytes | None, bytes | None]:
 
 
 def aborted_in(store: CompactedStore) -> list[AbortedTransaction]:
-    return [
-        aborted
-        for segment in store.log().segments
-        for aborted in segment.read_aborted()
-    ]
+    return [aborted for segment in store.log().segments for aborted in segment.read_aborted()]
 
 
 def test_aborted_records_go_and_hide_no_others() -> None:

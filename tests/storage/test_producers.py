@@ -145,3 +145,81 @@ def test_damaged_snapshot_is_refused() -> None:
     for size in range(len(content)):
         with pytest.raises(StorageError):
             ProducerStates().load_snapshot(bytes(content[:size]))
+
+
+def marker_refused(producers: ProducerStates, epoch: int, version: int, coordinator: int) -> str:
+    with pytest.raises(ApiError) as raised:
+        producers.check_marker(7, epoch, coordinator_epoch=coordinator, transaction_version=version)
+    return raised.value.code.name
+
+
+def test_batch_that_would_open_a_transaction_needs_leave() -> None:
+    producers = states()
+    with pytest.raises(ApiError, match="INVALID_TXN_STATE"):
+        producers.check(header(0, transactional=True), may_open=False)
+    producers.record(header(0, transactional=True), 100)
+    assert producers.is_in_transaction(7, 0)
+    assert not producers.is_in_transaction(7, 1)
+    assert producers.check(header(1, transactional=True), may_open=False) is None
+    with pytest.raises(ApiError, match="INVALID_TXN_STATE"):
+        producers.check(header(0, epoch=1, transactional=True), may_open=False)
+
+
+def test_duplicate_is_recognised_after_its_transaction_has_ended() -> None:
+    producers = states(header(0, transactional=True))
+    producers.record_marker(header(-1), 101, coordinator_epoch=0, aborted=False)
+    duplicate = producers.check(header(0, transactional=True), may_open=False)
+    assert duplicate is not None
+    assert duplicate.first_offset == 100
+
+
+def test_nothing_is_written_outside_of_an_open_transaction() -> None:
+    producers = states(header(0, transactional=True))
+    assert refused(producers, header(1)) == ErrorCode.INVALID_TXN_STATE
+
+
+def test_marker_of_version_2_raises_the_epoch_and_begins_the_sequence_anew() -> None:
+    producers = states(header(0, 3, transactional=True))
+    producers.check_marker(7, 1, coordinator_epoch=0, transaction_version=2)
+    producers.record_marker(header(-1, epoch=1), 103, coordinator_epoch=0, aborted=False)
+    assert refused(producers, header(3, transactional=True)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    again = header(3, epoch=1, transactional=True)
+    assert refused(producers, again) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert producers.check(header(0, epoch=1, transactional=True)) is None
+
+
+def test_marker_of_version_2_ends_no_transaction_of_its_own_epoch() -> None:
+    producers = states(header(0, epoch=5, transactional=True))
+    for epoch in (4, 5):
+        assert marker_refused(producers, epoch, 2, 0) == "INVALID_PRODUCER_EPOCH"
+    producers.record_marker(header(-1, epoch=6), 101, coordinator_epoch=0, aborted=False)
+    # Written again by a coordinator that does not know that it is there.
+    producers.check_marker(7, 6, coordinator_epoch=0, transaction_version=2)
+
+
+def test_marker_of_version_1_has_the_epoch_of_the_records() -> None:
+    producers = states(header(0, epoch=5, transactional=True))
+    producers.check_marker(7, 5, coordinator_epoch=0, transaction_version=1)
+    assert marker_refused(producers, 4, 1, 0) == "INVALID_PRODUCER_EPOCH"
+
+
+def test_marker_of_an_older_coordinator_is_refused() -> None:
+    producers = states(header(0, transactional=True))
+    producers.record_marker(header(-1), 101, coordinator_epoch=5, aborted=False)
+    producers.check_marker(7, 0, coordinator_epoch=5, transaction_version=0)
+    assert marker_refused(producers, 0, 0, 4) == "TRANSACTION_COORDINATOR_FENCED"
+
+
+def test_oldest_open_transaction_is_known_after_a_snapshot_too() -> None:
+    producers = ProducerStates()
+    for producer_id, offset in ((1, 10), (2, 11), (3, 12)):  # in this order they are remembered
+        producers.record(header(0)._replace(producer_id=producer_id), offset)
+    for producer_id, offset in ((3, 20), (2, 25), (1, 30)):
+        batch = header(1, transactional=True)._replace(producer_id=producer_id)
+        producers.record(batch, offset)
+    loaded = ProducerStates()
+    loaded.load_snapshot(producers.encode_snapshot())
+    for producer_id, then in ((3, 25), (2, 30), (1, None)):
+        end = header(-1)._replace(producer_id=producer_id)
+        loaded.record_marker(end, 40, coordinator_epoch=0, aborted=False)
+        assert loaded.first_open_offset == then

@@ -1,0 +1,115 @@
+"""What a log knows of producers and aborted transactions comes out of the log again."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.records.record import ControlType, encode_end_transaction
+from millstream.storage.filesystem import write_file
+from millstream.storage.transactions import AbortedTransaction
+from tests.storage.store import Store, make_batch
+
+FIRST, SECOND = 3, 4
+
+
+def write(store: Store, producer_id: int, sequence: int = 0) -> int:
+    """A transactional batch; its offset."""
+    batch = make_batch(
+        b"x" * 100,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+        transactional=True,
+    )
+    return store.append_batch(batch).first_offset
+
+
+def end(store: Store, producer_id: int, kind: ControlType = ControlType.ABORT) -> int:
+    marker = encode_end_transaction(
+        kind,
+        offset=0,
+        timestamp=store.clock.now_ms(),
+        producer_id=producer_id,
+        producer_epoch=0,
+        coordinator_epoch=9,
+    )
+    return store.append_batch(marker).first_offset
+
+
+def aborted_in(store: Store) -> list[AbortedTransaction]:
+    log = store.log()
+    return log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+
+
+@pytest.fixture
+def store() -> Store:
+    """Two transactions that overlap, both aborted, in two segments; a third one is open."""
+    store = Store()
+    write(store, FIRST)  # 0
+    write(store, SECOND)  # 1
+    end(store, FIRST)  # 2
+    store.log().roll(store.clock.now_ms())
+    end(store, SECOND)  # 3
+    write(store, FIRST, sequence=1)  # 4
+    store.flush(to_segments=True)
+    return store
+
+
+EXPECTED = [AbortedTransaction(FIRST, 0, 2, 1), AbortedTransaction(SECOND, 1, 3, 4)]
+
+
+def test_entries_have_the_last_stable_offset_as_of_their_markers(store: Store) -> None:
+    assert aborted_in(store) == EXPECTED
+    assert store.log().first_unstable_offset == 4
+
+
+@pytest.mark.parametrize("stop", [Store.restart, Store.kill, Store.crash])
+def test_open_and_aborted_transactions_survive_every_stop(store: Store, stop: object) -> None:
+    for _ in range(2):
+        stop(store)  # type: ignore[operator]
+        assert aborted_in(store) == EXPECTED
+        assert store.log().first_unstable_offset == 4
+        assert store.log().producers[SECOND].coordinator_epoch == 9
+    end(store, FIRST)
+    assert len(aborted_in(store)) == 3
+
+
+def test_index_that_a_crash_lost_is_made_anew_although_a_newer_snapshot_survived(
+    store: Store,
+) -> None:
+    (lost,) = store.files("00000000000000000000.txnindex")
+    assert store.files("00000000000000000003.snapshot")
+    store.fs.unlink(lost)
+    store.kill()
+    assert aborted_in(store) == EXPECTED
+
+
+def test_damaged_index_is_made_anew(store: Store) -> None:
+    store.directories.close()
+    (damaged,) = store.files("00000000000000000003.txnindex")
+    write_file(store.fs, damaged, b"torn", sync=True)
+    store.reopen()
+    assert aborted_in(store) == EXPECTED
+    store.restart()
+    assert aborted_in(store) == EXPECTED
+
+
+def test_truncation_opens_a_transaction_again_whose_marker_is_cut_off(store: Store) -> None:
+    store.log().truncate_to(3)
+    assert aborted_in(store) == EXPECTED[:1]
+    assert store.log().first_unstable_offset == 1
+    store.log().truncate_to(2)
+    assert aborted_in(store) == []
+    assert store.log().first_unstable_offset == 0
+    assert end(store, SECOND) == 2
+    store.restart()
+    assert aborted_in(store) == [AbortedTransaction(SECOND, 1, 2, 0)]
+
+
+def test_index_goes_with_its_segment(store: Store) -> None:
+    log = store.log()
+    log.delete_records_before(3)
+    log.apply_retention(store.clock.now_ms())
+    assert aborted_in(store) == EXPECTED[1:]
+    store.directories.sweep()
+    assert not store.files("00000000000000000000.txnindex")
