@@ -226,3 +226,120 @@ def test_pending_append_calls_back_once_and_late_comers_at_once() -> None:
         assert calls == [pending, pending]
 
     run(scenario)
+
+
+# Transactions
+
+
+def transactional(leader: Leader, *values: bytes, sequence: int = 0, producer_id: int = 7) -> bytes:
+    return leader.batch(
+        *values,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+        is_transactional=True,
+    )
+
+
+def end(partition: Partition, *, committed: bool, producer_id: int = 7) -> PendingAppend:
+    return partition.append_marker(
+        producer_id=producer_id,
+        producer_epoch=1,
+        coordinator_epoch=0,
+        committed=committed,
+        transaction_version=2,
+    )
+
+
+def test_batch_opens_a_transaction_only_if_that_is_verified() -> None:
+    async def scenario(leader: Leader) -> None:
+        partition = leader.partition()
+        batch = transactional(leader, b"a")
+        with pytest.raises(ApiError) as refused:
+            partition.append(batch, acks=ACKS_ALL)
+        assert refused.value.code is ErrorCode.INVALID_TXN_STATE
+        assert not partition.is_in_transaction(7, 0)
+        await partition.append(batch, acks=ACKS_ALL, verified=True)
+        assert partition.is_in_transaction(7, 0)
+        await partition.append(transactional(leader, b"b", sequence=1), acks=ACKS_ALL)
+        await end(partition, committed=True)
+        with pytest.raises(ApiError) as refused:
+            partition.append(transactional(leader, b"c", sequence=2), acks=ACKS_ALL)
+        assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+
+    run(scenario)
+
+
+def test_open_transaction_holds_back_those_who_read_committed() -> None:
+    async def scenario(leader: Leader) -> None:
+        partition = leader.partition()
+        await partition.append(leader.batch(b"before"), acks=ACKS_ALL)
+        stable_bytes = partition.stable_bytes
+        await partition.append(transactional(leader, b"a"), acks=ACKS_ALL, verified=True)
+        await partition.append(leader.batch(b"after"), acks=ACKS_ALL)
+        assert (partition.last_stable_offset, partition.high_watermark) == (1, 3)
+        assert partition.stable_bytes == stable_bytes < partition.visible_bytes
+        marker = end(partition, committed=True)
+        assert partition.last_stable_offset == 1, "the marker is not durable yet"
+        await marker
+        assert partition.last_stable_offset == partition.high_watermark == 4
+        assert partition.stable_bytes == partition.visible_bytes
+
+    run(scenario)
+
+
+def test_marker_that_a_flush_does_not_cover_ends_nothing_for_readers() -> None:
+    async def scenario(leader: Leader) -> None:
+        partition = leader.partition()
+        partition.append(transactional(leader, b"a"), acks=ACKS_ALL, verified=True)
+        marker = end(partition, committed=True)
+        partition.log.flushed_offset = 1  # by a flush that began before the marker was written
+        partition.flushed()
+        assert (partition.last_stable_offset, partition.high_watermark) == (0, 1)
+        assert partition.read_committed(0, max_bytes=1000) == (b"", [])
+        await marker
+        assert partition.last_stable_offset == 2
+
+    run(scenario)
+
+
+def test_reader_is_told_which_transactions_were_aborted_in_what_it_gets() -> None:
+    async def scenario(leader: Leader) -> None:
+        partition = leader.partition()
+        for producer_id in (7, 8):
+            batch = transactional(leader, b"a" * 100, producer_id=producer_id)
+            await partition.append(batch, acks=ACKS_ALL, verified=True)
+            await end(partition, committed=False, producer_id=producer_id)
+        records, aborted = partition.read_committed(0, max_bytes=10_000)
+        assert [(it.producer_id, it.first_offset) for it in aborted] == [(7, 0), (8, 2)]
+        _, aborted = partition.read_committed(0, max_bytes=len(records) // 2)
+        assert [(it.producer_id, it.first_offset) for it in aborted] == [(7, 0)]
+        _, aborted = partition.read_committed(2, max_bytes=10_000)
+        assert [(it.producer_id, it.first_offset) for it in aborted] == [(8, 2)]
+        _, aborted = partition.read_committed(1, max_bytes=10_000)
+        assert len(aborted) == 2, "the marker itself is part of the transaction"
+
+    run(scenario)
+
+
+def test_deleting_records_moves_the_last_stable_offset_with_the_start() -> None:
+    async def scenario(leader: Leader) -> None:
+        partition = leader.partition()
+        batch = transactional(leader, b"a", b"b", b"c")
+        await partition.append(batch, acks=ACKS_ALL, verified=True)
+        partition.delete_records_before(2)
+        assert partition.last_stable_offset == partition.log_start_offset == 2
+
+    run(scenario)
+
+
+def test_producers_are_described() -> None:
+    async def scenario(leader: Leader) -> None:
+        partition = leader.partition()
+        now_ms = leader.clock.now_ms()
+        await partition.append(transactional(leader, b"a", b"b"), acks=ACKS_ALL, verified=True)
+        assert partition.producer_states() == [(7, 0, 1, now_ms, -1, 0)]
+        await end(partition, committed=True)
+        assert partition.producer_states() == [(7, 1, -1, now_ms, 0, -1)]
+
+    run(scenario)
