@@ -401,6 +401,7 @@ def test_positions_can_be_set_before_the_group_begins(
     asked = ({"topic_name": topic, "partitions": (0, 1)}, {"topic_name": "?", "partitions": (0,)})
     eventually(lambda: positions(wire, group, asked).topics[0].partitions[0].start_offset == 4)
     known, unknown = positions(wire, group, asked).topics
+    assert known.partitions[0].lag == 6
     assert [p.start_offset for p in known.partitions] == [4, -1]
     assert known.partitions[1].lag == -1
     assert unknown.partitions[0].start_offset == -1
@@ -493,30 +494,26 @@ def test_positions_and_groups_can_be_deleted(
 def test_group_setting_is_checked(
     own_broker: BrokerUnderTest, wire: Wire, name: str, value: str, is_good: bool
 ) -> None:
-    resource = {
-        "resource_type": GROUP_RESOURCE,
-        "resource_name": unique("share"),
-        "configs": ({"name": name, "config_operation": 0, "value": value},),
-    }
-    answer = wire.call("incremental_alter_configs", 1, resources=(resource,), validate_only=False)
-    code = answer.responses[0].error_code
+    code = configure(wire, unique("share"), **{name: value})
     assert code == (ErrorCode.NONE if is_good else ErrorCode.INVALID_CONFIG)
+
+
+def configure(wire: Wire, group: str, **settings: str) -> Any:
+    """Set a group's settings; the error code."""
+    changes = tuple(
+        {"name": name, "config_operation": 0, "value": value} for name, value in settings.items()
+    )
+    resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": changes}
+    answer = wire.call("incremental_alter_configs", 1, resources=(resource,), validate_only=False)
+    return answer.responses[0].error_code
 
 
 def test_group_obeys_its_own_settings(
     own_broker: BrokerUnderTest, members: list[ShareMember], wire: Wire
 ) -> None:
     topic, group = own_broker.create_topic(), unique("share")
-    values = {"share.session.timeout.ms": "1000", "share.heartbeat.interval.ms": "200"}
-    resource = {
-        "resource_type": GROUP_RESOURCE,
-        "resource_name": group,
-        "configs": tuple(
-            {"name": name, "config_operation": 0, "value": value} for name, value in values.items()
-        ),
-    }
-    answer = wire.call("incremental_alter_configs", 1, resources=(resource,), validate_only=False)
-    assert answer.responses[0].error_code == 0
+    settings = {"share.session.timeout.ms": "1000", "share.heartbeat.interval.ms": "200"}
+    assert configure(wire, group, **settings) == 0
     (member,) = joined(own_broker, members, group, topic)
     eventually(lambda: member.beat().heartbeat_interval.total_seconds() == 0.2)
     eventually(lambda: described(wire, group).group_state == "Empty")
@@ -527,9 +524,10 @@ def test_group_obeys_its_own_settings(
 
 @pytest.mark.java
 def test_apache_tools_administer_share_groups(
-    own_broker: BrokerUnderTest, members: list[ShareMember], tools: ToolRunner
+    own_broker: BrokerUnderTest, members: list[ShareMember], wire: Wire, tools: ToolRunner
 ) -> None:
     topic, group = own_broker.create_topic(partitions=2), unique("share")
+    assert configure(wire, group, **{"share.session.timeout.ms": "60000"}) == 0
     fill(own_broker, topic, 10)
     server = ("--bootstrap-server", own_broker.bootstrap)
 
@@ -543,10 +541,8 @@ def test_apache_tools_administer_share_groups(
         line for line in share_groups("--list", "--state").splitlines() if line.startswith(group)
     )
     assert line.split() == [group, "Stable"]
-    member.beat()
     state = share_groups("--describe", "--group", group, "--state")
     assert "Stable" in state
-    member.beat()
     assert member.member_id in share_groups("--describe", "--group", group, "--members")
     groups = tools.check("GroupsCommand", *server, "--list", "--share").stdout
     assert [group, "Share", "share"] in [line.split() for line in groups.splitlines()]
@@ -564,6 +560,31 @@ def test_apache_tools_administer_share_groups(
     assert not [line for line in offsets.splitlines() if line.startswith(group) and topic in line]
     assert "successful" in share_groups("--delete", "--group", group)
     assert group not in share_groups("--list").split()
+
+
+@pytest.mark.java
+def test_java_member_reads_and_is_described(
+    own_broker: BrokerUnderTest, wire: Wire, tools: ToolRunner
+) -> None:
+    topic, group = own_broker.create_topic(partitions=2), unique("share")
+    fill(own_broker, topic, 10)
+    eventually(lambda: find_coordinator(wire, group))
+    eventually(lambda: described(wire, group).error_code not in NOT_YET)
+    eventually(lambda: alter(wire, group, topic, p0=0, p1=0).error_code == 0)
+    result = tools.check(
+        "consumer.ConsoleShareConsumer",
+        *("--bootstrap-server", own_broker.bootstrap, "--topic", topic, "--group", group),
+        *("--max-messages", 10, "--timeout-ms", 30_000),
+    )
+    assert sorted(result.stdout.split(), key=int) == [str(number) for number in range(10)]
+    assert described(wire, group).group_state == "Empty"  # it left
+    asked = ({"topic_name": topic, "partitions": (0, 1)},)
+
+    def is_done() -> bool:
+        (found,) = positions(wire, group, asked).topics
+        return [partition.lag for partition in found.partitions] == [0, 0]
+
+    eventually(is_done)
 
 
 # --- last, for it switches share groups off ----------------------------------------------------

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from millstream.coordination.result import CoordinatorRecord, Result, SetTimer
 from millstream.coordination.share_state import (
+    NO_COUNT,
     NO_START_OFFSET,
     SharePartitionKey,
     ShareState,
@@ -138,6 +139,8 @@ class ShareStateShard:
             state_epoch=state_epoch,
             leader_epoch=known.leader_epoch if known is not None else _FIRST_EPOCH,
             start_offset=start_offset,
+            # Where it begins is known, so is the lag, even before anything was delivered.
+            delivery_complete_count=NO_COUNT if start_offset == NO_START_OFFSET else 0,
             create_timestamp_ms=now_ms,
             write_timestamp_ms=now_ms,
             state_batches=(),

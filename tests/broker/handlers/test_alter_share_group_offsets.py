@@ -25,6 +25,7 @@ def test_positions_are_set_in_partitions_that_exist(tmp_path: Path) -> None:
         await empty_group(client)  # it finds them as they were set
         (known,) = (await offsets(client)).topics
         assert [p.start_offset for p in known.partitions] == [5, 6, 7]
+        assert [p.lag for p in known.partitions] == [-5, -6, -7]  # beyond the end, as Kafka counts
 
     run(tmp_path, scenario)
 
