@@ -91,6 +91,7 @@ def test_zombie_of_protocol_1_is_refused_everywhere(
         zombie.begin(topic)
         zombie.produce(topic, [b"zombie"])
         with producer_of(broker, 1, name) as successor:
+            successor.begin(topic)
             zombie.versions = zombie.versions | versions
             assert zombie.add_partitions(topic) == fenced
             assert zombie.add_offsets(group) == fenced
@@ -346,4 +347,5 @@ def test_client_cannot_write_into_another_epoch_of_its_partition(broker: BrokerU
             second.produce(topic, [b"y"])
             assert first.produce(topic, [b"z"]).error_code == INVALID_PRODUCER_EPOCH
             second.end(committed=True)
+    eventually(lambda: stable_offset(broker, topic) == 4)
     assert [each.is_control for each in log_of(broker, topic)] == [False, True, False, True]

@@ -170,7 +170,6 @@ class TransactionShard:
     def end(self, request: EndRequest, now_ms: int) -> Result[Ended]:
         """EndTxn: the decision, or the answer again when it was taken before."""
         transaction = self._find(request.transactional_id, request.producer)
-        self._refuse_late_end(request)
         value = transaction.end(
             request.producer,
             committed=request.committed,
@@ -180,6 +179,7 @@ class TransactionShard:
         )
         if value is None:
             return Result(response=Ended(transaction.producer, is_new=False))
+        self._refuse_late_end(request)  # whoever is fenced was told so above
         after = Transaction(request.transactional_id, value).producer_after_end
         return self._write(request.transactional_id, value, Ended(after, is_new=True))
 
