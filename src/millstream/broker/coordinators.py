@@ -1,6 +1,6 @@
 """The coordinators of this broker: who keeps the state of a group, and how it is reached.
 
-    groups          __consumer_offsets    classic and consumer groups, committed offsets
+    groups          __consumer_offsets    groups of all kinds, committed offsets
     transactions    __transaction_state   transactional ids and their transactions
     share groups    __share_group_state   what share groups remember of partitions
 
