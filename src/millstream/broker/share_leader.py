@@ -221,11 +221,12 @@ class ShareLeader:
 
     @property
     def can_acquire(self) -> bool:
-        """Whether records could be acquired if the log has some."""
+        """Whether there are records that could be acquired."""
+        window = self.window
+        if window is None or window.next_fetch_offset >= self.partition.high_watermark:
+            return False  # the usual answer for who fetches from many partitions
         window = self._open_window()
-        if window is None or self.is_reading:
-            return False
-        return window.can_acquire and window.next_fetch_offset < self.partition.high_watermark
+        return window is not None and window.can_acquire and not self.is_reading
 
     def _open_window(self) -> ShareWindow | None:
         """The window, as of now: by the settings in force, and where the log begins now."""
