@@ -12,6 +12,7 @@ healed, open transactions are aborted, and everything is read from the beginning
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -38,6 +39,8 @@ from millstream.testing.histories.clients import (
 )
 from millstream.testing.histories.faults import Nemesis
 from millstream.testing.histories.history import History, Kind, Operation
+
+logger = logging.getLogger(__name__)
 
 PROGRESS_EVERY_S = 0.2
 CATCH_UP_S = 2.0
@@ -176,6 +179,7 @@ class Run:
                 client.join(PROGRESS_EVERY_S)
                 self.report(phase)
             if client.is_alive():
+                logger.warning("%s is abandoned: its client library blocks", client.name)
                 client.abandon()
             if client.failure is not None:
                 raise client.failure
