@@ -63,7 +63,7 @@ class ShareFetching:
         self._look_scheduled = False
         self._is_reading = False
         self._is_answered = False
-        config = context.broker.configs.group(request.group_id)
+        config = context.broker.share_partitions.config(request.group_id)
         self._lock_duration_ms = config.share_record_lock_duration_ms
         self._committed = config.share_isolation_level == "read_committed"
         self._bytes_max = min(

@@ -18,6 +18,7 @@ from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from millstream.broker.server import BrokerServer
+    from millstream.config.groups import GroupConfig
 
 STOP_SECONDS_MAX = 3.0
 STOP_POLL_SECONDS = 0.002
@@ -29,8 +30,21 @@ class SharePartitions:
     def __init__(self, broker: BrokerServer) -> None:
         self._broker = broker
         self._groups: dict[str, dict[tuple[UUID, int], ShareLeader]] = {}
+        self._configs: dict[str, GroupConfig] = {}
+        self._configs_version = -1  # of the metadata that they were taken from
         self.sessions = ShareSessions(on_close=self._session_closed)
         broker.connections.on_close.append(self.sessions.connection_closed)
+
+    def config(self, group_id: str) -> GroupConfig:
+        """The group's settings, which every request needs; made anew when metadata change."""
+        version = self._broker.metadata.image.version
+        if version != self._configs_version:
+            self._configs.clear()
+            self._configs_version = version
+        config = self._configs.get(group_id)
+        if config is None:
+            config = self._configs[group_id] = self._broker.configs.group(group_id)
+        return config
 
     def get(self, group_id: str, topic_id: UUID, index: int) -> ShareLeader | None:
         return self._groups.get(group_id, {}).get((topic_id, index))

@@ -78,5 +78,5 @@ def _answer(context: RequestContext, group_id: str, acknowledging: Acknowledging
     return encode_share_acknowledge_response(
         context.api_version,
         topics.items(),
-        lock_duration_ms=broker.configs.group(group_id).share_record_lock_duration_ms,
+        lock_duration_ms=broker.share_partitions.config(group_id).share_record_lock_duration_ms,
     )

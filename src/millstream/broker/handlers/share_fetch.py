@@ -112,7 +112,7 @@ def _close(
 def _without_fetch(
     context: RequestContext, group_id: str, acknowledging: Acknowledging
 ) -> Buffers | Deferred:
-    lock_ms = context.broker.configs.group(group_id).share_record_lock_duration_ms
+    lock_ms = context.broker.share_partitions.config(group_id).share_record_lock_duration_ms
     if acknowledging.is_done:
         return encode_answer({}, acknowledging, lock_ms)
     deferred = Deferred(exclusive=True)
