@@ -21,9 +21,20 @@ from tests.broker.serving import serving
 from tests.protocol.kio_messages import kio_request, kio_response
 
 
-def body_of(version: int, records: bytes, *, acks: int = 1, **topic: Any) -> bytes:
+def body_of(
+    version: int,
+    records: bytes,
+    *,
+    acks: int = 1,
+    transactional_id: str | None = None,
+    **topic: Any,
+) -> bytes:
     data = [{"index": 0, "records": records}]
-    fields = {"acks": acks, "topic_data": [{**topic, "partition_data": data}]}
+    fields = {
+        "transactional_id": transactional_id,
+        "acks": acks,
+        "topic_data": [{**topic, "partition_data": data}],
+    }
     return kio_request("produce", version, fields)
 
 
@@ -94,6 +105,58 @@ def test_lane_finds_the_records_where_the_decoder_does(
         assert lane.records_of(body) == records
         assert lane.records_of(body + b"\0") is None
         assert lane.records_of(body[:-1]) is None
+
+    asyncio.run(main())
+
+
+@given(
+    version=st.integers(3, 12),
+    transactional_id=st.text("xyz", max_size=300),
+    name=st.text("abc", min_size=1, max_size=20),
+)
+def test_lane_of_a_transaction_takes_batches_while_that_is_open(
+    version: int, transactional_id: str, name: str
+) -> None:
+    async def main() -> None:
+        leader = Leader()
+        partition = leader.partition(name)
+        lanes = ProduceLanes()
+        context: Any = SimpleNamespace(broker=leader, api_version=version)
+        batch = leader.batch(
+            b"a", producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
+        )
+        body = body_of(version, batch, name=name, transactional_id=transactional_id)
+        lanes.learn(context, body, decode_produce_request(body, version))
+        lane = lanes.find(version, body)
+        if lane is None:
+            assert len(transactional_id) > 126, "only a long one is read in full every time"
+            return
+        assert lane.records_of(body) == batch
+        assert not lane.takes(batch)
+        await partition.append(batch, acks=-1, verified=True)
+        assert lane.takes(batch)
+
+    asyncio.run(main())
+
+
+def test_lane_without_transactional_id_takes_no_transactional_batch() -> None:
+    async def main() -> None:
+        leader = Leader()
+        partition = leader.partition("topic")
+        lanes = ProduceLanes()
+        context: Any = SimpleNamespace(broker=leader, api_version=9)
+        plain = leader.batch(b"a")
+        batch = leader.batch(
+            b"a", producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
+        )
+        await partition.append(batch, acks=-1, verified=True)
+        body = body_of(9, plain, name="topic")
+        lanes.learn(context, body, decode_produce_request(body, 9))
+        lane = lanes.find(9, body)
+        assert lane is not None
+        assert lane.takes(plain)
+        assert not lane.takes(batch)
+        assert not lane.takes(plain[:40])
 
     asyncio.run(main())
 

@@ -14,6 +14,7 @@ from millstream.errors import ErrorCode
 from millstream.records.batch import iterate_headers
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.broker.handlers.calls import append, create_topic, topic_id_of
+from tests.broker.handlers.transaction_calls import new_producer
 from tests.peers.wire import Wire, request_frame
 
 
@@ -166,6 +167,55 @@ def test_fetch_waits_for_records_and_is_woken_by_them(
             by_index = {it.partition_index: it for it in answer.responses[0].partitions}
             assert offsets_in(by_index[0].records) == [offset]
             assert not by_index[1].records
+
+
+def test_committed_reader_is_woken_by_the_marker_and_told_what_was_aborted(
+    wire: Wire, topic: str, millstream: SharedBroker
+) -> None:
+    with new_producer(millstream, protocol=2) as producer:
+        for committed, offset in ((True, 0), (False, 3)):
+            wire.send(_frame(topic, {0: offset}, max_wait=60_000, isolation_level=1))
+            producer.produce(topic, [b"a", b"b"])
+            open_ = partition_of(fetch(producer.wire, topic, {0: offset}, isolation_level=1))
+            assert (open_.last_stable_offset, open_.high_watermark) == (offset, offset + 2)
+            assert not open_.records
+            identity = producer.identity
+            producer.end(committed)
+            found = partition_of(wire.receive("fetch", 11))
+            assert offsets_in(found.records) == [offset, offset + 2]  # of batches
+            assert found.last_stable_offset == found.high_watermark == offset + 3
+            aborted = [(it.producer_id, it.first_offset) for it in found.aborted_transactions]
+            assert aborted == ([] if committed else [(identity[0], offset)])
+
+
+def test_committed_reader_counts_only_what_is_committed_towards_min_bytes(
+    wire: Wire, topic: str, millstream: SharedBroker
+) -> None:
+    with new_producer(millstream, protocol=2) as producer:
+        wire.send(_frame(topic, {0: 0}, max_wait=60_000, min_bytes=1000, isolation_level=1))
+        producer.produce(topic, [b"x" * 2000])
+        append(producer.wire, topic, b"y" * 2000)
+        producer.end(committed=True)
+        found = partition_of(wire.receive("fetch", 11))
+        assert offsets_in(found.records) == [0, 1, 2]
+
+
+def test_session_tells_of_the_last_stable_offset_when_it_moves(
+    wire: Wire, topic: str, millstream: SharedBroker
+) -> None:
+    with new_producer(millstream, protocol=2) as producer:
+        producer.produce(topic, [b"a"])
+        first = fetch(wire, topic, {0: 0}, isolation_level=1, session_epoch=0)
+        session = {"session_id": first.session_id, "isolation_level": 1}
+        assert not fetch(wire, topic, {}, session_epoch=1, **session).responses
+        append(producer.wire, topic, b"b")
+        found = partition_of(fetch(wire, topic, {}, session_epoch=2, **session))
+        assert (found.last_stable_offset, found.high_watermark) == (0, 2)
+        producer.end(committed=True)
+        epoch = 3
+        while not (answer := fetch(wire, topic, {}, session_epoch=epoch, **session)).responses:
+            epoch += 1
+        assert offsets_in(partition_of(answer).records) == [0, 1, 2]
 
 
 def test_fetch_waits_until_there_are_min_bytes(

@@ -11,6 +11,7 @@ import pytest
 from millstream.errors import ErrorCode
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.broker.handlers.calls import append, create_topic
+from tests.broker.handlers.transaction_calls import new_producer
 from tests.peers.wire import Wire
 
 HOUR_AGO_MS = 3_600_000
@@ -50,6 +51,18 @@ def look_up(wire: Wire, topic: str, timestamp: int, version: int = 11, **fields:
         **options,
     )
     return answer.topics[0].partitions[0]
+
+
+@pytest.mark.parametrize("version", range(2, 12))
+def test_latest_committed_offset_is_where_an_open_transaction_begins(
+    millstream: SharedBroker, wire: Wire, topic: str, now_ms: int, version: int
+) -> None:
+    with new_producer(millstream, protocol=2) as producer:
+        producer.produce(topic, [b"a"], timestamp_ms=now_ms)
+        assert look_up(wire, topic, -1, version).offset == 5
+        assert look_up(wire, topic, -1, version, isolation_level=1).offset == 4
+        assert look_up(wire, topic, now_ms, version).offset == 4
+        assert look_up(wire, topic, now_ms, version, isolation_level=1).offset == -1
 
 
 @pytest.mark.parametrize("version", range(1, 12))
