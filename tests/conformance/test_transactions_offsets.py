@@ -32,14 +32,13 @@ def offset_answer(
     broker: BrokerUnderTest, group: str, topic: str, *, stable: bool, partition: int = 0
 ) -> Any:
     topics = ({"name": topic, "partition_indexes": (partition,)},)
+    groups = ({"group_id": group, "topics": topics},)
     with Wire(broker.bootstrap) as wire:
-        answer = wire.call(
-            "offset_fetch",
-            8,
-            groups=({"group_id": group, "topics": topics},),
-            require_stable=stable,
+        answer = patiently(
+            lambda: wire.call("offset_fetch", 8, groups=groups, require_stable=stable).groups[0],
+            lambda answer: int(answer.error_code),
         )
-    return answer.groups[0].topics[0].partitions[0]
+    return answer.topics[0].partitions[0]
 
 
 def offset_of(broker: BrokerUnderTest, group: str, topic: str, partition: int = 0) -> int:
