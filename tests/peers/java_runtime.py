@@ -81,22 +81,29 @@ def jars(bundle: str) -> Path:
 
 
 @cache
-def classpath(bundle: str) -> str:
-    """A bundle's jars with our own Java programs compiled against them."""
-    sources = sorted((PROGRAMS / _SOURCES.get(bundle, "java")).glob("*.java"))
+def classpath(bundle: str, sources: str | None = None) -> str:
+    """A bundle's jars with our own Java programs of one directory compiled against them."""
+    of_ours = PROGRAMS / (sources or _SOURCES.get(bundle, "java"))
+    programs = sorted(of_ours.glob("*.java"))
     libraries = f"{jars(bundle)}/*"
 
     def compile_sources(directory: Path) -> None:
         javac = require_command("javac", "install a JDK 17, e.g. `apt-get install openjdk-17-jdk`")
-        run_build([javac, "-nowarn", "-cp", libraries, "-d", directory, *sources], directory)
+        run_build([javac, "-nowarn", "-cp", libraries, "-d", directory, *programs], directory)
 
-    classes = cached(f"classes-{bundle}", fingerprint(libraries, *sources), compile_sources)
+    classes = cached(f"classes-{bundle}", fingerprint(libraries, *programs), compile_sources)
     return f"{classes}:{libraries}"
 
 
-def java_program(main_class: str, bundle: str = "kafka", options: Sequence[str] = ()) -> list[str]:
+def java_program(
+    main_class: str,
+    bundle: str = "kafka",
+    options: Sequence[str] = (),
+    sources: str | None = None,
+) -> list[str]:
     """The command line that starts a Java class with a bundle on its class path."""
-    return [java_command(), *_JVM_OPTIONS, *options, "-cp", classpath(bundle), main_class]
+    libraries = classpath(bundle, sources)
+    return [java_command(), *_JVM_OPTIONS, *options, "-cp", libraries, main_class]
 
 
 @dataclass(frozen=True)

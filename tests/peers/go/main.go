@@ -39,6 +39,7 @@ type command struct {
 	Target       string            `json:"target"`
 	Identity     string            `json:"transactional_id"`
 	Transactions []transaction     `json:"transactions"`
+	Explicit     bool              `json:"explicit"`
 	Config       map[string]any    `json:"config"`
 }
 
@@ -78,6 +79,12 @@ func main() {
 			answer, err = transact(c)
 		case "transform":
 			answer, err = transform(c)
+		case "share":
+			say(map[string]bool{"joined": true})
+			if err := share(c, commands); err != nil {
+				say(map[string]string{"error": err.Error()})
+			}
+			return
 		default:
 			say(map[string]bool{"joined": true})
 			if err := member(c, commands); err != nil {
