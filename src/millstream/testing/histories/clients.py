@@ -35,6 +35,7 @@ from millstream.testing.histories.history import History, Kind, Operation, Outco
 
 ANSWER_SECONDS_MAX = 60.0
 STEP_SECONDS_MAX = 10.0
+HURRY_S = 0.002
 TRANSACTION_TIMEOUT_MS = 15_000
 POLL_S = 0.2
 BACK_OFF_S = 0.2
@@ -316,8 +317,8 @@ class TransactionalClient(Client):
             )
 
     def end(self, attempt: Attempt) -> None:
-        """Commit, most of the time; abort; or go away without a word."""
-        ending = self.dice.choices(["commit", "abort", "vanish"], [16, 3, 1])[0]
+        """Commit, most of the time; abort; go away without a word, or without the answer."""
+        ending = self.dice.choices(["commit", "abort", "vanish", "hurry"], [15, 3, 1, 1])[0]
         if self.dice.random() < 0.5:
             self.producer.flush(ANSWER_SECONDS_MAX)  # else the commit does it
         if ending == "vanish":
@@ -326,7 +327,10 @@ class TransactionalClient(Client):
             persist(self.producer.abort_transaction)
             return
         attempt.commit_ns = time.monotonic_ns()
-        persist(self.producer.commit_transaction)
+        if ending == "hurry":
+            self.producer.commit_transaction(HURRY_S)
+        else:
+            persist(self.producer.commit_transaction)
         attempt.is_committed = True
 
 
