@@ -7,7 +7,9 @@ list of complaints. Two tests damage a file to show that it does complain.
 from __future__ import annotations
 
 import random
+import re
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,14 +25,20 @@ from tests.peers.java_runtime import ToolRunner
 from tests.peers.kafka import start_kafka
 from tests.peers.programs import Record
 from tests.peers.servers import Server, start_millstream
+from tests.peers.transactional import TransactionalProducer
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("apache-tools")]
 
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "3"}
 RECORDS_PER_COMPRESSION = 800
 RECORD_COUNT = RECORDS_PER_COMPRESSION * len(ALL_COMPRESSIONS)
+# Of the transactions that are ended, the first two and every third are aborted.
+ENDED = 24
+COMMITTED = [b"%d" % number for number in range(ENDED - 2) if number % 3]
+ABORTED_COUNT = ENDED - len(COMMITTED)
 DECODERS = {
     "__consumer_offsets": "--offsets-decoder",
+    "__transaction_state": "--transaction-log-decoder",
     "__cluster_metadata": "--cluster-metadata-decoder",
 }
 COMPLAINTS = (
@@ -43,6 +51,7 @@ COMPLAINTS = (
 )
 INTERNAL_RECORD_TYPES = {
     "__consumer_offsets": ['"type":"1"', '"type":"2"', '"type":"3"', '"group":"classic"'],
+    "__transaction_state": ['"transactionalId":"ledger-1"', '"transactionalId":"ledger-2"'],
     "__cluster_metadata": ["TOPIC_RECORD", "PARTITION_RECORD", "CONFIG_RECORD", '"name":"events"'],
 }
 
@@ -76,6 +85,32 @@ def fill(server: Server) -> None:
         member = client.join(server.bootstrap, "events", protocol, config)
         member.wait_until(lambda m: len(m.records) == RECORD_COUNT)
         member.close()
+    transact(server)
+
+
+def transact(server: Server) -> None:
+    """Transactions of both protocols that overlap, some aborted, the last two left open."""
+    admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
+    ledger = NewTopic("ledger", 1, 1, config={"segment.bytes": "1048576", "segment.ms": "1000"})
+    admin.create_topics([ledger])["ledger"].result(30)
+    producers = [
+        TransactionalProducer(server.bootstrap, f"ledger-{protocol}", protocol=protocol)
+        for protocol in (1, 2)
+    ]
+    now_ms = int(time.time() * 1000)
+    for producer in producers:
+        assert producer.init(timeout_ms=900_000) == 0
+        producer.begin("ledger")
+        assert producer.produce("ledger", [b"open"], timestamp_ms=now_ms).error_code == 0
+    for number in range(ENDED):
+        producer = producers[number % 2]
+        producer.end(committed=b"%d" % (number - 2) in COMMITTED)
+        producer.begin("ledger")
+        stamp = now_ms + 200 * number  # so that segments roll
+        produced = producer.produce("ledger", [b"%d" % number], timestamp_ms=stamp)
+        assert produced.error_code == 0
+    for producer in producers:
+        producer.wire.socket.close()
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +202,22 @@ def test_internal_topics_decode(tools: ToolRunner, data: Path, topic: str) -> No
     assert "nknown" not in shown
 
 
+def test_indexes_of_aborted_transactions_are_read(tools: ToolRunner, data: Path) -> None:
+    indexes = sorted(data.glob("ledger-0/*.txnindex"))
+    assert len(indexes) > 1
+    entries = [
+        {name: int(number) for name, number in re.findall(r"(\w+): (-?\d+)", line)}
+        for line in dump(tools, *indexes)
+        if line.startswith("version:")
+    ]
+    assert len(entries) == ABORTED_COUNT
+    for entry in entries:
+        assert entry["firstOffset"] < entry["lastStableOffset"] <= entry["lastOffset"] + 1
+    shown = dump(tools, *sorted(data.glob("ledger-0/*.log")), options=["--deep-iteration"])
+    assert sum("endTxnMarker: ABORT" in line for line in shown) == ABORTED_COUNT
+    assert sum("endTxnMarker: COMMIT" in line for line in shown) == len(COMMITTED)
+
+
 def test_judge_notices_a_flipped_byte(tools: ToolRunner, data: Path, tmp_path: Path) -> None:
     log = shutil.copy(segment_files(data, ".log")[0], tmp_path)
     damaged = bytearray(Path(log).read_bytes())
@@ -212,12 +263,32 @@ def committed(server: Server, group: str) -> int:
     return sum(position.offset for position in positions)
 
 
+def committed_values(server: Server) -> list[bytes | None]:
+    """What is committed in `ledger`, up to the transactions that are open."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": server.bootstrap,
+            "group.id": "ledger",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition("ledger", 0, 0)])
+    values = []
+    while (message := consumer.poll(30)) is not None and message.error() is None:
+        values.append(message.value())
+    consumer.close()
+    return values
+
+
 def check_contents(server: Server) -> None:
     eventually(
         lambda: committed(server, "classic") == committed(server, "consumer") == RECORD_COUNT
     )
     numbers = sorted(int((content or b"").split(b":")[0]) for *_, content in everything(server))
     assert numbers == list(range(RECORD_COUNT))
+    assert committed_values(server) == COMMITTED
     admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
     resource = ConfigResource(ResourceType.TOPIC, "events")
     settings = admin.describe_configs([resource])[resource].result(30)
