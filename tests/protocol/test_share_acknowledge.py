@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -80,7 +81,7 @@ def test_share_acknowledge_response_is_read_by_kio(
     )
     response = kio_response("share_acknowledge", version, body)
     if version > 1:
-        assert response.acquisition_lock_timeout.total_seconds() * 1000 == lock_duration_ms
+        assert response.acquisition_lock_timeout == timedelta(milliseconds=lock_duration_ms)
     for topic, (_, expected) in zip(response.responses, answers, strict=True):
         assert [
             (

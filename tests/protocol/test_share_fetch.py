@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -147,7 +148,7 @@ def test_share_fetch_response_is_read_by_kio(
     )
     response = kio_response("share_fetch", version, body)
     assert response.error_code == ErrorCode.NONE
-    assert response.acquisition_lock_timeout.total_seconds() * 1000 == lock_duration_ms
+    assert response.acquisition_lock_timeout == timedelta(milliseconds=lock_duration_ms)
     assert len(response.responses) == len(answers)
     for topic, (topic_id, expected) in zip(response.responses, answers, strict=True):
         assert topic.topic_id == topic_id or topic_id.int == 0
