@@ -31,7 +31,16 @@ from benchmarks.targets import (
     running,
 )
 
-DEFAULT = ("requests", "latency", "produce", "consume", "connections", "footprint")
+DEFAULT = (
+    "requests",
+    "latency",
+    "produce",
+    "consume",
+    "transactions",
+    "queues",
+    "connections",
+    "footprint",
+)
 EXTRA = ("cold_reads", "soak")
 REPORT_WIDTH = 160
 WARM_UP_SECONDS = 15.0
