@@ -14,9 +14,8 @@ from millstream.broker.dead_letters import (
     CORRUPT,
     HEADER_PREFIX,
     LIMIT,
-    LIMIT_MESSAGE,
+    MESSAGES,
     REJECTED,
-    REJECTED_MESSAGE,
     DeadLetter,
 )
 from millstream.broker.partition import ACKS_ALL, Partition
@@ -38,7 +37,7 @@ from tests.broker.serving import serving
 
 GROUP = "workers"
 DLQ = "dlq.orders"
-REJECTION = DeadLetter(1, 2, REJECTED, REJECTED_MESSAGE)
+REJECTION = DeadLetter(1, 2, REJECTED, MESSAGES[REJECTED])
 ORIGINALS = [
     Record(index, 1_700_000_000_000 + index, b"k%d" % index, b"v%d" % index, (("h", b"x"),))
     for index in range(4)
@@ -123,7 +122,7 @@ def test_letter_has_headers_alone_unless_records_are_copied(tmp_path: Path) -> N
 
 def test_letters_of_one_call_share_a_batch(tmp_path: Path) -> None:
     async def scenario(broker: BrokerServer, orders: Partition) -> None:
-        letters = [DeadLetter(offset, 5, LIMIT, LIMIT_MESSAGE) for offset in (3, 0)]
+        letters = [DeadLetter(offset, 5, LIMIT, MESSAGES[LIMIT]) for offset in (3, 0)]
         await broker.dead_letters.write(GROUP, orders, letters)
         assert [about(it)["offset"] for it in letters_in(broker)] == ["3", "0"]
         data = broker.partitions.find(DLQ, 0).read(0, max_bytes=1 << 20)
@@ -190,7 +189,7 @@ def test_marker_of_a_transaction_is_no_letter(tmp_path: Path) -> None:
             coordinator_epoch=0,
         )
         await orders.append(marker, acks=ACKS_ALL, internal=True)
-        letters = [DeadLetter(offset, 5, LIMIT, LIMIT_MESSAGE) for offset in (3, 4)]
+        letters = [DeadLetter(offset, 5, LIMIT, MESSAGES[LIMIT]) for offset in (3, 4)]
         await broker.dead_letters.write(GROUP, orders, letters)
         await broker.dead_letters.write(GROUP, orders, letters[1:])
         assert [about(it)["offset"] for it in letters_in(broker)] == ["3"]
@@ -229,7 +228,7 @@ def test_letter_of_a_letter_keeps_its_history(tmp_path: Path) -> None:
         await orders.append(
             encode_batch([Record(0, 7, first.key, first.value, first.headers)]), acks=-1
         )
-        await broker.dead_letters.write(GROUP, orders, [DeadLetter(4, 5, LIMIT, LIMIT_MESSAGE)])
+        await broker.dead_letters.write(GROUP, orders, [DeadLetter(4, 5, LIMIT, MESSAGES[LIMIT])])
         second = letters_in(broker)[1]
         offsets = [value for name, value in second.headers if name == "__dlq.errors.offset"]
         assert offsets == [b"1", b"4"]

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from millstream.broker.partition import ACKS_ALL
 from millstream.broker.topics import NewTopic
 from millstream.coordination.sharing.breaker import Breaker
+from millstream.coordination.sharing.runs import CORRUPT, LIMIT, REJECTED
 from millstream.errors import ApiError, CorruptBatch, ErrorCode
 from millstream.records.batch import iterate_headers
 from millstream.records.record import Header, Record, decode_batch, encode_batch
@@ -49,11 +50,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HEADER_PREFIX = "__dlq.errors."
-REJECTED = "rejected"
-LIMIT = "limit"
-CORRUPT = "corrupt"
-REJECTED_MESSAGE = "Offset rejected by client."  # Kafka's words
-LIMIT_MESSAGE = "Offset delivery count exceeded the threshold."
+MESSAGES = {
+    REJECTED: "Offset rejected by client.",  # Kafka's words, and the next
+    LIMIT: "Offset delivery count exceeded the threshold.",
+    CORRUPT: "The log is damaged.",
+}
 
 READ_BYTES = 1024 * 1024
 ENABLE_SETTING = "errors.deadletterqueue.group.enable"

@@ -388,6 +388,19 @@ class Partition:
         except CorruptBatch as error:
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
 
+    def end_of_damage(self, offset: int) -> int:
+        """Where reading may go on if it cannot at `offset`, which is the answer if it can.
+
+        Reads the disk; safe in any thread.
+        """
+        try:
+            self.read(offset, max_bytes=1, may_block=True)
+        except ApiError as error:
+            if error.code is not ErrorCode.CORRUPT_MESSAGE:
+                raise
+            return min(self.log.end_of_damage(offset), self.high_watermark)
+        return offset
+
     def read_committed(
         self, offset: int, *, max_bytes: int, may_block: bool = False
     ) -> tuple[bytes | bytearray, list[AbortedTransaction]]:

@@ -213,7 +213,9 @@ class ShareFetching:
         if isinstance(error, OSError):
             logger.error("%r cannot be read: %s", leader.partition, error)
             error = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-        if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:  # else retention was faster: look again
+        if error.code is ErrorCode.CORRUPT_MESSAGE:
+            leader.skip_damage()
+        elif error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:  # retention was faster: look again
             self._fail((leader.key.topic_id, leader.key.partition), error)
 
     def _fail(self, partition: PartitionId, error: ApiError) -> None:

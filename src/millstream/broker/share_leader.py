@@ -80,6 +80,7 @@ class ShareLeader:
         self.window: ShareWindow | None = None  # None while the state is loaded
         self.error: ApiError | None = None  # set when it has ended: a new leader must be made
         self.is_reading = False  # somebody reads the log for it in a thread
+        self._is_skipping = False  # it looks for the end of damage to the log
         self.bytes_per_record = 0.0  # as last seen in the log
         self._broker = broker
         self._clock = broker.clock
@@ -226,7 +227,9 @@ class ShareLeader:
         if window is None or window.next_fetch_offset >= self.partition.high_watermark:
             return False  # the usual answer for who fetches from many partitions
         window = self._open_window()
-        return window is not None and window.can_acquire and not self.is_reading
+        if window is None or self.is_reading or self._is_skipping:
+            return False
+        return window.can_acquire
 
     def _open_window(self) -> ShareWindow | None:
         """The window, as of now: by the settings in force, and where the log begins now."""
@@ -254,6 +257,32 @@ class ShareLeader:
         )
         self._arm()
         return acquired
+
+    def skip_damage(self) -> None:
+        """The log cannot be read where the next records are: give those up, and go on."""
+        if not self._is_skipping:
+            self._is_skipping = True
+            self._broker.start_task(self._skip_damage())
+
+    async def _skip_damage(self) -> None:
+        window = self._open_window()
+        try:
+            if window is not None:
+                first = window.next_fetch_offset
+                end = await self._broker.run_blocking(self.partition.end_of_damage, first)
+                if end > first:
+                    logger.error(
+                        "%r: the log is damaged: the group gives up offsets %d to %d",
+                        self,
+                        first,
+                        end - 1,
+                    )
+                    window.give_up(first, end - 1)
+        except (ApiError, OSError) as error:  # whoever reads next is told
+            logger.warning("%r: the end of damage to the log was not found: %s", self, error)
+        finally:
+            self._is_skipping = False
+        self._changed()
 
     def acknowledge(
         self, member_id: str, ranges: Iterable[tuple[int, int, int]], done: Done
@@ -435,15 +464,10 @@ class ShareLeader:
             self._is_burying = False
 
     async def _write_letters(self, dying: Iterable[Dying]) -> None:
-        from millstream.broker import dead_letters
+        from millstream.broker.dead_letters import MESSAGES, DeadLetter
 
         letters = [
-            dead_letters.DeadLetter(
-                offset,
-                run.delivery_count,
-                dead_letters.REJECTED if run.is_rejected else dead_letters.LIMIT,
-                dead_letters.REJECTED_MESSAGE if run.is_rejected else dead_letters.LIMIT_MESSAGE,
-            )
+            DeadLetter(offset, run.delivery_count, run.reason, MESSAGES[run.reason])
             for run in dying
             for offset in range(run.first_offset, run.last_offset + 1)
         ]

@@ -420,6 +420,10 @@ class Log:
         """The record with the largest timestamp; None if the log has none."""
         return lookup.max_timestamp_offset(self)
 
+    def end_of_damage(self, offset: int) -> int:
+        """Where reading may go on when it cannot at `offset`. Reads the disk. See `lookup`."""
+        return lookup.end_of_damage(self, offset)
+
     def aborted_transactions(
         self, first_offset: int, end_offset: int, *, may_block: bool = True
     ) -> list[AbortedTransaction]:

@@ -1,4 +1,4 @@
-"""Offsets by timestamp: what ListOffsets asks of a log.
+"""Offsets by timestamp: what ListOffsets asks of a log. And where damage to it ends.
 
 A timestamp finds the first record that is as new or newer; the negative ones are questions:
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from millstream.errors import ApiError, ErrorCode
+from millstream.errors import ApiError, CorruptBatch, ErrorCode
 from millstream.records._walk import find_timestamp
 from millstream.records.batch import HEADER_SIZE_BYTES, BatchHeader, verify_crc
 from millstream.records.compression import decompress
@@ -77,6 +77,44 @@ def max_timestamp_offset(log: Log) -> TimestampOffset | None:
     if newest is None or newest.max_timestamp is None:
         return None
     return _search_segment(log, newest, newest.max_timestamp)
+
+
+def end_of_damage(log: Log, offset: int) -> int:
+    """The first offset behind a batch that cannot be read where reading may work again.
+
+    That is the next batch's. Where not even the length of the damaged one can be trusted, it is the
+    next one that an index knows: what is between the two cannot be found by anybody.
+    """
+    segments, number = log.find_segment(offset)
+    segment = segments[number]
+    end = segments[number + 1].base_offset if number + 1 < len(segments) else log.log_end_offset
+    try:
+        position = segment.floor_position(offset, may_block=True)
+        for _, header in segment.walk(position, may_block=True):
+            if header.base_offset > offset:
+                return min(header.base_offset, end)
+    except CorruptBatch:
+        return _next_indexed(segment, offset, end)
+    return end
+
+
+def _next_indexed(segment: Segment, offset: int, end: int) -> int:
+    """The beginning of the first batch after `offset` to which an index leads; or the end."""
+    floor = segment.floor_position(offset, may_block=True)
+    first, last = offset + 1, end
+    while first < last:
+        middle = (first + last) // 2
+        if segment.floor_position(middle, may_block=True) > floor:
+            last = middle
+        else:
+            first = middle + 1
+    if first == end:
+        return end
+    try:
+        found = segment.locate(first, may_block=True)
+    except CorruptBatch:
+        return first
+    return end if found is None else max(found[1].base_offset, offset + 1)
 
 
 def _first_record_from(log: Log, timestamp: int) -> TimestampOffset | None:

@@ -6,6 +6,7 @@ import pytest
 
 from millstream.coordination.share_state import DeliveryState, StateBatch
 from millstream.coordination.sharing.limits import Limits
+from millstream.coordination.sharing.runs import CORRUPT, LIMIT, REJECTED
 from millstream.coordination.sharing.window import (
     ACCEPT,
     GAP,
@@ -240,7 +241,7 @@ def test_restored_window_resumes_dead_letters_that_were_not_written() -> None:
     limits = Limits(has_dead_letters=True)
     batches = [StateBatch(0, 1, ARCHIVING, 2), StateBatch(2, 2, ARCHIVING, 5)]
     window = ShareWindow.restored(0, batches, limits)
-    assert window.dying() == [(0, 1, 2, True), (2, 2, 5, False)]
+    assert window.dying() == [(0, 1, 2, REJECTED), (2, 2, 5, LIMIT)]
     assert window.next_fetch_offset == 3
 
 
@@ -251,7 +252,7 @@ def test_dead_letters_hold_records_until_they_are_written() -> None:
     settle(window, change)
     assert take(window, log_of(10)) == [(2, 9, 2)]
     assert window.tick(30_000).batches == [StateBatch(2, 9, ARCHIVING, 2)]
-    assert window.dying() == [(0, 1, 1, True), (2, 9, 2, False)]
+    assert window.dying() == [(0, 1, 1, REJECTED), (2, 9, 2, LIMIT)]
     assert window.start_offset == 0
     assert window.bury(0, 4).batches == [
         StateBatch(0, 1, ARCHIVED, 1),
@@ -260,6 +261,42 @@ def test_dead_letters_hold_records_until_they_are_written() -> None:
     assert (window.start_offset, window.dying_count) == (5, 5)
     window.bury(5, 9)
     assert (window.start_offset, window.dying_count) == (10, 0)
+    check(window)
+
+
+def test_given_up_records_keep_their_reason_when_some_of_them_are_buried() -> None:
+    window = held(limits=Limits(has_dead_letters=True))
+    say(window, 0, 9, REJECT)
+    window.bury(0, 4)
+    assert window.dying() == [(5, 9, 1, REJECTED)]
+
+
+def test_restored_record_that_reaches_its_limit_was_not_rejected() -> None:
+    limits = Limits(has_dead_letters=True, delivery_count_max=2)
+    window = ShareWindow.restored(0, [StateBatch(0, 4, AVAILABLE, 1)], limits)
+    assert take(window, log_of(5)) == [(0, 4, 2)]
+    window.tick(30_000)
+    assert window.dying() == [(0, 4, 2, LIMIT)]
+
+
+@pytest.mark.parametrize("has_dead_letters", [True, False])
+def test_damaged_records_are_given_up_but_not_those_that_a_member_has(
+    *, has_dead_letters: bool
+) -> None:
+    window = held(limits=Limits(has_dead_letters=has_dead_letters))
+    say(window, 2, 5, RELEASE)
+    window.give_up(4, 14)
+    check(window)
+    assert take(window, log_of(10, 10)) == [(2, 3, 2), (15, 19, 1)]
+    say(window, 6, 9, ACCEPT)
+    expected = [(4, 5, 1, CORRUPT), (10, 14, 0, CORRUPT)] if has_dead_letters else []
+    assert window.dying() == expected
+    for first, last, _, _ in expected:
+        window.bury(first, last)
+    check(window)
+    for first, last in ((0, 1), (2, 3), (15, 19)):
+        say(window, first, last, ACCEPT)
+    assert window.start_offset == 20
     check(window)
 
 

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 NOBODY = ""
 
+# Why records are given up.
+REJECTED = "rejected"  # by a member
+LIMIT = "limit"  # they were delivered too often
+CORRUPT = "corrupt"  # the log cannot be read there
+
 
 class Run:
     """Consecutive offsets (both ends included) that share everything below.
@@ -33,10 +38,10 @@ class Run:
         "delivery_count",
         "due_ms",
         "first",
-        "is_rejected",
         "last",
         "lock_end_ms",
         "member_id",
+        "reason",
         "state",
         "target",
         "target_due_ms",
@@ -55,7 +60,7 @@ class Run:
         # The batch it was first delivered in: that comes again as a whole if it can.
         self.batch_first = first
         self.batch_size = last - first + 1
-        self.is_rejected = False  # ARCHIVING because a member said so
+        self.reason = LIMIT  # of those ARCHIVING
         # What it becomes once that is durable.
         self.change: Change | None = None
         self.target = state
@@ -82,6 +87,7 @@ class Run:
         rest.lock_end_ms = self.lock_end_ms
         rest.batch_first = self.batch_first
         rest.batch_size = self.batch_size
+        rest.reason = self.reason
         self.last = first - 1
         return rest
 

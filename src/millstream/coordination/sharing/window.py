@@ -32,7 +32,7 @@ from typing import NamedTuple
 from millstream.coordination.share_state import DeliveryState, StateBatch
 from millstream.coordination.sharing.changes import DONE, Change, Write, combined
 from millstream.coordination.sharing.limits import Limits
-from millstream.coordination.sharing.runs import NOBODY, Run, Runs
+from millstream.coordination.sharing.runs import CORRUPT, LIMIT, NOBODY, REJECTED, Run, Runs
 from millstream.errors import ApiError, ErrorCode
 
 GAP = 0
@@ -48,7 +48,7 @@ class Dying(NamedTuple):
     first_offset: int
     last_offset: int
     delivery_count: int
-    is_rejected: bool  # by a member; else they were delivered too often
+    reason: str
 
 
 class ShareWindow:
@@ -91,7 +91,8 @@ class ShareWindow:
                 batch.delivery_count,
                 batch.due_ms if state is DeliveryState.AVAILABLE else 0,
             )
-            run.is_rejected = batch.delivery_count < limits.delivery_count_max
+            if batch.delivery_count < limits.delivery_count_max:
+                run.reason = REJECTED  # if it is ARCHIVING; else that has time
             window._append(run)
             window._enter(run)
             if done:
@@ -196,7 +197,6 @@ class ShareWindow:
             if kind == RENEW:
                 self._lock(run, now_ms)
             else:
-                run.is_rejected = kind == REJECT
                 self._intend(change, run, self._outcome(run, kind), now_ms)
 
     def _outcome(self, run: Run, kind: int) -> DeliveryState:
@@ -205,6 +205,7 @@ class ShareWindow:
         if kind == RELEASE:
             return self._released(run)
         if kind == REJECT and self.limits.has_dead_letters:
+            run.reason = REJECTED
             return DeliveryState.ARCHIVING
         return DeliveryState.ARCHIVED
 
@@ -213,6 +214,7 @@ class ShareWindow:
         if run.delivery_count < self.limits.delivery_count_max:
             return DeliveryState.AVAILABLE
         if self.limits.has_dead_letters:
+            run.reason = LIMIT
             return DeliveryState.ARCHIVING
         return DeliveryState.ARCHIVED
 
@@ -360,7 +362,7 @@ class ShareWindow:
     def dying(self) -> list[Dying]:
         """The records that wait for their dead letters."""
         return [
-            Dying(run.first, run.last, run.delivery_count, run.is_rejected)
+            Dying(run.first, run.last, run.delivery_count, run.reason)
             for run in self.runs
             if run.state is DeliveryState.ARCHIVING
         ]
@@ -414,6 +416,27 @@ class ShareWindow:
             run.state = DeliveryState.ACKNOWLEDGED
             self._enter(run)
         self._settle(finished)
+
+    def give_up(self, first: int, last: int) -> None:
+        """The log cannot be read at these offsets: dead letters, if the group has them, or done
+        with. What members hold of it is theirs."""
+        lost = [
+            self.isolate(run, first, last)
+            for run in self.runs.overlapping(first, last)
+            if run.is_acquirable
+        ]
+        if self.end_offset <= last:
+            run = Run(self.end_offset, last, DeliveryState.AVAILABLE, 0)
+            self.extend(run)
+            lost.append(run)
+        if not self.limits.has_dead_letters:
+            self.finish(lost)
+            return
+        for run in lost:
+            self._leave(run)
+            run.state = DeliveryState.ARCHIVING
+            run.reason = CORRUPT
+            self._enter(run)
 
     # Keeping the counts, the heaps and the start in step
 
