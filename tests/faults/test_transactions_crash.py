@@ -80,7 +80,6 @@ class Killer:
     """strace, attached to a server, which it kills at the n-th step of any of its threads."""
 
     def __init__(self, server: Server, step: int, log: Path) -> None:
-        self._server = server
         inject = f"inject={STEPS}:signal=SIGKILL:when={step}"
         command = ["strace", "-f", "-p", str(server.process.pid), "-e", f"trace={STEPS}"]
         self._process = subprocess.Popen(
@@ -91,11 +90,9 @@ class Killer:
         if "attached" not in said:
             pytest.skip(f"strace cannot attach: {said}")
 
-    def has_struck(self) -> bool:
-        return self._server.process.poll() is not None
-
     def leave(self) -> None:
-        self._process.terminate()
+        """Killed itself: it may hold on to a dead server's threads, which then stays a zombie."""
+        self._process.kill()
         self._process.wait(30)
         assert self._process.stderr is not None
         self._process.stderr.close()
