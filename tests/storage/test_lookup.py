@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from millstream.config.topic import TopicConfig
-from millstream.errors import ApiError
+from millstream.errors import ApiError, CorruptBatch
+from millstream.records.batch import HEADER_SIZE_BYTES
 from millstream.storage import lookup
 from millstream.storage.lookup import TimestampOffset
 from tests.storage.store import Store
@@ -71,3 +72,40 @@ def test_largest_timestamp_is_that_of_a_record_not_of_the_last() -> None:
 def test_empty_log_has_no_largest_timestamp() -> None:
     assert Store().log().max_timestamp_offset() is None
     assert Store().log().offset_for_timestamp(0) is None
+
+
+SIZE_FIELD = 8  # where in a batch its length stands
+
+
+@pytest.mark.parametrize("number", [0, 1, 4, 19])
+def test_damage_to_records_ends_with_their_batch(number: int) -> None:
+    store = make_store()
+    damage(store, number, HEADER_SIZE_BYTES + 1)
+    log = store.log()
+    for offset in range(3 * number, 3 * number + 3):
+        with pytest.raises(CorruptBatch):
+            log.read(offset, max_bytes=1, end_offset=60, may_block=True)
+        assert log.end_of_damage(offset) == 3 * number + 3
+
+
+@pytest.mark.parametrize("number", [0, 1, 4, 19])
+def test_damage_to_a_length_ends_where_the_log_can_be_read_again(number: int) -> None:
+    store = make_store()
+    damage(store, number, SIZE_FIELD)
+    log = store.log()
+    offset, end = 3 * number, log.end_of_damage(3 * number)
+    assert end > offset
+    assert end == 60 or log.read(end, max_bytes=1, end_offset=60, may_block=True)
+    for hidden in range(offset, end):
+        with pytest.raises(CorruptBatch):
+            log.read(hidden, max_bytes=1, end_offset=60, may_block=True)
+
+
+def damage(store: Store, number: int, at: int) -> None:
+    """Flip a bit in one of the batches, behind the log's back."""
+    log = store.log()
+    segments, index = log.find_segment(3 * number)
+    found = segments[index].locate(3 * number, may_block=True)
+    assert found is not None
+    store.restart()
+    store.fs.flip(segments[index].handle.path, found[0] + at, mask=0x10)

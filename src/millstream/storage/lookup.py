@@ -83,38 +83,32 @@ def end_of_damage(log: Log, offset: int) -> int:
     """The first offset behind a batch that cannot be read where reading may work again.
 
     That is the next batch's. Where not even the length of the damaged one can be trusted, it is the
-    next one that an index knows: what is between the two cannot be found by anybody.
+    next one that an index leads to: what is between the two cannot be found by anybody.
     """
     segments, number = log.find_segment(offset)
     segment = segments[number]
     end = segments[number + 1].base_offset if number + 1 < len(segments) else log.log_end_offset
+    position = segment.floor_position(offset, may_block=True)
     try:
-        position = segment.floor_position(offset, may_block=True)
-        for _, header in segment.walk(position, may_block=True):
+        for found, header in segment.walk(position, may_block=True):
             if header.base_offset > offset:
                 return min(header.base_offset, end)
+            position = found + header.size_bytes
     except CorruptBatch:
-        return _next_indexed(segment, offset, end)
+        return _next_indexed(segment, position, offset, end)
     return end
 
 
-def _next_indexed(segment: Segment, offset: int, end: int) -> int:
-    """The beginning of the first batch after `offset` to which an index leads; or the end."""
-    floor = segment.floor_position(offset, may_block=True)
+def _next_indexed(segment: Segment, position: int, offset: int, end: int) -> int:
+    """The first offset after this one to which an index leads past that position; or the end."""
     first, last = offset + 1, end
     while first < last:
         middle = (first + last) // 2
-        if segment.floor_position(middle, may_block=True) > floor:
+        if segment.floor_position(middle, may_block=True) > position:
             last = middle
         else:
             first = middle + 1
-    if first == end:
-        return end
-    try:
-        found = segment.locate(first, may_block=True)
-    except CorruptBatch:
-        return first
-    return end if found is None else max(found[1].base_offset, offset + 1)
+    return first
 
 
 def _first_record_from(log: Log, timestamp: int) -> TimestampOffset | None:
