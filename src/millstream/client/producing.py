@@ -1,0 +1,354 @@
+"""A producer of batches that are encoded already: for those who build many of them at once.
+
+    producer = RawProducer(cluster)
+    producer.begin("orders-7", timeout_ms=60_000)
+    for batch, count in encode_batches(rows, ..., producer=producer.identity("orders", 0)):
+        producer.send("orders", 0, batch, count)
+    written = producer.flush()
+    producer.end(commit=True)          # or not: see client/transactions.py
+
+It is always idempotent, and transactional if `begin` was given a transactional id. Several requests
+are in flight on each connection; what fails for a while is sent again, in order, with the same
+sequence numbers, so that the broker recognises what it has. What fails for good raises `ApiError`.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from millstream.client.cluster import BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, Cluster, check
+from millstream.client.connection import Connection
+from millstream.client.transactions import (
+    Transaction,
+    add_partitions,
+    begin_transaction,
+    end_transaction,
+)
+from millstream.errors import ApiError, ErrorCode
+from millstream.records.columns import ProducerIdentity
+
+__all__ = ["RawProducer", "WrittenRange", "end_transaction"]
+
+PRODUCE_VERSION = 9  # the first flexible one: Kafka 2.4; 12 would be protocol 2 of transactions
+REQUESTS_IN_FLIGHT_MAX = 5  # as many batches as a broker remembers of a producer
+REQUEST_BYTES_MAX = 4 * 1024 * 1024
+ACKS_ALL = -1
+SEQUENCE_MASK = 0x7FFFFFFF
+
+_ACKS_AND_TIMEOUT = struct.Struct(">hi")
+_INDEX = struct.Struct(">i")
+
+
+class _Refused(ApiError):
+    """A broker has not taken a batch; the batch knows why."""
+
+
+class WrittenRange(NamedTuple):
+    """Where a producer's records lie; others' may lie between them."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    end_offset: int
+    record_count: int
+
+
+@dataclass(eq=False, slots=True)
+class _Batch:
+    topic: str
+    partition: int
+    content: bytes
+    record_count: int
+    error: ErrorCode | None = None
+    is_settled: bool = False
+
+
+class _Request(NamedTuple):
+    connection: Connection
+    batches: list[_Batch]
+
+
+class RawProducer:
+    """See the module. One thread at a time; `begin` before all else."""
+
+    def __init__(self, cluster: Cluster, *, request_bytes_max: int = REQUEST_BYTES_MAX) -> None:
+        self._cluster = cluster
+        self._request_bytes_max = request_bytes_max
+        self._timeout_ms = int(cluster.timeout_seconds * 1000)
+        self._producer_id, self._epoch = -1, -1
+        self.transaction: Transaction | None = None
+        self._joined: set[tuple[str, int]] = set()
+        self._sequences: dict[tuple[str, int], int] = {}
+        self._written: dict[tuple[str, int], WrittenRange] = {}
+        self._waiting: dict[tuple[str, int], _Batch] = {}  # for the next requests, one of each
+        self._waiting_bytes = 0
+        self._in_flight: dict[int, deque[_Request]] = {}
+        self._unsettled: deque[_Batch] = deque()  # sent, in order
+
+    # Transactions
+
+    def begin(
+        self,
+        transactional_id: str | None = None,
+        timeout_ms: int = 60_000,
+    ) -> ProducerIdentity:
+        """Get a producer id: with a transactional id that id's, with the next epoch."""
+        if transactional_id is not None:
+            self.resume(begin_transaction(self._cluster, transactional_id, timeout_ms))
+        else:
+            self._producer_id, self._epoch = self._cluster.retrying(self._ask_producer_id)
+        return ProducerIdentity(self._producer_id, self._epoch, 0, transactional_id is not None)
+
+    def resume(self, transaction: Transaction) -> None:
+        """Write as the producer that another process has begun and nobody has used."""
+        self.transaction = transaction
+        self._producer_id, self._epoch = transaction.producer_id, transaction.epoch
+
+    def _ask_producer_id(self) -> tuple[int, int]:
+        fields = {"transactional_id": None, "transaction_timeout": self._timeout_ms}
+        answer = self._cluster.any_connection().call("init_producer_id", fields)
+        check(answer.error_code, "getting a producer id")
+        return int(answer.producer_id), int(answer.producer_epoch)
+
+    def join(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Take partitions into the transaction: one request for many is cheaper than `send`'s."""
+        new = [it for it in partitions if it not in self._joined]
+        if self.transaction is not None and new:
+            add_partitions(self._cluster, self.transaction, new)
+            self._joined.update(new)
+
+    def end(self, commit: bool) -> None:
+        """Commit what was written, or abort it."""
+        assert self.transaction is not None
+        if commit:
+            self.flush()
+        else:
+            self._take_remaining_answers()
+            self._forget_batches()
+        if self._joined:
+            end_transaction(self._cluster, *self.transaction, commit=commit)
+        self._joined.clear()
+
+    # Records
+
+    def identity(self, topic: str, partition: int) -> ProducerIdentity:
+        """What the header of the partition's next batch must say."""
+        sequence = self._sequences.get((topic, partition), 0)
+        return ProducerIdentity(
+            self._producer_id, self._epoch, sequence, self.transaction is not None
+        )
+
+    def send(self, topic: str, partition: int, batch: bytes, record_count: int) -> None:
+        """Send a batch soon; returns before it is answered."""
+        key = (topic, partition)
+        if key in self._waiting or self._waiting_bytes + len(batch) > self._request_bytes_max:
+            self._dispatch()
+        self._sequences[key] = (self._sequences.get(key, 0) + record_count) & SEQUENCE_MASK
+        self._waiting[key] = _Batch(topic, partition, batch, record_count)
+        self._waiting_bytes += len(batch)
+
+    def flush(self) -> list[WrittenRange]:
+        """Wait until all is answered; what was written so far, by partition."""
+        self._dispatch()
+        self._drain()
+        return sorted(self._written.values())
+
+    def _dispatch(self) -> None:
+        batches = list(self._waiting.values())
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        if not batches:
+            return
+        self.join((it.topic, it.partition) for it in batches)
+        self._unsettled += batches
+        try:
+            self._send_requests(batches)
+        except (OSError, ApiError) as error:
+            self._recover(error)
+
+    def _send_requests(self, batches: list[_Batch]) -> None:
+        by_leader: dict[int, list[_Batch]] = {}
+        for batch in batches:
+            by_leader.setdefault(self._cluster.leader(batch.topic, batch.partition), []).append(
+                batch
+            )
+        for leader, its in by_leader.items():
+            flying = self._in_flight.setdefault(leader, deque())
+            while len(flying) >= REQUESTS_IN_FLIGHT_MAX:
+                self._receive(flying)
+            transactional_id = self.transaction.transactional_id if self.transaction else None
+            body = _produce_body(transactional_id, self._timeout_ms, its)
+            connection = self._cluster.connection(leader)
+            connection.send("produce", PRODUCE_VERSION, body)
+            flying.append(_Request(connection, its))
+
+    def _drain(self) -> None:
+        """Wait for all answers."""
+        while self._unsettled:
+            try:
+                for flying in self._in_flight.values():
+                    while flying:
+                        self._receive(flying)
+            except (OSError, ApiError) as error:
+                self._recover(error)
+
+    def _receive(self, flying: deque[_Request]) -> None:
+        """Take the oldest answer of a broker; raises `_Refused` if it has not taken a batch."""
+        answer = flying[0].connection.receive()
+        batches = {(it.topic, it.partition): it for it in flying.popleft().batches}
+        refused: _Batch | None = None
+        for topic in answer.responses:
+            for it in topic.partition_responses:
+                batch = batches[topic.name, int(it.index)]
+                if it.error_code is ErrorCode.NONE:
+                    self._settle(batch, int(it.base_offset))
+                else:
+                    batch.error = it.error_code
+                    refused = refused or batch
+        if refused is not None:
+            assert refused.error is not None
+            raise _Refused(refused.error, _advice(refused, refused.error))
+
+    def _settle(self, batch: _Batch, base_offset: int) -> None:
+        batch.is_settled = True
+        while self._unsettled and self._unsettled[0].is_settled:
+            self._unsettled.popleft()
+        key = (batch.topic, batch.partition)
+        end = base_offset + batch.record_count
+        known = self._written.get(key)
+        if known is None:
+            known = WrittenRange(batch.topic, batch.partition, base_offset, end, 0)
+        self._written[key] = known._replace(
+            first_offset=min(known.first_offset, base_offset),
+            end_offset=max(known.end_offset, end),
+            record_count=known.record_count + batch.record_count,
+        )
+
+    def _forget_batches(self) -> None:
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._unsettled.clear()
+
+    # When something goes wrong
+
+    def _recover(self, error: OSError | ApiError) -> None:
+        """Send again, in order, what has not been taken, until it has been."""
+        deadline = time.monotonic() + self._cluster.timeout_seconds
+        backoff = BACKOFF_SECONDS
+        while True:
+            self._take_remaining_answers()
+            self._raise_what_lasts(error)
+            if time.monotonic() + backoff > deadline:
+                raise error
+            time.sleep(backoff)
+            backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
+            before = len(self._unsettled)
+            try:
+                self._send_again()
+                return
+            except (OSError, ApiError) as again:
+                error = again
+            if len(self._unsettled) < before:
+                deadline = time.monotonic() + self._cluster.timeout_seconds
+
+    def _take_remaining_answers(self) -> None:
+        """Whatever else is in flight is answered too, or its connection is gone."""
+        for flying in self._in_flight.values():
+            while flying:
+                try:
+                    self._receive(flying)
+                except _Refused:
+                    continue
+                except OSError:
+                    flying.clear()
+        self._cluster.forget_all()
+
+    def _raise_what_lasts(self, error: OSError | ApiError) -> None:
+        """Raise what would only be refused again."""
+        passing = (_Refused, OSError)
+        if not isinstance(error, passing) and not error.code.retriable:
+            raise error
+        missing: set[tuple[str, int]] = set()
+        for batch in self._unsettled:
+            code = batch.error
+            follows_missing = (
+                code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+                and (batch.topic, batch.partition) in missing
+            )
+            if code is not None and not code.retriable and not follows_missing:
+                raise ApiError(code, _advice(batch, code))
+            if not batch.is_settled:
+                missing.add((batch.topic, batch.partition))
+
+    def _send_again(self) -> None:
+        """In waves of one batch for each partition, each of them answered before the next."""
+        while self._unsettled:
+            wave: dict[tuple[str, int], _Batch] = {}
+            size = 0
+            for batch in self._unsettled:
+                if batch.is_settled or (batch.topic, batch.partition) in wave:
+                    continue
+                if wave and size + len(batch.content) > self._request_bytes_max:
+                    break
+                batch.error = None
+                wave[batch.topic, batch.partition] = batch
+                size += len(batch.content)
+            self._send_requests(list(wave.values()))
+            for flying in self._in_flight.values():
+                while flying:
+                    self._receive(flying)
+
+
+def _advice(batch: _Batch, code: ErrorCode) -> str:
+    where = f"writing to {batch.topic}-{batch.partition}"
+    match code:
+        case ErrorCode.MESSAGE_TOO_LARGE:
+            return (
+                f"{where}: a batch of {len(batch.content)} bytes is more than the topic's "
+                "max.message.bytes; make batches smaller (batch.size), or raise the topic's limit"
+            )
+        case ErrorCode.INVALID_PRODUCER_EPOCH | ErrorCode.PRODUCER_FENCED:
+            return f"{where}: another producer has the same transactional id, or the time ran out"
+        case _:
+            return where
+
+
+def _produce_body(
+    transactional_id: str | None, timeout_ms: int, batches: list[_Batch]
+) -> list[Any]:
+    """The request, in pieces, so that the batches need not be copied."""
+    by_topic: dict[str, list[_Batch]] = {}
+    for batch in batches:
+        by_topic.setdefault(batch.topic, []).append(batch)
+    head = bytearray()
+    head += b"\0" if transactional_id is None else _compact(transactional_id.encode())
+    head += _ACKS_AND_TIMEOUT.pack(ACKS_ALL, timeout_ms)
+    head += _varint(len(by_topic) + 1)
+    pieces: list[Any] = []
+    for topic, its in by_topic.items():
+        head += _compact(topic.encode()) + _varint(len(its) + 1)
+        for batch in its:
+            head += _INDEX.pack(batch.partition) + _varint(len(batch.content) + 1)
+            pieces += [bytes(head), batch.content]
+            head = bytearray(b"\0")  # no tags of the partition
+        head += b"\0"
+    pieces.append(bytes(head + b"\0"))
+    return pieces
+
+
+def _compact(content: bytes) -> bytes:
+    return _varint(len(content) + 1) + content
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

@@ -1,0 +1,253 @@
+"""Transactions, request by request, for those who begin and end them in different processes.
+
+All of it is protocol 1 (KIP-98), also on clusters that offer protocol 2: there every end raises
+the producer's epoch, and the answer that names the new one may be lost with its process. In
+protocol 1 a transaction is known by `Transaction`, which does not change while it is open, and
+whoever knows it may end it: `end_transaction` may be repeated, by anybody, until it is answered.
+
+A process that ends what another has written must not pass for the writer: give the two different
+client ids (docs/decisions/0009-late-end-of-transaction.md).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from millstream.client.cluster import Cluster, CoordinatorKind, check
+from millstream.errors import ApiError, ErrorCode
+
+ADD_PARTITIONS_VERSION_MAX = 3  # from 4 on it is for brokers
+ADD_OFFSETS_VERSION_MAX = 3
+OFFSET_COMMIT_VERSION_MAX = 4  # 5 is protocol 2's
+END_VERSION_MAX = 4  # 5 is protocol 2's
+
+# While markers are being written; that takes milliseconds.
+CONCURRENT_BACKOFF_SECONDS = 0.001
+CONCURRENT_BACKOFF_SECONDS_MAX = 0.05
+
+TopicPartition = tuple[str, int]
+
+
+class Transaction(NamedTuple):
+    """What one has to know to write in a transaction, and to end it."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction as a broker lists it."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+def begin_transaction(
+    cluster: Cluster,
+    transactional_id: str,
+    timeout_ms: int,
+    *,
+    after: Transaction | None = None,
+) -> Transaction:
+    """Fence whoever had this id, abort what they left open, and be its producer.
+
+    With `after`, only if nobody else has done so since: else raises PRODUCER_FENCED.
+    """
+    fields = {
+        "transactional_id": transactional_id,
+        "transaction_timeout": timeout_ms,
+        "producer_id": -1 if after is None else after.producer_id,
+        "producer_epoch": -1 if after is None else after.epoch,
+    }
+    answer = _ask(cluster, transactional_id, "init_producer_id", fields, version_max=4)
+    check(answer.error_code, f"beginning transactions of {transactional_id}")
+    return Transaction(transactional_id, int(answer.producer_id), int(answer.producer_epoch))
+
+
+def add_partitions(
+    cluster: Cluster, transaction: Transaction, partitions: Iterable[TopicPartition]
+) -> None:
+    """Must be answered before the first record of the transaction is sent to a partition."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    answer = _ask(
+        cluster,
+        transaction.transactional_id,
+        "add_partitions_to_txn",
+        {
+            "v3_and_below_transactional_id": transaction.transactional_id,
+            "v3_and_below_producer_id": transaction.producer_id,
+            "v3_and_below_producer_epoch": transaction.epoch,
+            "v3_and_below_topics": [
+                {"name": name, "partitions": numbers} for name, numbers in topics.items()
+            ],
+        },
+        version_max=ADD_PARTITIONS_VERSION_MAX,
+        error_of=_worst_of_partitions,
+    )
+    check(
+        _worst_of_partitions(answer),
+        f"adding {', '.join(topics)} to a transaction of {transaction.transactional_id}",
+    )
+
+
+def _worst_of_partitions(answer: Any) -> ErrorCode:
+    """The error that stands for all of them: one that lasts rather than one that passes."""
+    codes = [
+        it.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for it in topic.results_by_partition
+        if it.partition_error_code is not ErrorCode.NONE
+    ]
+    # OPERATION_NOT_ATTEMPTED only says that another partition failed.
+    telling = [code for code in codes if code is not ErrorCode.OPERATION_NOT_ATTEMPTED] or codes
+    return min(telling, key=lambda code: code.retriable, default=ErrorCode.NONE)
+
+
+def add_offsets(
+    cluster: Cluster,
+    transaction: Transaction,
+    group_id: str,
+    offsets: Mapping[TopicPartition, int],
+) -> None:
+    """Commit a group's offsets with the transaction. The group must have no members."""
+    answer = _ask(
+        cluster,
+        transaction.transactional_id,
+        "add_offsets_to_txn",
+        {**_identity(transaction), "group_id": group_id},
+        version_max=ADD_OFFSETS_VERSION_MAX,
+    )
+    check(answer.error_code, f"adding offsets of group {group_id} to a transaction")
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for (topic, partition), offset in offsets.items():
+        topics.setdefault(topic, []).append(
+            {"partition_index": partition, "committed_offset": offset, "committed_metadata": ""}
+        )
+    answer = cluster.ask_coordinator(
+        CoordinatorKind.GROUP,
+        group_id,
+        "txn_offset_commit",
+        {
+            **_identity(transaction),
+            "group_id": group_id,
+            "topics": [{"name": name, "partitions": its} for name, its in topics.items()],
+        },
+        version=_version(
+            cluster,
+            CoordinatorKind.GROUP,
+            group_id,
+            "txn_offset_commit",
+            OFFSET_COMMIT_VERSION_MAX,
+        ),
+        error_of=_first_offset_error,
+    )
+    check(_first_offset_error(answer), f"committing offsets of group {group_id}")
+
+
+def _first_offset_error(answer: Any) -> ErrorCode:
+    for topic in answer.topics:
+        for it in topic.partitions:
+            if it.error_code is not ErrorCode.NONE:
+                code: ErrorCode = it.error_code
+                return code
+    return ErrorCode.NONE
+
+
+def end_transaction(
+    cluster: Cluster, transactional_id: str, producer_id: int, epoch: int, commit: bool
+) -> None:
+    """Commit or abort a transaction, whoever wrote it; may be repeated.
+
+    Raises INVALID_PRODUCER_EPOCH or PRODUCER_FENCED where the id has begun anew since, or the
+    transaction has timed out; INVALID_TXN_STATE where it ended the other way, or never began.
+    """
+    transaction = Transaction(transactional_id, producer_id, epoch)
+    answer = _ask(
+        cluster,
+        transactional_id,
+        "end_txn",
+        {**_identity(transaction), "committed": commit},
+        version_max=END_VERSION_MAX,
+    )
+    check(answer.error_code, f"{'committing' if commit else 'aborting'} {transactional_id}")
+
+
+def open_transactions(cluster: Cluster, prefix: str) -> list[OpenTransaction]:
+    """The transactions under way whose transactional id begins with `prefix`, on all brokers."""
+    found = []
+    for broker_id in cluster.broker_ids():
+        fields = {
+            "state_filters": ["Ongoing"],
+            "producer_id_filters": [],
+            "transactional_id_pattern": f"{re.escape(prefix)}.*",
+        }
+        answer = cluster.ask_broker(broker_id, "list_transactions", fields)
+        check(answer.error_code, f"listing the transactions of {prefix}")
+        found += [
+            OpenTransaction(it.transactional_id, int(it.producer_id), it.transaction_state)
+            for it in answer.transaction_states
+            if it.transactional_id.startswith(prefix)  # older brokers know no pattern
+        ]
+    return found
+
+
+def _identity(transaction: Transaction) -> dict[str, Any]:
+    return {
+        "transactional_id": transaction.transactional_id,
+        "producer_id": transaction.producer_id,
+        "producer_epoch": transaction.epoch,
+    }
+
+
+def _ask(
+    cluster: Cluster,
+    transactional_id: str,
+    api: str,
+    fields: Mapping[str, Any],
+    *,
+    version_max: int,
+    error_of: Callable[[Any], ErrorCode] | None = None,
+) -> Any:
+    """Ask the transaction's coordinator; where an end is still under way there, very soon again."""
+    find_error = error_of or (lambda answer: answer.error_code)
+
+    def other_than_concurrent(answer: Any) -> ErrorCode:
+        code: ErrorCode = find_error(answer)
+        return ErrorCode.NONE if code is ErrorCode.CONCURRENT_TRANSACTIONS else code
+
+    deadline = time.monotonic() + cluster.timeout_seconds
+    backoff = CONCURRENT_BACKOFF_SECONDS
+    while True:
+        version = _version(cluster, CoordinatorKind.TRANSACTION, transactional_id, api, version_max)
+        answer = cluster.ask_coordinator(
+            CoordinatorKind.TRANSACTION,
+            transactional_id,
+            api,
+            fields,
+            version=version,
+            error_of=other_than_concurrent,
+        )
+        if find_error(answer) is not ErrorCode.CONCURRENT_TRANSACTIONS:
+            return answer
+        if time.monotonic() > deadline:
+            raise ApiError(
+                ErrorCode.CONCURRENT_TRANSACTIONS,
+                f"the last transaction of {transactional_id} is still being ended",
+            )
+        time.sleep(backoff)
+        backoff = min(2 * backoff, CONCURRENT_BACKOFF_SECONDS_MAX)
+
+
+def _version(cluster: Cluster, kind: CoordinatorKind, key: str, api: str, version_max: int) -> int:
+    return cluster.retrying(
+        lambda: cluster.connection(cluster.coordinator(kind, key)).version_for(
+            api, newest=version_max
+        )
+    )
