@@ -7,11 +7,14 @@ import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.peers.cache import PeerMissing
 from tests.peers.servers import Server, start_millstream
+from tests.peers.spark_connector import connector_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +26,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
+    jars = ",".join(map(str, _connector_if_any()))
     session = (
         SparkSession.builder.master("local[2]")
         .appName("millstream-tests")
@@ -31,12 +35,29 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.jars", jars)
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+def _connector_if_any() -> list[Path]:
+    try:
+        return connector_jars()
+    except PeerMissing:
+        return []
+
+
+@pytest.fixture
+def connector() -> None:
+    """For tests of `format("kafka")`: skips where Spark's own connector cannot be had."""
+    try:
+        connector_jars()
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
 
 
 @dataclass
