@@ -111,7 +111,7 @@ class ReadOptions:
     request_timeout_ms: int = 60_000
 
 
-class _Options:
+class GivenOptions:
     """The user's options, looked up whatever their case, each of them once known."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
@@ -141,7 +141,7 @@ class _Options:
 def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """Raises `ConfigError` for options that are unknown, missing or do not fit together."""
     known = (*READ_OPTIONS, *(f"kafka.{it}" for it in (*KAFKA_OPTIONS, *SECURITY_SETTINGS)))
-    given = _Options(options, known)
+    given = GivenOptions(options, known)
     bootstrap = given.get("kafka.bootstrap.servers")
     if bootstrap is None:
         raise ConfigError('kafka.bootstrap.servers is missing; write "host:port"')
@@ -157,7 +157,7 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
         selection=_selection(given),
         starting=_position(given, "starting", LATEST if streaming else EARLIEST),
         ending=_position(given, "ending", LATEST),
-        security=_security(options),
+        security=security_of(options),
         client_id=given.get("kafka.client.id") or "millstream-spark",
         group_id=given.get("kafka.group.id"),
         read_committed=_is_read_committed(given),
@@ -201,7 +201,7 @@ def _refuse_unknown(options: Mapping[str, str], known: tuple[str, ...]) -> None:
         raise ConfigError(f"option {name} is not known{hint}")
 
 
-def _selection(given: _Options) -> Selection:
+def _selection(given: GivenOptions) -> Selection:
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if given.get(name)]
     if len(chosen) != 1:
         what = f"{' and '.join(chosen)} are given" if chosen else "none is given"
@@ -226,7 +226,7 @@ def _assigned(text: str) -> tuple[tuple[str, int], ...]:
         raise ConfigError(f'assign is {text!r}; write JSON like {{"topic": [0, 1]}}') from None
 
 
-def _position(given: _Options, prefix: str, default: int) -> Position:
+def _position(given: GivenOptions, prefix: str, default: int) -> Position:
     """Spark's order: a timestamp for all, then timestamps by partition, then offsets."""
     strategy = (given.get("startingOffsetsByTimestampStrategy") or "error").lower()
     if strategy not in ("error", "latest"):
@@ -256,7 +256,7 @@ def _position(given: _Options, prefix: str, default: int) -> Position:
             return Position(everywhere=default, offsets=parse_offsets(name, text or ""))
 
 
-def _is_read_committed(given: _Options) -> bool:
+def _is_read_committed(given: GivenOptions) -> bool:
     level = given.get("kafka.isolation.level") or "read_committed"
     if level not in ("read_committed", "read_uncommitted"):
         raise ConfigError(
@@ -265,7 +265,7 @@ def _is_read_committed(given: _Options) -> bool:
     return level == "read_committed"
 
 
-def _security(options: Mapping[str, str]) -> Security:
+def security_of(options: Mapping[str, str]) -> Security:
     lowered = {name.lower(): value for name, value in options.items()}
     settings = {
         name: lowered[f"kafka.{name}"] for name in SECURITY_SETTINGS if f"kafka.{name}" in lowered
