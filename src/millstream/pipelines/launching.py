@@ -1,0 +1,201 @@
+"""From a declared pipeline to a running query: readers, the function, an output mode, a sink.
+
+Everything that can be wrong is looked for before the first batch: the session, the checkpoint, the
+topics, what the function returns. The session is the caller's: nothing of it is changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from millstream.client.security import Security
+from millstream.errors import ConfigError
+from millstream.pipelines.checkpoint import Checkpoint
+from millstream.pipelines.offsets import to_json
+from millstream.pipelines.output_modes import choose_output_mode
+from millstream.pipelines.pipeline import Pipeline, Table, Topic
+from millstream.pipelines.progress import GroupProgress
+from millstream.pipelines.settings import Settings
+from millstream.pipelines.sinks import TableSink
+from millstream.pipelines.topics import check_topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+SOURCE = "millstream"
+READ_MODES = {"deadletter": "deadletter", "drop": "DROPMALFORMED", "fail": "FAILFAST"}
+
+
+def launch(
+    pipeline: Pipeline, spark: SparkSession, settings: Settings, *, once: bool = False
+) -> StreamingQuery:
+    """Start the pipeline's query; it goes on by itself."""
+    refuse_connect(spark)
+    location = f"{settings.required_checkpoint().rstrip('/')}/{pipeline.name}"
+    refuse_running_twin(pipeline, spark)
+    check_topics(settings, [pipeline])
+    checkpoint = Checkpoint(spark, location)
+    checkpoint.claim(pipeline)
+    result = apply_to_streams(pipeline, spark, settings)
+    writer = (
+        result.writeStream.queryName(pipeline.name)
+        .option("checkpointLocation", location)
+        .outputMode(choose_output_mode(pipeline, result))
+    )
+    if once:
+        writer = writer.trigger(availableNow=True)
+    elif settings.trigger is not None:
+        writer = writer.trigger(processingTime=settings.trigger)
+    return attach_sink(pipeline, result, writer, settings, checkpoint).start()
+
+
+def refuse_connect(spark: SparkSession) -> None:
+    from pyspark.sql import SparkSession as Classic
+
+    if type(spark).__module__.startswith("pyspark.sql.connect") or not isinstance(spark, Classic):
+        raise ConfigError(
+            "pipelines do not run in a Spark Connect session, because their sinks work in the "
+            "driver's own process: use a classic session (SparkSession.builder.master(...)), or "
+            'read with spark.readStream.format("millstream")'
+        )
+
+
+def refuse_running_twin(pipeline: Pipeline, spark: SparkSession) -> None:
+    if any(query.name == pipeline.name for query in spark.streams.active):
+        raise ConfigError(
+            f"a query named {pipeline.name} is running in this session: stop it first, or run a "
+            f'{pipeline.name}.variant("another-name") beside it'
+        )
+
+
+def apply_to_streams(pipeline: Pipeline, spark: SparkSession, settings: Settings) -> DataFrame:
+    frames = {
+        parameter: read_stream(pipeline, spark, it, settings)
+        for parameter, it in pipeline.reads.items()
+    }
+    result = pipeline(**frames)
+    if not hasattr(result, "writeStream"):
+        raise ConfigError(
+            f"{pipeline.name} returns {type(result).__name__}, and should return a DataFrame"
+        )
+    if not result.isStreaming:
+        raise ConfigError(
+            f"what {pipeline.name} returns is not a stream: it does not depend on its inputs"
+        )
+    frame: DataFrame = result
+    return frame
+
+
+def read_stream(
+    pipeline: Pipeline, spark: SparkSession, topic: Topic, settings: Settings
+) -> DataFrame:
+    reader = spark.readStream.format(SOURCE)
+    if topic.schema is not None:
+        reader = reader.schema(topic.schema)
+    options = read_options(pipeline, topic, settings) | starting_options(topic.name, topic.starting)
+    frame = reader.options(**options).load()
+    return frame if topic.watermark is None else frame.withWatermark(*topic.watermark)
+
+
+def read_history(
+    pipeline: Pipeline,
+    spark: SparkSession,
+    settings: Settings,
+    starting: str | datetime | Mapping[int, int] | None,
+) -> dict[str, DataFrame]:
+    """The inputs as batches, by parameter."""
+    check_topics(settings, [pipeline])
+    frames = {}
+    for parameter, it in pipeline.reads.items():
+        reader = spark.read.format(SOURCE)
+        if it.schema is not None:
+            reader = reader.schema(it.schema)
+        begin = starting or ("earliest" if it.starting == "latest" else it.starting)
+        options = read_options(pipeline, it, settings) | starting_options(it.name, begin)
+        if it.schema is not None and it.bad == "deadletter":
+            # The stream has sent them there already, or will.
+            options = {n: v for n, v in options.items() if n != "deadLetterTopic"}
+            options["mode"] = READ_MODES["drop"]
+        frames[parameter] = reader.options(**options).load()
+    return frames
+
+
+def read_options(pipeline: Pipeline, topic: Topic, settings: Settings) -> dict[str, str]:
+    options = {**settings.kafka_options(), "subscribe": topic.name}
+    if topic.format != "raw":
+        options["valueFormat"] = topic.format
+    if topic.schema is not None:
+        options |= {
+            "mode": READ_MODES[topic.bad],
+            "pipeline": pipeline.name,
+            "pipelineVersion": pipeline.version,
+        }
+        if topic.bad == "deadletter":
+            options["deadLetterTopic"] = topic.dead_letters
+    return options | dict(topic.options)
+
+
+def starting_options(name: str, starting: str | datetime | Mapping[int, int]) -> dict[str, str]:
+    if isinstance(starting, str):
+        return {"startingOffsets": starting}
+    if isinstance(starting, datetime):
+        return {
+            "startingTimestamp": str(round(starting.timestamp() * 1000)),
+            "startingOffsetsByTimestampStrategy": "latest",
+        }
+    offsets = to_json({(name, partition): offset for partition, offset in starting.items()})
+    return {"startingOffsets": json.dumps(offsets)}
+
+
+def attach_sink(
+    pipeline: Pipeline,
+    result: DataFrame,
+    writer: DataStreamWriter,
+    settings: Settings,
+    checkpoint: Checkpoint,
+) -> DataStreamWriter:
+    (output,) = pipeline.writes.values()
+    if isinstance(output, Topic):
+        return writer.format(SOURCE).options(**write_options(pipeline, output, settings))
+    return writer.foreachBatch(table_sink(pipeline, output, result, settings, checkpoint))
+
+
+def write_options(pipeline: Pipeline, output: Topic, settings: Settings) -> dict[str, str]:
+    options = {
+        **settings.kafka_options(),
+        "kafka.group.id": pipeline.group_id,
+        "topic": output.name,
+    }
+    if output.format != "raw" or output.key:
+        options["valueFormat"] = "json" if output.format == "raw" else output.format
+    if output.key:
+        options["keyColumns"] = ",".join(output.key)
+    return options
+
+
+def table_sink(
+    pipeline: Pipeline,
+    output: Table,
+    result: DataFrame,
+    settings: Settings,
+    checkpoint: Checkpoint,
+) -> Any:
+    from millstream.pipelines.stores import TableSpec, open_store
+
+    store = open_store(settings.store_url)
+    spec = TableSpec(output.name, output.key, output.mode, output.delete_column)
+    store.prepare(result.schema, spec)
+    progress = GroupProgress(
+        settings.required_broker(),
+        pipeline.group_id,
+        security=Security.from_settings(settings.kafka),
+    )
+    done = checkpoint.last_completed_batch()
+    if done is not None:
+        progress.report(checkpoint.batch_end(done))
+    return TableSink(store, spec, checkpoint, progress)

@@ -1,0 +1,85 @@
+"""The topics that pipelines need: looked for before anything starts, created if asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from millstream.client.cluster import Cluster
+from millstream.errors import ApiError, ConfigError, ErrorCode
+from millstream.pipelines.pipeline import Pipeline, Topic
+from millstream.pipelines.settings import Settings
+
+CONNECT_SECONDS = 10.0
+
+
+def needed_topics(pipelines: Iterable[Pipeline]) -> dict[str, Topic]:
+    """All that are read or written, by name."""
+    needed: dict[str, Topic] = {}
+    for pipeline in pipelines:
+        for it in (*pipeline.writes.values(), *pipeline.reads.values()):
+            if isinstance(it, Topic):
+                needed[it.name] = it
+    return needed
+
+
+def dead_letter_topics(pipelines: Iterable[Pipeline]) -> set[str]:
+    return {
+        it.dead_letters
+        for pipeline in pipelines
+        for it in pipeline.reads.values()
+        if it.schema is not None and it.bad == "deadletter"
+    }
+
+
+def check_topics(settings: Settings, pipelines: Iterable[Pipeline]) -> None:
+    """Raises `ConfigError` for topics that are not there, unless they are to be created.
+
+    Dead-letter topics are ours to make, so these are created in any case.
+    """
+    pipelines = list(pipelines)
+    needed = needed_topics(pipelines)
+    letters = dead_letter_topics(pipelines) - needed.keys()
+    address = settings.required_broker()
+    with Cluster(
+        address,
+        client_id="millstream-run",
+        security=settings.kafka,
+        timeout_seconds=CONNECT_SECONDS,
+    ) as cluster:
+        names = [*needed, *letters]
+        found = cluster.retrying(lambda: cluster.refresh(names))
+        missing = [name for name in needed if name not in found]
+        if missing and not settings.create_topics:
+            raise ConfigError(
+                f"there is no topic {', '.join(missing)} at {address}: create it with `millstream "
+                f"topic create {missing[0]}`, or let `millstream run --create-topics` do so"
+            )
+        wanted = {name: needed[name].partitions for name in missing}
+        wanted |= {name: 1 for name in letters if name not in found}
+        create_topics(cluster, wanted)
+
+
+def create_topics(cluster: Cluster, partitions: dict[str, int]) -> None:
+    """Create topics with the cluster's default of replicas; one that came meanwhile is fine."""
+    if not partitions:
+        return
+    request = {
+        "topics": [
+            {
+                "name": name,
+                "num_partitions": count,
+                "replication_factor": -1,
+                "assignments": [],
+                "configs": [],
+            }
+            for name, count in partitions.items()
+        ],
+        "timeout_ms": 30_000,
+        "validate_only": False,
+    }
+    answer: Any = cluster.retrying(lambda: cluster.any_connection().call("create_topics", request))
+    for topic in answer.topics:
+        if topic.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            detail = topic.error_message or topic.error_code.description
+            raise ApiError(topic.error_code, f"topic {topic.name} cannot be created: {detail}")
