@@ -85,9 +85,13 @@ def test_lane_refuses_records_and_forgets_a_deleted_topic(version: int, tmp_path
     asyncio.run(main())
 
 
+def without_transaction(records: bytes) -> bytes:
+    return records[:22] + bytes([records[22] & ~0x10]) + records[23:]
+
+
 @given(
     version=st.integers(3, 12),
-    records=st.binary(min_size=1, max_size=40_000),
+    records=st.binary(min_size=61, max_size=40_000).map(without_transaction),
     name=st.text("abc", min_size=1, max_size=20),
 )
 def test_lane_finds_the_records_where_the_decoder_does(
@@ -126,15 +130,21 @@ def test_lane_of_a_transaction_takes_batches_while_that_is_open(
             b"a", producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
         )
         body = body_of(version, batch, name=name, transactional_id=transactional_id)
+        await partition.append(batch, acks=-1, verified=True)
         lanes.learn(context, body, decode_produce_request(body, version))
         lane = lanes.find(version, body)
         if lane is None:
             assert len(transactional_id) > 126, "only a long one is read in full every time"
             return
         assert lane.records_of(body) == batch
-        assert not lane.takes(batch)
-        await partition.append(batch, acks=-1, verified=True)
-        assert lane.takes(batch)
+        await partition.append_marker(
+            producer_id=7,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            committed=True,
+            transaction_version=1,
+        )
+        assert lane.records_of(body) is None
 
     asyncio.run(main())
 
@@ -154,9 +164,9 @@ def test_lane_without_transactional_id_takes_no_transactional_batch() -> None:
         lanes.learn(context, body, decode_produce_request(body, 9))
         lane = lanes.find(9, body)
         assert lane is not None
-        assert lane.takes(plain)
-        assert not lane.takes(batch)
-        assert not lane.takes(plain[:40])
+        assert lane.records_of(body) == plain
+        assert lane.records_of(body_of(9, batch, name="topic")) is None
+        assert lane.records_of(body_of(9, plain[:40], name="topic")) is None
 
     asyncio.run(main())
 

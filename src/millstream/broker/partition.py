@@ -140,7 +140,8 @@ class Partition:
         self._unflushed: deque[PendingAppend] = deque()  # these hold back the high watermark
         self._duplicates: list[PendingAppend] = []  # wait for the flush of what they duplicate
         self._watchers: set[Watcher] = set()
-        # Transactions that ended in markers from the high watermark on, in their order.
+        self._is_held_back = False  # whether there are transactions, open or not durably ended
+        # Those that ended in markers from the high watermark on, in their order.
         self._ended: deque[_EndedTransaction] = deque()
         # What had been appended when a transaction, open or among those, began at an offset.
         self._bytes_before: dict[int, int] = {}
@@ -197,11 +198,8 @@ class Partition:
             records, headers = transform_produced(records, headers, config, now_ms)
         appended = log.append(records, headers, leader_epoch=self.leader_epoch, now_ms=now_ms)
         pending = PendingAppend(appended[0], appended[1])
-        if (
-            headers[0].attributes & TRANSACTIONAL_FLAG
-            and log.producers.open_transaction(headers[0].producer_id) == appended[0]
-        ):
-            self._bytes_before[appended[0]] = self._appended_bytes
+        if headers[0].attributes & TRANSACTIONAL_FLAG:
+            self._note_transaction(headers[0].producer_id, appended[0])
         if config.message_timestamp_type == LOG_APPEND_TIME:
             pending.log_append_time_ms = now_ms
         self._settle(pending, acks, len(records))
@@ -214,6 +212,11 @@ class Partition:
                 if duplicate is not None:
                     return PendingAppend(duplicate.first_offset, duplicate.next_offset)
         return None
+
+    def _note_transaction(self, producer_id: int, offset: int) -> None:
+        if self.log.producers.open_transaction(producer_id) == offset:  # it begins here
+            self._bytes_before[offset] = self._appended_bytes
+            self._is_held_back = True
 
     def _settle(self, pending: PendingAppend, acks: int, size_bytes: int) -> None:
         """Let the append be seen and answered: now, or when a flush covers it."""
@@ -236,7 +239,7 @@ class Partition:
         """More is visible: to those who read committed too, unless transactions hold it back."""
         self.high_watermark = high_watermark
         self.visible_bytes = visible_bytes
-        if self._ended or self.log.producers.first_open_offset is not None:
+        if self._is_held_back:
             self._find_stable()
         else:
             self.last_stable_offset = high_watermark
@@ -250,6 +253,7 @@ class Partition:
         while ended and ended[0].marker_offset < high_watermark:
             bytes_before.pop(ended.popleft().first_offset, None)
         first_open = self.log.producers.first_open_offset
+        self._is_held_back = bool(ended) or first_open is not None
         unstable = [it.first_offset for it in ended]
         if first_open is not None:
             unstable.append(first_open)

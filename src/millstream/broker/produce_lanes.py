@@ -84,39 +84,40 @@ class ProduceLane:
         self._tail = answer[start + offsets.size :]
 
     def records_of(self, body: Buffer) -> Buffer | None:
-        """The records of a request in this lane; None if its end is not as expected."""
+        """The records of a request in this lane; None if its end is not as expected, or if they
+        are part of a transaction that is not open here."""
         position = self._records_start
         size = len(body)
-        if self.version < FIRST_FLEXIBLE:
-            start = position + 4
-            if size < start or INT32.unpack_from(body, position)[0] != size - start:
-                return None
-            return body[start:]
-        if size < position + 5:
+        if size < position + HEADER_SIZE_BYTES:
             return None
-        length = body[position]
-        start = position + 1
-        if length >= 0x80:
-            length = length & 0x7F | body[position + 1] << 7
-            start = position + 2
-            if length >= 0x4000:
-                length = length & 0x3FFF | body[position + 2] << 14
-                start = position + 3
-                if length >= 0x200000:
-                    return None
-        end = start + length - 1
-        if end + 3 != size or body[end:] != _NO_TAGS_AT_ALL:
+        if self.version < FIRST_FLEXIBLE:
+            start, end = position + 4, size
+            if INT32.unpack_from(body, position)[0] != size - start:
+                return None
+        else:
+            length = body[position]
+            start = position + 1
+            if length >= 0x80:
+                length = length & 0x7F | body[position + 1] << 7
+                start = position + 2
+                if length >= 0x4000:
+                    length = length & 0x3FFF | body[position + 2] << 14
+                    start = position + 3
+                    if length >= 0x200000:
+                        return None
+            end = start + length - 1
+            if end + 3 != size or body[end:] != _NO_TAGS_AT_ALL:
+                return None
+        if end - start < HEADER_SIZE_BYTES or (
+            body[start + _FLAGS_OFFSET] & TRANSACTIONAL_FLAG and not self._is_open(body, start)
+        ):
             return None
         return body[start:end]
 
-    def takes(self, records: Buffer) -> bool:
-        """Whether the records can be appended without further questions."""
-        if len(records) < HEADER_SIZE_BYTES:
-            return False
-        if not records[_FLAGS_OFFSET] & TRANSACTIONAL_FLAG:
-            return True
+    def _is_open(self, body: Buffer, start: int) -> bool:
+        """Whether the transaction of the batch at `start` is open in the partition."""
         return self._is_transactional and self.partition.is_in_transaction(
-            *_PRODUCER.unpack_from(records, PRODUCER_ID_OFFSET)
+            *_PRODUCER.unpack_from(body, start + PRODUCER_ID_OFFSET)
         )
 
     def encode(self, pending: PendingAppend) -> bytes:

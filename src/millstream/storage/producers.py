@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from millstream.errors import ApiError, ErrorCode, StorageError
-from millstream.records.batch import BatchHeader
+from millstream.records.batch import TRANSACTIONAL_FLAG, BatchHeader
 from millstream.records.checksum import crc32c
 
 BATCHES_KEPT = 5
@@ -174,14 +174,22 @@ class ProducerStates:
             if header.is_transactional and not may_open:
                 raise _not_in_transaction(header)
             return None  # one not known (new, or forgotten since) may begin anywhere
-        if header.producer_epoch < entry.epoch:
-            raise _stale_epoch(header.producer_id, header.producer_epoch, entry)
-        duplicate = entry.find(header)
-        if duplicate is not None:
-            return duplicate
+        epoch, batches = header.producer_epoch, entry.batches
+        if epoch < entry.epoch:
+            raise _stale_epoch(header.producer_id, epoch, entry)
+        # The usual case first: what continues the sequence repeats nothing.
+        is_next = (
+            epoch == entry.epoch
+            and batches
+            and header.base_sequence == (batches[-1].last_sequence + 1) & SEQUENCE_MASK
+        )
+        if not is_next:
+            duplicate = entry.find(header)
+            if duplicate is not None:
+                return duplicate
         in_transaction = entry.transaction_first_offset >= 0
-        if header.is_transactional:
-            if not (may_open or (in_transaction and header.producer_epoch == entry.epoch)):
+        if header.attributes & TRANSACTIONAL_FLAG:
+            if not (may_open or (in_transaction and epoch == entry.epoch)):
                 raise _not_in_transaction(header)
         elif in_transaction:
             raise ApiError(
@@ -189,7 +197,8 @@ class ProducerStates:
                 f"producer {header.producer_id} has a transaction open here: what it writes must "
                 "be part of it",
             )
-        entry.check_sequence(header)
+        if not is_next:
+            entry.check_sequence(header)
         return None
 
     def check_epoch(self, producer_id: int, epoch: int) -> None:
@@ -242,7 +251,7 @@ class ProducerStates:
             ProducedBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp)
         )
         entry.last_timestamp = header.max_timestamp
-        if header.is_transactional and producer_id not in self._open_transactions:
+        if header.attributes & TRANSACTIONAL_FLAG and producer_id not in self._open_transactions:
             self._open_transactions[producer_id] = base_offset
             entry.transaction_first_offset = base_offset
             if self.first_open_offset is None:

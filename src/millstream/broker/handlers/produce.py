@@ -57,7 +57,7 @@ def _produce_in_lane(
 ) -> bytes | Deferred | None:
     """A request that differs from an earlier one only in its records."""
     records = lane.records_of(body)
-    if records is None or lane.partition.offline_error is not None or not lane.takes(records):
+    if records is None or lane.partition.offline_error is not None:
         return _produce(context, body)
     try:
         pending = lane.partition.append(
