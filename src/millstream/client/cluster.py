@@ -2,11 +2,13 @@
 
 `Cluster` finds the broker that a request must go to, and asks again where the answer says that it
 was the wrong one or is not ready: brokers restart, leaders move, coordinators load. How long it
-goes on is the caller's `timeout_seconds`.
+goes on is the caller's `timeout_seconds`; a single request that is not answered is given up, and
+sent again, after `request_timeout_seconds`.
 """
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
@@ -20,6 +22,7 @@ from millstream.errors import ApiError, ConfigError, ErrorCode
 from millstream.protocol.messages import Fields
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
+DEFAULT_REQUEST_TIMEOUT_SECONDS = 30.0
 BACKOFF_SECONDS = 0.05
 BACKOFF_SECONDS_MAX = 1.0
 BOOTSTRAP_ID = -1
@@ -43,6 +46,7 @@ class TopicInfo(NamedTuple):
     name: str
     id: UUID | None
     partitions: tuple[PartitionInfo, ...]
+    is_internal: bool = False
 
 
 class Cluster:
@@ -55,6 +59,7 @@ class Cluster:
         client_id: str = "millstream",
         security: Security | Mapping[str, str] | None = None,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        request_timeout_seconds: float = DEFAULT_REQUEST_TIMEOUT_SECONDS,
     ) -> None:
         self._bootstrap = parse_addresses(bootstrap_servers)
         self._client_id = client_id
@@ -62,6 +67,7 @@ class Cluster:
             security = Security.from_settings(security)
         self._security = security
         self.timeout_seconds = timeout_seconds
+        self.request_timeout_seconds = min(request_timeout_seconds, timeout_seconds)
         self._addresses: dict[int, tuple[str, int]] = {}
         self._connections: dict[int, Connection] = {}
         self._topics: dict[str, TopicInfo] = {}
@@ -105,19 +111,22 @@ class Cluster:
             try:
                 connection = self._open(address)
             except OSError as error:
-                problems.append(f"{address[0]}:{address[1]}: {error}")
+                problems.append(str(error))
                 continue
             self._connections[BOOTSTRAP_ID] = connection
             return connection
-        raise ConnectionError(f"no broker can be reached ({'; '.join(problems)})")
+        raise ConnectionError(f"no broker can be reached ({'; '.join(dict.fromkeys(problems))})")
 
     def _open(self, address: tuple[str, int]) -> Connection:
-        return Connection(
-            address,
-            client_id=self._client_id,
-            security=self._security,
-            timeout_seconds=self.timeout_seconds,
-        )
+        try:
+            return Connection(
+                address,
+                client_id=self._client_id,
+                security=self._security,
+                timeout_seconds=self.request_timeout_seconds,
+            )
+        except (ConnectionRefusedError, TimeoutError, socket.gaierror) as error:
+            raise ConnectionError(f"{address[0]}:{address[1]}: {error}") from error
 
     def forget_all(self) -> None:
         """Drop all connections, and what was believed of the cluster."""
@@ -255,6 +264,8 @@ class Cluster:
                 if isinstance(error, ApiError) and not error.code.retriable:
                     raise
                 if time.monotonic() + backoff > deadline:
+                    if isinstance(error, OSError):
+                        raise _given_up(error, self.timeout_seconds) from error
                     raise
                 self._start_over(error)
             time.sleep(backoff)
@@ -266,6 +277,10 @@ class Cluster:
         self._coordinators.clear()
         if isinstance(error, OSError):
             self.close()
+
+
+def _given_up(error: OSError, seconds: float) -> ConnectionError:
+    return ConnectionError(f"{error} (gave up after {seconds:g} s)")
 
 
 def check(code: ErrorCode, message: str) -> None:
@@ -292,4 +307,4 @@ def _topic_info(topic: Any) -> TopicInfo:
         PartitionInfo(int(p.partition_index), int(p.leader_id), int(p.leader_epoch))
         for p in topic.partitions
     )
-    return TopicInfo(topic.name, topic.topic_id, tuple(partitions))
+    return TopicInfo(topic.name, topic.topic_id, tuple(partitions), bool(topic.is_internal))

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from millstream.client.security import Security
-from millstream.errors import ApiError, ErrorCode, ProtocolError
+from millstream.errors import ApiError, ConfigError, ErrorCode, ProtocolError
 from millstream.protocol.apis import APIS
 from millstream.protocol.messages import (
     Fields,
@@ -37,6 +37,18 @@ SASL_HANDSHAKE_VERSION = 1
 SASL_AUTHENTICATE_VERSION = 2
 
 _HEADER = struct.Struct(">hhih")
+_TLS_MISTAKES = {
+    "CERTIFICATE_VERIFY_FAILED": "the broker's certificate is not trusted, or is another host's; "
+    "set ssl.ca.location to the certificates that you trust",
+    "WRONG_VERSION_NUMBER": "the broker does not speak TLS at this address; use its TLS listener, "
+    "or another security.protocol",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the broker wants a certificate of its clients; set "
+    "ssl.certificate.location and ssl.key.location",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the broker does not accept ssl.certificate.location",
+}
+
+
+_LISTENER_HINT = "a listener that expects TLS does so (security.protocol), and a broker that stops"
 
 
 class ConnectionLost(OSError):
@@ -67,7 +79,10 @@ class Connection:
         self._in_flight: deque[_InFlight] = deque()
         self._socket = self._connect(timeout_seconds)
         try:
-            self.versions = self._ask_versions()
+            try:
+                self.versions = self._ask_versions()
+            except ConnectionLost as lost:
+                raise ConnectionLost(f"{lost} at the first request; {_LISTENER_HINT}") from None
             if self._security.uses_sasl:
                 self._authenticate()
         except BaseException:
@@ -81,7 +96,16 @@ class Connection:
             return raw
         try:
             return self._security.tls_context().wrap_socket(raw, server_hostname=self.address[0])
-        except (ssl.SSLError, OSError):
+        except ssl.SSLError as error:
+            raw.close()
+            if error.reason in _TLS_MISTAKES:
+                # Not the network's fault, and so not to be tried again.
+                where = f"{self.address[0]}:{self.address[1]}"
+                raise ConfigError(
+                    f"{where}: {error.reason}: {_TLS_MISTAKES[error.reason]}"
+                ) from error
+            raise
+        except BaseException:
             raw.close()
             raise
 
@@ -98,6 +122,11 @@ class Connection:
 
     def close(self) -> None:
         self._socket.close()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all requests are answered, so that others may use the connection."""
+        return not self._in_flight
 
     def set_timeout(self, seconds: float) -> None:
         self._socket.settimeout(seconds)

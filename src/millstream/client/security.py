@@ -4,15 +4,19 @@
     ssl.*                files in PEM, under librdkafka's names (ssl.ca.location, ...)
     sasl.*               mechanism, username and password
 
+What Java clients call it is understood where it means the same: stores of type PEM, and the user
+and password of a `sasl.jaas.config`. A Java keystore is not, and the error says what to do instead.
+
 TLS is Python's own. SASL is kafka-python's (`kafka.net.sasl`: PLAIN, SCRAM, OAUTHBEARER, GSSAPI,
 AWS), whose mechanisms are state machines without sockets; imported only where SASL is asked for.
 """
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.errors import ConfigError
@@ -30,47 +34,77 @@ SETTINGS = (
     "sasl.username",
     "sasl.password",
 )
+# Java clients' names for the same, understood where the stores are PEM files.
+JAVA_SETTINGS = (
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+    "ssl.truststore.certificates",
+    "ssl.keystore.type",
+    "ssl.keystore.location",
+    "sasl.jaas.config",
+)
+_JAAS_MODULE = re.compile(r"\s*([\w.$]+)\s+\w+")
+_JAAS_ENTRY = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s;"']+))""")
+_JAAS_MODULES = ("PlainLoginModule", "ScramLoginModule")
+_AS_PEM = (
+    "convert it to PEM (keytool -exportcert -rfc, or openssl pkcs12) and set {instead}, or keep "
+    "Java's name with {kind}=PEM"
+)
 
 
 @dataclass(frozen=True)
 class Security:
-    """The settings of one client."""
+    """The settings of one client. What it prints as has no secrets in it."""
 
     protocol: str = "PLAINTEXT"
     ca_location: str | None = None
+    ca_certificates: str | None = field(default=None, repr=False)
     certificate_location: str | None = None
     key_location: str | None = None
-    key_password: str | None = None
+    key_password: str | None = field(default=None, repr=False)
     checks_hostname: bool = True
     mechanism: str | None = None
     username: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, str]) -> Security:
         """Raises `ConfigError` for a setting that does not exist or does not fit the others."""
         for name in settings:
-            if name not in SETTINGS:
+            if name not in SETTINGS and name not in JAVA_SETTINGS:
                 raise ConfigError(f"{name} is not known here; known are {', '.join(SETTINGS)}")
+        settings = {**settings, **_translated(settings)}
         security = cls(
-            settings.get("security.protocol", "PLAINTEXT").upper(),
-            settings.get("ssl.ca.location"),
-            settings.get("ssl.certificate.location"),
-            settings.get("ssl.key.location"),
-            settings.get("ssl.key.password"),
-            settings.get("ssl.endpoint.identification.algorithm", "https").lower() == "https",
-            settings.get("sasl.mechanism"),
-            settings.get("sasl.username"),
-            settings.get("sasl.password"),
+            protocol=settings.get("security.protocol", "PLAINTEXT").upper(),
+            ca_location=settings.get("ssl.ca.location"),
+            ca_certificates=settings.get("ssl.truststore.certificates"),
+            certificate_location=settings.get("ssl.certificate.location"),
+            key_location=settings.get("ssl.key.location"),
+            key_password=settings.get("ssl.key.password"),
+            checks_hostname=settings.get("ssl.endpoint.identification.algorithm", "https").lower()
+            == "https",
+            mechanism=settings.get("sasl.mechanism"),
+            username=settings.get("sasl.username"),
+            password=settings.get("sasl.password"),
         )
-        if security.protocol not in PROTOCOLS:
-            known = ", ".join(PROTOCOLS)
-            raise ConfigError(
-                f"security.protocol is {security.protocol}; it must be one of {known}"
-            )
-        if security.uses_sasl and security.mechanism is None:
-            raise ConfigError(f"{security.protocol} needs a sasl.mechanism, such as SCRAM-SHA-256")
+        security._check()
         return security
+
+    def _check(self) -> None:
+        if self.protocol not in PROTOCOLS:
+            known = ", ".join(PROTOCOLS)
+            raise ConfigError(f"security.protocol is {self.protocol}; it must be one of {known}")
+        if self.uses_sasl and self.mechanism is None:
+            raise ConfigError(f"{self.protocol} needs a sasl.mechanism, such as SCRAM-SHA-256")
+        if not self.uses_sasl and self.mechanism is not None:
+            raise ConfigError(
+                f"sasl.mechanism is {self.mechanism}, but security.protocol is {self.protocol}; "
+                "set it to SASL_SSL or SASL_PLAINTEXT"
+            )
+        if not self.uses_tls and (self.ca_location or self.certificate_location):
+            raise ConfigError(
+                f"ssl.* is set, but security.protocol is {self.protocol}; set it to SSL or SASL_SSL"
+            )
 
     @property
     def uses_tls(self) -> bool:
@@ -81,10 +115,26 @@ class Security:
         return self.protocol.startswith("SASL")
 
     def tls_context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self.ca_location)
+        """Raises `ConfigError` for files that are not there, or not PEM."""
+        try:
+            context = ssl.create_default_context(
+                cafile=self.ca_location, cadata=self.ca_certificates
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"ssl.ca.location {self.ca_location or '(inline)'}: {error}"
+            ) from error
         context.check_hostname = self.checks_hostname
         if self.certificate_location is not None:
-            context.load_cert_chain(self.certificate_location, self.key_location, self.key_password)
+            try:
+                context.load_cert_chain(
+                    self.certificate_location, self.key_location, self.key_password
+                )
+            except OSError as error:
+                raise ConfigError(
+                    f"ssl.certificate.location {self.certificate_location}, ssl.key.location "
+                    f"{self.key_location}: {error}"
+                ) from error
         return context
 
     def sasl_mechanism(self, host: str) -> Any:
@@ -103,3 +153,50 @@ class Security:
             sasl_plain_username=self.username or "",
             sasl_plain_password=self.password or "",
         )
+
+
+def _translated(settings: Mapping[str, str]) -> dict[str, str]:
+    """What Java's names stand for."""
+    found = {}
+    trusted = settings.get("ssl.truststore.location")
+    if trusted is not None:
+        _must_be_pem(settings, "ssl.truststore", "ssl.ca.location")
+        found["ssl.ca.location"] = trusted
+    if "ssl.truststore.certificates" in settings:
+        _must_be_pem(settings, "ssl.truststore", "ssl.ca.location")
+    store = settings.get("ssl.keystore.location")
+    if store is not None:
+        _must_be_pem(settings, "ssl.keystore", "ssl.certificate.location and ssl.key.location")
+        found["ssl.certificate.location"] = store
+    jaas = settings.get("sasl.jaas.config")
+    if jaas is not None:
+        found |= _from_jaas(jaas)
+    return found
+
+
+def _must_be_pem(settings: Mapping[str, str], store: str, instead: str) -> None:
+    kind = settings.get(f"{store}.type", "JKS")
+    if kind.upper() != "PEM":
+        how = _AS_PEM.format(instead=instead, kind=f"{store}.type")
+        raise ConfigError(f"{store}.location is a {kind} store, which only Java reads; {how}")
+
+
+def _from_jaas(jaas: str) -> dict[str, str]:
+    module = _JAAS_MODULE.match(jaas)
+    name = module[1].rpartition(".")[2] if module else ""
+    if name not in _JAAS_MODULES:
+        raise ConfigError(
+            f"sasl.jaas.config asks for {name or 'no login module'}; only "
+            f"{' and '.join(_JAAS_MODULES)} are understood. Set sasl.username and sasl.password"
+        )
+    entries = {
+        found[1]: re.sub(r"\\(.)", r"\1", found[2])
+        if found[2] is not None
+        else found[3] or found[4]
+        for found in _JAAS_ENTRY.finditer(jaas)
+    }
+    if "username" not in entries or "password" not in entries:
+        raise ConfigError(
+            "sasl.jaas.config has no username and password; set sasl.username and sasl.password"
+        )
+    return {"sasl.username": entries["username"], "sasl.password": entries["password"]}
