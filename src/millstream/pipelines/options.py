@@ -12,14 +12,28 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
+from millstream.client.security import JAVA_SETTINGS as JAVA_SECURITY_SETTINGS
 from millstream.client.security import SETTINGS as SECURITY_SETTINGS
 from millstream.client.security import Security
 from millstream.errors import ConfigError
 from millstream.pipelines.offsets import EARLIEST, LATEST, Offsets, parse_offsets
 
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
 FORMATS = ("raw", "json", "avro", "csv", "text")
 
+CSV_OPTIONS = ("sep", "delimiter", "quote", "escape", "header")
+# What becomes of records that do not decode, in our words and in Spark's.
+MODES = {
+    "fail": "fail",
+    "failfast": "fail",
+    "drop": "drop",
+    "dropmalformed": "drop",
+    "deadletter": "deadletter",
+}
 READ_OPTIONS = (
     "assign",
     "subscribe",
@@ -35,10 +49,15 @@ READ_OPTIONS = (
     "maxOffsetsPerTrigger",
     "maxTriggerDelay",
     "minPartitions",
+    "maxRecordsPerPartition",
     "failOnDataLoss",
     "includeHeaders",
-    "groupIdPrefix",
     "valueFormat",
+    "mode",
+    "deadLetterTopic",
+    "pipeline",
+    "pipelineVersion",
+    *CSV_OPTIONS,
 )
 KAFKA_OPTIONS = (
     "bootstrap.servers",
@@ -48,24 +67,32 @@ KAFKA_OPTIONS = (
     "max.partition.fetch.bytes",
     "fetch.max.wait.ms",
     "request.timeout.ms",
+    "default.api.timeout.ms",
 )
-# What Java clients call it, and what to write instead.
-_JAVA_ONLY = {
-    "ssl.truststore.location": "ssl.ca.location, a PEM file",
-    "ssl.truststore.password": "ssl.ca.location, a PEM file without a password",
-    "ssl.keystore.location": "ssl.certificate.location and ssl.key.location, PEM files",
-    "ssl.keystore.password": "ssl.key.password",
-    "ssl.truststore.type": "ssl.ca.location, a PEM file",
-    "ssl.keystore.type": "ssl.certificate.location and ssl.key.location, PEM files",
-    "auto.offset.reset": "startingOffsets",
-    "key.deserializer": "the columns key and value, which are bytes",
-    "value.deserializer": "valueFormat, or the columns key and value, which are bytes",
-    "enable.auto.commit": "nothing: progress is committed with every batch",
-    "interceptor.classes": "nothing: interceptors are Java classes",
+# What Java clients and Spark's own connector have, and what to write instead.
+_INSTEAD = {
+    "kafka.ssl.truststore.password": "no password: kafka.ssl.ca.location is a PEM file",
+    "kafka.ssl.keystore.password": "kafka.ssl.key.password",
+    "kafka.ssl.keystore.key": "kafka.ssl.key.location, a PEM file",
+    "kafka.ssl.keystore.certificate.chain": "kafka.ssl.certificate.location, a PEM file",
+    "kafka.ssl.protocol": "nothing: both sides agree on the newest they know",
+    "kafka.ssl.enabled.protocols": "nothing: both sides agree on the newest they know",
+    "kafka.sasl.login.callback.handler.class": "kafka.sasl.username and kafka.sasl.password",
+    "kafka.sasl.kerberos.service.name": "another mechanism: Kerberos is not supported",
+    "kafka.auto.offset.reset": "startingOffsets",
+    "kafka.key.deserializer": "the columns key and value, which are bytes",
+    "kafka.value.deserializer": "valueFormat, or the columns key and value, which are bytes",
+    "kafka.enable.auto.commit": "nothing: progress is committed with every batch",
+    "kafka.interceptor.classes": "nothing: interceptors are Java classes",
+    "kafka.fetch.max.bytes": "kafka.max.partition.fetch.bytes: a task reads one partition",
+    "kafka.max.poll.records": "maxOffsetsPerTrigger",
+    "kafkaconsumer.polltimeoutms": "kafka.default.api.timeout.ms",
+    "fetchoffset.numretries": "kafka.default.api.timeout.ms",
+    "fetchoffset.retryintervalms": "kafka.default.api.timeout.ms",
+    "groupidprefix": "nothing: readers join no consumer group",
 }
-_JAAS_ENTRY = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d|milliseconds?|seconds?|minutes?|hours?|days?)?")
-_MILLISECONDS = {"ms": 1, "mi": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True)
@@ -89,6 +116,15 @@ class Position:
 
 
 @dataclass(frozen=True)
+class CsvDialect:
+    """How a line of CSV is written; Spark's defaults."""
+
+    separator: str = ","
+    quote: str = '"'
+    escape: str = "\\"
+
+
+@dataclass(frozen=True)
 class ReadOptions:
     """What a reader needs to know."""
 
@@ -104,11 +140,24 @@ class ReadOptions:
     max_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 15 * 60_000
     min_partitions: int | None = None
+    max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
     include_headers: bool = False
     value_format: str = "raw"
+    row_schema: StructType | None = None  # what typed rows look like; None: raw ones
+    mode: str = "fail"  # or drop, deadletter
+    dead_letter_topic: str | None = None
+    pipeline: str | None = None
+    pipeline_version: str | None = None
+    csv: CsvDialect = field(default_factory=CsvDialect)
     fetch_bytes_max: int = 8 * 1024 * 1024
-    request_timeout_ms: int = 60_000
+    fetch_wait_ms: int = 500
+    request_timeout_ms: int = 30_000  # for one request
+    patience_ms: int = 120_000  # for brokers that are away, or leaders that are not elected
+
+    def dead_letters_of(self, topic: str) -> str:
+        """Where the dead letters of a topic go."""
+        return self.dead_letter_topic or f"dlq.{topic}"
 
 
 class GivenOptions:
@@ -140,15 +189,11 @@ class GivenOptions:
 
 def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """Raises `ConfigError` for options that are unknown, missing or do not fit together."""
-    known = (*READ_OPTIONS, *(f"kafka.{it}" for it in (*KAFKA_OPTIONS, *SECURITY_SETTINGS)))
-    given = GivenOptions(options, known)
+    given = GivenOptions(options, (*READ_OPTIONS, *(f"kafka.{it}" for it in KAFKA_OPTIONS)))
     bootstrap = given.get("kafka.bootstrap.servers")
     if bootstrap is None:
         raise ConfigError('kafka.bootstrap.servers is missing; write "host:port"')
-    if streaming:
-        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
-            if given.get(name) is not None:
-                raise ConfigError(f"{name} makes no sense for a stream: it does not end")
+    _check_fits(given, streaming)
     value_format = (given.get("valueFormat") or "raw").lower()
     if value_format not in FORMATS:
         raise ConfigError(f"valueFormat is {value_format}; it must be one of {', '.join(FORMATS)}")
@@ -167,14 +212,46 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
             "maxTriggerDelay", given.get("maxTriggerDelay") or "15m"
         ),
         min_partitions=given.integer("minPartitions", 1),
+        max_records_per_partition=given.integer("maxRecordsPerPartition", 1),
         fail_on_data_loss=given.boolean("failOnDataLoss", True),
         include_headers=given.boolean("includeHeaders", False),
         value_format=value_format,
+        mode=_mode(given, value_format),
+        dead_letter_topic=_dead_letter_topic(given),
+        pipeline=given.get("pipeline"),
+        pipeline_version=given.get("pipelineVersion"),
+        csv=_csv_dialect(given, value_format),
         fetch_bytes_max=given.integer("kafka.max.partition.fetch.bytes", 1)
         or ReadOptions.fetch_bytes_max,
+        fetch_wait_ms=given.integer("kafka.fetch.max.wait.ms", 1) or ReadOptions.fetch_wait_ms,
         request_timeout_ms=given.integer("kafka.request.timeout.ms", 1)
         or ReadOptions.request_timeout_ms,
+        patience_ms=given.integer("kafka.default.api.timeout.ms", 1) or ReadOptions.patience_ms,
     )
+
+
+def _check_fits(given: GivenOptions, streaming: bool) -> None:
+    """Options that say something else in a batch than in a stream, or fight each other."""
+    if streaming:
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+            if given.get(name) is not None:
+                raise ConfigError(f"{name} makes no sense for a stream: it does not end")
+    else:
+        for name in ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay"):
+            if given.get(name) is not None:
+                raise ConfigError(
+                    f"{name} makes no sense for a batch, which has no triggers; set endingOffsets"
+                )
+        if (given.get("startingOffsets") or "").strip().lower() == "latest":
+            raise ConfigError(
+                "startingOffsets=latest makes no sense for a batch: it would read nothing"
+            )
+    least = given.integer("minOffsetsPerTrigger", 1)
+    most = given.integer("maxOffsetsPerTrigger", 1)
+    if least is not None and most is not None and least > most:
+        raise ConfigError(
+            f"minOffsetsPerTrigger is {least}, more than maxOffsetsPerTrigger, which is {most}"
+        )
 
 
 def parse_duration_ms(option: str, text: str) -> int:
@@ -188,14 +265,17 @@ def parse_duration_ms(option: str, text: str) -> int:
 
 
 def _refuse_unknown(options: Mapping[str, str], known: tuple[str, ...]) -> None:
-    by_lower = {name.lower(): name for name in known}
+    """Security options are known to all who connect."""
+    secure = (f"kafka.{it}" for it in (*SECURITY_SETTINGS, *JAVA_SECURITY_SETTINGS))
+    by_lower = {name.lower(): name for name in (*known, *secure)}
     for name in options:
         lower = name.lower()
-        if lower in by_lower or lower == "path" or lower == "kafka.sasl.jaas.config":
+        if lower in by_lower or lower == "path":
             continue
-        instead = _JAVA_ONLY.get(lower.removeprefix("kafka."))
-        if instead is not None:
-            raise ConfigError(f"{name} is for Java clients; use {instead}")
+        if lower in _INSTEAD:
+            raise ConfigError(f"{name} has no meaning here; use {_INSTEAD[lower]}")
+        if f"kafka.{lower}" in by_lower:
+            raise ConfigError(f"option {name} is not known; did you mean kafka.{name}?")
         close = get_close_matches(lower, by_lower, n=1)
         hint = f"; did you mean {by_lower[close[0]]}?" if close else ""
         raise ConfigError(f"option {name} is not known{hint}")
@@ -208,7 +288,7 @@ def _selection(given: GivenOptions) -> Selection:
         raise ConfigError(f"{what}: choose one of subscribe, subscribePattern and assign")
     text = given.get(chosen[0]) or ""
     if chosen[0] == "subscribe":
-        return Selection(topics=tuple(name.strip() for name in text.split(",") if name.strip()))
+        return Selection(topics=tuple(dict.fromkeys(filter(None, map(str.strip, text.split(","))))))
     if chosen[0] == "subscribePattern":
         try:
             re.compile(text)
@@ -253,7 +333,21 @@ def _position(given: GivenOptions, prefix: str, default: int) -> Position:
         case "earliest" if prefix == "starting":
             return Position(everywhere=EARLIEST)
         case _:
-            return Position(everywhere=default, offsets=parse_offsets(name, text or ""))
+            offsets = parse_offsets(name, text or "")
+            refused = EARLIEST if prefix == "ending" else LATEST if default == EARLIEST else None
+            _check_named_ends(name, offsets, refused)
+            return Position(everywhere=default, offsets=offsets)
+
+
+def _check_named_ends(name: str, offsets: Offsets, refused: int | None) -> None:
+    """Of -1, the end, and -2, the beginning, one may be `refused`: a batch reads something."""
+    for (topic, partition), offset in offsets.items():
+        if offset < EARLIEST or offset == refused:
+            raise ConfigError(
+                f"{name} of {topic}-{partition} is {offset}; it must be an offset"
+                + ("" if refused == LATEST else ", -1 for the end")
+                + ("" if refused == EARLIEST else ", -2 for the beginning")
+            )
 
 
 def _is_read_committed(given: GivenOptions) -> bool:
@@ -266,17 +360,50 @@ def _is_read_committed(given: GivenOptions) -> bool:
 
 
 def security_of(options: Mapping[str, str]) -> Security:
-    lowered = {name.lower(): value for name, value in options.items()}
+    names = {f"kafka.{name}": name for name in (*SECURITY_SETTINGS, *JAVA_SECURITY_SETTINGS)}
     settings = {
-        name: lowered[f"kafka.{name}"] for name in SECURITY_SETTINGS if f"kafka.{name}" in lowered
+        names[name.lower()]: value for name, value in options.items() if name.lower() in names
     }
-    jaas = lowered.get("kafka.sasl.jaas.config")
-    if jaas is not None:
-        entries = dict(_JAAS_ENTRY.findall(jaas))
-        if "username" not in entries or "password" not in entries:
-            raise ConfigError(
-                "kafka.sasl.jaas.config has no username and password; use kafka.sasl.username and "
-                "kafka.sasl.password"
-            )
-        settings |= {"sasl.username": entries["username"], "sasl.password": entries["password"]}
     return Security.from_settings(settings)
+
+
+def _mode(given: GivenOptions, value_format: str) -> str:
+    """What becomes of records that do not decode; without a format none is looked at."""
+    text = given.get("mode")
+    if text is None:
+        return ReadOptions.mode
+    if value_format == "raw":
+        raise ConfigError("mode makes no sense without valueFormat: raw records are not decoded")
+    if text.lower() not in MODES:
+        raise ConfigError(f"mode is {text}; it must be one of {', '.join(MODES)}")
+    return MODES[text.lower()]
+
+
+def _dead_letter_topic(given: GivenOptions) -> str | None:
+    topic = given.get("deadLetterTopic")
+    mode = (given.get("mode") or "").lower()
+    if topic is not None and MODES.get(mode) != "deadletter":
+        raise ConfigError("deadLetterTopic makes no sense without mode=deadletter")
+    return topic
+
+
+def _csv_dialect(given: GivenOptions, value_format: str) -> CsvDialect:
+    for name in CSV_OPTIONS:
+        if given.get(name) is not None and value_format != "csv":
+            raise ConfigError(f"{name} makes no sense without valueFormat=csv")
+    if given.boolean("header", False):
+        raise ConfigError("header=true makes no sense here: every record is a line of its own")
+    plain = CsvDialect()
+    dialect = CsvDialect(
+        given.get("sep") or given.get("delimiter") or plain.separator,
+        given.get("quote") or plain.quote,
+        given.get("escape") or plain.escape,
+    )
+    for name, text in (
+        ("sep", dialect.separator),
+        ("quote", dialect.quote),
+        ("escape", dialect.escape),
+    ):
+        if len(text) != 1:
+            raise ConfigError(f"{name} is {text!r}; it must be one character")
+    return dialect
