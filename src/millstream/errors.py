@@ -9,6 +9,9 @@
     |   +-- DirectoryLocked  another process owns the data directory
     |   +-- DirectoryFailed  a log directory failed (I/O error, failed fsync) and is offline
     |   +-- NotCached        a read would block on the disk; read again in a thread
+    +-- StoreError           a database cannot take what a pipeline writes
+    |   +-- SchemaMismatch   a table that does not fit the rows
+    |   +-- WriterFenced     a newer run of the same query has taken over
     +-- ProtocolError        the peer broke the protocol; its connection is closed
 
 `ErrorCode` holds the codes of Kafka 4.3 with Kafka's names, so that a log line, a response and a
@@ -484,6 +487,18 @@ class DirectoryFailed(StorageError):
 
 class NotCached(StorageError):
     """A read would block on the disk; read again in a thread."""
+
+
+class StoreError(MillstreamError):
+    """A database cannot take what a pipeline writes; nothing of the batch is in it."""
+
+
+class SchemaMismatch(StoreError):
+    """A table that does not fit the rows: the message names both types and the cure."""
+
+
+class WriterFenced(StoreError):
+    """A newer run of the same query has taken over; this one must end."""
 
 
 class ProtocolError(MillstreamError):
