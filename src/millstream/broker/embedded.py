@@ -199,6 +199,7 @@ class _Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # Ctrl-C is for us, who then stop it when we need it no more
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.client.security import Security
 from millstream.errors import ConfigError
-from millstream.pipelines.checkpoint import Checkpoint
+from millstream.pipelines.claims import ClaimedCheckpoint
 from millstream.pipelines.offsets import to_json
 from millstream.pipelines.output_modes import choose_output_mode
 from millstream.pipelines.pipeline import Pipeline, Table, Topic
@@ -39,7 +39,7 @@ def launch(
     location = f"{settings.required_checkpoint().rstrip('/')}/{pipeline.name}"
     refuse_running_twin(pipeline, spark)
     check_topics(settings, [pipeline])
-    checkpoint = Checkpoint(spark, location)
+    checkpoint = ClaimedCheckpoint(spark, location)
     checkpoint.claim(pipeline)
     result = apply_to_streams(pipeline, spark, settings)
     writer = (
@@ -157,7 +157,7 @@ def attach_sink(
     result: DataFrame,
     writer: DataStreamWriter,
     settings: Settings,
-    checkpoint: Checkpoint,
+    checkpoint: ClaimedCheckpoint,
 ) -> DataStreamWriter:
     (output,) = pipeline.writes.values()
     if isinstance(output, Topic):
@@ -183,7 +183,7 @@ def table_sink(
     output: Table,
     result: DataFrame,
     settings: Settings,
-    checkpoint: Checkpoint,
+    checkpoint: ClaimedCheckpoint,
 ) -> Any:
     from millstream.pipelines.stores import TableSpec, open_store
 

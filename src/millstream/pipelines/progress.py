@@ -2,19 +2,26 @@
 
 Spark's checkpoint decides where a query goes on; the group is for people and tools: `millstream
 group describe` shows a pipeline's lag, like any consumer's. It is committed after every completed
-batch. The group has no members: offsets are committed as those of a "simple" consumer.
+batch, from what Spark wrote into the checkpoint before it began that batch (`offsets/N`):
+
+    v1
+    {"batchWatermarkMs": ...}        the batch's own settings
+    {"orders": {"0": 17}}            one line for each source, "-" for one that had nothing yet
+
+The group has no members: offsets are committed as those of a "simple" consumer.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from millstream.client.cluster import Cluster, CoordinatorKind
 from millstream.client.security import Security
 from millstream.errors import ApiError, ErrorCode, MillstreamError
-from millstream.pipelines.offsets import Offsets
+from millstream.pipelines.offsets import Offsets, from_json
 
 logger = logging.getLogger(__name__)
 
@@ -97,3 +104,22 @@ class GroupProgress:
 def _first_error(answer: Any) -> ErrorCode:
     codes = [it.error_code for topic in answer.topics for it in topic.partitions]
     return next((code for code in codes if code is not ErrorCode.NONE), ErrorCode.NONE)
+
+
+def parse_offset_log(text: str) -> Offsets:
+    """Where a batch ends, from its file in `offsets/`.
+
+    Of a topic that is read by two sources the lower offset counts: what both have done.
+    """
+    lines = text.splitlines()
+    if not lines or not lines[0].startswith("v"):
+        raise MillstreamError("a file in the checkpoint's offsets/ is not one of Spark's")
+    return merge_lowest(from_json(json.loads(line)) for line in lines[2:] if line.strip() != "-")
+
+
+def merge_lowest(several: Iterable[Offsets]) -> Offsets:
+    merged: Offsets = {}
+    for offsets in several:
+        for key, offset in offsets.items():
+            merged[key] = min(offset, merged.get(key, offset))
+    return merged

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from millstream.pipelines.checkpoint import Checkpoint
+from millstream.pipelines.claims import ClaimedCheckpoint
 from millstream.pipelines.offsets import to_json
 from millstream.pipelines.progress import GroupProgress
 
@@ -25,7 +25,7 @@ class TableSink:
     """
 
     def __init__(
-        self, store: Store, spec: TableSpec, checkpoint: Checkpoint, progress: GroupProgress
+        self, store: Store, spec: TableSpec, checkpoint: ClaimedCheckpoint, progress: GroupProgress
     ) -> None:
         self._store = store
         self._spec = spec

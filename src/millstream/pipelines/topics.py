@@ -48,7 +48,10 @@ def check_topics(settings: Settings, pipelines: Iterable[Pipeline]) -> None:
         timeout_seconds=CONNECT_SECONDS,
     ) as cluster:
         names = [*needed, *letters]
-        found = cluster.retrying(lambda: cluster.refresh(names))
+        try:
+            found = cluster.retrying(lambda: cluster.refresh(names))
+        except OSError as error:
+            raise ConnectionError(f"no broker answers at {address}: {error}") from error
         missing = [name for name in needed if name not in found]
         if missing and not settings.create_topics:
             raise ConfigError(

@@ -1,0 +1,250 @@
+"""`millstream run`: the pipelines of a file, as a program with a status line for each."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from millstream.cli.failures import EXIT_UNREACHABLE, CommandFailed, usage_error
+from millstream.cli.options import ClientConfig, read_properties
+from millstream.cli.output import console, note, print_pairs
+from millstream.pipelines.pipeline import Pipeline
+from millstream.pipelines.settings import Settings, load_settings
+from millstream.pipelines.status import Status
+
+LINE_EVERY_S = 5.0
+STATE_STYLES = {"failed": "bold red", "done": "green", "stopped": "yellow", "working": "bold"}
+
+app = typer.Typer(
+    help="Run the pipelines of a file on Spark, until Ctrl-C.",
+    rich_markup_mode="rich",
+    add_completion=False,
+)
+
+
+@app.command()
+def run(
+    targets: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE[:NAME,...]...", help="All pipelines of a file, or some."),
+    ],
+    once: Annotated[bool, typer.Option("--once", help="Take what is there now, and end.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would run, from where, to where.")
+    ] = False,
+    broker: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-server",
+            "-b",
+            metavar="HOST:PORT,...",
+            help="The cluster. Default: a broker of its own, in HOME/broker.",
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="For tables. Default: sqlite:///HOME/store.db."),
+    ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Default: HOME/checkpoints.")
+    ] = None,
+    home: Annotated[
+        str | None,
+        typer.Option(metavar="HOME", help="What it keeps itself. Default: .millstream."),
+    ] = None,
+    trigger: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Start batches this far apart: '10 seconds'."),
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option(metavar="URL", help="Spark's master. Default: local[*].")
+    ] = None,
+    create_topics: Annotated[
+        bool | None,
+        typer.Option(
+            "--create-topics/--no-create-topics",
+            help="Create topics that are missing. Default: only on a broker of its own.",
+        ),
+    ] = None,
+    client_config: ClientConfig = None,
+) -> None:
+    """Run the pipelines of a file on Spark, until Ctrl-C.
+
+    Settings come from millstream.toml beside the file, then from MILLSTREAM_*
+    variables, then from options; the last one wins. Ctrl-C lets the batches
+    under way end; the next run goes on from there.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream run shop.py
+      millstream run shop.py:revenue --once
+      millstream run shop.py -b kafka-1:9092 --store postgresql://shop@db/shop
+      millstream run shop.py --dry-run
+    """
+    from millstream.pipelines.loading import load_pipelines, parse_target
+
+    parsed = [parse_target(it) for it in targets]
+    pipelines = [it for target in parsed for it in load_pipelines(target)]
+    refuse_twins(pipelines)
+    given: dict[str, Any] = {
+        "broker": broker,
+        "store": store,
+        "checkpoint": checkpoint,
+        "home": home and str(Path(home).resolve()),
+        "trigger": trigger,
+        "master": master,
+        "create_topics": create_topics,
+        "kafka": security_settings(client_config),
+    }
+    settings = load_settings(parsed[0].path.resolve().parent, overrides=given)
+    if dry_run:
+        print_plan(pipelines, settings)
+        return
+    try:
+        run_shown(pipelines, settings, once=once)
+    except ConnectionError as error:
+        raise CommandFailed(
+            f"{error}; start one with `millstream serve`, or name another with --bootstrap-server",
+            EXIT_UNREACHABLE,
+        ) from error
+
+
+def refuse_twins(pipelines: list[Pipeline]) -> None:
+    names = [it.name for it in pipelines]
+    for name in names:
+        if names.count(name) > 1:
+            raise usage_error(f"{name} is there twice: a name is a checkpoint and a group")
+
+
+def security_settings(client_config: Path | None) -> dict[str, str] | None:
+    """Those of a librdkafka properties file that concern security; others do not matter here."""
+    if client_config is None:
+        return None
+    from millstream.client.security import SETTINGS
+
+    return {it: value for it, value in read_properties(client_config).items() if it in SETTINGS}
+
+
+def print_plan(pipelines: list[Pipeline], settings: Settings) -> None:
+    from millstream.pipelines.runner import with_defaults
+
+    settings = with_defaults(settings)
+    print_pairs(environment(settings))
+    for it in pipelines:
+        console().print()
+        console().print(Text(it.name, style="bold"))
+        print_pairs(
+            [
+                *(("reads", f"{topic}, from {topic.starting}") for topic in it.reads.values()),
+                *(("bad records", bad_records(topic)) for topic in it.reads.values()),
+                *(("writes", str(output)) for output in it.writes.values()),
+                ("checkpoint", f"{settings.checkpoint}/{it.name}"),
+                ("group", it.group_id),
+                ("version", it.version),
+                ("trigger", settings.trigger or "as soon as there is something"),
+            ]
+        )
+
+
+def bad_records(topic: Any) -> str:
+    if topic.schema is None:
+        return "none: values are not decoded"
+    return f"to topic {topic.dead_letters}" if topic.bad == "deadletter" else topic.bad
+
+
+def environment(settings: Settings) -> list[tuple[str, str]]:
+    where = f"embedded, data in {shorten(settings.broker_data)}"
+    return [
+        ("broker", where if settings.is_embedded else settings.required_broker()),
+        ("store", settings.store_url),
+        ("checkpoints", shorten(settings.checkpoint)),
+        ("spark", settings.master),
+    ]
+
+
+def shorten(path: Any) -> str:
+    """Relative to where we are, if it is below."""
+    text, here = str(path), f"{Path.cwd()}/"
+    return text.removeprefix(here)
+
+
+def run_shown(pipelines: list[Pipeline], settings: Settings, *, once: bool) -> None:
+    from millstream.pipelines.runner import LOG_NAME
+    from millstream.pipelines.runner import run as run_pipelines
+
+    def announce(settled: Settings) -> None:
+        if settings.is_embedded:
+            where = shorten(settings.broker_data)
+            note(f"broker {settled.broker}, embedded: data in {where}, gone when this ends")
+        note(f"starting Spark, which writes its log to {shorten(settings.home / LOG_NAME)}")
+
+    if console().is_terminal:
+        with Live(console=console(), refresh_per_second=4) as live:
+            run_pipelines(
+                pipelines,
+                settings,
+                once=once,
+                announce=announce,
+                show=lambda statuses: live.update(status_table(statuses)),
+            )
+        return
+    lines = StatusLines()
+    final = run_pipelines(pipelines, settings, once=once, announce=announce, show=lines.show)
+    lines.print(final)
+
+
+class StatusLines:
+    """One line for each pipeline every few seconds, if there is something new: for pipes, logs."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + LINE_EVERY_S
+        self._shown: dict[str, str] = {}
+
+    def show(self, statuses: list[Status]) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + LINE_EVERY_S
+            self.print(statuses)
+
+    def print(self, statuses: list[Status]) -> None:
+        for status in statuses:
+            line = status_line(status)
+            if self._shown.get(status.name) != line:
+                self._shown[status.name] = line
+                console().print(line)
+
+
+def status_line(status: Status) -> str:
+    parts = [
+        f"{status.name}: {status.state}",
+        f"{status.rows:,} rows in {status.batches:,} batches",
+        f"lag {'-' if status.lag is None else f'{status.lag:,}'}",
+        f"dead letters {status.dead_letters:,}",
+    ]
+    return ", ".join(parts)
+
+
+def status_table(statuses: list[Status]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("PIPELINE", "STATE"):
+        table.add_column(heading)
+    for heading in ("ROWS/S", "ROWS", "LAG", "BATCH", "TIME", "DEAD LETTERS"):
+        table.add_column(heading, justify="right")
+    for it in statuses:
+        table.add_row(
+            it.name,
+            Text(it.state, style=STATE_STYLES.get(it.state, "")),
+            f"{it.rows_per_second:,.0f}",
+            f"{it.rows:,}",
+            "-" if it.lag is None else f"{it.lag:,}",
+            f"{it.batches:,}",
+            "-" if it.batch_ms is None else f"{it.batch_ms:,} ms",
+            Text(f"{it.dead_letters:,}", style="bold red" if it.dead_letters else "dim"),
+        )
+    return table

@@ -1,0 +1,82 @@
+"""Why a query failed, in one line that names the cause and the cure.
+
+Spark wraps what happened in pages of stack. The cause is the last line of the innermost Python
+traceback, if there is one, or Spark's own condition; for some of these we know what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from millstream.errors import MillstreamError
+
+
+class PipelineFailed(MillstreamError):
+    """A pipeline ended by an error."""
+
+
+class Cure(NamedTuple):
+    pattern: str
+    message: str
+
+
+CURES = (
+    Cure(
+        r"STATE_STORE_\w*SCHEMA_NOT_COMPATIBLE|STATE_STORE_\w*INVALID_\w*SCHEMA|"
+        r"Provided schema doesn't match to the schema for existing state",
+        "what it keeps as state has another schema than its checkpoint. Give the pipeline another "
+        "name or checkpoint, which computes it anew, or bring back the columns as they were",
+    ),
+    Cure(
+        r"There are \[\d+\] sources in the checkpoint|STREAMING_SOURCE",
+        "it reads another number of topics than its checkpoint was made for. Give the pipeline "
+        "another name or checkpoint, which starts anew",
+    ),
+    Cure(
+        r"STREAMING_STATEFUL_OPERATOR_NOT_MATCH",
+        "its aggregates or joins are not those of its checkpoint. Give the pipeline another name "
+        "or checkpoint, which computes it anew",
+    ),
+    Cure(
+        r"Multiple streaming queries are concurrently using|CONCURRENT_STREAM_LOG_UPDATE|"
+        r"CONCURRENT_QUERY",
+        "another process runs it with the same checkpoint. Stop one of the two",
+    ),
+    Cure(
+        r"No space left on device|ENOSPC",
+        "the disk is full. Make room and start again: it goes on where it was",
+    ),
+)
+_PYTHON_ERROR = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Lost|Failed)?): (.*)$")
+_OURS = re.compile(r"\bmillstream\.[\w.]+\.(\w+): (.*)")
+
+
+def explain_failure(name: str, error: BaseException) -> PipelineFailed:
+    """A pipeline's end in one line."""
+    text = str(error)
+    for cure in CURES:
+        if re.search(cure.pattern, text):
+            return PipelineFailed(f"pipeline {name} failed: {cure.message} ({first_line(text)})")
+    return PipelineFailed(f"pipeline {name} failed: {cause_of(text)}")
+
+
+def cause_of(text: str) -> str:
+    """The innermost Python error, without our own class names; or Spark's first line."""
+    lines = [line.strip() for line in text.splitlines()]
+    ours = [found for line in lines if (found := _OURS.search(line))]
+    if ours:
+        return ours[-1][2].strip()
+    if "Traceback (most recent call last):" in lines:
+        errors = [found for line in lines if (found := _PYTHON_ERROR.match(line))]
+        if errors:
+            return f"{errors[-1][1].rpartition('.')[2]}: {errors[-1][2].strip()}"
+    return first_line(text)
+
+
+def first_line(text: str) -> str:
+    """Spark's own summary, without the query's ids."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
+    return re.sub(
+        r"^\[STREAM_FAILED\] Query \[id = [^\]]*\] terminated with exception: ", "", line
+    ).removesuffix(" SQLSTATE: XXKST")

@@ -1,0 +1,84 @@
+"""Pipelines out of a Python file: `shop.py`, `shop.py:revenue`, `shop.py:revenue,alerts`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from difflib import get_close_matches
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from millstream.errors import ConfigError
+from millstream.pipelines.pipeline import Pipeline
+
+
+class Target(NamedTuple):
+    """A file, and the names of those of its pipelines that are meant; none: all."""
+
+    path: Path
+    names: tuple[str, ...] = ()
+
+
+def parse_target(text: str) -> Target:
+    file, colon, names = text.partition(".py:")
+    if not colon:
+        return Target(Path(text))
+    return Target(Path(f"{file}.py"), tuple(it.strip() for it in names.split(",") if it.strip()))
+
+
+def load_pipelines(target: Target) -> list[Pipeline]:
+    """The file's pipelines in their order; raises `ConfigError` for a name that is not there."""
+    if not target.path.is_file():
+        raise ConfigError(f"{target.path}: there is no such file")
+    found = pipelines_in(import_file(target.path))
+    if not found:
+        raise ConfigError(f"{target.path} defines no pipeline: decorate a function with @pipeline")
+    for name in target.names:
+        if name not in found:
+            close = get_close_matches(name, found, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(found)}"
+            raise ConfigError(f"{target.path} has no pipeline {name}; {hint}")
+    return [found[name] for name in target.names or found]
+
+
+def pipelines_in(module: ModuleType) -> dict[str, Pipeline]:
+    """By name; raises `ConfigError` where two have the same."""
+    found: dict[str, Pipeline] = {}
+    for it in vars(module).values():
+        if not isinstance(it, Pipeline):
+            continue
+        if found.get(it.name, it) is not it:
+            raise ConfigError(
+                f"two pipelines are named {it.name}, and a name is a checkpoint and a group: "
+                '@pipeline(name="...")'
+            )
+        found[it.name] = it
+    return found
+
+
+def import_file(path: Path) -> ModuleType:
+    """The file as a module, with its neighbours in reach, here and in Spark's workers."""
+    path = path.resolve()
+    directory = str(path.parent)
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if directory not in inherited:
+        os.environ["PYTHONPATH"] = os.pathsep.join([directory, *filter(None, inherited)])
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path} is not a Python file")
+    module = module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    send_by_value(module)
+    return module
+
+
+def send_by_value(module: ModuleType) -> None:
+    """Have the module's functions travel to the workers of a cluster, which have no such file."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
