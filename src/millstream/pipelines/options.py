@@ -374,6 +374,11 @@ def _mode(given: GivenOptions, value_format: str) -> str:
         return ReadOptions.mode
     if value_format == "raw":
         raise ConfigError("mode makes no sense without valueFormat: raw records are not decoded")
+    if text.lower() == "permissive":
+        raise ConfigError(
+            "mode is PERMISSIVE; to have rows for records that do not decode, name _error string "
+            "in the schema and set mode to drop or deadletter"
+        )
     if text.lower() not in MODES:
         raise ConfigError(f"mode is {text}; it must be one of {', '.join(MODES)}")
     return MODES[text.lower()]
@@ -384,6 +389,8 @@ def _dead_letter_topic(given: GivenOptions) -> str | None:
     mode = (given.get("mode") or "").lower()
     if topic is not None and MODES.get(mode) != "deadletter":
         raise ConfigError("deadLetterTopic makes no sense without mode=deadletter")
+    if topic in map(str.strip, (given.get("subscribe") or "").split(",")):
+        raise ConfigError(f"deadLetterTopic {topic} is read itself; choose another one")
     return topic
 
 
@@ -404,6 +411,6 @@ def _csv_dialect(given: GivenOptions, value_format: str) -> CsvDialect:
         ("quote", dialect.quote),
         ("escape", dialect.escape),
     ):
-        if len(text) != 1:
-            raise ConfigError(f"{name} is {text!r}; it must be one character")
+        if len(text) != 1 or not text.isascii() or text in "\r\n":
+            raise ConfigError(f"{name} is {text!r}; it must be one ASCII character")
     return dialect

@@ -7,7 +7,7 @@ They hold the options and nothing else of value; the brokers and Spark's checkpo
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from millstream.clock import SystemClock
+from millstream.errors import ConfigError
 from millstream.pipelines.offsets import (
     OffsetRange,
     Offsets,
@@ -54,14 +55,34 @@ class MillstreamSource(DataSource):
     def schema(self) -> str:
         from millstream.pipelines.arrow import HEADERS_SCHEMA, RAW_SCHEMA
 
+        value_format = str(self.options.get("valueFormat", "raw")).lower()
+        if value_format == "text":
+            return "value string"
+        if value_format != "raw":
+            raise ConfigError(
+                f'valueFormat {value_format} needs a schema: .schema("id long, name string")'
+            )
         with_headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
         return RAW_SCHEMA + (HEADERS_SCHEMA if with_headers else "")
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return TopicReader(parse_read_options(self.options, streaming=False))
+        return TopicReader(_read_options(self.options, schema, streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return TopicStreamReader(parse_read_options(self.options, streaming=True))
+        return TopicStreamReader(_read_options(self.options, schema, streaming=True))
+
+
+def _read_options(
+    options: Mapping[str, str], schema: StructType, *, streaming: bool
+) -> ReadOptions:
+    parsed = parse_read_options(options, streaming=streaming)
+    if parsed.value_format == "raw":
+        if "value" not in schema.names:
+            raise ConfigError("a schema is given; say with valueFormat what the values are")
+        return parsed
+    from millstream.pipelines.typed import typed_options
+
+    return typed_options(parsed, schema)
 
 
 class RangePartition(InputPartition):
@@ -79,6 +100,11 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
 
     assert isinstance(partition, RangePartition)
     wanted = partition.wanted
+    if options.row_schema is not None:
+        from millstream.pipelines.typed import typed_batches
+
+        yield from typed_batches(options, wanted)
+        return
     for columns in fetch_columns(options, wanted):
         yield raw_batch(wanted.topic, wanted.partition, columns)
 
