@@ -389,7 +389,7 @@ def _dead_letter_topic(given: GivenOptions) -> str | None:
     mode = (given.get("mode") or "").lower()
     if topic is not None and MODES.get(mode) != "deadletter":
         raise ConfigError("deadLetterTopic makes no sense without mode=deadletter")
-    if topic in map(str.strip, (given.get("subscribe") or "").split(",")):
+    if topic is not None and topic in map(str.strip, (given.get("subscribe") or "").split(",")):
         raise ConfigError(f"deadLetterTopic {topic} is read itself; choose another one")
     return topic
 
