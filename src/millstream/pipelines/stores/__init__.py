@@ -1,0 +1,37 @@
+"""Stores: tables that pipelines keep up to date, exactly once, in SQLite or PostgreSQL.
+
+store = open_store("sqlite:///shop.db")
+table = TableSpec("revenue", key=("minute",))
+query = frame.writeStream.foreachBatch(
+    lambda batch, batch_id: store.write(batch, batch_id, "revenue", table)
+)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from millstream.errors import ConfigError
+from millstream.pipelines.stores.spec import Mode, Progress, TableSpec
+from millstream.pipelines.stores.store import Store
+
+__all__ = ["Mode", "Progress", "Store", "TableSpec", "open_store"]
+
+_SQLITE = "sqlite:///"
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+def open_store(url: str) -> Store:
+    """`sqlite:///shop.db` (relative), `sqlite:////var/lib/shop.db`, or `postgresql://...`."""
+    if url.startswith(_SQLITE) and len(url) > len(_SQLITE):
+        from millstream.pipelines.stores.sqlite import SqliteStore
+
+        return SqliteStore(Path(url.removeprefix(_SQLITE)))
+    if url.startswith(_POSTGRES):
+        from millstream.pipelines.stores.postgres import PostgresStore
+
+        return PostgresStore(url)
+    raise ConfigError(
+        f"store {url!r}: give sqlite:///relative/path.db, sqlite:////absolute/path.db "
+        "or postgresql://user@host:port/database"
+    )

@@ -1,0 +1,61 @@
+"""Whether a batch is to be written: pure, decided while the progress row is locked."""
+
+from __future__ import annotations
+
+import json
+
+from millstream.errors import StoreError, WriterFenced
+from millstream.pipelines.stores.spec import BatchMark, Progress
+
+
+def is_due(stored: Progress, epoch: int, mark: BatchMark) -> bool:
+    """True: write it. False: it is in the tables already. Anything else is an error.
+
+    Spark repeats only the batch after its last complete one: that is the batch stored here, or the
+    next. An older one comes from a checkpoint that was deleted, restored or lost in a power cut;
+    its batches are cut anew, so to skip them by number would lose records.
+    """
+    if stored.epoch != epoch:
+        raise WriterFenced(
+            f"query {mark.query!r} was taken over by a newer run (epoch {stored.epoch}; this one "
+            f"holds {epoch}); nothing of batch {mark.batch_id} is written: stop this run"
+        )
+    if stored.batch_id is None:
+        return True
+    if _differ(stored.checkpoint, mark.checkpoint):
+        raise StoreError(
+            f"query {mark.query!r} wrote batches up to {stored.batch_id} from another checkpoint "
+            f"({stored.checkpoint}, now {mark.checkpoint}); {_CURE}"
+        )
+    if mark.batch_id > stored.batch_id:
+        return True
+    if mark.batch_id < stored.batch_id:
+        raise StoreError(
+            f"query {mark.query!r} wrote batch {stored.batch_id} and now comes with batch "
+            f"{mark.batch_id}: its checkpoint is behind the tables; {_CURE}"
+        )
+    if _differ(_parsed(stored.offsets), _parsed(mark.offsets)):
+        raise StoreError(
+            f"query {mark.query!r} wrote batch {mark.batch_id} up to {stored.offsets} and now "
+            f"comes with another batch of that number, up to {mark.offsets}; {_CURE}"
+        )
+    return False
+
+
+_CURE = (
+    "bring back the checkpoint that belongs to these tables, or give the query another name, or, "
+    "if rows may be written once more, call forget() with its name on the store"
+)
+
+
+def _differ(stored: object | None, now: object | None) -> bool:
+    return stored is not None and now is not None and stored != now
+
+
+def _parsed(offsets: str | None) -> object | None:
+    if offsets is None:
+        return None
+    try:
+        return json.loads(offsets)  # type: ignore[no-any-return]
+    except ValueError:
+        return offsets

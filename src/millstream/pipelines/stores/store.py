@@ -1,0 +1,170 @@
+"""What all stores have in common: one transaction takes the rows of a batch and its progress.
+
+A run claims its query before it writes, which raises the query's epoch; from then on an older run
+(a driver that was thought dead) is refused. Within the transaction the progress row is locked and
+compared first: a batch that is in the tables already is not written again. Whatever fails, nothing
+of the batch is there, and the same batch may be written again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from threading import RLock
+from typing import TYPE_CHECKING, Self
+
+from millstream.pipelines.stores.rows import Rows, make_ready
+from millstream.pipelines.stores.schema import Layout, layout_of
+from millstream.pipelines.stores.spec import BatchMark, Progress, TableSpec, check_tables_differ
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+_QUERY_ID_PROPERTY = "sql.streaming.queryId"
+
+
+class Store(ABC):
+    """A database that pipelines write to, from any thread, one batch at a time."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._layouts: dict[TableSpec, Layout] = {}  # checked against the tables
+        self._epochs: dict[str, int] = {}  # the queries that this run claimed
+
+    def prepare(self, schema: StructType | pa.Schema, table: TableSpec) -> None:
+        """Create the table, or check that it fits; raises `SchemaMismatch`."""
+        layout = layout_of(schema, table)
+        with self._lock:
+            if self._layouts.get(table) != layout:
+                self._fit(layout)
+                self._layouts[table] = layout
+
+    def claim(self, query: str) -> int:
+        """Make this run the one that writes for the query; returns its epoch.
+
+        The first batch claims it too; claim it earlier to shut out an older run at once.
+        """
+        with self._lock:
+            if query not in self._epochs:
+                self._epochs[query] = self._raise_epoch(query)
+            return self._epochs[query]
+
+    def last_batch(self, query: str) -> int | None:
+        progress = self.progress(query)
+        return None if progress is None else progress.batch_id
+
+    @abstractmethod
+    def progress(self, query: str) -> Progress | None:
+        """How far the query is, as other readers see it too."""
+
+    @abstractmethod
+    def forget(self, query: str) -> None:
+        """Forget how far the query was: its next batch is written, whatever its number."""
+
+    def write(
+        self,
+        batch: DataFrame,
+        batch_id: int,
+        query: str,
+        table: TableSpec,
+        offsets: str | None = None,
+        *,
+        decision: str | None = None,
+    ) -> bool:
+        """Write a micro-batch; False if it is there already (its input is drained all the same)."""
+        outputs = [(batch, table)]
+        return self.write_many(outputs, batch_id, query, offsets, decision=decision)
+
+    def write_many(
+        self,
+        outputs: Sequence[tuple[DataFrame, TableSpec]],
+        batch_id: int,
+        query: str,
+        offsets: str | None = None,
+        *,
+        decision: str | None = None,
+    ) -> bool:
+        """Several tables in one transaction: all of the batch is there, or nothing.
+
+        The frames are computed one after another; cache what they have in common. `decision` is
+        kept with the progress: whatever else is decided with this batch.
+        """
+        check_tables_differ([table for _, table in outputs])
+        mark = BatchMark(query, batch_id, offsets, decision, _checkpoint_id(outputs))
+        for frame, table in outputs:
+            self.prepare(frame.schema, table)
+        self.claim(query)
+        if not self._is_due(mark):
+            for frame, _ in outputs:
+                drain(frame)
+            return False
+        return self._write_frames(outputs, mark)
+
+    def write_arrow(
+        self,
+        outputs: Sequence[tuple[pa.Table, TableSpec]],
+        batch_id: int,
+        query: str,
+        offsets: str | None = None,
+        *,
+        decision: str | None = None,
+    ) -> bool:
+        """The same with rows that are here already, without Spark."""
+        check_tables_differ([table for _, table in outputs])
+        return self._write_tables(outputs, BatchMark(query, batch_id, offsets, decision))
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _write_tables(self, outputs: Sequence[tuple[pa.Table, TableSpec]], mark: BatchMark) -> bool:
+        ready: list[tuple[Rows, Layout]] = []
+        for rows, table in outputs:
+            self.prepare(rows.schema, table)
+            layout = self._layouts[table]
+            ready.append((make_ready(rows, layout), layout))
+        self.claim(mark.query)
+        return self._write_ready(ready, mark)
+
+    @abstractmethod
+    def _fit(self, layout: Layout) -> None:
+        """Create the table if there is none, else check it."""
+
+    @abstractmethod
+    def _raise_epoch(self, query: str) -> int: ...
+
+    @abstractmethod
+    def _is_due(self, mark: BatchMark) -> bool:
+        """A first look, without a lock: saves work and is not relied on."""
+
+    @abstractmethod
+    def _write_frames(
+        self, outputs: Sequence[tuple[DataFrame, TableSpec]], mark: BatchMark
+    ) -> bool: ...
+
+    @abstractmethod
+    def _write_ready(self, outputs: Sequence[tuple[Rows, Layout]], mark: BatchMark) -> bool: ...
+
+
+def drain(batch: DataFrame) -> None:
+    """Compute a batch for nobody: operators with state need every batch to run to its end."""
+    batch.write.format("noop").mode("overwrite").save()
+
+
+def _checkpoint_id(outputs: Sequence[tuple[DataFrame, TableSpec]]) -> str | None:
+    """The id in the checkpoint of the streaming query that this thread works for, if it does."""
+    from pyspark.errors import PySparkException
+
+    try:
+        context = outputs[0][0].sparkSession.sparkContext
+    except (PySparkException, AttributeError):
+        return None  # Spark Connect has no context here
+    found: str | None = context.getLocalProperty(_QUERY_ID_PROPERTY)
+    return found
