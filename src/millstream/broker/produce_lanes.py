@@ -164,10 +164,12 @@ class ProduceLanes:
 
 def _prefix_bytes(version: int, body: Buffer) -> int:
     """How long the beginning is, if the request has the shape of a lane."""
-    if version >= FIRST_FLEXIBLE:
-        id_bytes = max(body[0] - 1, 0)  # of the transactional id; 0 is null
-        if version >= FIRST_WITH_TOPIC_IDS:
-            return 29 + id_bytes
-        return 13 + id_bytes + body[8 + id_bytes]
-    id_bytes = 0 if body[0] else body[1]  # ff ff is null
-    return 22 + id_bytes + body[13 + id_bytes]
+    if version < FIRST_FLEXIBLE:
+        id_bytes = 0 if body[0] else body[1]  # of the transactional id; ff ff is null
+        return 22 + id_bytes + body[13 + id_bytes]
+    id_bytes = body[0]  # null is 0, an empty one 1
+    if id_bytes:
+        id_bytes -= 1
+    if version >= FIRST_WITH_TOPIC_IDS:
+        return 29 + id_bytes
+    return 13 + id_bytes + body[8 + id_bytes]
