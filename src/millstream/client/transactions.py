@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from millstream.client.cluster import Cluster, CoordinatorKind, check
@@ -177,6 +177,40 @@ def end_transaction(
         version_max=END_VERSION_MAX,
     )
     check(answer.error_code, f"{'committing' if commit else 'aborting'} {transactional_id}")
+
+
+def end_transactions(
+    cluster: Cluster, transactions: Sequence[Transaction], commit: bool
+) -> list[ErrorCode]:
+    """`end_transaction` for many, all requests under way at once: what each is answered."""
+    codes = cluster.retrying(lambda: _end_at_once(cluster, transactions, commit))
+    for number, transaction in enumerate(transactions):
+        if codes[number].retriable:
+            try:
+                end_transaction(cluster, *transaction, commit=commit)
+                codes[number] = ErrorCode.NONE
+            except ApiError as error:
+                codes[number] = error.code
+    return codes
+
+
+def _end_at_once(
+    cluster: Cluster, transactions: Sequence[Transaction], commit: bool
+) -> list[ErrorCode]:
+    codes = [ErrorCode.NONE] * len(transactions)
+    by_coordinator: dict[int, list[int]] = {}
+    for number, it in enumerate(transactions):
+        broker_id = cluster.coordinator(CoordinatorKind.TRANSACTION, it.transactional_id)
+        by_coordinator.setdefault(broker_id, []).append(number)
+    for broker_id, numbers in by_coordinator.items():
+        connection = cluster.connection(broker_id)
+        version = connection.version_for("end_txn", newest=END_VERSION_MAX)
+        for number in numbers:
+            fields = {**_identity(transactions[number]), "committed": commit}
+            connection.send_fields("end_txn", version, fields)
+        for number in numbers:
+            codes[number] = connection.receive().error_code
+    return codes
 
 
 def open_transactions(cluster: Cluster, prefix: str) -> list[OpenTransaction]:

@@ -6,14 +6,16 @@ They hold the options and nothing else of value; the brokers and Spark's checkpo
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
@@ -26,23 +28,17 @@ from pyspark.sql.streaming.datasource import (
 
 from millstream.clock import SystemClock
 from millstream.errors import ConfigError
-from millstream.pipelines.offsets import (
-    OffsetRange,
-    Offsets,
-    count_between,
-    from_json,
-    limit_total,
-    plan_tasks,
-    to_json,
-)
+from millstream.pipelines.offsets import OffsetRange, from_json, to_json
 from millstream.pipelines.options import ReadOptions, parse_read_options
-from millstream.pipelines.positions import Positions, check_for_loss
+from millstream.pipelines.planning import StreamPlanner, plan_batch
+from millstream.pipelines.positions import Positions
+from millstream.pipelines.write_options import parse_write_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-logger = logging.getLogger(__name__)
+JsonOffsets: TypeAlias = dict[str, dict[str, int]]
 
 
 class MillstreamSource(DataSource):
@@ -71,6 +67,18 @@ class MillstreamSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return TopicStreamReader(_read_options(self.options, schema, streaming=True))
 
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from millstream.pipelines.writing import TopicWriter
+
+        if overwrite:
+            raise ConfigError('a topic cannot be overwritten, only added to: use mode("append")')
+        return TopicWriter(parse_write_options(self.options, streaming=False), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from millstream.pipelines.writing import TopicStreamWriter
+
+        return TopicStreamWriter(parse_write_options(self.options, streaming=True), schema)
+
 
 def _read_options(
     options: Mapping[str, str], schema: StructType, *, streaming: bool
@@ -98,7 +106,8 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
     from millstream.pipelines.arrow import raw_batch
     from millstream.pipelines.reading import fetch_columns
 
-    assert isinstance(partition, RangePartition)
+    if not isinstance(partition, RangePartition):
+        return  # Spark's own, where nothing is to be read
     wanted = partition.wanted
     if options.row_schema is not None:
         from millstream.pipelines.typed import typed_batches
@@ -107,14 +116,6 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
         return
     for columns in fetch_columns(options, wanted):
         yield raw_batch(wanted.topic, wanted.partition, columns)
-
-
-def plan(options: ReadOptions, start: Offsets, end: Offsets) -> list[InputPartition]:
-    ranges = [
-        OffsetRange(topic, partition, start.get((topic, partition), 0), offset)
-        for (topic, partition), offset in sorted(end.items())
-    ]
-    return [RangePartition(it) for it in plan_tasks(ranges, options.min_partitions)]
 
 
 class TopicReader(DataSourceReader):
@@ -126,18 +127,9 @@ class TopicReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         positions = Positions(self._options)
         try:
-            known = positions.partitions()
-            start = positions.resolve(self._options.starting, known)
-            end = positions.resolve(self._options.ending, known)
-            start = check_for_loss(
-                start,
-                positions.earliest(known),
-                fail=self._options.fail_on_data_loss,
-                report=logger.warning,
-            )
+            return [RangePartition(it) for it in plan_batch(self._options, positions)]
         finally:
             positions.close()
-        return plan(self._options, start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._options, partition)
@@ -148,22 +140,20 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._clock = SystemClock()
-        self._positions_open: Positions | None = None
-        self._target: Offsets | None = None  # where availableNow ends
-        self._last_batch_ms: int | None = None
 
-    @property
+    @cached_property
     def _positions(self) -> Positions:
-        if self._positions_open is None:
-            self._positions_open = Positions(self._options)
-        return self._positions_open
+        return Positions(self._options)
 
-    def initialOffset(self) -> dict[str, dict[str, int]]:
-        positions = self._positions
-        return to_json(positions.resolve(self._options.starting, positions.partitions()))
+    @cached_property
+    def _planner(self) -> StreamPlanner:
+        return StreamPlanner(self._options, self._positions, SystemClock())
+
+    def initialOffset(self) -> JsonOffsets:
+        return to_json(self._planner.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
+        """Spark takes one limit only; the planner knows them all, and looks at no other."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -171,61 +161,21 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._end_now()
+        self._planner.fix_target()
 
-    def latestOffset(
-        self, start: dict[str, dict[str, int]], limit: ReadLimit
-    ) -> dict[str, dict[str, int]]:
-        begin = from_json(start)
-        latest = self._target if self._target is not None else self._end_now()
-        begin |= self._begin_of_new(begin, latest)
-        # What has not moved keeps its place, also where a topic was deleted and made anew.
-        latest = {it: max(offset, begin.get(it, 0)) for it, offset in latest.items()}
-        if isinstance(limit, ReadAllAvailable):
-            return to_json(latest)
-        if self._waits_for_more(begin, latest):
-            return to_json(begin)
-        self._last_batch_ms = self._clock.monotonic_ms()
-        most = self._options.max_offsets_per_trigger
-        return to_json(latest if most is None else limit_total(begin, latest, most))
+    def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:
+        without_limit = isinstance(limit, ReadAllAvailable)
+        return to_json(self._planner.next_end(from_json(start), without_limit=without_limit))
 
-    def _waits_for_more(self, begin: Offsets, latest: Offsets) -> bool:
-        """Whether `minOffsetsPerTrigger` are not there yet, and the last batch is not long ago."""
-        least = self._options.min_offsets_per_trigger
-        if least is None or count_between(begin, latest) >= least or self._target is not None:
-            return False
-        now_ms = self._clock.monotonic_ms()
-        if self._last_batch_ms is None:
-            self._last_batch_ms = now_ms
-        return now_ms - self._last_batch_ms < self._options.max_trigger_delay_ms
+    def reportLatestOffset(self) -> JsonOffsets | None:
+        return to_json(self._planner.latest)
 
-    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
-        return to_json(self._end_now())
-
-    def _end_now(self) -> Offsets:
-        return self._positions.latest(self._positions.partitions())
-
-    def _begin_of_new(self, known: Offsets, latest: Offsets) -> Offsets:
-        """Partitions that came since are read from their beginning."""
-        return self._positions.earliest([it for it in latest if it not in known])
-
-    def partitions(
-        self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]
-    ) -> Sequence[InputPartition]:
-        begin, until = from_json(start), from_json(end)
-        begin |= self._begin_of_new(begin, until)
-        busy = [it for it, offset in until.items() if offset > begin[it]]
-        begin |= check_for_loss(
-            {it: begin[it] for it in busy},
-            self._positions.earliest(busy),
-            fail=self._options.fail_on_data_loss,
-            report=logger.warning,
-        )
-        return plan(self._options, begin, until)
+    def partitions(self, start: JsonOffsets, end: JsonOffsets) -> Sequence[InputPartition]:
+        tasks = self._planner.tasks(from_json(start), from_json(end))
+        return [RangePartition(it) for it in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._options, partition)
 
     def stop(self) -> None:
-        if self._positions_open is not None:
-            self._positions_open.close()
+        self._positions.close()

@@ -7,6 +7,7 @@ They bear Spark's and Kafka's own names where these exist:
     keyColumns                 with json and avro: the columns that make the key
     delivery                   exactly-once or at-least-once
     commitOffsets              false: do not commit the sources' offsets as a group's
+    failOnDataLoss             false: go on where records of a decided batch are gone
     kafka.bootstrap.servers    and the security options, as in reading
     kafka.group.id             the group whose offsets show the query's progress
     kafka.compression.type     none, gzip, snappy, lz4 or zstd
@@ -37,6 +38,7 @@ WRITE_OPTIONS = (
     "keyColumns",
     "delivery",
     "commitOffsets",
+    "failOnDataLoss",
     "includeHeaders",
 )
 # What Spark itself puts among the options, or looks for there.
@@ -73,6 +75,7 @@ class WriteOptions:
     key_columns: tuple[str, ...] = ()
     delivery: str = EXACTLY_ONCE
     commits_offsets: bool = True
+    fail_on_data_loss: bool = True
     security: Security = field(default_factory=Security)
     client_id: str = "millstream-spark"
     group_id: str | None = None
@@ -107,6 +110,7 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
         key_columns=key_columns,
         delivery=_one_of(given, "delivery", DELIVERIES, default_delivery),
         commits_offsets=given.boolean("commitOffsets", True),
+        fail_on_data_loss=given.boolean("failOnDataLoss", True),
         security=security_of(options),
         client_id=given.get("kafka.client.id") or WriteOptions.client_id,
         group_id=given.get("kafka.group.id"),

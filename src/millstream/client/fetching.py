@@ -1,0 +1,66 @@
+"""Fetch requests for those who want whole batches as they lie in the log, markers included."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from millstream.client.cluster import Cluster, check
+from millstream.errors import ErrorCode
+
+FETCH_VERSION_MAX = 12  # the last that names topics, which may be made anew under their name
+FETCH_BYTES = 8 * 1024 * 1024
+READ_UNCOMMITTED = 0
+
+
+class Fetched(NamedTuple):
+    """Part of a partition's log; the last batch may be cut off."""
+
+    records: memoryview | bytes
+    log_start_offset: int
+    end_offset: int  # of all that readers may have
+
+
+def fetch_batches(
+    cluster: Cluster,
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    bytes_max: int = FETCH_BYTES,
+    wait_ms: int = 0,
+) -> Fetched:
+    """What there is from `offset` on, of transactions under way too.
+
+    Raises OFFSET_OUT_OF_RANGE where the log does not reach.
+    """
+    asked = {
+        "partition": partition,
+        "current_leader_epoch": -1,
+        "fetch_offset": offset,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "partition_max_bytes": bytes_max,
+    }
+    fields = {
+        "replica_id": -1,
+        "max_wait": wait_ms,
+        "min_bytes": 1,
+        "max_bytes": bytes_max,
+        "isolation_level": READ_UNCOMMITTED,
+        "session_epoch": -1,
+        "topics": [{"topic": topic, "partitions": [asked]}],
+    }
+    answer = cluster.ask_leader(
+        topic, partition, "fetch", fields, version=FETCH_VERSION_MAX, error_of=_error_of
+    )
+    check(_error_of(answer), f"fetching {topic}-{partition} from {offset} on")
+    found = answer.responses[0].partitions[0]
+    return Fetched(found.records or b"", int(found.log_start_offset), int(found.high_watermark))
+
+
+def _error_of(answer: Any) -> ErrorCode:
+    if answer.error_code is not ErrorCode.NONE:
+        whole: ErrorCode = answer.error_code
+        return whole
+    code: ErrorCode = answer.responses[0].partitions[0].error_code
+    return code
