@@ -80,9 +80,14 @@ def count_between(start: Offsets, end: Offsets) -> int:
     return sum(max(offset - start.get(key, 0), 0) for key, offset in end.items())
 
 
-def plan_tasks(ranges: Iterable[OffsetRange], tasks_min: int | None = None) -> list[OffsetRange]:
-    """The ranges that are not empty, large ones split until there are `tasks_min` of them."""
+def plan_tasks(
+    ranges: Iterable[OffsetRange], tasks_min: int | None = None, records_max: int | None = None
+) -> list[OffsetRange]:
+    """The ranges that are not empty; large ones in pieces of at most `records_max`, and split
+    further until there are `tasks_min` of them."""
     wanted = [it for it in ranges if it.size > 0]
+    if records_max is not None:
+        wanted = [piece for it in wanted for piece in split(it, -(-it.size // records_max))]
     if tasks_min is None or len(wanted) >= tasks_min:
         return wanted
     total = sum(it.size for it in wanted)

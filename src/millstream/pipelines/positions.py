@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
-from millstream.client.cluster import Cluster, check
+from millstream.client.cluster import Cluster, TopicInfo, check
 from millstream.errors import ApiError, ConfigError, ErrorCode
 from millstream.pipelines.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 from millstream.pipelines.options import Position, ReadOptions
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
+ATTEMPTS_FOR_MISSING = 4
+PAUSE_FOR_MISSING_SECONDS = 0.25
+
+logger = logging.getLogger(__name__)
+
+
+def make_cluster(options: ReadOptions) -> Cluster:
+    return Cluster(
+        options.bootstrap_servers,
+        client_id=options.client_id,
+        security=options.security,
+        timeout_seconds=options.patience_ms / 1000,
+        request_timeout_seconds=options.request_timeout_ms / 1000,
+    )
 
 
 class Positions:
@@ -20,60 +37,77 @@ class Positions:
 
     def __init__(self, options: ReadOptions, cluster: Cluster | None = None) -> None:
         self._options = options
-        self._cluster = cluster or Cluster(
-            options.bootstrap_servers,
-            client_id=options.client_id,
-            security=options.security,
-            timeout_seconds=options.request_timeout_ms / 1000,
-        )
+        self._cluster = cluster or make_cluster(options)
+        self.topic_ids: dict[str, UUID | None] = {}  # of the topics found last
 
     def close(self) -> None:
         self._cluster.close()
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions that there are now; raises for a topic that is not there."""
+        found, missing = self.find()
+        if missing:
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"there is no topic {', '.join(missing)} at {self._options.bootstrap_servers}; "
+                "create it first, or check the option "
+                + ("assign" if self._options.selection.partitions else "subscribe"),
+            )
+        return found
+
+    def find(self) -> tuple[list[TopicPartition], list[str]]:
+        """All partitions that there are now, and the names of topics that are not."""
         selection = self._options.selection
-        if selection.partitions:
-            return sorted(selection.partitions)
         if selection.pattern is not None:
             pattern = re.compile(selection.pattern)
-            found = self._cluster.retrying(lambda: self._cluster.refresh(None))
-            topics = [info for name, info in found.items() if pattern.fullmatch(name)]
+            everything = self._cluster.retrying(lambda: self._cluster.refresh(None))
+            topics = {
+                name: info
+                for name, info in everything.items()
+                if pattern.fullmatch(name) and not info.is_internal
+            }
+            missing = []
         else:
-            found = self._cluster.retrying(lambda: self._cluster.refresh(selection.topics))
-            missing = [name for name in selection.topics if name not in found]
-            if missing:
-                raise ApiError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"there is no topic {', '.join(missing)} at {self._options.bootstrap_servers}; "
-                    "create it first, or check the option subscribe",
+            names = selection.topics or sorted({topic for topic, _ in selection.partitions})
+            topics = self._ask_for(names)
+            missing = [name for name in names if name not in topics]
+        self.topic_ids = {name: info.id for name, info in topics.items()}
+        there = [(info.name, it.number) for info in topics.values() for it in info.partitions]
+        if not selection.partitions:
+            return sorted(there), missing
+        for topic, partition in selection.partitions:
+            if topic in topics and (topic, partition) not in there:
+                raise ConfigError(
+                    f"assign: {topic} has {len(topics[topic].partitions)} partitions, and no "
+                    f"partition {partition}"
                 )
-            topics = list(found.values())
-        return sorted((info.name, it.number) for info in topics for it in info.partitions)
+        return sorted(set(selection.partitions) & set(there)), missing
+
+    def _ask_for(self, names: Sequence[str]) -> dict[str, TopicInfo]:
+        """These topics; more than once, since news of a new one reach all brokers in time only."""
+        for _ in range(ATTEMPTS_FOR_MISSING):
+            found = self._cluster.retrying(lambda: self._cluster.refresh(names))
+            if len(found) == len(names):
+                break
+            time.sleep(PAUSE_FOR_MISSING_SECONDS)
+        return found
 
     def resolve(self, position: Position, partitions: Iterable[TopicPartition]) -> Offsets:
         """The offset of each partition that `position` stands for."""
         partitions = list(partitions)
-        self._check_named(position, partitions)
         if position.timestamp_ms is not None:
             return self._at_timestamps(
                 dict.fromkeys(partitions, position.timestamp_ms), position.when_none_is_as_new
             )
         if position.timestamps_ms:
-            by_time = self._at_timestamps(position.timestamps_ms, position.when_none_is_as_new)
-            rest = [it for it in partitions if it not in by_time]
-            return by_time | self.lookup(dict.fromkeys(rest, position.everywhere))
-        asked = {it: position.offsets.get(it, position.everywhere) for it in partitions}
-        fixed = {it: offset for it, offset in asked.items() if offset >= 0}
-        moving = {it: offset for it, offset in asked.items() if offset < 0}
+            _check_named(position.timestamps_ms, partitions, "a timestamp")
+            return self._at_timestamps(position.timestamps_ms, position.when_none_is_as_new)
+        if not position.offsets:
+            return self.lookup(dict.fromkeys(partitions, position.everywhere))
+        _check_named(position.offsets, partitions, "an offset (-1: the end, -2: the beginning)")
+        fixed = {it: offset for it, offset in position.offsets.items() if offset >= 0}
+        moving = {it: offset for it, offset in position.offsets.items() if offset < 0}
         return fixed | self.lookup(moving)
-
-    def _check_named(self, position: Position, partitions: list[TopicPartition]) -> None:
-        for topic, number in (*position.offsets, *position.timestamps_ms):
-            if (topic, number) not in partitions:
-                raise ConfigError(
-                    f"offsets are given for {topic}-{number}, which is not among what is read"
-                )
 
     def _at_timestamps(self, timestamps_ms: Mapping[TopicPartition, int], none: str) -> Offsets:
         found = self.lookup(timestamps_ms)
@@ -93,13 +127,22 @@ class Positions:
         """The end: for a read-committed reader, where the oldest open transaction begins."""
         return self.lookup(dict.fromkeys(partitions, LATEST))
 
-    def lookup(self, timestamps_ms: Mapping[TopicPartition, int]) -> Offsets:
+    def log_ends(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """The end of all records, of open transactions too."""
+        return self.lookup(dict.fromkeys(partitions, LATEST), read_committed=False)
+
+    def lookup(
+        self, timestamps_ms: Mapping[TopicPartition, int], *, read_committed: bool | None = None
+    ) -> Offsets:
         """Offsets by timestamp, or by EARLIEST and LATEST; -1 where no record is as new."""
         if not timestamps_ms:
             return {}
-        return self._cluster.retrying(lambda: self._ask_leaders(timestamps_ms))
+        committed = self._options.read_committed if read_committed is None else read_committed
+        return self._cluster.retrying(lambda: self._ask_leaders(timestamps_ms, committed))
 
-    def _ask_leaders(self, timestamps_ms: Mapping[TopicPartition, int]) -> Offsets:
+    def _ask_leaders(
+        self, timestamps_ms: Mapping[TopicPartition, int], read_committed: bool
+    ) -> Offsets:
         by_leader: dict[int, dict[str, list[tuple[int, int]]]] = {}
         for (topic, partition), timestamp in timestamps_ms.items():
             leader = self._cluster.leader(topic, partition)
@@ -108,7 +151,7 @@ class Positions:
         found: Offsets = {}
         for leader, topics in by_leader.items():
             answer = self._cluster.connection(leader).call(
-                "list_offsets", _list_offsets(topics, self._options.read_committed)
+                "list_offsets", _list_offsets(topics, read_committed)
             )
             for topic in answer.topics:
                 for it in topic.partitions:
@@ -136,29 +179,40 @@ def _list_offsets(
     }
 
 
-def check_for_loss(
-    start: Offsets,
-    earliest: Offsets,
-    *,
-    fail: bool,
-    report: Callable[[str], None],
-) -> Offsets:
-    """`start`, moved up to where the log begins now; raises `DataLost` if that is to `fail`."""
-    lost = {it: earliest[it] for it in start if start[it] < earliest.get(it, 0)}
-    if not lost:
-        return start
-    details = ", ".join(
-        f"{topic}-{partition}: {start[topic, partition]} to {offset - 1}"
-        for (topic, partition), offset in sorted(lost.items())
-    )
-    message = f"records were deleted before they were read ({details})"
-    if fail:
-        raise DataLost(
-            f"{message}: raise retention.ms, or set failOnDataLoss=false to go on without them"
-        )
-    report(message)
-    return start | lost
+def _check_named(
+    given: Mapping[TopicPartition, int], partitions: Sequence[TopicPartition], what: str
+) -> None:
+    """Neither too many nor too few: whoever names positions names them all, as in Spark."""
+    for topic, number in given:
+        if (topic, number) not in partitions:
+            raise ConfigError(f"{what} is given for {topic}-{number}, which is not read")
+    for topic, number in partitions:
+        if (topic, number) not in given:
+            raise ConfigError(f"{topic}-{number} is read, but is not given {what}")
 
 
 class DataLost(ConfigError):
-    """Retention was faster than the reader."""
+    """Records went before they were read: by retention, or with their topic."""
+
+
+def report_loss(options: ReadOptions, what: str, cure: str) -> None:
+    """Raise `DataLost`, or only warn where `failOnDataLoss` is false."""
+    if options.fail_on_data_loss:
+        raise DataLost(f"{what}. {cure}, or set failOnDataLoss=false to go on without them")
+    logger.warning("%s; going on without them, since failOnDataLoss is false", what)
+
+
+def skip_deleted(options: ReadOptions, start: Offsets, earliest: Offsets) -> Offsets:
+    """`start`, moved up to where the logs begin now, if what is lost so may be."""
+    lost = {it: earliest[it] for it in start if start[it] < earliest.get(it, 0)}
+    if lost:
+        details = ", ".join(
+            f"{topic}-{partition} offsets {start[topic, partition]} to {offset - 1}"
+            for (topic, partition), offset in sorted(lost.items())
+        )
+        report_loss(
+            options,
+            f"records were deleted before they were read: {details}",
+            "Raise retention.ms or retention.bytes of the topic",
+        )
+    return start | lost
