@@ -17,6 +17,7 @@ from tests.peers.servers import Server, start_millstream
 from tests.peers.spark_connector import connector_jars
 
 if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
     from pyspark.sql import SparkSession
 
 
@@ -70,15 +71,38 @@ class Topics:
     def bootstrap(self) -> str:
         return self.server.bootstrap
 
-    def create(self, partitions: int = 1, **settings: str) -> str:
-        from confluent_kafka.admin import AdminClient, NewTopic
+    @property
+    def admin(self) -> AdminClient:
+        from confluent_kafka.admin import AdminClient
 
-        name = f"topic-{uuid.uuid4().hex[:10]}"
+        return AdminClient({"bootstrap.servers": self.bootstrap})
+
+    def create(self, partitions: int = 1, *, name: str | None = None, **settings: str) -> str:
+        from confluent_kafka.admin import NewTopic
+
+        name = name or f"topic-{uuid.uuid4().hex[:10]}"
         config = {key.replace("_", "."): value for key, value in settings.items()}
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
         new = NewTopic(name, partitions, 1, config=config)
+        admin = self.admin
         admin.create_topics([new], operation_timeout=30)[name].result(60)
         return name
+
+    def delete(self, topic: str) -> None:
+        admin = self.admin
+        admin.delete_topics([topic], operation_timeout=30)[topic].result(60)
+
+    def grow(self, topic: str, partitions: int) -> None:
+        from confluent_kafka.admin import NewPartitions
+
+        admin = self.admin
+        admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(60)
+
+    def delete_records(self, topic: str, before: int, *, partition: int = 0) -> None:
+        from confluent_kafka import TopicPartition
+
+        wanted = TopicPartition(topic, partition, before)
+        admin = self.admin
+        admin.delete_records([wanted])[wanted].result(60)
 
     def fill(
         self,

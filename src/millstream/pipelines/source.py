@@ -168,7 +168,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._planner.next_end(from_json(start), without_limit=without_limit))
 
     def reportLatestOffset(self) -> JsonOffsets | None:
-        return to_json(self._planner.latest)
+        return to_json(self._planner.latest) or None
 
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> Sequence[InputPartition]:
         tasks = self._planner.tasks(from_json(start), from_json(end))
