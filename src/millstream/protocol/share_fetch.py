@@ -34,7 +34,8 @@ from millstream.protocol.wire import (
 )
 
 FIRST_WITH_RENEWAL = 2
-RECORD_LIMIT = 1  # the acquire mode that takes max records literally
+BATCH_OPTIMIZED = 0  # acquire modes: batches of the log stay whole,
+RECORD_LIMIT = 1  # or max records is taken literally
 
 UUID_BYTES = 16
 _LIMITS = Struct(">iiiiii")

@@ -19,6 +19,8 @@ from millstream.broker.share_fetching import ShareFetching, encode_answer
 from millstream.broker.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.share_fetch import (
+    BATCH_OPTIMIZED,
+    RECORD_LIMIT,
     ShareFetchRequest,
     decode_share_fetch_request,
     encode_share_fetch_response,
@@ -43,6 +45,10 @@ def share_fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
 def _serve(context: RequestContext, request: ShareFetchRequest) -> Buffers | Deferred:
     require_share_groups(context)
     group_id, member_id = checked_ids(request.group_id, request.member_id)
+    if request.acquire_mode not in (BATCH_OPTIMIZED, RECORD_LIMIT):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"acquire mode {request.acquire_mode} is not known"
+        )
     if request.is_renew_ack:
         _check_renewal(request)
     session = _session(context, group_id, member_id, request)

@@ -1,0 +1,194 @@
+"""What a share group consumes: where it begins, what it skips, and how it goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.queues import QUEUE_SETTINGS, Queue
+from tests.peers.share_consumers import SHARE_CLIENTS, Delivered, ShareConsumer
+from tests.peers.share_member import RELEASE
+from tests.peers.transactional import TransactionalProducer
+from tests.peers.wire import Wire, batch, produce_fields
+
+pytestmark = pytest.mark.xdist_group("share-consuming")
+
+OWN_SETTINGS = QUEUE_SETTINGS
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def consumers() -> Iterator[list[ShareConsumer]]:
+    """A list to add consumers to, which end with the test."""
+    joined: list[ShareConsumer] = []
+    yield joined
+    for consumer in joined:
+        consumer.kill()
+
+
+def taken(consumers: list[ShareConsumer], count: int) -> list[list[Delivered]]:
+    """What each of them accepts, polled in turn, until they have so many together."""
+    taken: list[list[Delivered]] = [[] for _ in consumers]
+    deadline = time.monotonic() + 60
+    while sum(map(len, taken)) < count:
+        assert time.monotonic() < deadline, f"only {sum(map(len, taken))} of {count} came"
+        for consumer, records in zip(consumers, taken, strict=True):
+            some = consumer.poll(0.2)
+            consumer.acknowledge(some)
+            assert set(consumer.commit().values()) <= {None}
+            records += some
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("begin", "values"),
+    [
+        ("earliest", ["old", "recent", "new"]),
+        ("latest", ["new"]),
+        ("by_duration:PT2H", ["recent", "new"]),
+        ("by_duration:PT1S", ["new"]),
+    ],
+)
+def test_group_begins_where_its_setting_says(
+    own_broker: BrokerUnderTest, consumers: list[ShareConsumer], begin: str, values: list[str]
+) -> None:
+    queue = Queue(own_broker, share_auto_offset_reset=begin)
+    now_ms = int(time.time() * 1000)
+    with Wire(own_broker.bootstrap) as wire:
+        for value, age_ms in ((b"old", 10 * HOUR_MS), (b"recent", HOUR_MS)):
+            records = batch([value], timestamp_ms=now_ms - age_ms)
+            wire.call("produce", 9, **produce_fields(queue.topic, records))
+    consumers.append(queue.join())
+    found: list[str] = []
+    while "new" not in found:
+        if found == values[:-1]:  # a group that begins with the end has to be there first
+            queue.produce("new")
+        records = consumers[0].poll()
+        consumers[0].acknowledge(records)
+        consumers[0].commit()
+        found += [record.value for record in records]
+    assert [value for value in found if value != "new"] == values[:-1]
+
+
+def accepted(consumer: ShareConsumer) -> list[Delivered]:
+    records = consumer.receive()
+    consumer.acknowledge(records)
+    assert set(consumer.commit().values()) == {None}
+    return records
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_group_sees_aborted_records_only_if_it_may(
+    own_broker: BrokerUnderTest, consumers: list[ShareConsumer], isolation: str
+) -> None:
+    queue = Queue(own_broker, share_isolation_level=isolation)
+    with TransactionalProducer(own_broker.bootstrap, unique("id"), protocol=2) as producer:
+        producer.init()
+        for committed in (True, False, True, False):
+            kind = b"committed" if committed else b"aborted"
+            producer.produce(queue.topic, [kind] * 3)
+            producer.end(committed=committed)
+        producer.produce(queue.topic, [b"open"])
+        if isolation == "read_uncommitted":
+            queue.produce("the end")
+            expected = ["committed", "aborted", "committed", "aborted"]
+            everything = [kind for kind in expected for _ in range(3)] + ["open", "the end"]
+        else:
+            everything = ["committed"] * 6
+        consumers.append(queue.join())
+        (records,) = taken(consumers, len(everything))
+        assert [record.value for record in records] == everything
+        if isolation == "read_committed":
+            assert consumers[0].poll(0.5) == []  # what is open may be aborted yet
+            producer.end(committed=True)
+            assert [record.value for record in accepted(consumers[0])] == ["open"]
+
+
+def test_group_takes_all_partitions(
+    own_broker: BrokerUnderTest, consumers: list[ShareConsumer]
+) -> None:
+    queue = Queue(own_broker, partitions=4)
+    for partition in range(4):
+        queue.produce(*(f"{partition}-{number}" for number in range(25)), partition=partition)
+    consumers.append(queue.join())
+    (records,) = taken(consumers, 100)
+    for partition in range(4):
+        values = [record.value for record in records if record.partition == partition]
+        assert values == [f"{partition}-{number}" for number in range(25)]
+
+
+def test_records_go_once_to_members_that_come_and_go(
+    own_broker: BrokerUnderTest, consumers: list[ShareConsumer]
+) -> None:
+    """Members join, close and die while records flow. Only what the dead one had comes again."""
+    queue = Queue(own_broker, partitions=2)
+    for number in range(120):
+        queue.produce(str(number), partition=number % 2)
+    limits = {"max_poll_records": 5}
+    consumers += [queue.join(**limits) for _ in range(2)]
+    records = [it for some in taken(consumers, 30) for it in some]
+    consumers.append(queue.join(**limits))
+    records += [it for some in taken(consumers, 30) for it in some]
+    consumers.pop(0).close()
+    records += [it for some in taken(consumers, 20) for it in some]
+    held = consumers[0].receive()
+    consumers.pop(0).kill()
+    consumers.append(queue.join(**limits))
+    records += [it for some in taken(consumers, 120 - len(records)) for it in some]
+    assert sorted(int(record.value) for record in records) == list(range(120))
+    again = {record.value for record in records if record.delivery_count == 2}
+    assert again == {record.value for record in held}
+    assert {record.delivery_count for record in records} == {1, 2}
+
+
+def test_member_waits_for_a_topic_that_is_created_later(
+    own_broker: BrokerUnderTest, consumers: list[ShareConsumer]
+) -> None:
+    queue = Queue(own_broker)
+    topic = unique("later")
+    consumer = SHARE_CLIENTS["confluent"].join(
+        own_broker.bootstrap, topic, queue.group, topic_metadata_refresh_interval_ms=500
+    )
+    consumers.append(consumer)
+    assert consumer.poll() == []
+    own_broker.create_topic(name=topic)
+    queue.topic = topic
+    queue.produce("first")
+    found: list[Delivered] = []
+    while not found:
+        found = consumer.poll()
+    assert found == [Delivered(0, 0, "first", 1)]
+
+
+def test_deleted_group_begins_anew(
+    own_broker: BrokerUnderTest, consumers: list[ShareConsumer]
+) -> None:
+    queue = Queue(own_broker)
+    queue.produce("a", "b", "c")
+    with queue.join() as first:
+        records = first.receive()
+        first.acknowledge(records[:1])
+        first.acknowledge(records[1:], RELEASE)
+        assert first.commit() == {0: None}
+        first.close()
+    eventually(lambda: is_deleted(own_broker, queue.group))
+    queue.configure(share_auto_offset_reset="earliest")  # settings go with their group
+    consumers.append(queue.join())
+    assert consumers[0].receive() == [
+        Delivered(0, number, value, 1) for number, value in enumerate("abc")
+    ]
+
+
+def is_deleted(broker: BrokerUnderTest, group: str) -> bool:
+    """A group can be deleted when its last member is gone."""
+    try:
+        broker.admin.delete_consumer_groups([group])[group].result(30)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.NON_EMPTY_GROUP:
+            raise
+        return False
+    return True
