@@ -52,7 +52,18 @@ def test_options_take_partitions_timestamps_and_jaas() -> None:
     ("changes", "complaint"),
     [
         ({"startingOfsets": "earliest"}, "startingOfsets is not known; did you mean startingOffs"),
-        ({"kafka.ssl.truststore.location": "x"}, "is for Java clients; use ssl.ca.location"),
+        ({"bootstrap.servers": "x:1"}, "not known; did you mean kafka.bootstrap.servers"),
+        ({"kafka.retries": "3"}, "option kafka.retries is not known"),
+        ({"kafka.auto.offset.reset": "x"}, "has no meaning here; use startingOffsets"),
+        ({"groupIdPrefix": "x"}, "groupIdPrefix has no meaning here; use nothing: readers join"),
+        ({"kafka.ssl.truststore.location": "x"}, "a JKS store, which only Java reads; convert"),
+        ({"kafka.sasl.mechanism": "PLAIN"}, "security.protocol is PLAINTEXT; set it to SASL_SSL"),
+        ({"maxOffsetsPerTrigger": "5"}, "makes no sense for a batch, which has no triggers"),
+        ({"startingOffsets": "latest"}, "makes no sense for a batch: it would read nothing"),
+        ({"startingOffsets": '{"a": {"0": -1}}'}, "of a-0 is -1; it must be an offset, -2 for"),
+        ({"endingOffsets": '{"a": {"0": -2}}'}, "of a-0 is -2; it must be an offset, -1 for the"),
+        ({"startingOffsetsByTimestampStrategy": "x"}, "is x; it must be error or latest"),
+        ({"startingTimestamp": "noon"}, "startingTimestamp is 'noon'; it must be a whole number"),
         ({"assign": '{"a": [0]}'}, "subscribe and assign are given: choose one"),
         ({"subscribe": ""}, "none is given: choose one of subscribe"),
         ({"failOnDataLoss": "no"}, "failOnDataLoss is 'no'; it must be true or false"),
@@ -74,6 +85,53 @@ def test_options_of_a_stream_have_no_end() -> None:
         parse_read_options(BASE | {"endingOffsets": "latest"}, streaming=True)
     with pytest.raises(ConfigError, match=r"kafka.bootstrap.servers is missing"):
         parse_read_options({"subscribe": "a"}, streaming=True)
+    limits = {"minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"}
+    with pytest.raises(ConfigError, match="minOffsetsPerTrigger is 6, more than maxOffsetsPer"):
+        parse_read_options(BASE | limits, streaming=True)
+
+
+def test_options_all_reach_the_reader() -> None:
+    given = {
+        "startingOffsets": "earliest",
+        "minOffsetsPerTrigger": "1",
+        "maxOffsetsPerTrigger": "2",
+        "maxTriggerDelay": "3s",
+        "minPartitions": "4",
+        "maxRecordsPerPartition": "5",
+        "failOnDataLoss": "false",
+        "includeHeaders": "true",
+        "kafka.client.id": "me",
+        "kafka.group.id": "us",
+        "kafka.isolation.level": "read_uncommitted",
+        "kafka.max.partition.fetch.bytes": "6",
+        "kafka.fetch.max.wait.ms": "7",
+        "kafka.request.timeout.ms": "8",
+        "kafka.default.api.timeout.ms": "9",
+    }
+    read = parse_read_options(BASE | given, streaming=True)
+    assert (read.min_offsets_per_trigger, read.max_offsets_per_trigger) == (1, 2)
+    assert (read.max_trigger_delay_ms, read.min_partitions) == (3000, 4)
+    assert read.max_records_per_partition == 5
+    assert (read.fail_on_data_loss, read.include_headers, read.read_committed) == (
+        False,
+        True,
+        False,
+    )
+    assert (read.client_id, read.group_id) == ("me", "us")
+    assert (read.fetch_bytes_max, read.fetch_wait_ms) == (6, 7)
+    assert (read.request_timeout_ms, read.patience_ms) == (8, 9)
+
+
+def test_options_keep_passwords_out_of_what_is_printed() -> None:
+    secret = {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.username": "ann",
+        "kafka.sasl.password": "hunter2",
+    }
+    read = parse_read_options(BASE | secret, streaming=True)
+    assert read.security.password == "hunter2"
+    assert "hunter2" not in repr(read)
 
 
 @pytest.mark.parametrize(
