@@ -11,7 +11,7 @@ The schema has the columns of the value, and may name these besides:
 A record that does not decode ends the query (mode `fail`), is left out (`drop`), or is written to
 the dead-letter topic and left out (`deadletter`). A schema that names `_error` gets it as a row
 nevertheless, with nothing in it but these columns: so a query can count such records, or put them
-into a table; see `count_failures` in failures.py.
+into a table; see `count_failures` in counting.py.
 """
 
 from __future__ import annotations

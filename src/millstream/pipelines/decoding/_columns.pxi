@@ -145,15 +145,14 @@ cdef bint append_null(Column* column) noexcept:
 
 
 cdef void truncate_column(Column* column, int64_t count) noexcept:
-    """Take back all values from number `count` on."""
+    """Take back all values from number `count` on, and what was begun of one."""
     cdef int32_t index
     cdef int64_t below = count
     if column.kind == LIST or column.kind == MAP:
         below = offsets_of(column)[count]
     column.count = count
     for index in range(column.child_count):
-        if column.children[index].count > below:
-            truncate_column(&column.children[index], below)
+        truncate_column(&column.children[index], below)
 
 
 cdef object pack_bits(const uint8_t* flags, int64_t count):

@@ -96,7 +96,7 @@ cdef Problem append_text(Reader* reader, Column* column, bint quoted) noexcept:
             return MISSING
         return FINE if append_null(column) else NO_MEMORY
     if column.kind == STRING:
-        if not is_utf8(text, text + length):
+        if utf8_end(text, text + length) != text + length:
             return NOT_UTF8
         return append_string(column, text, length)
     if column.kind == BINARY:
@@ -138,9 +138,11 @@ cdef Problem append_boolean(Column* column, const uint8_t* text, int64_t length)
 cdef Problem read_text(Reader* reader, Column* root) noexcept:
     """A record's value as the one string of a row."""
     reader.column = &root.children[0]
-    if not is_utf8(reader.at, reader.end):
+    reader.text = reader.at
+    reader.at = utf8_end(reader.at, reader.end)
+    if reader.at != reader.end:
         return NOT_UTF8
     if not make_room(reader.column):
         return NO_MEMORY
     end_value(root)
-    return append_string(reader.column, reader.at, reader.end - reader.at)
+    return append_string(reader.column, reader.text, reader.end - reader.text)

@@ -181,11 +181,11 @@ cdef class RowDecoder:
         failures = []
         for row in range(count):
             start = data + ends[row]
+            reader.at = start
+            reader.end = data + ends[row + 1]
             if validity != NULL and not validity[row >> 3] >> (row & 7) & 1:
                 problem = self._append_tombstone()
             else:
-                reader.at = start
-                reader.end = data + ends[row + 1]
                 problem = self._read()
             if problem == FINE:
                 good[good_count] = row

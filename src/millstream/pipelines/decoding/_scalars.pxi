@@ -404,20 +404,21 @@ cdef inline int utf8_length(const uint8_t* at, const uint8_t* end) noexcept:
     return 4
 
 
-cdef bint is_utf8(const uint8_t* at, const uint8_t* end) noexcept:
+cdef const uint8_t* utf8_end(const uint8_t* at, const uint8_t* end) noexcept:
+    """Where it stops to be UTF-8; `end` if it does not."""
     cdef uint64_t word
     cdef int length
     while at < end:
         if end - at >= 8:
             memcpy(&word, at, 8)
-            if word & 0x8080808080808080 == 0:
+            if word & <uint64_t>0x8080808080808080 == 0:
                 at += 8
                 continue
         length = utf8_length(at, end)
         if length == 0:
-            return False
+            return at
         at += length
-    return True
+    return end
 
 
 cdef inline Problem append_string(Column* column, const uint8_t* text, int64_t length) noexcept:

@@ -1,0 +1,27 @@
+"""Records that did not decode, counted in the query's progress.
+
+Spark shows no numbers of a Python source's own, but it shows those that a query observes: the
+reader hands out bad records as rows with an `_error`, they are counted, and go no further.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+OBSERVED = "millstream"
+
+
+def count_failures(frame: DataFrame, name: str = OBSERVED) -> DataFrame:
+    """The rows that decoded, without the column `_error`; the progress of a query on them has
+
+        observedMetrics[name] = {"records": all that were read, "failed": those that did not decode}
+
+    `frame` was read with a schema that names `_error string`.
+    """
+    from pyspark.sql.functions import count, lit
+
+    observed = frame.observe(name, count(lit(1)).alias("records"), count("_error").alias("failed"))
+    return observed.where("_error is null").drop("_error")
