@@ -225,7 +225,7 @@ def status_line(status: Status) -> str:
         f"{status.name}: {status.state}",
         f"{status.rows:,} rows in {status.batches:,} batches",
         f"lag {'-' if status.lag is None else f'{status.lag:,}'}",
-        f"dead letters {status.dead_letters:,}",
+        f"bad records {status.failed:,}",
     ]
     return ", ".join(parts)
 
@@ -234,7 +234,7 @@ def status_table(statuses: list[Status]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("PIPELINE", "STATE"):
         table.add_column(heading)
-    for heading in ("ROWS/S", "ROWS", "LAG", "BATCH", "TIME", "DEAD LETTERS"):
+    for heading in ("ROWS/S", "ROWS", "LAG", "BATCH", "TIME", "BAD"):
         table.add_column(heading, justify="right")
     for it in statuses:
         table.add_row(
@@ -245,6 +245,6 @@ def status_table(statuses: list[Status]) -> Table:
             "-" if it.lag is None else f"{it.lag:,}",
             f"{it.batches:,}",
             "-" if it.batch_ms is None else f"{it.batch_ms:,} ms",
-            Text(f"{it.dead_letters:,}", style="bold red" if it.dead_letters else "dim"),
+            Text(f"{it.failed:,}", style="bold red" if it.failed else "dim"),
         )
     return table

@@ -1,24 +1,18 @@
-"""A query's checkpoint, as far as we look into it: which batch ended where, and whose it is.
+"""A pipeline's checkpoint as the driver sees it: whose it is, and which batch ended where.
 
-Spark writes `offsets/N` before it begins batch N, and `commits/N` when it is done:
-
-    v1
-    {"batchWatermarkMs": ...}        the batch's own settings
-    {"orders": {"0": 17}}            one line for each source, "-" for one that had nothing yet
-
-Beside them we keep `millstream.json`, which says for which topics the checkpoint was made: offsets
-of other topics would be nonsense, and Spark does not notice. All of it is read through Hadoop's
-file systems, so that a checkpoint may be wherever Spark can have one.
+Beside Spark's own files we keep `millstream.json`, which says for which topics the checkpoint was
+made: offsets of other topics would be nonsense, and Spark does not notice. All of it is read
+through Hadoop's file systems, so that a checkpoint may be wherever Spark can have one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from millstream.errors import ConfigError, MillstreamError
-from millstream.pipelines.offsets import Offsets, from_json
+from millstream.errors import ConfigError
+from millstream.pipelines.offsets import Offsets
+from millstream.pipelines.progress import parse_offset_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,22 +88,3 @@ class Checkpoint:
         finally:
             stream.close()
         files.rename(unfinished, path)
-
-
-def parse_offset_log(text: str) -> Offsets:
-    """Where a batch ends, from its file in `offsets/`.
-
-    Of a topic that is read by two sources the lower offset counts: what both have done.
-    """
-    lines = text.splitlines()
-    if not lines or not lines[0].startswith("v"):
-        raise MillstreamError("a file in the checkpoint's offsets/ is not one of Spark's")
-    return merge_lowest(from_json(json.loads(line)) for line in lines[2:] if line.strip() != "-")
-
-
-def merge_lowest(several: Iterable[Offsets]) -> Offsets:
-    merged: Offsets = {}
-    for offsets in several:
-        for key, offset in offsets.items():
-            merged[key] = min(offset, merged.get(key, offset))
-    return merged

@@ -67,7 +67,7 @@ def cause_of(text: str) -> str:
     ours = [found for line in lines if (found := _OURS.search(line))]
     if ours:
         return ours[-1][2].strip()
-    if "Traceback (most recent call last):" in lines:
+    if "Traceback (most recent call last):" in text:
         errors = [found for line in lines if (found := _PYTHON_ERROR.match(line))]
         if errors:
             return f"{errors[-1][1].rpartition('.')[2]}: {errors[-1][2].strip()}"

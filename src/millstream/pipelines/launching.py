@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.client.security import Security
 from millstream.errors import ConfigError
-from millstream.pipelines.claims import ClaimedCheckpoint
+from millstream.pipelines.checkpoint import Checkpoint
+from millstream.pipelines.counting import OBSERVED, count_failures
 from millstream.pipelines.offsets import to_json
 from millstream.pipelines.output_modes import choose_output_mode
 from millstream.pipelines.pipeline import Pipeline, Table, Topic
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
 
 SOURCE = "millstream"
-READ_MODES = {"deadletter": "deadletter", "drop": "DROPMALFORMED", "fail": "FAILFAST"}
+ERROR_COLUMN = "_error"
 
 
 def launch(
@@ -39,7 +41,7 @@ def launch(
     location = f"{settings.required_checkpoint().rstrip('/')}/{pipeline.name}"
     refuse_running_twin(pipeline, spark)
     check_topics(settings, [pipeline])
-    checkpoint = ClaimedCheckpoint(spark, location)
+    checkpoint = Checkpoint(spark, location)
     checkpoint.claim(pipeline)
     result = apply_to_streams(pipeline, spark, settings)
     writer = (
@@ -75,8 +77,7 @@ def refuse_running_twin(pipeline: Pipeline, spark: SparkSession) -> None:
 
 def apply_to_streams(pipeline: Pipeline, spark: SparkSession, settings: Settings) -> DataFrame:
     frames = {
-        parameter: read_stream(pipeline, spark, it, settings)
-        for parameter, it in pipeline.reads.items()
+        parameter: read_stream(pipeline, spark, parameter, settings) for parameter in pipeline.reads
     }
     result = pipeline(**frames)
     if not hasattr(result, "writeStream"):
@@ -92,14 +93,32 @@ def apply_to_streams(pipeline: Pipeline, spark: SparkSession, settings: Settings
 
 
 def read_stream(
-    pipeline: Pipeline, spark: SparkSession, topic: Topic, settings: Settings
+    pipeline: Pipeline, spark: SparkSession, parameter: str, settings: Settings
 ) -> DataFrame:
-    reader = spark.readStream.format(SOURCE)
-    if topic.schema is not None:
-        reader = reader.schema(topic.schema)
+    """An input as a stream; records that do not decode are counted in the query's progress."""
+    topic = pipeline.reads[parameter]
     options = read_options(pipeline, topic, settings) | starting_options(topic.name, topic.starting)
-    frame = reader.options(**options).load()
+    reader = spark.readStream.format(SOURCE).options(**options)
+    if topic.schema is None:
+        frame = reader.load()
+    elif topic.bad == "fail" or ERROR_COLUMN in field_names(topic.schema):
+        frame = reader.schema(topic.schema).load()
+    else:
+        frame = reader.schema(with_error_column(topic.schema)).load()
+        frame = count_failures(frame, f"{OBSERVED}.{parameter}")
     return frame if topic.watermark is None else frame.withWatermark(*topic.watermark)
+
+
+def field_names(schema: str | StructType) -> list[str]:
+    return with_error_column(schema).names[:-1]
+
+
+def with_error_column(schema: str | StructType) -> StructType:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    given = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    assert isinstance(given, StructType)
+    return StructType([*given.fields, StructField(ERROR_COLUMN, StringType())])
 
 
 def read_history(
@@ -120,7 +139,7 @@ def read_history(
         if it.schema is not None and it.bad == "deadletter":
             # The stream has sent them there already, or will.
             options = {n: v for n, v in options.items() if n != "deadLetterTopic"}
-            options["mode"] = READ_MODES["drop"]
+            options["mode"] = "drop"
         frames[parameter] = reader.options(**options).load()
     return frames
 
@@ -131,7 +150,7 @@ def read_options(pipeline: Pipeline, topic: Topic, settings: Settings) -> dict[s
         options["valueFormat"] = topic.format
     if topic.schema is not None:
         options |= {
-            "mode": READ_MODES[topic.bad],
+            "mode": topic.bad,
             "pipeline": pipeline.name,
             "pipelineVersion": pipeline.version,
         }
@@ -157,7 +176,7 @@ def attach_sink(
     result: DataFrame,
     writer: DataStreamWriter,
     settings: Settings,
-    checkpoint: ClaimedCheckpoint,
+    checkpoint: Checkpoint,
 ) -> DataStreamWriter:
     (output,) = pipeline.writes.values()
     if isinstance(output, Topic):
@@ -183,13 +202,14 @@ def table_sink(
     output: Table,
     result: DataFrame,
     settings: Settings,
-    checkpoint: ClaimedCheckpoint,
+    checkpoint: Checkpoint,
 ) -> Any:
     from millstream.pipelines.stores import TableSpec, open_store
 
     store = open_store(settings.store_url)
     spec = TableSpec(output.name, output.key, output.mode, output.delete_column)
     store.prepare(result.schema, spec)
+    store.claim(pipeline.name)
     progress = GroupProgress(
         settings.required_broker(),
         pipeline.group_id,
@@ -198,4 +218,4 @@ def table_sink(
     done = checkpoint.last_completed_batch()
     if done is not None:
         progress.report(checkpoint.batch_end(done))
-    return TableSink(store, spec, checkpoint, progress)
+    return TableSink(pipeline.name, store, spec, checkpoint, progress)

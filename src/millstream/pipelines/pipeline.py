@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
+    from millstream.pipelines.stores.spec import Mode
+
 FORMATS = ("raw", "json", "avro", "csv", "text")
 BAD_RECORDS = ("deadletter", "drop", "fail")
 TABLE_MODES = ("upsert", "append", "replace")
@@ -64,7 +66,7 @@ class Table:
 
     name: str
     key: tuple[str, ...] = ()
-    mode: str = "append"
+    mode: Mode = "append"
     delete_column: str | None = None
 
     def __str__(self) -> str:
@@ -136,7 +138,7 @@ def table(
     name: str,
     *,
     key: str | tuple[str, ...] = (),
-    mode: str | None = None,
+    mode: Mode | None = None,
     delete: str | None = None,
 ) -> Table:
     """Declare a table of the store.

@@ -20,7 +20,7 @@ from millstream.pipelines.launching import launch
 from millstream.pipelines.pipeline import Pipeline
 from millstream.pipelines.session import check_spark, create_session
 from millstream.pipelines.settings import Settings
-from millstream.pipelines.status import LetterCount, Status, Watched
+from millstream.pipelines.status import Status, Watched
 from millstream.pipelines.topics import check_topics
 
 if TYPE_CHECKING:
@@ -105,7 +105,6 @@ class Run:
         self._once = once
         self._stopping = threading.Event()
         self._watched: list[Watched] = []
-        self._letters: list[LetterCount] = []
 
     def until_end(self, show: Show) -> list[Status]:
         with self._signals():
@@ -120,24 +119,17 @@ class Run:
                 self._raise_failure()
             finally:
                 self._stop_all()
-        statuses = self._look(at_once=True)
+        statuses = self._look()
         show(statuses)
         return statuses
 
     def _start(self) -> None:
         for pipeline in self._pipelines:
-            self._letters.append(LetterCount(self._settings, pipeline))
-            self._letters[-1].update()
             query = launch(pipeline, self._spark, self._settings, once=self._once)
             self._watched.append(Watched(pipeline, query))
 
-    def _look(self, *, at_once: bool = False) -> list[Status]:
-        statuses = []
-        for watched, letters in zip(self._watched, self._letters, strict=True):
-            status = watched.update()
-            status.dead_letters = letters.update(at_once=at_once)
-            statuses.append(status)
-        return statuses
+    def _look(self) -> list[Status]:
+        return [it.update() for it in self._watched]
 
     def _raise_failure(self) -> None:
         for it in self._watched:

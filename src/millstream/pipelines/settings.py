@@ -138,6 +138,11 @@ def read_settings_file(path: Path) -> dict[str, Any]:
     for section in ("kafka", "spark"):
         if section in content:
             content[section] = dict(_texts(path, section, content[section]))
+    if "spark" in content:
+        content["spark"] = {
+            name if name.startswith("spark.") else f"spark.{name}": value
+            for name, value in content["spark"].items()
+        }
     _refuse_unknown(content.get("kafka", {}), SECURITY_SETTINGS, f"{path.name}: [kafka]")
     for name in VARIABLES:
         if name in content and not isinstance(content[name], str):
@@ -148,7 +153,7 @@ def read_settings_file(path: Path) -> dict[str, Any]:
 
 
 def _texts(path: Path, prefix: str, section: Any) -> list[tuple[str, str]]:
-    """A section as names and texts; names may nest: [spark.sql] or "spark.sql..." = ... alike."""
+    """A section as names and texts; names may nest: `[kafka.ssl]`, or `ssl.x` in `[kafka]`."""
     if not isinstance(section, dict):
         raise ConfigError(f"{path.name}: {prefix} must be a section: [{prefix}]")
     return list(_flatten("", section))

@@ -9,21 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from millstream.client.security import Security
-from millstream.errors import MillstreamError
+from millstream.pipelines.counting import OBSERVED
 from millstream.pipelines.offsets import count_between, from_json
-from millstream.pipelines.options import Position, ReadOptions, Selection
 from millstream.pipelines.pipeline import Pipeline
-from millstream.pipelines.positions import Positions
-from millstream.pipelines.settings import Settings
-from millstream.pipelines.topics import dead_letter_topics
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 RATE_SECONDS = 5.0
-LETTERS_EVERY_SECONDS = 2.0
-LETTERS_TIMEOUT_MS = 1_000
 
 
 @dataclass
@@ -37,7 +30,7 @@ class Status:
     rows_per_second: float = 0.0
     lag: int | None = None
     batch_ms: int | None = None
-    dead_letters: int = 0
+    failed: int = 0  # records that did not decode
 
 
 @dataclass
@@ -75,6 +68,7 @@ class Watched:
                 self._last_batch = it["batchId"]
                 self.status.batches += 1
                 self.status.rows += it["numInputRows"]
+                self.status.failed += failed_records(it)
                 self.status.batch_ms = it["durationMs"].get("triggerExecution")
         self.status.lag = lag_of(last)
 
@@ -96,39 +90,7 @@ def lag_of(progress: Mapping[str, Any]) -> int | None:
     return sum(lags) if lags else None
 
 
-class LetterCount:
-    """Dead letters that came since the start, of all topics that a pipeline's go to.
-
-    A broker that does not answer at once is asked again later: the count is only to be looked at.
-    """
-
-    def __init__(self, settings: Settings, pipeline: Pipeline) -> None:
-        self._topics = tuple(sorted(dead_letter_topics([pipeline])))
-        self._positions = Positions(
-            ReadOptions(
-                bootstrap_servers=settings.required_broker(),
-                selection=Selection(topics=self._topics),
-                starting=Position(),
-                ending=Position(),
-                security=Security.from_settings(settings.kafka),
-                request_timeout_ms=LETTERS_TIMEOUT_MS,
-            )
-        )
-        self._asked_at = -LETTERS_EVERY_SECONDS
-        self._first: int | None = None
-        self.count = 0
-
-    def update(self, *, at_once: bool = False) -> int:
-        now = time.monotonic()
-        if self._topics and (at_once or now - self._asked_at >= LETTERS_EVERY_SECONDS):
-            self._asked_at = now
-            try:
-                ends = sum(self._positions.latest(self._positions.partitions()).values())
-            except (MillstreamError, OSError):
-                return self.count
-            self._first = ends if self._first is None else self._first
-            self.count = ends - self._first
-        return self.count
-
-    def close(self) -> None:
-        self._positions.close()
+def failed_records(progress: Mapping[str, Any]) -> int:
+    """Records of the batch that did not decode, over all inputs."""
+    observed = progress.get("observedMetrics") or {}
+    return sum(it["failed"] for name, it in observed.items() if name.startswith(OBSERVED))

@@ -23,23 +23,12 @@ def needed_topics(pipelines: Iterable[Pipeline]) -> dict[str, Topic]:
     return needed
 
 
-def dead_letter_topics(pipelines: Iterable[Pipeline]) -> set[str]:
-    return {
-        it.dead_letters
-        for pipeline in pipelines
-        for it in pipeline.reads.values()
-        if it.schema is not None and it.bad == "deadletter"
-    }
-
-
 def check_topics(settings: Settings, pipelines: Iterable[Pipeline]) -> None:
     """Raises `ConfigError` for topics that are not there, unless they are to be created.
 
-    Dead-letter topics are ours to make, so these are created in any case.
+    Dead-letter topics are made by the first reader that needs one.
     """
-    pipelines = list(pipelines)
     needed = needed_topics(pipelines)
-    letters = dead_letter_topics(pipelines) - needed.keys()
     address = settings.required_broker()
     with Cluster(
         address,
@@ -47,9 +36,8 @@ def check_topics(settings: Settings, pipelines: Iterable[Pipeline]) -> None:
         security=settings.kafka,
         timeout_seconds=CONNECT_SECONDS,
     ) as cluster:
-        names = [*needed, *letters]
         try:
-            found = cluster.retrying(lambda: cluster.refresh(names))
+            found = cluster.retrying(lambda: cluster.refresh(list(needed)))
         except OSError as error:
             raise ConnectionError(f"no broker answers at {address}: {error}") from error
         missing = [name for name in needed if name not in found]
@@ -58,9 +46,7 @@ def check_topics(settings: Settings, pipelines: Iterable[Pipeline]) -> None:
                 f"there is no topic {', '.join(missing)} at {address}: create it with `millstream "
                 f"topic create {missing[0]}`, or let `millstream run --create-topics` do so"
             )
-        wanted = {name: needed[name].partitions for name in missing}
-        wanted |= {name: 1 for name in letters if name not in found}
-        create_topics(cluster, wanted)
+        create_topics(cluster, {name: needed[name].partitions for name in missing})
 
 
 def create_topics(cluster: Cluster, partitions: dict[str, int]) -> None:

@@ -1,0 +1,70 @@
+"""Pipelines out of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.pipelines.loading import Target, load_pipelines, parse_target
+
+SHOP = """
+from neighbour import SCHEMA
+from millstream.pipelines import pipeline, table, topic
+
+orders = topic("orders", schema=SCHEMA)
+
+@pipeline(reads=orders, writes=table("revenue"))
+def revenue(orders): return orders
+
+@pipeline(reads=orders, writes=topic("alerts"))
+def alerts(orders): return orders
+
+again = revenue
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    monkeypatch.setenv("PYTHONPATH", "")
+    (tmp_path / "neighbour.py").write_text('SCHEMA = "id long"')
+    path = tmp_path / "a_shop.py"
+    path.write_text(SHOP)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("shop.py", Target(Path("shop.py"))),
+        ("a/shop.py:revenue", Target(Path("a/shop.py"), ("revenue",))),
+        ("shop.py:revenue, alerts", Target(Path("shop.py"), ("revenue", "alerts"))),
+    ],
+)
+def test_target_is_a_file_and_names(text: str, target: Target) -> None:
+    assert parse_target(text) == target
+
+
+def test_load_finds_all_in_their_order_or_those_named(shop: Path) -> None:
+    assert [it.name for it in load_pipelines(Target(shop))] == ["revenue", "alerts"]
+    assert [it.name for it in load_pipelines(Target(shop, ("alerts",)))] == ["alerts"]
+
+
+def test_load_of_a_name_that_is_not_there_suggests_the_nearest(shop: Path) -> None:
+    with pytest.raises(ConfigError, match="no pipeline revnue; did you mean revenue"):
+        load_pipelines(Target(shop, ("revnue",)))
+
+
+def test_load_of_nothing_says_so(shop: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no such file"):
+        load_pipelines(Target(tmp_path / "missing.py"))
+    with pytest.raises(ConfigError, match="defines no pipeline"):
+        load_pipelines(Target(tmp_path / "neighbour.py"))
+
+
+def test_two_pipelines_of_one_name_are_refused(shop: Path) -> None:
+    shop.write_text(SHOP + "\nthird = alerts.variant('revenue')\n")
+    with pytest.raises(ConfigError, match="two pipelines are named revenue"):
+        load_pipelines(Target(shop))

@@ -1,0 +1,122 @@
+"""What may be declared, and what is refused with which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.pipelines import Pipeline, pipeline, table, topic
+
+ORDERS = topic("orders", schema="id long, amount double")
+USERS = topic("users", schema="id long, name string")
+
+
+def test_pipeline_is_called_as_the_function_it_was() -> None:
+    @pipeline(reads=ORDERS, writes=table("doubled"))
+    def twice(orders: int, factor: int = 2) -> int:
+        """Doubles."""
+        return orders * factor
+
+    assert isinstance(twice, Pipeline)
+    assert (twice(21), twice(orders=5), twice(5, factor=3)) == (42, 10, 15)
+    assert (twice.name, twice.__doc__, twice.group_id) == ("twice", "Doubles.", "twice")
+    assert twice.reads == {"orders": ORDERS}
+
+
+def test_pipeline_takes_several_inputs_by_parameter() -> None:
+    @pipeline(
+        reads={"users": USERS, "orders": ORDERS},
+        writes=topic("named", key="id"),
+        name="naming",
+        version=3,
+        group="names",
+    )
+    def join(orders: Any, users: Any) -> Any:
+        return orders, users
+
+    assert (join.name, join.version, join.group_id) == ("naming", "3", "names")
+    assert join(orders=1, users=2) == (1, 2)
+
+
+def test_pipeline_whose_parameters_do_not_match_is_refused() -> None:
+    def join(orders: Any, users: Any) -> Any: ...
+
+    declare = pipeline(reads=ORDERS, writes=table("t"))
+    with pytest.raises(ConfigError, match=r"takes users, which is not declared.*\"users\": topic"):
+        declare(join)
+    declare = pipeline(reads={"orders": ORDERS, "users": USERS, "goods": USERS}, writes=table("t"))
+    with pytest.raises(ConfigError, match="has no parameter goods"):
+        declare(join)
+
+
+def test_variant_differs_only_in_what_is_said() -> None:
+    @pipeline(reads=ORDERS, writes=table("revenue", key="id"))
+    def revenue(orders: Any) -> Any:
+        return orders
+
+    second = revenue.variant("revenue-2", version="2", writes=table("revenue_2", key="id"))
+    assert (second.name, second.version, second.group_id) == ("revenue-2", "2", "revenue-2")
+    assert [it.name for it in second.writes.values()] == ["revenue_2"]
+    assert (second.reads, second.function) == (revenue.reads, revenue.function)
+    assert revenue.name == "revenue"
+
+
+def test_pipeline_knows_where_it_is_defined() -> None:
+    declared = pipeline(reads=ORDERS, writes=table("t"), name="t")(lambda orders: orders)
+    assert declared.home == Path(__file__).parent
+
+
+def test_topic_is_json_with_a_schema_and_raw_without() -> None:
+    assert ORDERS.format == "json"
+    assert topic("orders").format == "raw"
+    assert ORDERS.dead_letters == "dlq.orders"
+    assert topic("t", options={"includeHeaders": True, "minPartitions": 4}).options == {
+        "includeHeaders": "true",
+        "minPartitions": "4",
+    }
+
+
+def test_table_replaces_by_key_or_appends() -> None:
+    assert table("t").mode == "append"
+    assert table("t", key="a").mode == "upsert"
+    assert table("t", key=("a", "b"), mode="replace").key == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("declare", "words"),
+    [
+        (lambda: topic("a b"), "'a b' cannot name a topic"),
+        (lambda: topic("t", bad="ignore"), "must be deadletter, drop or fail"),
+        (lambda: topic("t", format="xml"), "must be raw, json, avro, csv or text"),
+        (lambda: topic("t", starting="yesterday"), "must be earliest, latest, a datetime"),
+        (lambda: topic("t", watermark="at"), r'write \("column", "10 minutes"\)'),  # type: ignore[arg-type]
+        (lambda: table("1; drop"), "cannot name a table"),
+        (lambda: table("t", mode="merge"), "must be upsert, append or replace"),
+        (lambda: table("t", mode="upsert"), "needs a key"),
+        (lambda: table("t", delete="gone"), "delete needs a key"),
+        (
+            lambda: pipeline(reads=ORDERS, writes=table("t"), name="a b")(lambda orders: orders),
+            "'a b' cannot name a pipeline",
+        ),
+        (
+            lambda: pipeline(reads=ORDERS, writes=table("t"), output_mode="all", name="t")(
+                lambda orders: 1
+            ),
+            "must be append, update or complete",
+        ),
+        (
+            lambda: pipeline(reads="orders", writes=table("t"))(lambda orders: 1),  # type: ignore[arg-type]
+            r'reads must be topic\("..."\)',
+        ),
+        (
+            lambda: pipeline(reads=table("t"), writes=ORDERS)(lambda orders: 1),  # type: ignore[arg-type]
+            r'reads must be topic\("..."\)',
+        ),
+    ],
+)
+def test_declaration_that_makes_no_sense_is_refused(declare: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        declare()
