@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from tests.conformance.brokers import eventually
@@ -257,9 +257,15 @@ def everything(server: Server) -> list[tuple[int, int, bytes | None]]:
 
 
 def committed(server: Server, group: str) -> int:
+    """The group's offsets in sum, -1 while the broker has not loaded them yet."""
     consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": group, "log_level": 0})
-    positions = consumer.committed([TopicPartition("events", p) for p in (0, 1)], timeout=30)
-    consumer.close()
+    try:
+        positions = consumer.committed([TopicPartition("events", p) for p in (0, 1)], timeout=30)
+    except KafkaException as error:
+        assert error.args[0].code() in (KafkaError.NOT_COORDINATOR, KafkaError._TIMED_OUT), error
+        return -1
+    finally:
+        consumer.close()
     return sum(position.offset for position in positions)
 
 
