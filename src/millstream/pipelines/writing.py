@@ -314,7 +314,7 @@ def check_schema(options: WriteOptions, schema: StructType) -> None:
 
     from millstream.pipelines.encoding import make_encoder
 
-    arrow = to_arrow_schema(schema)
+    arrow = to_arrow_schema(schema, timezone="UTC")
     layout = Layout(options, arrow)
     if options.value_format != "raw":
         make_encoder(options, pa.schema([arrow.field(it) for it in layout.value_columns]))

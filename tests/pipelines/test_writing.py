@@ -1,0 +1,246 @@
+"""Writing through a real Spark into a real broker."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.pipelines.conftest import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def read_committed(bootstrap: str, topic: str) -> list[Any]:
+    """All messages of all partitions that a read-committed consumer sees."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "any", "enable.partition.eof": True}
+    )
+    partitions = consumer.list_topics(topic).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, it, 0) for it in partitions])
+    messages, open_partitions = [], set(partitions)
+    while open_partitions:
+        message = consumer.poll(30)
+        assert message is not None, "no end of the topic was reached"
+        if message.error():
+            open_partitions.discard(message.partition())
+        else:
+            messages.append(message)
+    consumer.close()
+    return messages
+
+
+def values_of(topics: Topics, topic: str) -> list[bytes]:
+    return sorted(it.value() for it in read_committed(topics.bootstrap, topic))
+
+
+def write(frame: DataFrame, topics: Topics, topic: str | None, **options: str) -> None:
+    writer = frame.write.format("millstream").mode("append")
+    writer = writer.option("kafka.bootstrap.servers", topics.bootstrap).options(**options)
+    if topic is not None:
+        writer = writer.option("topic", topic)
+    writer.save()
+
+
+def stream(spark: SparkSession, topics: Topics, source: str) -> DataFrame:
+    return (
+        spark.readStream.format("millstream")
+        .option("kafka.bootstrap.servers", topics.bootstrap)
+        .option("subscribe", source)
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+
+
+def run_available(
+    frame: DataFrame, topics: Topics, topic: str, checkpoint: Path, **options: str
+) -> None:
+    """All that is there now, as a stream."""
+    query = (
+        frame.writeStream.format("millstream")
+        .option("kafka.bootstrap.servers", topics.bootstrap)
+        .option("topic", topic)
+        .option("checkpointLocation", str(checkpoint))
+        .options(**options)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_write_of_a_batch_puts_all_rows_into_the_topic(
+    spark: SparkSession, topics: Topics, delivery: str
+) -> None:
+    topic = topics.create(3)
+    frame = spark.range(5000).selectExpr("cast(id as string) key", "cast(id as string) value")
+    write(frame, topics, topic, delivery=delivery)
+    messages = read_committed(topics.bootstrap, topic)
+    assert sorted(int(it.value()) for it in messages) == list(range(5000))
+    assert all(it.key() == it.value() for it in messages)
+
+
+def test_write_chooses_partitions_as_the_java_client(spark: SparkSession, topics: Topics) -> None:
+    from confluent_kafka import Producer
+
+    ours, theirs = topics.create(7), topics.create(7)
+    frame = spark.range(500).selectExpr("concat('k', id) key", "cast(id as string) value")
+    write(frame, topics, ours)
+    producer = Producer({"bootstrap.servers": topics.bootstrap, "partitioner": "murmur2"})
+    for number in range(500):
+        producer.produce(theirs, str(number), key=f"k{number}")
+    producer.flush(30)
+    expected = {it.key(): it.partition() for it in read_committed(topics.bootstrap, theirs)}
+    assert {it.key(): it.partition() for it in read_committed(topics.bootstrap, ours)} == expected
+
+
+def test_write_takes_topic_partition_timestamp_and_headers_from_columns(
+    spark: SparkSession, topics: Topics
+) -> None:
+    one, other = topics.create(2), topics.create(2)
+    frame = spark.range(10).selectExpr(
+        "cast(id as string) value",
+        f"if(id < 5, '{one}', '{other}') topic",
+        "cast(id % 2 as int) partition",
+        "timestamp_millis(1700000000000 + id) timestamp",
+        "array(struct('h' as key, cast(concat('x', id) as binary) as value)) headers",
+    )
+    write(frame, topics, None)
+    for topic, numbers in ((one, range(5)), (other, range(5, 10))):
+        messages = {int(it.value()): it for it in read_committed(topics.bootstrap, topic)}
+        assert sorted(messages) == list(numbers)
+        for number, message in messages.items():
+            assert message.partition() == number % 2
+            assert message.timestamp()[1] == 1700000000000 + number
+            assert message.headers() == [("h", f"x{number}".encode())]
+
+
+def test_write_spreads_rows_without_keys_over_partitions(
+    spark: SparkSession, topics: Topics
+) -> None:
+    topic = topics.create(3)
+    frame = spark.range(20_000).selectExpr("concat(id, repeat('x', 100)) value").coalesce(1)
+    write(frame, topics, topic, **{"kafka.batch.size": "100000"})
+    counts = [0, 0, 0]
+    for message in read_committed(topics.bootstrap, topic):
+        counts[message.partition()] += 1
+    assert sum(counts) == 20_000
+    assert min(counts) > 5000
+
+
+def test_write_as_json_takes_all_columns_and_a_key_of_some(
+    spark: SparkSession, topics: Topics
+) -> None:
+    topic = topics.create()
+    frame = spark.range(3).selectExpr("id", "concat('user', id) name", "id * 1.5D amount")
+    write(frame, topics, topic, valueFormat="json", keyColumns="id")
+    messages = read_committed(topics.bootstrap, topic)
+    rows = sorted((json.loads(it.value()) for it in messages), key=lambda row: row["id"])
+    assert rows[1] == {"id": 1, "name": "user1", "amount": 1.5}
+    assert sorted(it.key() for it in messages) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_write_compresses(spark: SparkSession, topics: Topics, codec: str) -> None:
+    topic = topics.create()
+    frame = spark.range(1000).selectExpr("repeat(cast(id as string), 20) value")
+    write(frame, topics, topic, **{"kafka.compression.type": codec})
+    assert len(values_of(topics, topic)) == 1000
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "complaint"),
+    [
+        (["id"], {}, "no column value"),
+        (["cast(id as string) value", "id extra"], {}, "extra would not be written"),
+        (["id value"], {}, "must be string or binary"),
+        (["cast(id as string) value"], {"toppic": "x"}, "did you mean topic"),
+        (["cast(id as string) value"], {"delivery": "maybe"}, "exactly-once, at-least-once"),
+        (["id"], {"valueFormat": "json", "keyColumns": "name"}, "keyColumns names name"),
+    ],
+)
+def test_write_refuses_what_makes_no_records(
+    spark: SparkSession,
+    topics: Topics,
+    columns: list[str],
+    options: dict[str, str],
+    complaint: str,
+) -> None:
+    with pytest.raises(Exception, match=complaint):
+        write(spark.range(1).selectExpr(*columns), topics, "topic", **options)
+
+
+def test_write_names_a_topic_that_is_not_there(spark: SparkSession, topics: Topics) -> None:
+    frame = spark.range(1).selectExpr("cast(id as string) value")
+    with pytest.raises(Exception, match="there is no topic nowhere; create it first"):
+        write(frame, topics, "nowhere")
+
+
+def test_write_refuses_to_overwrite(spark: SparkSession, topics: Topics) -> None:
+    frame = spark.range(1).selectExpr("cast(id as string) value")
+    with pytest.raises(Exception, match="cannot be overwritten"):
+        frame.write.format("millstream").mode("overwrite").options(
+            **{"kafka.bootstrap.servers": topics.bootstrap, "topic": "any"}
+        ).save()
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_stream_writes_every_row_once_and_shows_its_progress_as_a_group(
+    spark: SparkSession, topics: Topics, tmp_path: Path, delivery: str
+) -> None:
+    source, target = topics.create(2), topics.create(3)
+    for partition in range(2):
+        values = [f"{partition}-{number}".encode() for number in range(1000)]
+        topics.fill(source, values, partition=partition)
+    frame = stream(spark, topics, source).selectExpr("key", "value")
+    group = f"group-{target}"
+    options = {"delivery": delivery, "kafka.group.id": group}
+    run_available(frame, topics, target, tmp_path / "checkpoint", **options)
+    topics.fill(source, [b"later"])
+    run_available(frame, topics, target, tmp_path / "checkpoint", **options)
+    found = values_of(topics, target)
+    assert len(found) == len(set(found)) == 2001
+    assert committed_offsets(topics, group, source, 2) == [1001, 1000]
+
+
+def committed_offsets(topics: Topics, group: str, topic: str, partitions: int) -> list[int]:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": topics.bootstrap, "group.id": group})
+    found = consumer.committed([TopicPartition(topic, it) for it in range(partitions)], 30)
+    consumer.close()
+    return [it.offset for it in found]
+
+
+@pytest.fixture
+def source(topics: Topics) -> str:
+    name = topics.create(2)
+    for partition in range(2):
+        topics.fill(name, [f"{partition}-{it}".encode() for it in range(500)], partition=partition)
+    return name
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 5])
+def test_stream_writes_nothing_twice_when_a_decided_batch_is_replayed(
+    spark: SparkSession, topics: Topics, source: str, tmp_path: Path, tasks: int
+) -> None:
+    target = topics.create(2)
+    checkpoint = tmp_path / "checkpoint"
+    frame = stream(spark, topics, source).selectExpr("value")
+    run_available(frame, topics, target, checkpoint)
+    forget_last_commit(checkpoint)
+    run_available(frame.repartition(tasks), topics, target, checkpoint)
+    found = values_of(topics, target)
+    assert len(found) == len(set(found)) == 1000
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """As if the driver had died before Spark wrote down that the last batch is done."""
+    last = max(int(it.name) for it in (checkpoint / "commits").iterdir() if it.name.isdigit())
+    (checkpoint / "commits" / str(last)).unlink()
+    (checkpoint / "commits" / f".{last}.crc").unlink()
