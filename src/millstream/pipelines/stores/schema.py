@@ -162,3 +162,12 @@ def quote(name: str) -> str:
 
 def quoted(columns: Iterable[Column]) -> str:
     return ", ".join(quote(column.name) for column in columns)
+
+
+def on_conflict(layout: Layout) -> str:
+    """Understood by SQLite and PostgreSQL alike."""
+    changes = ", ".join(
+        f"{quote(column.name)} = excluded.{quote(column.name)}" for column in layout.values
+    )
+    action = f"UPDATE SET {changes}" if changes else "NOTHING"
+    return f" ON CONFLICT ({quoted(layout.key)}) DO {action}"

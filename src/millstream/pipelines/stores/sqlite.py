@@ -21,7 +21,7 @@ import pyarrow as pa
 from millstream.errors import SchemaMismatch, StoreError
 from millstream.pipelines.stores.fencing import is_due
 from millstream.pipelines.stores.rows import Rows, distinct_keys, json_texts
-from millstream.pipelines.stores.schema import Column, Layout, quote, quoted
+from millstream.pipelines.stores.schema import Column, Layout, on_conflict, quote, quoted
 from millstream.pipelines.stores.spec import PROGRESS_TABLE, BatchMark, Progress, TableSpec
 from millstream.pipelines.stores.store import Store
 
@@ -297,15 +297,6 @@ def apply(connection: sqlite3.Connection, rows: Rows, layout: Layout) -> None:
         statement += on_conflict(layout)
     columns = [python_values(kept.column(column.name), column) for column in layout.columns]
     connection.executemany(statement, zip(*columns, strict=True))
-
-
-def on_conflict(layout: Layout) -> str:
-    """Understood by SQLite and PostgreSQL alike."""
-    changes = ", ".join(
-        f"{quote(column.name)} = excluded.{quote(column.name)}" for column in layout.values
-    )
-    action = f"UPDATE SET {changes}" if changes else "NOTHING"
-    return f" ON CONFLICT ({quoted(layout.key)}) DO {action}"
 
 
 def _delete(connection: sqlite3.Connection, keys: pa.Table, layout: Layout) -> None:

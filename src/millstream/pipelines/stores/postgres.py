@@ -1,0 +1,259 @@
+"""PostgreSQL: rows are copied by the tasks, in parallel; one transaction merges them.
+
+The transaction locks the query's progress first, so that of two drivers one waits and then sees
+what the other did. A commit whose answer was lost is found out the same way when it is tried again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from millstream.errors import StoreError
+from millstream.pipelines.stores.fencing import is_due
+from millstream.pipelines.stores.postgres_connection import connect, explained, patiently
+from millstream.pipelines.stores.postgres_tables import (
+    FIND_COLUMNS,
+    FIND_UNIQUE_KEYS,
+    FoundTable,
+    Merge,
+    check_names,
+    check_table,
+    create_statements,
+    staging_columns,
+    table_name,
+)
+from millstream.pipelines.stores.rows import Rows
+from millstream.pipelines.stores.schema import Layout
+from millstream.pipelines.stores.spec import PROGRESS_TABLE, BatchMark, Progress, TableSpec
+from millstream.pipelines.stores.staging import (
+    StagedTable,
+    StagePlan,
+    copy_rows,
+    epoch_of,
+    stage_frame,
+    stage_prefix,
+)
+from millstream.pipelines.stores.store import Store
+
+if TYPE_CHECKING:
+    import psycopg
+    from pyspark.sql import DataFrame
+
+Result = TypeVar("Result")
+Source = StagedTable | Rows
+
+_STAGING_TRIES = 3
+_DROP_WAIT_MS = 200
+_CREATION_LOCK = 0x6D696C6C73747265  # "millstre": two runs that create the same table take turns
+_CREATE_PROGRESS = f"""
+    CREATE TABLE IF NOT EXISTS {PROGRESS_TABLE} (
+        query text PRIMARY KEY, epoch bigint NOT NULL, batch_id bigint,
+        offsets text, decision text, checkpoint text, written_at timestamptz
+    )"""
+_SELECT_PROGRESS = (
+    "SELECT query, epoch, batch_id, offsets, decision, checkpoint "
+    f"FROM {PROGRESS_TABLE} WHERE query = %s"
+)
+
+
+class StageLost(Exception):
+    """A staging table has not the rows that were put there: the server crashed in between."""
+
+
+class PostgresStore(Store):
+    """Tables in one database."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url = url
+        self._connection: psycopg.Connection | None = None
+        self._was_connected = False
+        self._found: dict[TableSpec, FoundTable] = {}
+
+    def progress(self, query: str) -> Progress | None:
+        return self._run(lambda connection: _stored(connection, query), "read progress")
+
+    def forget(self, query: str) -> None:
+        statement = (
+            f"UPDATE {PROGRESS_TABLE} SET batch_id = NULL, offsets = NULL, decision = NULL, "
+            "checkpoint = NULL WHERE query = %s"
+        )
+        self._run(lambda connection: connection.execute(statement, (query,)), "forget progress")
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _fit(self, layout: Layout) -> None:
+        check_names(layout)
+
+        def create_or_check(connection: psycopg.Connection) -> FoundTable:
+            connection.execute(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
+            found = find_table(connection, layout.table)
+            if found is None:
+                for statement in create_statements(layout):
+                    connection.execute(statement)
+                found = find_table(connection, layout.table)
+                assert found is not None
+            check_table(layout, found)
+            return found
+
+        self._found[layout.table] = self._run(
+            create_or_check, f"prepare table {layout.table.name!r}"
+        )
+
+    def _raise_epoch(self, query: str) -> int:
+        def raise_it(connection: psycopg.Connection) -> int:
+            cursor = connection.execute(
+                f"INSERT INTO {PROGRESS_TABLE} AS p (query, epoch) VALUES (%s, 1) "
+                "ON CONFLICT (query) DO UPDATE SET epoch = p.epoch + 1 RETURNING epoch",
+                (query,),
+            )
+            return int(cursor.fetchall()[0][0])
+
+        epoch = self._run(raise_it, "claim the query")
+        self._drop_stages(query, epoch)
+        return epoch
+
+    def _is_due(self, mark: BatchMark) -> bool:
+        stored = self.progress(mark.query) or Progress(mark.query, 0)
+        return is_due(stored, self._epochs[mark.query], mark)
+
+    def _write_frames(
+        self, outputs: Sequence[tuple[DataFrame, TableSpec]], mark: BatchMark
+    ) -> bool:
+        epoch = self._epochs[mark.query]
+        for _ in range(_STAGING_TRIES):
+            prefix = f"{stage_prefix(mark.query)}{epoch}_{uuid.uuid4().hex[:8]}"
+            merges: list[tuple[Sequence[Source], Layout]] = []
+            for number, (frame, table) in enumerate(outputs):
+                plan = StagePlan(self._url, self._layouts[table], f"{prefix}_{number}")
+                merges.append((stage_frame(frame, plan), plan.layout))
+            try:
+                return self._merge(merges, mark)
+            except StageLost:
+                continue
+            finally:
+                if any(isinstance(it, StagedTable) for sources, _ in merges for it in sources):
+                    self._drop_stages(mark.query, epoch)
+        raise StoreError(
+            f"PostgreSQL lost the staged rows of batch {mark.batch_id} of query {mark.query!r} "
+            f"{_STAGING_TRIES} times; nothing of it was kept: look why the server crashes"
+        )
+
+    def _write_ready(self, outputs: Sequence[tuple[Rows, Layout]], mark: BatchMark) -> bool:
+        return self._merge([([rows], layout) for rows, layout in outputs], mark)
+
+    def _merge(self, outputs: Sequence[tuple[Sequence[Source], Layout]], mark: BatchMark) -> bool:
+        def commit(connection: psycopg.Connection) -> bool:
+            stored = _stored(connection, mark.query, " FOR UPDATE") or Progress(mark.query, 0)
+            if not is_due(stored, self._epochs[mark.query], mark):
+                return False
+            for number, (sources, layout) in enumerate(outputs):
+                stages = [
+                    _stage_here(connection, f"millstream_rows_{number}_{part}", source, layout)
+                    for part, source in enumerate(sources)
+                ]
+                for statement in Merge(layout, self._found[layout.table]).statements(stages):
+                    connection.execute(statement)
+            connection.execute(
+                f"UPDATE {PROGRESS_TABLE} SET batch_id = %s, offsets = %s, decision = %s, "
+                "checkpoint = %s, written_at = now() WHERE query = %s",
+                (mark.batch_id, mark.offsets, mark.decision, mark.checkpoint, mark.query),
+            )
+            return True
+
+        tables = ", ".join(repr(layout.table.name) for _, layout in outputs)
+        return self._run(commit, f"write batch {mark.batch_id} into {tables}")
+
+    def _drop_stages(self, query: str, epoch: int) -> None:
+        """Staging tables of this run and of those before it, unless a task still fills them."""
+        import psycopg
+
+        pattern = stage_prefix(query).replace("_", r"\_") + "%"
+        with suppress(StoreError, psycopg.Error), self._lock:
+            connection = self._opened()
+            names = connection.execute(
+                "SELECT relname FROM pg_class WHERE relname LIKE %s AND relkind = 'r' "
+                "AND pg_table_is_visible(oid)",
+                (pattern,),
+            ).fetchall()
+            for (name,) in names:
+                if epoch_of(name, query) <= epoch:
+                    with suppress(psycopg.errors.LockNotAvailable), connection.transaction():
+                        connection.execute(f"SET LOCAL lock_timeout = {_DROP_WAIT_MS}")
+                        connection.execute(f"DROP TABLE IF EXISTS {name}")
+
+    def _run(self, action: Callable[[psycopg.Connection], Result], doing: str) -> Result:
+        """In a transaction; again where the server went away, unless it was never there."""
+
+        def attempt() -> Result:
+            connection = self._opened()
+            with connection.transaction():
+                return action(connection)
+
+        with self._lock:
+            if not self._was_connected:
+                self._connect_first()
+            return patiently(attempt, doing)
+
+    def _connect_first(self) -> None:
+        import psycopg
+
+        try:
+            connection = self._opened()
+            with connection.transaction():
+                connection.execute(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
+                connection.execute(_CREATE_PROGRESS)
+        except psycopg.Error as error:
+            raise explained(error, "be used as a store") from error
+        self._was_connected = True
+
+    def _opened(self) -> psycopg.Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self._url)
+        return self._connection
+
+
+def _stored(connection: psycopg.Connection, query: str, lock: str = "") -> Progress | None:
+    found = connection.execute((_SELECT_PROGRESS + lock), (query,)).fetchone()
+    return None if found is None else Progress(*found)
+
+
+def find_table(connection: psycopg.Connection, spec: TableSpec) -> FoundTable | None:
+    name = (table_name(spec),)
+    columns: list[Any] = connection.execute(FIND_COLUMNS, name).fetchall()
+    if not columns:
+        return None
+    keys = connection.execute(FIND_UNIQUE_KEYS, name).fetchall()
+    return FoundTable(
+        types={column: kind for column, kind, _ in columns},
+        required=tuple(column for column, _, required in columns if required),
+        unique_keys=tuple(frozenset(names) for (names,) in keys),
+    )
+
+
+def _stage_here(connection: psycopg.Connection, name: str, source: Source, layout: Layout) -> str:
+    """The name of a table with these rows: the task's, or one that lives in this transaction."""
+    if isinstance(source, StagedTable):
+        _check_stage(connection, source)
+        return source.name
+    connection.execute(f"CREATE TEMPORARY TABLE {name} ({staging_columns(layout)}) ON COMMIT DROP")
+    copy_rows(connection, f"pg_temp.{name}", source, layout)
+    return f"pg_temp.{name}"
+
+
+def _check_stage(connection: psycopg.Connection, stage: StagedTable) -> None:
+    import psycopg
+
+    try:
+        found = connection.execute(f"SELECT count(*) FROM {stage.name}").fetchone()
+    except psycopg.errors.UndefinedTable as error:
+        raise StageLost(stage.name) from error
+    if found != (stage.row_count,):
+        raise StageLost(stage.name)

@@ -1,0 +1,84 @@
+"""Connections to PostgreSQL: how they are made, which failures pass, what to say of the rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from millstream.errors import StoreError
+
+if TYPE_CHECKING:
+    import psycopg
+
+Result = TypeVar("Result")
+
+PATIENCE_SECONDS = 60.0  # how long a server that restarts is waited for
+_CONNECT_SECONDS_MAX = 10
+_PAUSE_SECONDS_MAX = 2.0
+# Shut down, crashed, starting; deadlock, serialization; too many connections.
+_PASSING = {"57P01", "57P02", "57P03", "40001", "40P01", "53300"}
+_HINTS = {
+    "53100": "make room on the server's disk",
+    "42501": "grant the user of the store what it needs",
+    "22021": "PostgreSQL's text cannot hold NUL characters; take them out with replace()",
+    "22P05": "PostgreSQL's jsonb cannot hold \\u0000; take it out with replace()",
+    "23505": "rows break a unique index that is not the table's key",
+    "23502": "a column that must not be null has no value in some row",
+}
+
+
+def connect(url: str) -> psycopg.Connection:
+    """A connection that commits by itself, outside of transactions."""
+    try:
+        import psycopg
+        from psycopg.conninfo import conninfo_to_dict
+    except ImportError as error:
+        raise StoreError(
+            "PostgreSQL needs psycopg: pip install 'millstream[postgres]', on executors too"
+        ) from error
+    settings = {
+        "connect_timeout": _CONNECT_SECONDS_MAX,
+        "fallback_application_name": "millstream",
+        **conninfo_to_dict(url),
+        "client_encoding": "UTF8",
+    }
+    # Statements name temporary tables, which are others in the next batch: prepare none.
+    connection = psycopg.connect(autocommit=True, prepare_threshold=None, **settings)  # type: ignore[arg-type]
+    connection.execute(  # a commit that is answered must be on disk, whatever the server's default
+        "SELECT set_config('synchronous_commit', 'on', false) "
+        "WHERE current_setting('synchronous_commit') = 'off'"
+    )
+    return connection
+
+
+def passes(error: psycopg.Error) -> bool:
+    """Whether the same may succeed a little later."""
+    import psycopg
+
+    if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return False
+    return error.sqlstate is None or error.sqlstate.startswith("08") or error.sqlstate in _PASSING
+
+
+def explained(error: psycopg.Error, doing: str) -> StoreError:
+    hint = _HINTS.get(error.sqlstate or "", "nothing of the batch was kept")
+    return StoreError(f"PostgreSQL cannot {doing}: {' '.join(str(error).split())}; {hint}")
+
+
+def patiently(
+    action: Callable[[], Result], doing: str, *, seconds_max: float = PATIENCE_SECONDS
+) -> Result:
+    """Try until it succeeds, fails for good, or time is up."""
+    import psycopg
+
+    deadline = time.monotonic() + seconds_max
+    pause = 0.05
+    while True:
+        try:
+            return action()
+        except psycopg.Error as error:
+            if not passes(error) or time.monotonic() + pause > deadline:
+                raise explained(error, doing) from error
+        time.sleep(pause)
+        pause = min(pause * 2, _PAUSE_SECONDS_MAX)
