@@ -1,4 +1,4 @@
-"""`millstream dlq`: what share groups gave up, and how to give it another chance."""
+"""`millstream dlq`: what groups and pipelines gave up, and how to give it another chance."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Source = Annotated[
 ]
 Reason = Annotated[
     str | None,
-    typer.Option("--reason", "-r", rich_help_panel=WHICH, help="rejected, limit or corrupt."),
+    typer.Option("--reason", "-r", rich_help_panel=WHICH, help="rejected, limit, malformed, ..."),
 ]
 Since = Annotated[
     str | None,
@@ -175,7 +175,7 @@ def show(
 
 def as_dict(letter: Letter) -> dict[str, Any]:
     record, origin = letter.record, letter.origin
-    key, value = record.key(), record.value()
+    key, value = letter.key, record.value()
     return {
         "topic": record.topic(),
         "partition": record.partition(),
@@ -214,7 +214,7 @@ def show_letters(letters: list[Letter]) -> None:
         console().print(heading)
         console().print(Text(f"    {letter.group}: {letter.reason}{deliveries}{replays}"))
         console().print(Text(f"    {letter.error('message') or 'no message'}", style="dim"))
-        content = f"{brief(record.key())}: {brief(record.value())}"
+        content = f"{brief(letter.key)}: {brief(record.value())}"
         console().print(Text(f"    {content if letter.has_copy else 'without a copy'}"))
 
 

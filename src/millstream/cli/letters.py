@@ -3,6 +3,9 @@
 A dead-letter topic is an ordinary topic, so all of this works against any Kafka cluster whose share
 groups write them (KIP-1191). Of a header that is there several times the last one counts: earlier
 ones tell of earlier failures of a record that was replayed.
+
+The letters of pipelines, written for records that do not decode, have a key of their own,
+`topic/partition/offset`, and the record's key in a header.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from millstream.cli.moments import parse_moment_ms
 ERRORS_PREFIX = "__dlq.errors."
 OWN_PREFIX = "__dlq."
 REPLAY_COUNT = "__dlq.replay.count"
+RECORD_KEY = "__dlq.errors.key"
 NAME_PREFIX = "dlq."
 ENABLE_SETTING = "errors.deadletterqueue.group.enable"
 UNKNOWN = "unknown"
@@ -94,11 +98,20 @@ class Letter:
         count = self.headers.get(REPLAY_COUNT, "")
         return int(count) if count.isdigit() else 0
 
+    @cached_property
+    def key(self) -> bytes | None:
+        """The key of the record that failed, where the letter has it."""
+        key: bytes | None = self.record.key()
+        if self.origin is None or key != "{}/{}/{}".format(*self.origin).encode():
+            return key
+        keys = [value for name, value in self.record.headers() or [] if name == RECORD_KEY]
+        return keys[-1] if keys else None
+
     @property
     def has_copy(self) -> bool:
         """Whether it has the record itself, not only headers about it."""
         foreign = any(not name.startswith(OWN_PREFIX) for name in self.headers)
-        return self.record.key() is not None or self.record.value() is not None or foreign
+        return self.key is not None or self.record.value() is not None or foreign
 
 
 @dataclass(frozen=True)

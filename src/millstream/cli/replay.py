@@ -258,7 +258,7 @@ class Replay:
         target, options = self._destination(letter)
         self._producer.produce(
             target,
-            key=content.key(),
+            key=letter.key if letter.has_copy else content.key(),
             value=content.value(),
             headers=_with_history(letter, content),
             on_delivery=self._delivered,

@@ -176,8 +176,26 @@ def _errors(count: int, failures: list[Failure]) -> pa.Array:
 
 
 def _with_gaps(values: pa.RecordBatch, count: int, decoded: Decoded) -> pa.RecordBatch:
-    """The good rows at their numbers, and nulls at those of the others."""
+    """The good rows at their numbers, and at those of the others nulls, or zeros where the schema
+    has no nulls: Spark relies on that."""
     if decoded.rows is None:
         return values
     places = pc.index_in(pa.array(range(count), pa.int64()), decoded.rows)
-    return values.take(places)
+    spread = values.take(places)
+    arrays = [_filled(it, spread.column(index)) for index, it in enumerate(values.schema)]
+    return pa.RecordBatch.from_arrays(arrays, schema=values.schema)
+
+
+def _filled(field: pa.Field, array: pa.Array) -> pa.Array:
+    """`array`, without nulls unless the field may have them."""
+    kind = field.type
+    if field.nullable or array.null_count == 0:
+        return array
+    if pa.types.is_struct(kind):
+        children = [_filled(it, array.field(index)) for index, it in enumerate(kind)]
+        return pa.StructArray.from_arrays(children, fields=list(kind))
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        return array.fill_null(pa.scalar([], kind))
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return array.fill_null(pa.scalar(b"", pa.binary()).cast(kind))
+    return array.fill_null(pa.scalar(False if pa.types.is_boolean(kind) else 0, kind))

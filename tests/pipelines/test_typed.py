@@ -1,0 +1,175 @@
+"""Typed rows through Spark, and what becomes of records that do not decode."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from millstream.pipelines.counting import count_failures
+from tests.pipelines.conftest import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = "id long, name string"
+MIXED = [b'{"id": 0, "name": "a"}', b"{}{}", b'{"id": "2"}', None, b'{"id": 4}']
+
+
+def read(
+    spark: SparkSession, topics: Topics, topic: str, schema: str | None = SCHEMA, **options: str
+) -> DataFrame:
+    given = {
+        "kafka.bootstrap.servers": topics.bootstrap,
+        "subscribe": topic,
+        "valueFormat": "json",
+    }
+    reader = spark.read.format("millstream").options(**given | options)
+    return (reader if schema is None else reader.schema(schema)).load()
+
+
+def test_json_of_all_types_arrives_in_spark(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.create()
+    record = {
+        "flag": True,
+        "count": -7,
+        "ratio": 1.5,
+        "price": "12.50",
+        "data": "aGk=",
+        "day": "2026-11-14",
+        "at": "2026-11-14T10:00:00+02:00",
+        "local": "2026-11-14T10:00:00",
+        "inner": {"tags": ["x", None], "counts": {"k": 1}},
+    }
+    topics.fill(topic, [json.dumps(record).encode(), None, b"{}"])
+    schema = (
+        "flag boolean, count short, ratio float, price decimal(10,2), data binary, day date, "
+        "at timestamp, local timestamp_ntz, "
+        "inner struct<tags: array<string>, counts: map<string, int>>"
+    )
+    frame = read(spark, topics, topic, schema)
+    described = frame.selectExpr("to_json(struct(*)) as row").collect()
+    assert json.loads(described[0].row) == record | {
+        "price": 12.5,
+        "at": "2026-11-14T08:00:00.000Z",
+        "local": "2026-11-14T10:00:00.000",
+    }
+    assert [row.row for row in described[1:]] == ["{}", "{}"]
+    assert frame.first()["local"] == datetime(2026, 11, 14, 10)
+
+
+def test_schema_names_the_columns_of_the_record(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.create()
+    topics.fill(topic, MIXED)
+    schema = (
+        "_offset long, id long, _key binary, _topic string, _partition int, _value binary, "
+        "_timestamp timestamp, _headers array<struct<key: string, value: binary>>"
+    )
+    rows = read(spark, topics, topic, schema, mode="drop").collect()
+    assert [(row["_offset"], row["id"], bytes(row["_key"])) for row in rows] == [
+        (0, 0, b"0"),
+        (3, None, b"3"),
+        (4, 4, b"4"),
+    ]
+    assert {(row["_topic"], row["_partition"], len(row["_headers"])) for row in rows} == {
+        (topic, 0, 0)
+    }
+    assert bytes(rows[0]["_value"]) == MIXED[0]
+    assert rows[0]["_timestamp"].year >= 2026
+
+
+def test_mode_fail_names_the_record_and_the_cure(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.create()
+    topics.fill(topic, MIXED)
+    with pytest.raises(PySparkException) as caught:
+        read(spark, topics, topic).collect()
+    assert f"the record at {topic}[0]@1 is no json row of the schema: malformed" in str(
+        caught.value
+    )
+    assert "set the option mode to deadletter" in str(caught.value)
+
+
+def test_mode_drop_goes_on_without_bad_records(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.create()
+    topics.fill(topic, MIXED)
+    rows = read(spark, topics, topic, mode="DROPMALFORMED").collect()
+    assert [tuple(row) for row in rows] == [(0, "a"), (None, None), (4, None)]
+
+
+def test_error_column_has_bad_records_as_rows(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.create()
+    topics.fill(topic, MIXED)
+    schema = "id long not null, _error string, _offset long, inner struct<a: int>"
+    rows = read(spark, topics, topic, schema, mode="drop").collect()
+    assert [(row["_offset"], (row["_error"] or "").partition(":")[0]) for row in rows] == [
+        (0, ""),
+        (1, "malformed"),
+        (2, "wrong type"),
+        (3, "missing field"),
+        (4, ""),
+    ]
+    assert [row["id"] for row in rows if row["_error"] is None] == [0, 4]
+
+
+def test_failures_are_counted_in_the_progress_of_a_stream(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create(partitions=2)
+    topics.fill(topic, MIXED)
+    topics.fill(topic, [b"bad", b"worse"], partition=1)
+    frame = (
+        spark.readStream.format("millstream")
+        .schema(SCHEMA + ", _error string")
+        .option("kafka.bootstrap.servers", topics.bootstrap)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("valueFormat", "json")
+        .option("mode", "drop")
+        .load()
+    )
+    query = (
+        count_failures(frame)
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    observed: list[Any] = [it.observedMetrics["millstream"] for it in query.recentProgress]
+    assert sum(it.records for it in observed) == 7
+    assert sum(it.failed for it in observed) == 4
+
+
+def test_csv_and_text_arrive_in_spark(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.create()
+    topics.fill(topic, [b"1;x", b'2;"y;z"'])
+    rows = read(spark, topics, topic, valueFormat="csv", sep=";").collect()
+    assert [tuple(row) for row in rows] == [(1, "x"), (2, "y;z")]
+    rows = read(spark, topics, topic, None, valueFormat="text").collect()
+    assert [row["value"] for row in rows] == ["1;x", '2;"y;z"']
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "expected"),
+    [
+        (None, {}, "valueFormat json needs a schema"),
+        ("id long, _ofset long", {}, "column _ofset: names that begin with _ are those of"),
+        ("id long, _key string", {}, "column _key is string; it must be binary"),
+        ("id interval day to second", {}, "column id: duration"),
+        (SCHEMA, {"valueFormat": "raw"}, "say with valueFormat what the values are"),
+    ],
+)
+def test_schema_that_cannot_be_read_is_refused_before_reading(
+    spark: SparkSession,
+    topics: Topics,
+    schema: str | None,
+    options: dict[str, str],
+    expected: str,
+) -> None:
+    topic = topics.create()
+    with pytest.raises(PySparkException, match=expected):
+        read(spark, topics, topic, schema, **options).collect()
