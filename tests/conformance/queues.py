@@ -7,7 +7,6 @@ from typing import Any
 
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from millstream.coordination.share_state import DeliveryState
 from tests.conformance.brokers import BrokerUnderTest, eventually, unique
 from tests.peers.share_consumers import SHARE_CLIENTS, ShareConsumer
 from tests.peers.wire import Wire, batch, produce_fields
@@ -49,21 +48,27 @@ class Queue:
     def configure(self, **settings: Any) -> None:
         configure_group(self.broker, self.group, **settings)
 
-    def available(self) -> set[int]:
-        """The offsets of partition 0 that were delivered before and wait for somebody to take
-        them, as far as that is persisted."""
+    def in_state(self, state: int) -> set[int]:
+        """The offsets of partition 0 whose delivery has this state, as far as it is persisted."""
+        return {
+            offset
+            for it in self._read_state().state_batches
+            if it.delivery_state == state
+            for offset in range(it.first_offset, it.last_offset + 1)
+        }
+
+    def start_offset(self) -> int:
+        """Everything before it is done with."""
+        return int(self._read_state().start_offset)
+
+    def _read_state(self) -> Any:
         asked = {"partition": 0, "leader_epoch": -1}
         topics = ({"topic_id": self.broker.topic_id(self.topic), "partitions": (asked,)},)
         with Wire(self.broker.bootstrap) as wire:
             answer = wire.call("read_share_group_state", 0, group_id=self.group, topics=topics)
-        (state,) = answer.results[0].partitions
-        assert state.error_code == 0, state
-        return {
-            offset
-            for it in state.state_batches
-            if it.delivery_state == DeliveryState.AVAILABLE
-            for offset in range(it.first_offset, it.last_offset + 1)
-        }
+        (partition,) = answer.results[0].partitions
+        assert partition.error_code == 0, partition
+        return partition
 
     def join(self, client: str = "confluent", **config: Any) -> ShareConsumer:
         return SHARE_CLIENTS[client].join(self.broker.bootstrap, self.topic, self.group, **config)

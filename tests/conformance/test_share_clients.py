@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from millstream.coordination.share_state import DeliveryState
 from tests.conformance.brokers import BrokerUnderTest, eventually
 from tests.conformance.queues import QUEUE_SETTINGS, Queue
 from tests.peers.cache import PeerMissing
@@ -197,7 +198,7 @@ def test_redelivery_changes_the_order(own_broker: BrokerUnderTest, client: str) 
         assert values(second.receive()) == ["m3"]
         in_work = first.receive()
         second.kill()
-        eventually(lambda: queue.available() == {2})
+        eventually(lambda: queue.in_state(DeliveryState.AVAILABLE) == {2})
         first.acknowledge(in_work)
         assert first.commit() == {0: None}
         processed += [*values(in_work), process_one(first), process_one(first)]
