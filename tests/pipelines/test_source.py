@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+from confluent_kafka import Producer
+from pyspark.errors import AnalysisException, StreamingQueryException
+
+from tests.peers.kafka import start_kafka
 from tests.pipelines.conftest import Topics
 
 if TYPE_CHECKING:
@@ -51,31 +57,176 @@ def test_batch_reads_between_given_offsets_in_as_many_tasks_as_asked(
     assert sorted(row.offset for row in frame.collect()) == [2, 3, 4, 5, 6, 7]
 
 
+def test_batch_of_an_empty_topic_has_no_rows(spark: SparkSession, topics: Topics) -> None:
+    assert read(spark, topics, topics.create()).collect() == []
+
+
+def test_batch_gives_headers_where_they_are_asked_for(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.create()
+    producer = Producer({"bootstrap.servers": topics.bootstrap})
+    producer.produce(topic, b"v", headers=[("a", b"1"), ("b", None)])
+    producer.produce(topic, b"w")
+    producer.flush(60)
+    rows = read(spark, topics, topic, includeHeaders="true").orderBy("offset").collect()
+    assert [[tuple(header) for header in row.headers] for row in rows] == [
+        [("a", b"1"), ("b", None)],
+        [],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"startingOfsets": "x"}, "option startingofsets is not known; did you mean startingOff"),
+        ({"subscribe": "nowhere"}, "there is no topic nowhere at .*; create it first"),
+        ({"kafka.bootstrap.servers": "nonsense"}, "'nonsense' is not an address; write host:port"),
+    ],
+)
+def test_errors_reach_the_user_in_our_words(
+    spark: SparkSession, topics: Topics, options: dict[str, str], complaint: str
+) -> None:
+    given = {
+        "kafka.bootstrap.servers": topics.bootstrap,
+        "subscribe": topics.create(),
+    } | options
+    with pytest.raises(AnalysisException, match=complaint):
+        spark.read.format("millstream").options(**given).load().collect()
+    stream = spark.readStream.format("millstream").options(**given).load()
+    query = stream.writeStream.format("noop").start()
+    with pytest.raises(StreamingQueryException, match=complaint):
+        query.processAllAvailable()
+
+
+def stream_once(
+    spark: SparkSession,
+    source: str,
+    bootstrap: str,
+    topic: str,
+    checkpoint: Path,
+    **options: str,
+) -> list[bytes]:
+    """Read what there is now, and say which values that was."""
+    given = {
+        "kafka.bootstrap.servers": bootstrap,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+    } | options
+    seen: list[bytes] = []
+    query = (
+        spark.readStream.format(source)
+        .options(**given)
+        .load()
+        .writeStream.option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .foreachBatch(lambda batch, _: seen.extend(row.value for row in batch.collect()))
+        .start()
+    )
+    assert query.awaitTermination(120)
+    return sorted(seen)
+
+
 def test_stream_goes_on_where_its_checkpoint_ended(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
     topic = topics.create()
-
-    def run_once() -> list[bytes]:
-        frame = (
-            spark.readStream.format("millstream")
-            .option("kafka.bootstrap.servers", topics.bootstrap)
-            .option("subscribe", topic)
-            .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", "3")
-            .load()
-        )
-        seen: list[bytes] = []
-        query = (
-            frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .foreachBatch(lambda batch, _: seen.extend(row.value for row in batch.collect()))
-            .start()
-        )
-        query.awaitTermination(60)
-        return sorted(seen)
-
     topics.fill(topic, [b"%d" % i for i in range(5)])
-    assert run_once() == [b"0", b"1", b"2", b"3", b"4"]
+
+    def run() -> list[bytes]:
+        limit = {"maxOffsetsPerTrigger": "3"}
+        return stream_once(
+            spark, "millstream", topics.bootstrap, topic, tmp_path / "checkpoint", **limit
+        )
+
+    assert run() == [b"0", b"1", b"2", b"3", b"4"]
     topics.fill(topic, [b"more"])
-    assert run_once() == [b"more"]
+    assert run() == [b"more"]
+
+
+def test_stream_reports_how_far_it_lags(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.create()
+    topics.fill(topic, [b"x"] * 5)
+    given = {
+        "kafka.bootstrap.servers": topics.bootstrap,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": "3",
+    }
+    stream = spark.readStream.format("millstream").options(**given).load()
+    query = stream.writeStream.format("noop").start()
+    try:
+        query.processAllAvailable()
+        first = query.recentProgress[0].sources[0]
+    finally:
+        query.stop()
+    assert json.loads(first.endOffset) == {topic: {"0": 3}}
+    assert json.loads(first.latestOffset) == {topic: {"0": 5}}
+
+
+def test_stream_tells_of_lost_records_and_goes_on_if_told_to(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create()
+    topics.fill(topic, [b"0", b"1"])
+
+    def run(**options: str) -> list[bytes]:
+        return stream_once(
+            spark, "millstream", topics.bootstrap, topic, tmp_path / "checkpoint", **options
+        )
+
+    assert run() == [b"0", b"1"]
+    topics.fill(topic, [b"2", b"3", b"4"])
+    topics.delete_records(topic, 4)
+    with pytest.raises(StreamingQueryException, match=rf"{topic}-0 offsets 2 to 3.*retention.ms"):
+        run()
+    assert run(failOnDataLoss="false") == [b"4"]
+
+
+@pytest.mark.java
+@pytest.mark.usefixtures("connector")
+def test_stream_takes_over_the_checkpoint_of_sparks_own_connector(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create(partitions=2)
+
+    def run(source: str) -> list[bytes]:
+        return stream_once(spark, source, topics.bootstrap, topic, tmp_path / "checkpoint")
+
+    topics.fill(topic, [b"a0", b"a1"], partition=0)
+    topics.fill(topic, [b"b0"], partition=1)
+    assert run("kafka") == [b"a0", b"a1", b"b0"]
+    topics.fill(topic, [b"b1", b"b2"], partition=1)
+    assert run("millstream") == [b"b1", b"b2"]
+    assert run("millstream") == []
+    # And back again: the offsets are the same.
+    topics.fill(topic, [b"a2"], partition=0)
+    assert run("kafka") == [b"a2"]
+
+
+@pytest.mark.java
+def test_source_reads_apache_kafka_as_well(spark: SparkSession, tmp_path: Path) -> None:
+    server = start_kafka(tmp_path / "kafka", {})
+    try:
+        topics = Topics(server)
+        topic = topics.create(partitions=2)
+        topics.fill(topic, [b"a", b"b"], partition=0)
+        topics.fill(topic, [b"c", b"d", b"e"], partition=1)
+        producer = Producer({"bootstrap.servers": server.bootstrap, "transactional.id": "t"})
+        producer.init_transactions(60)
+        for value, commit in ((b"never", False), (b"f", True)):
+            producer.begin_transaction()
+            producer.produce(topic, value, partition=0)
+            producer.flush(60)
+            (producer.commit_transaction if commit else producer.abort_transaction)(60)
+        values = sorted(row.value for row in read(spark, topics, topic).collect())
+        assert values == [b"a", b"b", b"c", b"d", b"e", b"f"]
+        checkpoint = tmp_path / "checkpoint"
+        limit = {"maxOffsetsPerTrigger": "3", "minPartitions": "4"}
+        assert (
+            stream_once(spark, "millstream", server.bootstrap, topic, checkpoint, **limit) == values
+        )
+        topics.delete_records(topic, 2, partition=1)
+        strict = {"startingOffsets": f'{{"{topic}": {{"0": 0, "1": 1}}}}'}
+        with pytest.raises(AnalysisException, match=rf"{topic}-1 offsets 1 to 1"):
+            read(spark, topics, topic, **strict).collect()
+    finally:
+        server.stop()
