@@ -5,7 +5,8 @@ markers, again after every crash until they are durable. Logs roll, are compacte
 recovered. To readers of committed records, whenever they look:
 
     nothing of a transaction is seen before it is decided, nothing aborted ever
-    all that is committed below the last stable offset is seen, once and in order
+    all that is committed below the last stable offset is seen, once and in order; where the log
+        was compacted, at least the last of each key
     what was seen once is seen after any crash, and the last stable offset is not behind it
 """
 
@@ -33,6 +34,7 @@ from tests.storage.store import TOPIC, Store
 
 PARTITIONS = 3
 PRODUCERS = 4
+KEYS = 5
 COORDINATOR_EPOCH = 3
 partitions = st.integers(0, PARTITIONS - 1)
 producers = st.integers(0, PRODUCERS - 1)
@@ -85,6 +87,7 @@ class TransactionLife(RuleBasedStateMachine):
         self.seen: list[dict[int, bytes]] = [{} for _ in range(PARTITIONS)]
         self.seen_up_to = [0] * PARTITIONS
         self.partitions: list[Partition] = []
+        self.compacted: set[int] = set()
         self._lead()
 
     def _lead(self) -> None:
@@ -114,7 +117,7 @@ class TransactionLife(RuleBasedStateMachine):
             self.current[producer] = transaction
         partition = self.partitions[index]
         sequence = self.sequences.get((producer, index), 0)
-        value = b"%d-%s" % (next(self.counter), b"x" * size)
+        value = self._new_value(size)
         batch = self._batch(value, producer, transaction.epoch, sequence)
         is_open = partition.is_in_transaction(producer, transaction.epoch)
         assert is_open == (index in transaction.touched)
@@ -127,14 +130,18 @@ class TransactionLife(RuleBasedStateMachine):
 
     @rule(index=partitions)
     def append_outside(self, index: int) -> None:
-        value = b"%d" % next(self.counter)
-        record = Record(0, self.store.clock.now_ms(), value, value)
+        value = self._new_value(0)
+        record = Record(0, self.store.clock.now_ms(), key_of(value), value)
         pending = self.partitions[index].append(encode_batch([record]), acks=ACKS_ALL)
         self.plain[index, pending.first_offset] = value
 
+    def _new_value(self, size: int) -> bytes:
+        number = next(self.counter)
+        return b"%d:%d:%s" % (number % KEYS, number, b"x" * size)
+
     def _batch(self, value: bytes, producer: int, epoch: int, sequence: int) -> bytes:
         return encode_batch(
-            [Record(0, self.store.clock.now_ms(), value, value)],
+            [Record(0, self.store.clock.now_ms(), key_of(value), value)],
             producer_id=producer,
             producer_epoch=epoch,
             base_sequence=sequence,
@@ -211,6 +218,7 @@ class TransactionLife(RuleBasedStateMachine):
         flush.complete(self.store.clock.now_ms())
         for index in sorted(chosen):
             self.partitions[index].flushed()
+            self.read(index)
         for transaction in list(self.current.values()):
             if transaction.committed is not None:
                 self._complete(transaction)
@@ -228,6 +236,7 @@ class TransactionLife(RuleBasedStateMachine):
     @rule(index=partitions)
     def clean(self, index: int) -> None:
         partition = self.partitions[index]
+        self.compacted.add(index)
         self.store.clock.advance(10)
         cleaner = Cleaner(CleanerSettings(io_buffer_bytes=300))
         cleaner.clean_filthiest(
@@ -309,9 +318,15 @@ class TransactionLife(RuleBasedStateMachine):
         partition = self.partitions[index]
         start, end = partition.log_start_offset, partition.last_stable_offset
         got = dict(read_committed(partition))
-        assert got == self._committed(index, start, end)
+        committed = self._committed(index, start, end)
+        last = {key_of(value): offset for offset, value in committed.items()}
+        if index in self.compacted:
+            assert got.items() <= committed.items()
+            assert got.keys() >= set(last.values())
+        else:
+            assert got == committed
         for offset, value in self.seen[index].items():
-            if offset >= start:
+            if offset >= start and last.get(key_of(value)) == offset:
                 assert got[offset] == value, "what was committed is gone"
         self.seen[index] = got
         self.seen_up_to[index] = end
@@ -334,6 +349,10 @@ class TransactionLife(RuleBasedStateMachine):
                     assert stable <= min(offsets, default=stable) or (
                         stable == partition.log_start_offset
                     )
+
+
+def key_of(value: bytes) -> bytes:
+    return value.split(b":")[0]
 
 
 def read_committed(partition: Partition) -> Iterator[tuple[int, bytes]]:
