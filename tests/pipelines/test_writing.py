@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 def read_committed(bootstrap: str, topic: str) -> list[Any]:
     """All messages of all partitions that a read-committed consumer sees."""
-    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "any", "enable.partition.eof": True}
     )
     partitions = consumer.list_topics(topic).topics[topic].partitions
-    consumer.assign([TopicPartition(topic, it, 0) for it in partitions])
+    consumer.assign([TopicPartition(topic, it, OFFSET_BEGINNING) for it in partitions])
     messages, open_partitions = [], set(partitions)
     while open_partitions:
         message = consumer.poll(30)

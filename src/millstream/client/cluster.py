@@ -26,6 +26,7 @@ DEFAULT_REQUEST_TIMEOUT_SECONDS = 30.0
 BACKOFF_SECONDS = 0.05
 BACKOFF_SECONDS_MAX = 1.0
 BOOTSTRAP_ID = -1
+COMMON_LANE = ""
 
 Answer = TypeVar("Answer")
 
@@ -69,7 +70,7 @@ class Cluster:
         self.timeout_seconds = timeout_seconds
         self.request_timeout_seconds = min(request_timeout_seconds, timeout_seconds)
         self._addresses: dict[int, tuple[str, int]] = {}
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[tuple[int, str], Connection] = {}
         self._topics: dict[str, TopicInfo] = {}
         self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
 
@@ -91,21 +92,25 @@ class Cluster:
 
     # Who is where
 
-    def connection(self, broker_id: int) -> Connection:
-        """The connection to a broker, made if need be."""
-        known = self._connections.get(broker_id)
+    def connection(self, broker_id: int, lane: str = COMMON_LANE) -> Connection:
+        """The connection to a broker, made if need be.
+
+        Who keeps requests in flight needs a lane of its own, where no other's answers come.
+        """
+        known = self._connections.get((broker_id, lane))
         if known is not None:
             return known
         if broker_id not in self._addresses:
             raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is not known")
         connection = self._open(self._addresses[broker_id])
-        self._connections[broker_id] = connection
+        self._connections[broker_id, lane] = connection
         return connection
 
     def any_connection(self) -> Connection:
         """A connection to some broker that answers."""
-        for connection in self._connections.values():
-            return connection
+        for (_, lane), connection in self._connections.items():
+            if lane == COMMON_LANE:
+                return connection
         problems = []
         for address in [*self._addresses.values(), *self._bootstrap]:
             try:
@@ -113,7 +118,7 @@ class Cluster:
             except OSError as error:
                 problems.append(str(error))
                 continue
-            self._connections[BOOTSTRAP_ID] = connection
+            self._connections[BOOTSTRAP_ID, COMMON_LANE] = connection
             return connection
         raise ConnectionError(f"no broker can be reached ({'; '.join(dict.fromkeys(problems))})")
 

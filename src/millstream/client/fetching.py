@@ -10,6 +10,7 @@ from millstream.errors import ErrorCode
 FETCH_VERSION_MAX = 12  # the last that names topics, which may be made anew under their name
 FETCH_BYTES = 8 * 1024 * 1024
 READ_UNCOMMITTED = 0
+EARLIEST = -2
 
 
 class Fetched(NamedTuple):
@@ -56,6 +57,22 @@ def fetch_batches(
     check(_error_of(answer), f"fetching {topic}-{partition} from {offset} on")
     found = answer.responses[0].partitions[0]
     return Fetched(found.records or b"", int(found.log_start_offset), int(found.high_watermark))
+
+
+def log_start_offset(cluster: Cluster, topic: str, partition: int) -> int:
+    """The offset of the oldest record that is still there."""
+    asked = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": EARLIEST}
+    fields = {"replica_id": -1, "topics": [{"name": topic, "partitions": [asked]}]}
+    answer = cluster.ask_leader(
+        topic,
+        partition,
+        "list_offsets",
+        fields,
+        error_of=lambda it: it.topics[0].partitions[0].error_code,
+    )
+    found = answer.topics[0].partitions[0]
+    check(found.error_code, f"where {topic}-{partition} begins")
+    return int(found.offset)
 
 
 def _error_of(answer: Any) -> ErrorCode:

@@ -38,6 +38,7 @@ PRODUCE_VERSION = 9  # the first flexible one: Kafka 2.4; 12 would be protocol 2
 REQUESTS_IN_FLIGHT_MAX = 5  # as many batches as a broker remembers of a producer
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
 ACKS_ALL = -1
+LANE = "produce"
 SEQUENCE_MASK = 0x7FFFFFFF
 
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
@@ -128,8 +129,7 @@ class RawProducer:
         if commit:
             self.flush()
         else:
-            self._take_remaining_answers()
-            self._forget_batches()
+            self.discard()
         if self._joined:
             end_transaction(self._cluster, *self.transaction, commit=commit)
         self._joined.clear()
@@ -183,7 +183,7 @@ class RawProducer:
                 self._receive(flying)
             transactional_id = self.transaction.transactional_id if self.transaction else None
             body = _produce_body(transactional_id, self._timeout_ms, its)
-            connection = self._cluster.connection(leader)
+            connection = self._cluster.connection(leader, LANE)
             connection.send("produce", PRODUCE_VERSION, body)
             flying.append(_Request(connection, its))
 
@@ -229,7 +229,9 @@ class RawProducer:
             record_count=known.record_count + batch.record_count,
         )
 
-    def _forget_batches(self) -> None:
+    def discard(self) -> None:
+        """Send no more, and leave no answer for others to find."""
+        self._take_remaining_answers()
         self._waiting.clear()
         self._waiting_bytes = 0
         self._unsettled.clear()

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator
 from enum import Enum
 
 from millstream.client.cluster import Cluster
-from millstream.client.fetching import fetch_batches
+from millstream.client.fetching import Fetched, fetch_batches, log_start_offset
 from millstream.client.producing import RawProducer, WrittenRange
 from millstream.client.transactions import (
     Transaction,
@@ -110,22 +110,29 @@ class Settling:
         position = where.end_offset
         deadline = time.monotonic() + self._cluster.timeout_seconds
         while True:
-            try:
-                fetched = fetch_batches(
-                    self._cluster, where.topic, where.partition, position, wait_ms=MARKER_WAIT_MS
-                )
-            except ApiError as error:
-                if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-                    return Outcome.UNKNOWN
-                raise
+            fetched = self._fetch(where, position, MARKER_WAIT_MS)
             for at, header in iterate_headers(fetched.records):
                 position = header.next_offset
                 if header.is_control and header.producer_id == task.transaction.producer_id:
                     found = decode_batch(fetched.records, at)
                     is_commit = ControlType.from_key(found[0].key) is ControlType.COMMIT
                     return Outcome.COMMITTED if is_commit else Outcome.ABORTED
-            if position >= fetched.end_offset and time.monotonic() > deadline:
-                return Outcome.UNKNOWN
+            if position >= fetched.end_offset:
+                was_deleted = fetched.log_start_offset > where.end_offset
+                if was_deleted or time.monotonic() > deadline:
+                    return Outcome.UNKNOWN
+
+    def _fetch(self, where: WrittenRange, offset: int, wait_ms: int = 0) -> Fetched:
+        """From the offset on, or from where the log begins now."""
+        try:
+            return fetch_batches(
+                self._cluster, where.topic, where.partition, offset, wait_ms=wait_ms
+            )
+        except ApiError as error:
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+        begin = log_start_offset(self._cluster, where.topic, where.partition)
+        return fetch_batches(self._cluster, where.topic, where.partition, begin, wait_ms=wait_ms)
 
     # Records of transactions that were aborted after the decision
 
@@ -189,14 +196,8 @@ class Settling:
         """The transaction's own batches, from between those of others."""
         position = written.first_offset
         while position < written.end_offset:
-            try:
-                fetched = fetch_batches(self._cluster, written.topic, written.partition, position)
-            except ApiError as error:
-                if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-                    return
-                raise
+            view = memoryview(self._fetch(written, position).records)
             before = position
-            view = memoryview(fetched.records)
             for at, header in iterate_headers(view):
                 position = header.next_offset
                 is_own = (header.producer_id, header.producer_epoch) == transaction[1:]

@@ -263,8 +263,12 @@ def write_at_least_once(options: WriteOptions, batches: Iterator[pa.RecordBatch]
     cluster = cluster_for(options, "task")
     producer = RawProducer(cluster)
     producer.begin()
-    count = Batcher(options, cluster, producer).write(batches)
-    producer.flush()
+    try:
+        count = Batcher(options, cluster, producer).write(batches)
+        producer.flush()
+    except BaseException:
+        producer.discard()
+        raise
     return TaskMessage(count)
 
 
