@@ -1,5 +1,5 @@
 # Values from text: numbers, moments, base64. What does not fit exactly is a problem, never rounded
-# or cut; see docs/decisions/0010-json-coercion.md.
+# or cut; see docs/decisions/0010-json-decoding.md.
 
 cdef enum Problem:
     FINE

@@ -1,6 +1,6 @@
 """JSON, CSV and text: one compiled decoder (`_rows.pyx`) and the schema as it wants it.
 
-What fits which type is written down in docs/decisions/0010-json-coercion.md.
+What fits which type is written down in docs/decisions/0010-json-decoding.md.
 """
 
 from __future__ import annotations
