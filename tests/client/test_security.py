@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from millstream.client.cluster import Cluster, TopicInfo
+from millstream.client.connection import Connection
 from millstream.client.security import Security
-from millstream.errors import ConfigError
+from millstream.errors import ApiError, ConfigError
+from tests.peers.secure_kafka import PASSWORD, USER, SecureKafka, start_secure_kafka
 
 
 def test_security_takes_the_settings_of_kafka_clients() -> None:
@@ -76,3 +80,67 @@ def test_security_names_the_mechanisms_there_are() -> None:
     )
     with pytest.raises(ConfigError, match=r"MAGIC; it must be one of .*PLAIN.*SCRAM-SHA-256"):
         security.sasl_mechanism("host")
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
+    running = start_secure_kafka(tmp_path_factory.mktemp("secure"))
+    yield running
+    running.stop()
+
+
+def topics_at(bootstrap: str, settings: dict[str, str]) -> dict[str, TopicInfo]:
+    with Cluster(bootstrap, security=settings, timeout_seconds=20) as cluster:
+        return cluster.retrying(lambda: cluster.refresh(None))
+
+
+@pytest.mark.java
+def test_security_meets_a_broker_that_asks_for_certificates(kafka: SecureKafka) -> None:
+    trusting = {"security.protocol": "SSL", "ssl.ca.location": str(kafka.authority)}
+    known = trusting | {"ssl.certificate.location": str(kafka.client)}
+    assert topics_at(kafka.ssl_bootstrap, known) == {}
+    java = {
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": kafka.authority.read_text(),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(kafka.client),
+    }
+    assert topics_at(kafka.ssl_bootstrap, java) == {}
+    with pytest.raises(ConfigError, match=r"wants a certificate of its clients.*; set ssl.cert"):
+        topics_at(kafka.ssl_bootstrap, trusting)
+    with pytest.raises(ConfigError, match=r"certificate is not trusted.*; set ssl.ca.location"):
+        topics_at(kafka.ssl_bootstrap, {"security.protocol": "SSL"})
+    with pytest.raises(OSError, match=r"ended TLS .*; a listener without TLS does so"):
+        Connection(("127.0.0.1", kafka.server.port), security=Security.from_settings(known))
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_security_meets_a_broker_that_asks_for_passwords(
+    kafka: SecureKafka, mechanism: str
+) -> None:
+    settings = {
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(kafka.authority),
+        "sasl.mechanism": mechanism,
+        "sasl.username": USER,
+    }
+    assert topics_at(kafka.sasl_bootstrap, settings | {"sasl.password": PASSWORD}) == {}
+    with pytest.raises(ApiError, match="SASL_AUTHENTICATION_FAILED"):
+        topics_at(kafka.sasl_bootstrap, settings | {"sasl.password": "wrong"})
+
+
+@pytest.mark.java
+def test_security_names_the_mechanisms_that_the_broker_offers(kafka: SecureKafka) -> None:
+    settings = {
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(kafka.authority),
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": USER,
+        "sasl.password": PASSWORD,
+    }
+    with pytest.raises(ApiError, match=r"does not offer SCRAM-SHA-512, but .*SCRAM-SHA-256"):
+        topics_at(kafka.sasl_bootstrap, settings)
+    with pytest.raises(OSError, match=r"a listener that expects TLS .*security.protocol"):
+        Connection(("127.0.0.1", int(kafka.ssl_bootstrap.rpartition(":")[2])), timeout_seconds=10)

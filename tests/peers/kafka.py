@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.peers.java_runtime import classpath, java_command
@@ -19,12 +19,20 @@ _JVM_OPTIONS = [
 _START_SECONDS_MAX = 60
 
 
-def start_kafka(directory: Path, settings: Mapping[str, str]) -> Server:
-    """Format `directory/data` (unless it is formatted) and start a broker on it."""
+def start_kafka(
+    directory: Path, settings: Mapping[str, str], *, more_listeners: Sequence[str] = ()
+) -> Server:
+    """Format `directory/data` (unless it is formatted) and start a broker on it.
+
+    `more_listeners` are like `SSL://127.0.0.1:9093`, beside the plain one.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     port, controller_port = free_port(), free_port()
     properties = directory / "server.properties"
-    properties.write_text(kafka_properties(directory / "data", port, controller_port, settings))
+    text = kafka_properties(directory / "data", port, controller_port, settings)
+    for listener in more_listeners:
+        text = text.replace("\nlisteners=", f"\nlisteners={listener},")
+    properties.write_text(text)
     java = [java_command(), *_JVM_OPTIONS, "-cp", classpath("kafka")]
     if not (directory / "data" / "meta.properties").exists():
         command = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from tests.peers.kafka import start_kafka
+from tests.peers.secure_kafka import PASSWORD, SCRAM_MODULE, USER, start_secure_kafka
 from tests.pipelines.conftest import Topics
 
 if TYPE_CHECKING:
@@ -204,7 +204,8 @@ def test_stream_takes_over_the_checkpoint_of_sparks_own_connector(
 
 @pytest.mark.java
 def test_source_reads_apache_kafka_as_well(spark: SparkSession, tmp_path: Path) -> None:
-    server = start_kafka(tmp_path / "kafka", {})
+    kafka = start_secure_kafka(tmp_path)
+    server = kafka.server
     try:
         topics = Topics(server)
         topic = topics.create(partitions=2)
@@ -219,6 +220,16 @@ def test_source_reads_apache_kafka_as_well(spark: SparkSession, tmp_path: Path) 
             (producer.commit_transaction if commit else producer.abort_transaction)(60)
         values = sorted(row.value for row in read(spark, topics, topic).collect())
         assert values == [b"a", b"b", b"c", b"d", b"e", b"f"]
+        secure = {
+            "kafka.bootstrap.servers": kafka.sasl_bootstrap,
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.ssl.truststore.type": "PEM",
+            "kafka.ssl.truststore.location": str(kafka.authority),
+            "kafka.sasl.mechanism": "SCRAM-SHA-256",
+            "kafka.sasl.jaas.config": f'{SCRAM_MODULE} required username="{USER}" '
+            f'password="{PASSWORD.replace(chr(34), chr(92) + chr(34))}";',
+        }
+        assert read(spark, topics, topic, **secure).count() == len(values)
         checkpoint = tmp_path / "checkpoint"
         limit = {"maxOffsetsPerTrigger": "3", "minPartitions": "4"}
         assert (

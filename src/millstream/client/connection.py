@@ -44,11 +44,13 @@ _TLS_MISTAKES = {
     "or another security.protocol",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the broker wants a certificate of its clients; set "
     "ssl.certificate.location and ssl.key.location",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "the broker does not accept ssl.certificate.location",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the broker wants a certificate of its clients that it trusts; "
+    "set ssl.certificate.location and ssl.key.location",
 }
 
 
 _LISTENER_HINT = "a listener that expects TLS does so (security.protocol), and a broker that stops"
+_NO_TLS_HINT = "a listener without TLS does so (security.protocol), and a broker that stops"
 
 
 class ConnectionLost(OSError):
@@ -77,17 +79,16 @@ class Connection:
         self._security = security or Security()
         self._correlation_id = 0
         self._in_flight: deque[_InFlight] = deque()
-        self._socket = self._connect(timeout_seconds)
         try:
-            try:
-                self.versions = self._ask_versions()
-            except ConnectionLost as lost:
-                raise ConnectionLost(f"{lost} at the first request; {_LISTENER_HINT}") from None
-            if self._security.uses_sasl:
-                self._authenticate()
-        except BaseException:
-            self.close()
-            raise
+            self._socket = self._connect(timeout_seconds)
+            self._begin()
+        except ssl.SSLError as error:
+            where = f"{address[0]}:{address[1]}"
+            if error.reason in _TLS_MISTAKES:
+                # Not the network's fault, and so not to be tried again.
+                what = _TLS_MISTAKES[error.reason]
+                raise ConfigError(f"{where}: {error.reason}: {what}") from error
+            raise ConnectionLost(f"{where} ended TLS ({error.reason}); {_NO_TLS_HINT}") from error
 
     def _connect(self, timeout_seconds: float) -> socket.socket:
         raw = socket.create_connection(self.address, timeout_seconds)
@@ -96,17 +97,17 @@ class Connection:
             return raw
         try:
             return self._security.tls_context().wrap_socket(raw, server_hostname=self.address[0])
-        except ssl.SSLError as error:
-            raw.close()
-            if error.reason in _TLS_MISTAKES:
-                # Not the network's fault, and so not to be tried again.
-                where = f"{self.address[0]}:{self.address[1]}"
-                raise ConfigError(
-                    f"{where}: {error.reason}: {_TLS_MISTAKES[error.reason]}"
-                ) from error
-            raise
         except BaseException:
             raw.close()
+            raise
+
+    def _begin(self) -> None:
+        try:
+            self.versions = self._ask_versions()
+            if self._security.uses_sasl:
+                self._authenticate()
+        except BaseException:
+            self.close()
             raise
 
     def __enter__(self) -> Self:
@@ -223,11 +224,11 @@ class Connection:
     # The beginning of a conversation
 
     def _ask_versions(self) -> dict[int, tuple[int, int]]:
-        answer = self.call(
-            "api_versions",
-            {"client_software_name": "millstream", "client_software_version": "1"},
-            version=API_VERSIONS_VERSION,
-        )
+        software = {"client_software_name": "millstream", "client_software_version": "1"}
+        try:
+            answer = self.call("api_versions", software, version=API_VERSIONS_VERSION)
+        except ConnectionLost as lost:
+            raise ConnectionLost(f"{lost} at the first request; {_LISTENER_HINT}") from None
         if answer.error_code is not ErrorCode.NONE:
             raise ApiError(answer.error_code, "the broker does not tell its versions")
         self.features: dict[str, int] = {
