@@ -9,24 +9,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from millstream.client.security import Security
 from millstream.errors import ConfigError
 from millstream.pipelines.checkpoint import Checkpoint
 from millstream.pipelines.counting import OBSERVED, count_failures
 from millstream.pipelines.offsets import to_json
+from millstream.pipelines.options import parse_read_options
 from millstream.pipelines.output_modes import choose_output_mode
-from millstream.pipelines.pipeline import Pipeline, Table, Topic
-from millstream.pipelines.progress import GroupProgress
+from millstream.pipelines.outputs import combine
+from millstream.pipelines.pipeline import Pipeline, Topic
 from millstream.pipelines.settings import Settings
-from millstream.pipelines.sinks import TableSink
+from millstream.pipelines.sinks import attach_sink
 from millstream.pipelines.topics import check_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
 SOURCE = "millstream"
@@ -79,17 +78,7 @@ def apply_to_streams(pipeline: Pipeline, spark: SparkSession, settings: Settings
     frames = {
         parameter: read_stream(pipeline, spark, parameter, settings) for parameter in pipeline.reads
     }
-    result = pipeline(**frames)
-    if not hasattr(result, "writeStream"):
-        raise ConfigError(
-            f"{pipeline.name} returns {type(result).__name__}, and should return a DataFrame"
-        )
-    if not result.isStreaming:
-        raise ConfigError(
-            f"what {pipeline.name} returns is not a stream: it does not depend on its inputs"
-        )
-    frame: DataFrame = result
-    return frame
+    return combine(pipeline, pipeline(**frames))
 
 
 def read_stream(
@@ -98,6 +87,7 @@ def read_stream(
     """An input as a stream; records that do not decode are counted in the query's progress."""
     topic = pipeline.reads[parameter]
     options = read_options(pipeline, topic, settings) | starting_options(topic.name, topic.starting)
+    parse_read_options(options, streaming=True)  # Spark would tell only when the query runs
     reader = spark.readStream.format(SOURCE).options(**options)
     if topic.schema is None:
         frame = reader.load()
@@ -169,53 +159,3 @@ def starting_options(name: str, starting: str | datetime | Mapping[int, int]) ->
         }
     offsets = to_json({(name, partition): offset for partition, offset in starting.items()})
     return {"startingOffsets": json.dumps(offsets)}
-
-
-def attach_sink(
-    pipeline: Pipeline,
-    result: DataFrame,
-    writer: DataStreamWriter,
-    settings: Settings,
-    checkpoint: Checkpoint,
-) -> DataStreamWriter:
-    (output,) = pipeline.writes.values()
-    if isinstance(output, Topic):
-        return writer.format(SOURCE).options(**write_options(pipeline, output, settings))
-    return writer.foreachBatch(table_sink(pipeline, output, result, settings, checkpoint))
-
-
-def write_options(pipeline: Pipeline, output: Topic, settings: Settings) -> dict[str, str]:
-    options = {
-        **settings.kafka_options(),
-        "kafka.group.id": pipeline.group_id,
-        "topic": output.name,
-    }
-    if output.format != "raw" or output.key:
-        options["valueFormat"] = "json" if output.format == "raw" else output.format
-    if output.key:
-        options["keyColumns"] = ",".join(output.key)
-    return options
-
-
-def table_sink(
-    pipeline: Pipeline,
-    output: Table,
-    result: DataFrame,
-    settings: Settings,
-    checkpoint: Checkpoint,
-) -> Any:
-    from millstream.pipelines.stores import TableSpec, open_store
-
-    store = open_store(settings.store_url)
-    spec = TableSpec(output.name, output.key, output.mode, output.delete_column)
-    store.prepare(result.schema, spec)
-    store.claim(pipeline.name)
-    progress = GroupProgress(
-        settings.required_broker(),
-        pipeline.group_id,
-        security=Security.from_settings(settings.kafka),
-    )
-    done = checkpoint.last_completed_batch()
-    if done is not None:
-        progress.report(checkpoint.batch_end(done))
-    return TableSink(pipeline.name, store, spec, checkpoint, progress)

@@ -98,7 +98,7 @@ def topic(
     late a record may come: `("at", "10 minutes")`. A record that does not decode is `bad`: it goes
     to the topic `dead_letters` ("deadletter"), is dropped ("drop") or ends the query ("fail").
 
-    To write: `key` names the columns that make the key, and all others make the value.
+    To write: `key` names the columns that make the key; all columns make the value.
 
     `partitions` counts if the topic has to be created; `options` are further ones of
     `format("millstream")`, such as `maxOffsetsPerTrigger`.

@@ -1,0 +1,84 @@
+"""Several outputs of one pipeline, as one DataFrame: a struct column for each.
+
+A row of the pipeline is a row of every output whose column is not null. One DataFrame is one sink
+call on one read of the source; branches of a stream would read it once each. A function may return
+such a DataFrame, which is fastest, or a DataFrame for each output by name, which are united here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from millstream.errors import ConfigError
+from millstream.pipelines.pipeline import ONLY, Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def combine(pipeline: Pipeline, result: Any) -> DataFrame:
+    """What the function returned, as one DataFrame; raises `ConfigError` if it cannot be."""
+    frames = result.values() if isinstance(result, Mapping) else [result]
+    for frame in frames:
+        if not hasattr(frame, "writeStream"):
+            raise ConfigError(
+                f"{pipeline.name} returns {type(frame).__name__}, and should return a DataFrame"
+            )
+    combined: DataFrame
+    if list(pipeline.writes) == [ONLY]:
+        if isinstance(result, Mapping):
+            raise ConfigError(
+                f"{pipeline.name} returns several DataFrames and declares one output: "
+                'writes={"name": table(...), "other": topic(...)}'
+            )
+        combined = result
+    elif isinstance(result, Mapping):
+        combined = unite(pipeline, result)
+    else:
+        combined = checked(pipeline, result)
+    if not combined.isStreaming:
+        raise ConfigError(
+            f"what {pipeline.name} returns is not a stream: it does not depend on its inputs"
+        )
+    return combined
+
+
+def unite(pipeline: Pipeline, frames: Mapping[str, DataFrame]) -> DataFrame:
+    from pyspark.sql.functions import col, lit, struct
+
+    if frames.keys() != pipeline.writes.keys():
+        raise ConfigError(
+            f"{pipeline.name} returns {', '.join(frames)}, and its outputs are "
+            f"{', '.join(pipeline.writes)}"
+        )
+    tagged = [
+        frame.select(
+            *(
+                struct(*(col(f"`{column}`") for column in frame.columns)).alias(name)
+                if name == other
+                else lit(None).cast(frames[other].schema).alias(other)
+                for other in pipeline.writes
+            )
+        )
+        for name, frame in frames.items()
+    ]
+    return reduce(lambda one, two: one.unionByName(two), tagged)
+
+
+def checked(pipeline: Pipeline, frame: DataFrame) -> DataFrame:
+    kinds = {field.name: field.dataType.typeName() for field in frame.schema.fields}
+    wanted = dict.fromkeys(pipeline.writes, "struct")
+    if kinds != wanted:
+        raise ConfigError(
+            f"{pipeline.name} has several outputs and returns columns {', '.join(kinds)}: it "
+            f"should return a struct column for each of {', '.join(wanted)}, or a DataFrame for "
+            "each, by name"
+        )
+    return frame
+
+
+def rows_of(frame: DataFrame, name: str) -> DataFrame:
+    """One output's rows."""
+    return frame.where(f"`{name}` is not null").select(f"`{name}`.*")
