@@ -74,6 +74,14 @@ def test_open_and_aborted_transactions_survive_every_stop(store: Store, stop: ob
     assert len(aborted_in(store)) == 3
 
 
+def test_segment_that_is_appended_to_after_a_restart_tells_of_all_aborts(store: Store) -> None:
+    store.restart()
+    assert aborted_in(store) == EXPECTED  # from now on the file of the last segment is known
+    end(store, FIRST)
+    store.log().roll(store.clock.now_ms())
+    assert aborted_in(store) == [*EXPECTED, AbortedTransaction(FIRST, 4, 5, 6)]
+
+
 def test_index_that_a_crash_lost_is_made_anew_although_a_newer_snapshot_survived(
     store: Store,
 ) -> None:

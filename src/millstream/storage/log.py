@@ -216,6 +216,7 @@ class Log:
         if segment.index is None:
             segment.wake(now_ms=now_ms)
             segment.draw_jitter(config)
+            self.directory.transaction_indexes.forget(segment)  # its file will say more
         if segment.size == 0:
             segment.first_timestamp = max_timestamp
             if size > config.segment_bytes:
