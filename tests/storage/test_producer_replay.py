@@ -92,6 +92,16 @@ def test_index_that_a_crash_lost_is_made_anew_although_a_newer_snapshot_survived
     assert aborted_in(store) == EXPECTED
 
 
+def test_index_that_was_made_anew_survives_the_next_crash(store: Store) -> None:
+    (lost,) = store.files("00000000000000000000.txnindex")
+    store.fs.unlink(lost)
+    store.fs.sync_directory(store.log().path)
+    store.kill()
+    store.directories.checkpoint()  # recovery will not look at that segment again
+    store.crash()
+    assert aborted_in(store) == EXPECTED
+
+
 def test_damaged_index_is_made_anew(store: Store) -> None:
     store.directories.close()
     (damaged,) = store.files("00000000000000000003.txnindex")

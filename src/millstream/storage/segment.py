@@ -504,6 +504,7 @@ class Segment:
             self.aborted = None
             if aborted or self.has_aborted:
                 self.transaction_index.write(self.fs, aborted, sync=True)
+                self.fs.sync_directory(self.directory)  # the file may be new
         self.has_aborted = bool(aborted)
 
     @property
