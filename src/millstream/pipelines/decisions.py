@@ -8,8 +8,10 @@ the decision can and must complete it (`millstream.pipelines.settling`).
 
 The records, JSON, in the topic's only partition (compacted; see docs/formats/decisions.md):
 
-    decision:<id>     {"version": 1, "batch": N, "tasks": [...]}     in the driver's transaction
-    completed:<id>    {"version": 1, "batch": N}                     all of it is committed
+    decision:<id>     {"version": 1, "batch": N, "ends": {...}, "tasks": [...]}
+                      in the driver's transaction; "ends" is where the batch ends in its sources
+    completed:<id>    {"version": 1, "batch": N}
+                      when all of it is committed
 
 where <id> is the driver's transactional id. Both keep their last value. A batch below the last
 decision is decided and completed; the order of `completed` records does not matter, the highest
@@ -33,7 +35,7 @@ from millstream.client.fetching import fetch_batches
 from millstream.client.producing import RawProducer, WrittenRange
 from millstream.client.transactions import Transaction, add_offsets
 from millstream.errors import ApiError, ErrorCode, MillstreamError
-from millstream.pipelines.offsets import Offsets
+from millstream.pipelines.offsets import Offsets, from_json, to_json
 from millstream.records.batch import BatchHeader, iterate_headers
 from millstream.records.compression import Compression
 from millstream.records.record import ControlType, Record, decode_batch, encode_batch
@@ -62,6 +64,7 @@ class Decision:
 
     batch_id: int
     tasks: tuple[TaskTransaction, ...] = ()
+    ends: Offsets | None = None  # None where the checkpoint does not tell
 
 
 @dataclass
@@ -96,7 +99,14 @@ def encode_decision(decision: Decision) -> bytes:
                 "written": written,
             }
         )
-    return _to_json({"version": FORMAT_VERSION, "batch": decision.batch_id, "tasks": tasks})
+    return _to_json(
+        {
+            "version": FORMAT_VERSION,
+            "batch": decision.batch_id,
+            "ends": None if decision.ends is None else to_json(decision.ends),
+            "tasks": tasks,
+        }
+    )
 
 
 def decode_decision(value: bytes) -> Decision:
@@ -114,6 +124,7 @@ def decode_decision(value: bytes) -> Decision:
             )
             for task in fields["tasks"]
         ),
+        None if fields["ends"] is None else from_json(fields["ends"]),
     )
 
 
@@ -144,7 +155,7 @@ class DecisionLog:
 
     def create_topic(self) -> None:
         """Unless it is there."""
-        if DECISIONS_TOPIC in self._cluster.retrying(
+        if self._position > 0 or DECISIONS_TOPIC in self._cluster.retrying(
             lambda: self._cluster.refresh([DECISIONS_TOPIC])
         ):
             return

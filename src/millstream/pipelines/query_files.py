@@ -4,12 +4,18 @@ A writer is given neither by Spark, only the option `checkpointLocation`. Spark 
 before it begins the batch:
 
     metadata        {"id": "<the query's id>"}, the same after every restart
-    offsets/N       see millstream.pipelines.progress
+    offsets/N       two lines of Spark's, then one for each source: where batch N ends in it, as
+                    {"topic": {"0": 17}} if it is ours, or "-"
+
+Spark does not sync them. A batch that is decided must keep its ends, or a replay would leave out
+what came since: `sync_batch` makes them durable before.
 """
 
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 from millstream.errors import ConfigError
@@ -44,6 +50,22 @@ def batch_ends(location: str, batch_id: int) -> Offsets | None:
     return ends
 
 
+def sync_batch(location: str, batch_id: int) -> None:
+    """Make `offsets/N` outlive a power cut, where that is ours to do: on a local disk."""
+    directory = Path(_local_path(location)) / "offsets"
+    if not _is_local(location) or not directory.is_dir():
+        return
+    for path in (directory / str(batch_id), directory / f".{batch_id}.crc", directory):
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue  # not every file manager of Spark's writes checksums
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def _offsets_of(line: str) -> Offsets:
     try:
         nested: Any = json.loads(line)
@@ -57,13 +79,20 @@ def _read(location: str) -> str | None:
     from pyarrow import fs
 
     try:
-        if "://" in location and not location.startswith("file:"):
-            files, path = fs.FileSystem.from_uri(location)
+        if _is_local(location):
+            files, path = fs.LocalFileSystem(), _local_path(location)
         else:
-            files = fs.LocalFileSystem()
-            path = location.removeprefix("file:").replace("///", "/", 1)
+            files, path = fs.FileSystem.from_uri(location)
         with files.open_input_stream(path) as stream:
             content: bytes = stream.read()
             return content.decode()
     except OSError:
         return None
+
+
+def _is_local(location: str) -> bool:
+    return location.startswith("file:") or "://" not in location
+
+
+def _local_path(location: str) -> str:
+    return location.removeprefix("file:").replace("///", "/", 1)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from enum import Enum
 
 from millstream.client.cluster import Cluster
@@ -152,7 +153,7 @@ class Settling:
             for written in task.written:
                 self._copy(producer, decision, task.transaction, written)
         rest = tuple(task for task in decision.tasks if task not in aborted)
-        self._log.send_decision(producer, Decision(decision.batch_id, rest))
+        self._log.send_decision(producer, replace(decision, tasks=rest))
         producer.end(commit=True)
         # Its sequence numbers are used up: who writes next begins with others.
         return self._begin_anew(driver)

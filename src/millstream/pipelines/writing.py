@@ -37,8 +37,8 @@ from millstream.client.transactions import Transaction, begin_transaction, end_t
 from millstream.errors import ApiError, ConfigError, ErrorCode
 from millstream.pipelines.batching import Batcher, Layout
 from millstream.pipelines.decisions import Decision, DecisionLog, TaskTransaction, decide
-from millstream.pipelines.offsets import Offsets
-from millstream.pipelines.query_files import batch_ends, query_id
+from millstream.pipelines.offsets import Offsets, to_json
+from millstream.pipelines.query_files import batch_ends, query_id, sync_batch
 from millstream.pipelines.settling import Settling
 from millstream.pipelines.write_options import EXACTLY_ONCE, WriteOptions
 
@@ -159,7 +159,22 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         if not state.is_completed:
             driver = settling.settle(driver, state.decision)
         settling.sweep(task_prefix(transactional_id))
+        self._check_same_batch(state.decision)
         return BatchPlan(driver, state.decided_batch_id, timeout_ms)
+
+    def _check_same_batch(self, decision: Decision) -> None:
+        """Batches that are decided are passed over: they must be what they were."""
+        location = self._options.checkpoint_location
+        if decision.ends is None or location is None:
+            return
+        found = batch_ends(location, decision.batch_id)
+        if found != decision.ends:
+            raise ConfigError(
+                f"batch {decision.batch_id} was written up to {to_json(decision.ends)}, but the "
+                f"checkpoint {location} says {None if found is None else to_json(found)}: it has "
+                "been set back or changed, and records would be left out. Restore it; or, to write "
+                "again what comes after it, name the query anew with kafka.transactional.id"
+            )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         plan = self._plan
@@ -185,10 +200,16 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         assert driver is not None, "Spark runs at least one task for every batch"
         cluster = cluster_for(self._options, "driver")
         log = _decision_log(cluster, driver.transactional_id)
-        decision = Decision(batchId, tuple(_tasks_of(messages)))
-        offsets = self._source_offsets(cluster, batchId)
-        group_id = self._group_id(driver.transactional_id)
-        decide(cluster, log, driver, decision, group_id=group_id, offsets=offsets)
+        ends = self._batch_ends(batchId)
+        decision = Decision(batchId, tuple(_tasks_of(messages)), ends)
+        decide(
+            cluster,
+            log,
+            driver,
+            decision,
+            group_id=self._group_id(driver.transactional_id),
+            offsets=self._offsets_here(cluster, ends),
+        )
         settling = self._settling_for(cluster, driver)
         settling.settle(driver, decision)
         settling.sweep(task_prefix(driver.transactional_id), keep=decision.tasks)
@@ -228,14 +249,21 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
             f"millstream-{options.query_name}" if options.query_name else transactional_id
         )
 
-    def _source_offsets(self, cluster: Cluster, batch_id: int) -> Offsets:
-        """Where the batch ends in those of its sources that are topics of this cluster."""
+    def _batch_ends(self, batch_id: int) -> Offsets | None:
+        """Where the batch ends in its sources, made durable."""
         location = self._options.checkpoint_location
-        if not self._options.commits_offsets or location is None:
-            return {}
+        if location is None:
+            return None
         ends = batch_ends(location, batch_id)
         if ends is None:
             logger.warning("offsets/%d cannot be read: no progress is shown", batch_id)
+        else:
+            sync_batch(location, batch_id)
+        return ends
+
+    def _offsets_here(self, cluster: Cluster, ends: Offsets | None) -> Offsets:
+        """What of it are topics of this cluster."""
+        if ends is None or not self._options.commits_offsets:
             return {}
         topics = sorted({topic for topic, _ in ends})
         counts = {topic: _partition_count(cluster, topic) for topic in topics}
@@ -244,7 +272,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
     def _commit_offsets(self, batch_id: int) -> None:
         """At least once: after the batch, and not with it."""
         cluster = cluster_for(self._options, "driver")
-        offsets = self._source_offsets(cluster, batch_id)
+        offsets = self._offsets_here(cluster, self._batch_ends(batch_id))
         if offsets:
             from millstream.pipelines.progress import GroupProgress
 

@@ -1,0 +1,53 @@
+"""What is read from a checkpoint; the files are as Spark writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.pipelines.query_files import batch_ends, query_id, sync_batch
+
+OFFSETS = """v1
+{"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{}}
+{"orders":{"0":17,"1":4},"views":{"0":9}}
+-
+{"logOffset":3}
+{"orders":{"0":12}}
+"""
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    (tmp_path / "metadata").write_text('{"id":"8c1a"}')
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "3").write_text(OFFSETS)
+    return tmp_path
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_query_id_is_found_however_the_location_is_written(checkpoint: Path, scheme: str) -> None:
+    assert query_id(f"{scheme}{checkpoint}") == "8c1a"
+
+
+def test_query_id_says_what_to_do_without_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"hdfs://.*kafka\.transactional\.id"):
+        query_id(str(tmp_path / "nowhere"))
+
+
+def test_batch_ends_takes_the_lower_of_two_sources_and_passes_over_other_kinds(
+    checkpoint: Path,
+) -> None:
+    expected = {("orders", 0): 12, ("orders", 1): 4, ("views", 0): 9}
+    assert batch_ends(str(checkpoint), 3) == expected
+
+
+def test_batch_ends_is_none_for_a_batch_that_is_not_there(checkpoint: Path) -> None:
+    assert batch_ends(str(checkpoint), 4) is None
+
+
+def test_sync_batch_takes_checkpoints_that_are_not_on_a_disk_here(checkpoint: Path) -> None:
+    sync_batch(str(checkpoint), 3)
+    sync_batch(f"file://{checkpoint}", 4)
+    sync_batch("hdfs://namenode/checkpoint", 3)
