@@ -19,6 +19,9 @@ was raised by the Python Proxy. Return Message: Traceback (most recent call last
   File "shop.py", line 7, in f
     return 1 / 0
 ZeroDivisionError: division by zero
+SQLSTATE: 39000
+=== Streaming Query ===
+Identifier: failing [id = 0c, runId = 1d]
 """
 PLAIN = "[STREAM_FAILED] Query [id = 0c, runId = 1d] terminated with exception: it is so."
 

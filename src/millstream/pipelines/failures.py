@@ -48,7 +48,8 @@ CURES = (
         "the disk is full. Make room and start again: it goes on where it was",
     ),
 )
-_PYTHON_ERROR = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Lost|Failed)?): (.*)$")
+_TRACEBACK = "Traceback (most recent call last):"
+_PYTHON_ERROR = re.compile(r"^(?:[a-z_]\w*\.)*([A-Z]\w*): (.*)$", re.MULTILINE)
 _OURS = re.compile(r"\bmillstream\.[\w.]+\.(\w+): (.*)")
 
 
@@ -63,15 +64,12 @@ def explain_failure(name: str, error: BaseException) -> PipelineFailed:
 
 def cause_of(text: str) -> str:
     """The innermost Python error, without our own class names; or Spark's first line."""
-    lines = [line.strip() for line in text.splitlines()]
-    ours = [found for line in lines if (found := _OURS.search(line))]
+    ours = _OURS.findall(text)
     if ours:
-        return ours[-1][2].strip()
-    if "Traceback (most recent call last):" in text:
-        errors = [found for line in lines if (found := _PYTHON_ERROR.match(line))]
-        if errors:
-            return f"{errors[-1][1].rpartition('.')[2]}: {errors[-1][2].strip()}"
-    return first_line(text)
+        return str(ours[-1][1]).strip()
+    _, found, innermost = text.rpartition(_TRACEBACK)
+    error = _PYTHON_ERROR.search(innermost) if found else None
+    return f"{error[1]}: {error[2].strip()}" if error else first_line(text)
 
 
 def first_line(text: str) -> str:
