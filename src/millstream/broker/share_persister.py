@@ -5,8 +5,8 @@ coordinator initializes and deletes it. The arguments are those of the APIs 83 t
 roles may live on several brokers: today every state is kept by this broker.
 
 Everything returns once it is durable, or raises `ApiError` with Kafka's codes. While a shard is
-being loaded its callers wait. What newer snapshots have made superfluous is deleted as in Kafka (the
-topic is not compacted), but more often: what is left is what must be replayed after a crash.
+being loaded its callers wait. What newer snapshots have made superfluous is deleted as in Kafka
+(the topic is not compacted), but more often: what is left is what must be replayed after a crash.
 """
 
 from __future__ import annotations
