@@ -131,3 +131,26 @@ def test_index_goes_with_its_segment(store: Store) -> None:
     assert aborted_in(store) == EXPECTED[1:]
     store.directories.sweep()
     assert not store.files("00000000000000000000.txnindex")
+
+
+def test_snapshot_from_before_the_first_segment_opens_no_transaction() -> None:
+    """Its end was deleted: it would hang for ever."""
+    store = Store()
+    write(store, FIRST)
+    store.restart()  # saves a snapshot with the transaction open
+    (stale,) = store.files("00000000000000000001.snapshot").items()
+    end(store, FIRST)
+    store.append(b"x")
+    log = store.log()
+    log.roll(store.clock.now_ms())
+    store.flush(to_segments=True)
+    log.delete_records_before(3)
+    log.apply_retention(store.clock.now_ms())
+    store.directories.checkpoint()
+    assert not store.files("00000000000000000001.snapshot")
+    for path in store.files(".snapshot"):
+        store.fs.unlink(path)  # as a crash may
+    write_file(store.fs, stale[0], stale[1], sync=True)
+    store.kill()
+    assert store.log().first_unstable_offset is None
+    assert not store.files("00000000000000000001.snapshot")

@@ -43,6 +43,8 @@ def apply(log: Log, now_ms: int, high_watermark: int) -> int:
     log.epochs.truncate_from_start(log.log_start_offset)
     for segment in removed:
         delete_files(log, segment)
+    for snapshot in [it for it in log.snapshots if it < log.segments[0].base_offset]:
+        _delete_snapshot(log, snapshot)
     log.names_changed += 1
     size = sum(segment.size for segment in removed)
     logger.info(
@@ -95,9 +97,12 @@ def delete_files(log: Log, segment: Segment) -> None:
     for suffix in names.SEGMENT_SUFFIXES:
         log.directory.add_garbage(segment.path(suffix))
     if segment.base_offset in log.snapshots:
-        log.snapshots.remove(segment.base_offset)
-        path = names.offset_file(log.path, segment.base_offset, names.SNAPSHOT_SUFFIX)
-        log.directory.fs.unlink(path)
+        _delete_snapshot(log, segment.base_offset)
+
+
+def _delete_snapshot(log: Log, offset: int) -> None:
+    log.snapshots.remove(offset)
+    log.directory.fs.unlink(names.offset_file(log.path, offset, names.SNAPSHOT_SUFFIX))
 
 
 def truncate(log: Log, offset: int) -> None:
@@ -123,8 +128,7 @@ def truncate(log: Log, offset: int) -> None:
         kept[-1].cut_indexes(end_offset)
     log.set_segments(kept)
     for snapshot in [snapshot for snapshot in log.snapshots if snapshot > end_offset]:
-        log.snapshots.remove(snapshot)
-        log.directory.fs.unlink(names.offset_file(log.path, snapshot, names.SNAPSHOT_SUFFIX))
+        _delete_snapshot(log, snapshot)
     log.directory.fs.sync_directory(log.path)
     log.log_end_offset = log.flushed_offset = end_offset
     log.log_start_offset = min(log.log_start_offset, end_offset)
