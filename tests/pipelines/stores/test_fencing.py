@@ -1,0 +1,51 @@
+"""Which batches are written, skipped and refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.errors import StoreError, WriterFenced
+from millstream.pipelines.stores.fencing import is_due
+from millstream.pipelines.stores.spec import BatchMark, Progress
+
+STORED = Progress("q", 3, 7, '{"t": {"0": 5}}', None, "checkpoint-a")
+
+
+def mark(batch_id: int, offsets: str | None = None, checkpoint: str | None = None) -> BatchMark:
+    return BatchMark("q", batch_id, offsets, None, checkpoint)
+
+
+@pytest.mark.parametrize("batch_id", [0, 8, 100])
+def test_first_batch_of_a_query_is_written_whatever_its_number(batch_id: int) -> None:
+    assert is_due(Progress("q", 3), 3, mark(batch_id, "{}", "any"))
+
+
+@pytest.mark.parametrize("batch_id", [8, 20])
+def test_later_batch_is_written(batch_id: int) -> None:
+    assert is_due(STORED, 3, mark(batch_id, '{"t": {"0": 9}}', "checkpoint-a"))
+
+
+@pytest.mark.parametrize("offsets", [None, '{"t":{"0":5}}'])
+@pytest.mark.parametrize("checkpoint", [None, "checkpoint-a"])
+def test_same_batch_is_skipped(offsets: str | None, checkpoint: str | None) -> None:
+    assert not is_due(STORED, 3, mark(7, offsets, checkpoint))
+
+
+@pytest.mark.parametrize("epoch", [2, 4])
+def test_run_of_another_epoch_is_fenced(epoch: int) -> None:
+    with pytest.raises(WriterFenced, match="newer run"):
+        is_due(STORED, epoch, mark(8))
+
+
+@pytest.mark.parametrize(
+    ("batch", "complaint"),
+    [
+        (mark(6), "behind the tables"),
+        (mark(7, '{"t": {"0": 6}}'), "another batch of that number"),
+        (mark(7, "not JSON"), "another batch of that number"),
+        (mark(8, checkpoint="checkpoint-b"), "another checkpoint"),
+    ],
+)
+def test_batch_of_another_history_is_refused_with_a_cure(batch: BatchMark, complaint: str) -> None:
+    with pytest.raises(StoreError, match=rf"'q'.*{complaint}.*forget\(\)"):
+        is_due(STORED, 3, batch)

@@ -1,0 +1,55 @@
+"""Which failures of PostgreSQL pass, and how the others are told."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from millstream.errors import StoreError
+from millstream.pipelines.stores.postgres_connection import connect, passes, patiently
+from tests.peers.postgres import PostgresServer
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [
+        (psycopg.OperationalError("connection lost"), True),
+        (psycopg.errors.AdminShutdown("going down"), True),
+        (psycopg.errors.CannotConnectNow("starting"), True),
+        (psycopg.errors.DeadlockDetected("deadlock"), True),
+        (psycopg.errors.DiskFull("no space"), False),
+        (psycopg.errors.UniqueViolation("twice"), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_failures_that_pass_are_known(error: psycopg.Error, verdict: bool) -> None:
+    assert passes(error) is verdict
+
+
+def test_action_is_tried_again_until_it_succeeds() -> None:
+    outcomes = iter([psycopg.OperationalError("away"), psycopg.OperationalError("away"), "done"])
+
+    def action() -> str:
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    assert patiently(action, "test") == "done"
+
+
+def test_failure_that_stays_is_told_when_time_is_up() -> None:
+    def action() -> None:
+        raise psycopg.OperationalError("connection\n  refused")
+
+    with pytest.raises(StoreError, match="PostgreSQL cannot test: connection refused"):
+        patiently(action, "test", seconds_max=0.2)
+
+
+def test_commits_wait_for_the_disk_even_where_the_server_would_not(
+    postgres: PostgresServer,
+) -> None:
+    url = f"{postgres.url}?options=-csynchronous_commit%3Doff"
+    with connect(url) as connection:
+        assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
+        assert connection.execute("SHOW client_encoding").fetchone() == ("UTF8",)

@@ -1,0 +1,80 @@
+"""Spark's and Arrow's types as columns of stores; what cannot be one is refused by name."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types
+from pyspark.sql.types import DataType, StructField, StructType
+
+from millstream.errors import SchemaMismatch
+from millstream.pipelines.stores.schema import layout_of, quote
+from millstream.pipelines.stores.spec import TableSpec
+
+TABLE = TableSpec("t", ("id",))
+WITH_DELETES = TableSpec("t", ("id",), delete_column="gone")
+LONG = types.LongType()
+
+
+def struct(**fields: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in fields.items()])
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (types.BooleanType(), "boolean"),
+        (types.ByteType(), "byte"),
+        (types.ShortType(), "short"),
+        (types.IntegerType(), "int"),
+        (types.LongType(), "long"),
+        (types.FloatType(), "float"),
+        (types.DoubleType(), "double"),
+        (types.DecimalType(12, 3), "decimal(12,3)"),
+        (types.StringType(), "string"),
+        (types.BinaryType(), "binary"),
+        (types.DateType(), "date"),
+        (types.TimestampType(), "timestamp"),
+        (types.TimestampNTZType(), "timestamp_ntz"),
+        (types.ArrayType(LONG), "array, struct or map"),
+        (types.MapType(LONG, LONG), "array, struct or map"),
+        (struct(x=LONG), "array, struct or map"),
+    ],
+    ids=str,
+)
+def test_types_of_spark_become_kinds(kind: DataType, expected: str) -> None:
+    assert str(layout_of(struct(id=LONG, x=kind), TABLE).columns[1]) == expected
+
+
+def test_layout_knows_key_values_and_leaves_the_mark_out() -> None:
+    spec = TableSpec("t", ("b", "a"), delete_column="gone")
+    schema = pa.schema({"a": pa.int64(), "v": pa.string(), "gone": pa.bool_(), "b": pa.string()})
+    layout = layout_of(schema, spec)
+    assert layout.names == ("a", "v", "b")
+    assert [column.name for column in layout.key] == ["b", "a"]
+    assert [column.name for column in layout.values] == ["v"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "spec", "complaint"),
+    [
+        (struct(id=LONG, x=types.DayTimeIntervalType()), TABLE, "'x'.*duration.*cast it"),
+        (struct(id=LONG, x=types.CalendarIntervalType()), TABLE, "'x'.*interval.*cast it"),
+        (struct(id=LONG, x=types.NullType()), TABLE, "'x'.*void"),
+        (struct(x=LONG), TABLE, r"key names \['id'\].*they have \['x'\]"),
+        (struct(id=types.DoubleType()), TABLE, "key column 'id' is of type double.*cast it"),
+        (struct(id=types.ArrayType(LONG)), TABLE, "key column 'id'"),
+        (struct(id=LONG, a=LONG, A=LONG), TABLE, "two columns"),
+        (struct(id=LONG), WITH_DELETES, "'gone' is not in the rows"),
+        (struct(id=LONG, gone=LONG), WITH_DELETES, "make it a boolean"),
+    ],
+)
+def test_schema_that_does_not_do_is_refused(
+    schema: StructType, spec: TableSpec, complaint: str
+) -> None:
+    with pytest.raises(SchemaMismatch, match=f"table 't'.*{complaint}"):
+        layout_of(schema, spec)
+
+
+def test_names_are_quoted_whatever_is_in_them() -> None:
+    assert quote('a"b') == '"a""b"'

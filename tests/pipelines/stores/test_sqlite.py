@@ -1,0 +1,190 @@
+"""SQLite's own side: tables that fit or not, disks that are full, files that are busy."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from millstream.errors import SchemaMismatch, StoreError
+from millstream.pipelines.stores import TableSpec, sqlite
+from millstream.pipelines.stores.sqlite import SqliteStore, affinity
+
+SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "price": pa.decimal128(9, 2)})
+TABLE = TableSpec("items", ("id",))
+DISK_BYTES = 2 * 1024 * 1024
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    with SqliteStore(path) as opened:
+        yield opened
+
+
+def create(path: Path, *statements: str) -> None:
+    connection = sqlite3.connect(path)
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "id INTEGER PRIMARY KEY, name VARCHAR(9), price TEXT",
+        "price TEXT, name TEXT, id BIGINT, UNIQUE (id)",
+        "ID INT PRIMARY KEY, Name CLOB, PRICE TEXT, extra REAL, more TEXT NOT NULL DEFAULT 'x'",
+    ],
+)
+def test_table_of_somebody_else_is_used_if_it_fits(
+    store: SqliteStore, path: Path, columns: str
+) -> None:
+    create(path, f"CREATE TABLE items ({columns})")
+    rows = pa.table({"id": [1], "name": ["a"], "price": ["1.50"]}).cast(SCHEMA)
+    store.write_arrow([(rows, TABLE)], 0, "q")
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT id, name, price FROM items").fetchall() == [
+            (1, "a", "1.50")
+        ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "complaint"),
+    [
+        ("id INTEGER PRIMARY KEY, price TEXT", "no column 'name' (string); add it: ALTER TABLE"),
+        ("id INTEGER PRIMARY KEY, name BLOB, price TEXT", "'name' is BLOB there and string in"),
+        ("id TEXT PRIMARY KEY, name TEXT, price TEXT", "'id' is TEXT there and long in the rows"),
+        ("id INTEGER PRIMARY KEY, name TEXT, price DECIMAL(9,2)", "decimal(9,2) in the rows"),
+        ("id INTEGER, name TEXT, price TEXT", "no unique key (id)"),
+        ("id INTEGER, name TEXT, price TEXT, UNIQUE (id, name)", "add it: CREATE UNIQUE INDEX"),
+        ("id INT PRIMARY KEY, name TEXT, price TEXT, x INT NOT NULL", "'x' (INT) needs a value"),
+    ],
+)
+def test_mismatch_names_table_column_types_and_cure(
+    store: SqliteStore, path: Path, columns: str, complaint: str
+) -> None:
+    create(path, f"CREATE TABLE items ({columns})")
+    with pytest.raises(SchemaMismatch, match="table 'items'.*" + re.escape(complaint)):
+        store.prepare(SCHEMA, TABLE)
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ("BIGINT", "INTEGER"),
+        ("character varying", "TEXT"),
+        ("DOUBLE PRECISION", "REAL"),
+        ("", "BLOB"),
+        ("DECIMAL(1,2)", "NUMERIC"),
+    ],
+)
+def test_affinity_follows_sqlites_rules(declared: str, expected: str) -> None:
+    assert affinity(declared) == expected
+
+
+def test_commit_is_durable_and_readers_do_not_block(store: SqliteStore, path: Path) -> None:
+    store.prepare(SCHEMA, TABLE)
+    connection = store._opened()
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+
+
+def blob_rows(number: int, size: int) -> pa.Table:
+    return pa.table({"id": [number], "content": [os.urandom(size)]})
+
+
+def test_full_disk_keeps_whole_batches_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    disk = tmp_path / "small"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small tmpfs cannot be mounted here")
+    try:
+        filler = disk / "filler"
+        filler.write_bytes(bytes(DISK_BYTES // 2))
+        table = TableSpec("blobs", mode="append")
+        with SqliteStore(disk / "store.db") as store:
+            written, complaint = write_until_refused(store, table)
+            assert re.search(r"store\.db.*(full|I/O).*make room", complaint)
+            assert written > 0
+            assert count(disk / "store.db") == written
+            filler.unlink()
+            assert store.last_batch("q") == written - 1
+            assert store.write_arrow([(blob_rows(written, 100_000), table)], written, "q")
+            assert count(disk / "store.db") == written + 1
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_file_that_may_not_grow_keeps_whole_batches(store: SqliteStore, path: Path) -> None:
+    """The limit is in force for this process, so it is lifted before anything else is written."""
+    table = TableSpec("blobs", mode="append")
+    store.write_arrow([(blob_rows(0, 1000), table)], 0, "q")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    rows = blob_rows(1, 5_000_000)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
+    try:
+        with pytest.raises(StoreError, match="nothing of the batch was kept"):
+            store.write_arrow([(rows, table)], 1, "q")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert count(path) == 1
+    assert store.write_arrow([(rows, table)], 1, "q")
+    assert count(path) == 2
+
+
+def write_until_refused(store: SqliteStore, table: TableSpec) -> tuple[int, str]:
+    """How many batches were taken, and what was said of the next."""
+    for batch_id in range(DISK_BYTES // 100_000 + 1):
+        try:
+            store.write_arrow([(blob_rows(batch_id, 100_000), table)], batch_id, "q")
+        except StoreError as error:
+            return batch_id, str(error)
+    raise AssertionError("the disk never filled up")
+
+
+def count(path: Path) -> int:
+    with sqlite3.connect(path) as connection:
+        (found,) = connection.execute("SELECT count(*) FROM blobs").fetchone()
+    connection.close()
+    return int(found)
+
+
+def test_busy_file_is_reported(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_BUSY_SECONDS_MAX", 0.1)
+    store.prepare(SCHEMA, TABLE)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError, match=r"store\.db.*locked.*another process"):
+        store.claim("q")
+    other.close()
+    assert store.claim("q") == 1
+
+
+def test_file_that_is_no_database_is_reported(path: Path, store: SqliteStore) -> None:
+    path.write_text("these are no tables, " * 100)
+    with pytest.raises(StoreError, match=r"store\.db: file is not a database"):
+        store.last_batch("q")
+
+
+def test_not_a_number_becomes_null(store: SqliteStore, path: Path) -> None:
+    rows = pa.table({"id": [1, 2], "x": [float("nan"), float("inf")]})
+    store.write_arrow([(rows, TableSpec("floats", ("id",)))], 0, "q")
+    with sqlite3.connect(path) as connection:
+        found = connection.execute("SELECT x FROM floats ORDER BY id").fetchall()
+    assert found == [(None,), (float("inf"),)]
