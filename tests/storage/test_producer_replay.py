@@ -154,3 +154,20 @@ def test_snapshot_from_before_the_first_segment_opens_no_transaction() -> None:
     store.kill()
     assert store.log().first_unstable_offset is None
     assert not store.files("00000000000000000001.snapshot")
+
+
+def test_transaction_in_the_middle_of_which_the_log_starts_stays_open() -> None:
+    store = Store()
+    batch = make_batch(
+        *[b"x"] * 3, producer_id=FIRST, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    store.append_batch(batch)
+    store.flush()
+    store.log().delete_records_before(1)
+    store.directories.checkpoint()
+    store.kill()
+    assert store.log().log_start_offset == 1
+    assert store.log().first_unstable_offset == 0
+    end(store, FIRST)
+    store.kill()
+    assert aborted_in(store) == [AbortedTransaction(FIRST, 0, 3, 4)]

@@ -31,7 +31,7 @@ def rebuild_producers(
     """From the newest sound snapshot, or the newest up to `from_offset`, and all batches after."""
     producers = log.producers
     offset = _load_snapshot(log, log.log_end_offset if from_offset is None else from_offset)
-    segments, number = log.find_segment(max(offset, log.log_start_offset))
+    segments, number = log.find_segment(offset)
     for segment in segments[number:]:
         try:
             aborted = _aborted_before(segment, offset)
@@ -84,7 +84,8 @@ def _load_snapshot(log: Log, offset_max: int) -> int:
     if found is not None:
         return found
     producers.clear()
-    return log.log_start_offset
+    # Not from the log's start: that may be inside a batch, and inside a transaction.
+    return log.segments[0].base_offset
 
 
 def _check_usable(log: Log, offset: int) -> None:
