@@ -58,11 +58,17 @@ def stream(spark: SparkSession, topics: Topics, source: str) -> DataFrame:
 
 
 def run_available(
-    frame: DataFrame, topics: Topics, topic: str, checkpoint: Path, **options: str
+    frame: DataFrame,
+    topics: Topics,
+    topic: str,
+    checkpoint: Path,
+    *,
+    source_format: str = "millstream",
+    **options: str,
 ) -> None:
     """All that is there now, as a stream."""
     query = (
-        frame.writeStream.format("millstream")
+        frame.writeStream.format(source_format)
         .option("kafka.bootstrap.servers", topics.bootstrap)
         .option("topic", topic)
         .option("checkpointLocation", str(checkpoint))
