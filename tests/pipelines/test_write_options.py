@@ -51,7 +51,7 @@ def test_parse_delivers_streams_exactly_once_and_jobs_at_least_once(
         ({**LEAST, "valueFormat": "xml"}, "raw, json, avro"),
         ({**LEAST, "kafka.compression.type": "rar"}, "none, gzip, snappy, lz4, zstd"),
         ({**LEAST, "kafka.batch.size": "0"}, "at least 1"),
-        ({**LEAST, "kafka.interceptor.classes": "x"}, "is for Java clients"),
+        ({**LEAST, "kafka.interceptor.classes": "x"}, "interceptors are Java classes"),
     ],
 )
 def test_parse_refuses_what_it_does_not_know(options: dict[str, str], complaint: str) -> None:
