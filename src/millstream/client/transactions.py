@@ -65,6 +65,12 @@ def begin_transaction(
         "producer_epoch": -1 if after is None else after.epoch,
     }
     answer = _ask(cluster, transactional_id, "init_producer_id", fields, version_max=4)
+    if answer.error_code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+        raise ApiError(
+            answer.error_code,
+            f"{timeout_ms} ms are more than the brokers' transaction.max.timeout.ms: set a smaller "
+            "transaction.timeout.ms, or raise theirs",
+        )
     check(answer.error_code, f"beginning transactions of {transactional_id}")
     return Transaction(transactional_id, int(answer.producer_id), int(answer.producer_epoch))
 

@@ -34,7 +34,7 @@ from pyspark.sql.datasource import (
 from millstream.client.cluster import Cluster
 from millstream.client.producing import RawProducer
 from millstream.client.transactions import Transaction, begin_transaction, end_transactions
-from millstream.errors import ApiError, ConfigError, ErrorCode
+from millstream.errors import ApiError, ConfigError, ErrorCode, MillstreamError
 from millstream.pipelines.batching import Batcher, Layout
 from millstream.pipelines.decisions import Decision, DecisionLog, TaskTransaction, decide
 from millstream.pipelines.offsets import Offsets, to_json
@@ -180,8 +180,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         plan = self._plan
         if plan is None:
             return write_at_least_once(self._options, iterator)
-        batch_id = int(_task_context().getLocalProperty(BATCH_ID_PROPERTY) or -1)
-        if batch_id <= plan.decided_batch_id:
+        if _batch_id() <= plan.decided_batch_id:
             for _ in iterator:
                 pass
             return TaskMessage(0, plan.driver, is_skipped=True)
@@ -319,10 +318,25 @@ def write_open(
         count = Batcher(options, cluster, producer).write(_with_first(first, batches))
         written = producer.flush()
     except BaseException:
-        producer.end(commit=False)
+        _abort_quietly(producer)
         raise
     assert producer.transaction is not None
     return TaskMessage(count, task=TaskTransaction(producer.transaction, tuple(written)))
+
+
+def _abort_quietly(producer: RawProducer) -> None:
+    """So that what went wrong before is told; what stays open is swept later."""
+    try:
+        producer.end(commit=False)
+    except (ApiError, OSError) as error:
+        logger.warning("a transaction is left to be aborted by the driver: %s", error)
+
+
+def _batch_id() -> int:
+    text = _task_context().getLocalProperty(BATCH_ID_PROPERTY)
+    if text is None:
+        raise MillstreamError(f"Spark has not told this task its batch ({BATCH_ID_PROPERTY})")
+    return int(text)
 
 
 def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
