@@ -42,6 +42,25 @@ def test_retention_by_time_may_take_everything_and_keeps_the_log_end() -> None:
     assert store.append(b"next").first_offset == 10
 
 
+def test_log_end_that_only_the_journal_knows_survives_the_deletion_of_all_records() -> None:
+    store = Store()
+    every = range(7)
+    for partition in every:
+        store.append(b"a", partition=partition)
+        store.log(partition).roll(store.clock.now_ms())
+    store.flush(*every, to_segments=True)
+    for partition in every:
+        store.append(b"b", partition=partition)
+    store.flush(*every)
+    log = store.log()
+    assert log.active_segment.synced_bytes < log.active_segment.durable_bytes
+    log.delete_records_before(2)
+    log.apply_retention(store.clock.now_ms())
+    store.directories.checkpoint()
+    store.crash()
+    assert (store.log().log_start_offset, store.log().log_end_offset) == (2, 2)
+
+
 def test_retention_of_an_empty_log_does_nothing() -> None:
     store = make_store(retention_ms=5000)
     store.log().apply_retention(10**9)

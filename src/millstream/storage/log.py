@@ -7,8 +7,9 @@ changed, and on files that stay open until they are done.
 
 Four offsets:
 
-    log_start_offset <= recovery_point <= flushed_offset <= log_end_offset
+    log_start_offset, recovery_point <= flushed_offset <= log_end_offset
 
+`log_start_offset`: nothing below it is served, though its segment may have more.
 `flushed_offset`: all below it is durable, in its segment's file or in the directory's journal.
 `recovery_point`: all below it is durable in its segment's file; recovery looks only past it.
 """

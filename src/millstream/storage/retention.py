@@ -39,7 +39,9 @@ def apply(log: Log, now_ms: int, high_watermark: int) -> int:
     log.set_segments(segments[count:])
     log.log_start_offset = max(log.log_start_offset, log.segments[0].base_offset)
     log.flushed_offset = max(log.flushed_offset, log.log_start_offset)
-    log.recovery_point = max(log.recovery_point, log.log_start_offset)
+    # Not the log's start, which may be past bytes that only the journal has: they say where the
+    # log ends.
+    log.recovery_point = max(log.recovery_point, log.segments[0].base_offset)
     log.epochs.truncate_from_start(log.log_start_offset)
     for segment in removed:
         delete_files(log, segment)
