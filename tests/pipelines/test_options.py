@@ -145,3 +145,38 @@ def test_durations_are_read_as_people_write_them(text: str, milliseconds: int) -
 def test_durations_that_are_none_are_refused() -> None:
     with pytest.raises(ConfigError, match="maxTriggerDelay is 'soon'; write a duration such as"):
         parse_duration_ms("maxTriggerDelay", "soon")
+
+
+def test_options_of_typed_rows_are_known() -> None:
+    options = BASE | {"valueFormat": "csv", "mode": "DropMalformed", "sep": ";", "quote": "'"}
+    read = parse_read_options(options, streaming=False)
+    assert read.mode == "drop"
+    assert (read.csv.separator, read.csv.quote, read.csv.escape) == (";", "'", "\\")
+    assert read.dead_letters_of("orders") == "dlq.orders"
+    options = BASE | {"valueFormat": "json", "mode": "deadletter", "deadLetterTopic": "bad"}
+    read = parse_read_options(options | {"pipeline": "p", "pipelineVersion": "2"}, streaming=True)
+    assert (read.mode, read.dead_letters_of("orders")) == ("deadletter", "bad")
+    assert (read.pipeline, read.pipeline_version) == ("p", "2")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"mode": "drop"}, "mode makes no sense without valueFormat"),
+        ({"valueFormat": "json", "mode": "skip"}, "mode is skip; it must be one of fail"),
+        ({"valueFormat": "json", "mode": "PERMISSIVE"}, "name _error string in the schema"),
+        ({"valueFormat": "json", "deadLetterTopic": "x"}, "makes no sense without mode=deadletter"),
+        (
+            {"valueFormat": "json", "mode": "deadletter", "deadLetterTopic": "b"},
+            "deadLetterTopic b is read itself",
+        ),
+        ({"valueFormat": "json", "sep": ";"}, "sep makes no sense without valueFormat=csv"),
+        ({"valueFormat": "csv", "sep": "||"}, "sep is '||'; it must be one ASCII character"),
+        ({"valueFormat": "csv", "header": "true"}, "header=true makes no sense here"),
+    ],
+)
+def test_options_of_typed_rows_that_do_not_fit_are_refused(
+    changes: dict[str, str], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint.replace("|", r"\|")):
+        parse_read_options(BASE | changes, streaming=False)

@@ -48,6 +48,7 @@ HEADER_PREFIX = "__dlq.errors."
 NAME_PREFIX = "dlq."
 ENABLE_SETTING = "errors.deadletterqueue.group.enable"  # by which `millstream dlq` finds the topic
 BATCH_BYTES = 512 * 1024
+_producers: dict[Cluster, RawProducer] = {}  # this process's, kept from task to task
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 
 
@@ -63,10 +64,9 @@ def write_dead_letters(
         return
     # Its own connections: on the reader's a fetch is under way.
     cluster = cluster_of(replace(options, client_id=f"{options.client_id}-dead-letters"))
-    count = partition_count(cluster, topic)
-    records = compose(options, wanted, columns, failures)
-    for letters in _in_batches(records):
-        _send(cluster, topic, wanted.partition % count, letters)
+    partition = wanted.partition % partition_count(cluster, topic)
+    for letters in _in_batches(compose(options, wanted, columns, failures)):
+        _send(cluster, topic, partition, letters)
 
 
 # The topic
@@ -74,9 +74,11 @@ def write_dead_letters(
 
 def partition_count(cluster: Cluster, topic: str) -> int:
     """How many partitions the dead-letter topic has; it is created if it does not exist."""
-    found = cluster.retrying(lambda: cluster.refresh([topic])).get(topic)
-    if found is None:
-        create_dead_letter_topic(cluster, topic)
+    try:
+        found = cluster.topic(topic)
+    except (OSError, ApiError):
+        if topic not in cluster.retrying(lambda: cluster.refresh([topic])):
+            create_dead_letter_topic(cluster, topic)
         found = cluster.retrying(lambda: cluster.topic(topic))
     return len(found.partitions)
 
@@ -181,32 +183,42 @@ def _in_batches(records: Iterator[Record]) -> Iterator[list[Record]]:
         batch.append(record)
         size += len(record.value or b"") + sum(len(it or b"") for _, it in record.headers)
         if size >= BATCH_BYTES:
-            yield batch
+            yield _numbered(batch)
             batch, size = [], 0
     if batch:
-        yield batch
+        yield _numbered(batch)
+
+
+def _numbered(letters: list[Record]) -> list[Record]:
+    """As records of one batch."""
+    return [replace(letter, offset=index) for index, letter in enumerate(letters)]
 
 
 def _send(cluster: Cluster, topic: str, partition: int, letters: list[Record]) -> None:
     """Write one batch, or several where the topic wants them smaller."""
-    producer = RawProducer(cluster)
-    identity = producer.begin()
+    producer = _producers.get(cluster)
+    if producer is None:
+        producer = RawProducer(cluster)
+        producer.begin()
+    identity = producer.identity(topic, partition)
     batch = encode_batch(
-        (replace(letter, offset=index) for index, letter in enumerate(letters)),
+        letters,
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
         base_sequence=identity.base_sequence,
     )
+    _producers.pop(cluster, None)  # one that has failed is of no use any more
     try:
         producer.send(topic, partition, batch, len(letters))
         producer.flush()
+        _producers[cluster] = producer
     except ApiError as error:
         if error.code not in _TOO_LARGE:
             raise
         if len(letters) > 1:
             middle = len(letters) // 2
             _send(cluster, topic, partition, letters[:middle])
-            _send(cluster, topic, partition, letters[middle:])
+            _send(cluster, topic, partition, _numbered(letters[middle:]))
         elif letters[0].value is not None:
             _send(cluster, topic, partition, [_without_copy(letters[0])])
         else:
