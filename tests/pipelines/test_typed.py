@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
 
-from millstream.pipelines.counting import count_failures
 from tests.pipelines.conftest import Topics
 
 if TYPE_CHECKING:
@@ -113,35 +111,6 @@ def test_error_column_has_bad_records_as_rows(spark: SparkSession, topics: Topic
         (4, ""),
     ]
     assert [row["id"] for row in rows if row["_error"] is None] == [0, 4]
-
-
-def test_failures_are_counted_in_the_progress_of_a_stream(
-    spark: SparkSession, topics: Topics, tmp_path: Path
-) -> None:
-    topic = topics.create(partitions=2)
-    topics.fill(topic, MIXED)
-    topics.fill(topic, [b"bad", b"worse"], partition=1)
-    frame = (
-        spark.readStream.format("millstream")
-        .schema(SCHEMA + ", _error string")
-        .option("kafka.bootstrap.servers", topics.bootstrap)
-        .option("subscribe", topic)
-        .option("startingOffsets", "earliest")
-        .option("valueFormat", "json")
-        .option("mode", "drop")
-        .load()
-    )
-    query = (
-        count_failures(frame)
-        .writeStream.format("noop")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(60)
-    observed: list[Any] = [it.observedMetrics["millstream"] for it in query.recentProgress]
-    assert sum(it.records for it in observed) == 7
-    assert sum(it.failed for it in observed) == 4
 
 
 def test_csv_and_text_arrive_in_spark(spark: SparkSession, topics: Topics) -> None:

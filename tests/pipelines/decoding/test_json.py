@@ -14,14 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.errors import ConfigError
 from tests.pipelines.decoding.values import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
-    columns_of,
     complaint,
     decode,
-    decoder_for,
     read,
     read_one,
     schema_of,
@@ -286,33 +283,7 @@ def test_schema_without_columns_checks_the_values_all_the_same() -> None:
     assert [it.row for it in decoded.failures] == [1]
 
 
-# Many rows
-
-
-def test_bad_rows_leave_nothing_behind_among_good_ones() -> None:
-    schema = schema_of(
-        id=pa.int64(),
-        s=pa.struct([("names", pa.list_(pa.string())), ("m", pa.map_(pa.string(), pa.float64()))]),
-        at=pa.string(),
-    )
-    good = b'{"id": %d, "s": {"names": ["a%d", "b"], "m": {"x": 1.5}}, "at": "now"}'
-    bad = b'{"id": %d, "s": {"names": ["c%d", "d"], "m": {"y": 2.5, "z": "no"}}}'
-    records = [(bad if n % 3 == 0 else good) % (n, n) for n in range(1000)]
-    decoded = decode(schema, *records)
-    numbers = [n for n in range(1000) if n % 3]
-    assert decoded.rows.to_pylist() == numbers
-    assert [it.row for it in decoded.failures] == [n for n in range(1000) if n % 3 == 0]
-    assert decoded.batch.to_pylist() == [
-        {"id": n, "s": {"names": [f"a{n}", "b"], "m": [("x", 1.5)]}, "at": "now"} for n in numbers
-    ]
-
-
-def test_decoder_is_used_again_and_again() -> None:
-    decoder = decoder_for(ID_AND_NAME)
-    for length in (10_000, 3, 500):
-        records = [json.dumps({"id": n, "name": "x" * (n % 50)}).encode() for n in range(length)]
-        batch = decoder.decode(columns_of(records)).batch
-        assert batch.to_pylist() == [json.loads(it) for it in records]
+# Python's own writer and reader
 
 
 json_values = st.recursive(
@@ -377,25 +348,3 @@ def _is_strict_object(record: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(found, dict)
-
-
-# Schemas
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        (pa.time64("ns"), "column v: time64"),
-        (pa.duration("us"), "column v: duration"),
-        (pa.list_(pa.duration("us")), "column v\\[\\]: duration"),
-        (pa.struct([("a", pa.time64("ns"))]), "column v.a: time64"),
-        (pa.map_(pa.int32(), pa.string()), "the keys of a map must be strings"),
-        (
-            pa.struct([pa.field("value", pa.binary(), metadata={"variant": "true"})]),
-            "column v: struct",
-        ),
-    ],
-)
-def test_schema_with_types_that_json_does_not_have_is_refused(kind: Any, expected: str) -> None:
-    with pytest.raises(ConfigError, match=expected):
-        decoder_for(schema_of(v=kind))
