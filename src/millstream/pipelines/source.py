@@ -32,6 +32,7 @@ from millstream.pipelines.offsets import OffsetRange, from_json, to_json
 from millstream.pipelines.options import ReadOptions, parse_read_options
 from millstream.pipelines.planning import StreamPlanner, plan_batch
 from millstream.pipelines.positions import Positions
+from millstream.pipelines.workers import settle
 from millstream.pipelines.write_options import parse_write_options
 
 if TYPE_CHECKING:
@@ -113,9 +114,10 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
         from millstream.pipelines.typed import typed_batches
 
         yield from typed_batches(options, wanted)
-        return
-    for columns in fetch_columns(options, wanted):
-        yield raw_batch(wanted.topic, wanted.partition, columns)
+    else:
+        for columns in fetch_columns(options, wanted):
+            yield raw_batch(wanted.topic, wanted.partition, columns)
+    settle(f"read {options.value_format}")
 
 
 class TopicReader(DataSourceReader):
