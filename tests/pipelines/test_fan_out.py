@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from millstream.errors import ConfigError
 from millstream.pipelines import pipeline, table, topic
 from millstream.pipelines.checkpoint import Checkpoint
 from millstream.pipelines.fan_out import FanOutSink
@@ -99,10 +100,10 @@ def make_sink(
     def make() -> FanOutSink:
         writes = {"all": table("everything"), "large": topic(large, schema="id long", key="id")}
         declared = pipeline(reads=topic(source), writes=writes, name=f"fan-{large}")(lambda f: f)
-        specs = table_specs(declared)
+        specs, columns = table_specs(declared), {"large": ["id"]}
         store = open_checked(declared, tagged, specs, settings)
         progress = GroupProgress(settings.required_broker(), declared.group_id)
-        return fan_out_sink(declared, specs, store, settings, checkpoint, progress)
+        return fan_out_sink(declared, columns, specs, store, settings, checkpoint, progress)
 
     return make
 
@@ -168,7 +169,12 @@ def test_batch_not_decided_before_a_crash_is_taken_back(
 
 
 def test_topics_alone_are_decided_on_the_brokers(
-    spark: SparkSession, topics: Topics, source: str, settings: Settings, checkpoint: Checkpoint
+    spark: SparkSession,
+    topics: Topics,
+    source: str,
+    settings: Settings,
+    checkpoint: Checkpoint,
+    tmp_path: Path,
 ) -> None:
     one, two = topics.create(), topics.create()
     writes = {"one": topic(one, schema="id long"), "two": topic(two, schema="id long")}
@@ -178,7 +184,11 @@ def test_topics_alone_are_decided_on_the_brokers(
         "case when id <= 1 then struct(id) end as one",
         "case when id > 1 then struct(id) end as two",
     )
+    columns = {"one": ["id"], "two": ["id"]}
     for _ in range(2):
-        fan_out_sink(declared, {}, None, settings, checkpoint, progress)(frame, 0)
+        fan_out_sink(declared, columns, {}, None, settings, checkpoint, progress)(frame, 0)
+    (tmp_path / "c" / "offsets" / "0").write_text(f'v1\n{{}}\n{{"{source}": {{"0": 3}}}}')
+    with pytest.raises(ConfigError, match="its checkpoint has been set back"):
+        fan_out_sink(declared, columns, {}, None, settings, checkpoint, progress)(frame, 0)
     assert read_committed(topics, one) == [b'{"id":0}', b'{"id":1}']
     assert read_committed(topics, two) == LARGE

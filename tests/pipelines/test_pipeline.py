@@ -9,6 +9,7 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.pipelines import Pipeline, pipeline, table, topic
+from millstream.pipelines.pipeline import Topic
 
 ORDERS = topic("orders", schema="id long, amount double")
 USERS = topic("users", schema="id long, name string")
@@ -70,13 +71,29 @@ def test_pipeline_knows_where_it_is_defined() -> None:
 
 
 def test_topic_is_json_with_a_schema_and_raw_without() -> None:
-    assert ORDERS.format == "json"
-    assert topic("orders").format == "raw"
+    assert (ORDERS.read_format, topic("orders").read_format) == ("json", "raw")
+    assert topic("lines", format="text").read_format == "text"
     assert ORDERS.dead_letters == "dlq.orders"
     assert topic("t", options={"includeHeaders": True, "minPartitions": 4}).options == {
         "includeHeaders": "true",
         "minPartitions": "4",
     }
+
+
+@pytest.mark.parametrize(
+    ("declared", "columns", "expected"),
+    [
+        (topic("out"), ["key", "value"], "raw"),
+        (topic("out"), ["value", "price"], "json"),
+        (topic("out"), ["id"], "json"),
+        (topic("out", key="value"), ["value"], "json"),
+        (topic("out", format="avro"), ["value"], "avro"),
+    ],
+)
+def test_topic_is_written_as_its_columns_suggest(
+    declared: Topic, columns: list[str], expected: str
+) -> None:
+    assert declared.write_format(columns) == expected
 
 
 def test_table_replaces_by_key_or_appends() -> None:

@@ -61,7 +61,7 @@ def test_table_that_does_not_fit_is_refused_before_anything_starts(
 def test_topic_is_written_with_the_options_that_it_declares(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, broker="host:1", kafka={"security.protocol": "SSL"})
     written = topic("out", schema="id long, at timestamp", key=("id", "at"))
-    assert write_options(declared("in", out=written), written, settings) == {
+    assert write_options(declared("in", out=written), written, ["id", "at"], settings) == {
         "kafka.bootstrap.servers": "host:1",
         "kafka.security.protocol": "SSL",
         "kafka.group.id": "p-in",

@@ -14,7 +14,8 @@ from rich.text import Text
 from millstream.cli.failures import EXIT_UNREACHABLE, CommandFailed, usage_error
 from millstream.cli.options import ClientConfig, read_properties
 from millstream.cli.output import console, note, print_pairs
-from millstream.pipelines.pipeline import Pipeline
+from millstream.pipelines.pipeline import Pipeline, Topic
+from millstream.pipelines.pipeline import Table as Sink
 from millstream.pipelines.settings import Settings, load_settings
 from millstream.pipelines.status import Status
 
@@ -142,9 +143,9 @@ def print_plan(pipelines: list[Pipeline], settings: Settings) -> None:
         console().print(Text(it.name, style="bold"))
         print_pairs(
             [
-                *(("reads", f"{topic}, from {topic.starting}") for topic in it.reads.values()),
+                *(("reads", describe_input(topic)) for topic in it.reads.values()),
                 *(("bad records", bad_records(topic)) for topic in it.reads.values()),
-                *(("writes", str(output)) for output in it.writes.values()),
+                *(("writes", describe_output(output)) for output in it.writes.values()),
                 ("checkpoint", f"{settings.checkpoint}/{it.name}"),
                 ("group", it.group_id),
                 ("version", it.version),
@@ -153,7 +154,18 @@ def print_plan(pipelines: list[Pipeline], settings: Settings) -> None:
         )
 
 
-def bad_records(topic: Any) -> str:
+def describe_input(topic: Topic) -> str:
+    return f"topic {topic.name} ({topic.read_format}), from {topic.starting}"
+
+
+def describe_output(output: Topic | Sink) -> str:
+    by = f" by {', '.join(output.key)}" if output.key else ""
+    if isinstance(output, Topic):
+        return f"topic {output.name}{by}"
+    return f"table {output.name} ({output.mode}{by})"
+
+
+def bad_records(topic: Topic) -> str:
     if topic.schema is None:
         return "none: values are not decoded"
     return f"to topic {topic.dead_letters}" if topic.bad == "deadletter" else topic.bad

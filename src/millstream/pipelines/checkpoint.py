@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.errors import ConfigError
 from millstream.pipelines.offsets import Offsets
 from millstream.pipelines.progress import parse_offset_log
+from millstream.pipelines.query_files import sync_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +34,11 @@ class Checkpoint:
     def batch_end(self, batch_id: int) -> Offsets:
         """Where a batch that was begun ends."""
         return parse_offset_log(self._read(f"offsets/{batch_id}") or "")
+
+    def durable_batch_end(self, batch_id: int) -> Offsets:
+        """The same, safe from a power cut: for who is about to write the batch."""
+        sync_batch(self.location, batch_id)
+        return self.batch_end(batch_id)
 
     def last_completed_batch(self) -> int | None:
         """The newest batch that Spark knows to be done."""

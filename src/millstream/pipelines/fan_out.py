@@ -12,13 +12,13 @@ import json
 import logging
 import pickle
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.cluster import Cluster
 from millstream.client.producing import RawProducer
 from millstream.client.transactions import Transaction, begin_transaction
-from millstream.errors import MillstreamError
+from millstream.errors import ConfigError, MillstreamError
 from millstream.pipelines.batching import Batcher
 from millstream.pipelines.checkpoint import Checkpoint
 from millstream.pipelines.decisions import (
@@ -62,7 +62,7 @@ class _Run:
     log: DecisionLog
     settling: Settling
     driver: Transaction
-    decided_batch_id: int
+    decided: Decision
 
 
 @dataclass
@@ -79,7 +79,7 @@ class FanOutSink:
     _log: DecisionLog | None = None  # kept: what has been read of the topic is not read again
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        end = self.checkpoint.batch_end(batch_id)
+        end = self.checkpoint.durable_batch_end(batch_id)
         if self.tables:
             batch = batch.persist()
         try:
@@ -104,23 +104,29 @@ class FanOutSink:
 
     def _write(self, batch: DataFrame, batch_id: int, end: Offsets) -> None:
         run = self._begin()
-        if batch_id <= run.decided_batch_id:
-            self._skip(batch, batch_id, end)
+        if batch_id <= run.decided.batch_id:
+            self._skip(batch, Decision(batch_id, ends=end), run.decided)
             return
-        decision = Decision(batch_id, tuple(self._write_topics(batch, run)))
+        decision = Decision(batch_id, tuple(self._write_topics(batch, run)), end)
         if self.store is not None:
-            self._write_tables(batch, decision, end)
+            self._write_tables(batch, decision)
         else:
             decide(run.cluster, run.log, run.driver, decision, group_id=self.group_id, offsets=end)
         run.settling.settle(run.driver, decision)
         run.settling.sweep(self._prefix(run), keep=decision.tasks)
 
-    def _skip(self, batch: DataFrame, batch_id: int, end: Offsets) -> None:
-        """A batch that is decided already; the store checks that it is the same one."""
+    def _skip(self, batch: DataFrame, found: Decision, decided: Decision) -> None:
+        """A batch that is decided already, if it is the same one."""
         if self.store is not None:
-            self._write_tables(batch, Decision(batch_id), end)
-        else:
-            drain(batch)
+            self._write_tables(batch, found)  # which looks whether it is
+            return
+        if found != replace(decided, tasks=()):
+            raise ConfigError(
+                f"{self.query} wrote batch {decided.batch_id} up to {to_json(decided.ends or {})} "
+                f"and comes now with batch {found.batch_id} up to {to_json(found.ends or {})}: its "
+                "checkpoint has been set back. Restore it, or give the pipeline another name"
+            )
+        drain(batch)
 
     def _begin(self) -> _Run:
         options = next(iter(self.topics.values()))
@@ -133,7 +139,7 @@ class FanOutSink:
         settling = Settling(cluster, log, timeout_ms=transaction_timeout_ms(options))
         if not state.is_completed:
             driver = settling.settle(driver, state.decision)
-        run = _Run(cluster, log, settling, driver, state.decided_batch_id)
+        run = _Run(cluster, log, settling, driver, state.decision)
         settling.sweep(self._prefix(run))
         return run
 
@@ -159,13 +165,13 @@ class FanOutSink:
         written = batch.select(*columns).mapInArrow(write, "task binary").collect()
         return [pickle.loads(row.task) for row in written]
 
-    def _write_tables(self, batch: DataFrame, decision: Decision, end: Offsets) -> None:
+    def _write_tables(self, batch: DataFrame, decision: Decision) -> None:
         assert self.store is not None
         self.store.write_many(
             [(rows_of(batch, name), table) for name, table in self.tables.items()],
             decision.batch_id,
             self.query,
-            json.dumps(to_json(end)),
+            json.dumps(to_json(decision.ends or {})),
             decision=encode_decision(decision).decode(),
         )
 

@@ -7,9 +7,10 @@ topics, what the function returns. The session is the caller's: nothing of it is
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
 from millstream.pipelines.checkpoint import Checkpoint
@@ -90,13 +91,27 @@ def read_stream(
     parse_read_options(options, streaming=True)  # Spark would tell only when the query runs
     reader = spark.readStream.format(SOURCE).options(**options)
     if topic.schema is None:
-        frame = reader.load()
+        frame = load(reader)
     elif topic.bad == "fail" or ERROR_COLUMN in field_names(topic.schema):
-        frame = reader.schema(topic.schema).load()
+        frame = load(reader.schema(topic.schema))
     else:
-        frame = reader.schema(with_error_column(topic.schema)).load()
+        frame = load(reader.schema(with_error_column(topic.schema)))
         frame = count_failures(frame, f"{OBSERVED}.{parameter}")
     return frame if topic.watermark is None else frame.withWatermark(*topic.watermark)
+
+
+def load(reader: Any) -> DataFrame:
+    """`reader.load()`, where Spark's workers have the Python that has us."""
+    try:
+        frame: DataFrame = reader.load()
+    except Exception as error:
+        if "DATA_SOURCE_NOT_FOUND" in str(error):
+            raise ConfigError(
+                "the Python of Spark's workers has no millstream: set PYSPARK_PYTHON to one that "
+                f"has, before the session is made (this one is {sys.executable})"
+            ) from error
+        raise
+    return frame
 
 
 def field_names(schema: str | StructType) -> list[str]:
@@ -130,14 +145,14 @@ def read_history(
             # The stream has sent them there already, or will.
             options = {n: v for n, v in options.items() if n != "deadLetterTopic"}
             options["mode"] = "drop"
-        frames[parameter] = reader.options(**options).load()
+        frames[parameter] = load(reader.options(**options))
     return frames
 
 
 def read_options(pipeline: Pipeline, topic: Topic, settings: Settings) -> dict[str, str]:
     options = {**settings.kafka_options(), "subscribe": topic.name}
-    if topic.format != "raw":
-        options["valueFormat"] = topic.format
+    if topic.read_format != "raw":
+        options["valueFormat"] = topic.read_format
     if topic.schema is not None:
         options |= {
             "mode": topic.bad,

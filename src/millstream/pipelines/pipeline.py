@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +33,7 @@ FORMATS = ("raw", "json", "avro", "csv", "text")
 BAD_RECORDS = ("deadletter", "drop", "fail")
 TABLE_MODES = ("upsert", "append", "replace")
 OUTPUT_MODES = ("append", "update", "complete")
+RECORD_COLUMNS = {"key", "value", "topic", "partition", "timestamp", "headers"}
 DEAD_LETTER_PREFIX = "dlq."
 ONLY = "result"  # what the output is called where there is only one
 
@@ -47,7 +48,7 @@ class Topic:
 
     name: str
     schema: str | StructType | None = None
-    format: str = "raw"
+    format: str | None = None  # None: what fits
     key: tuple[str, ...] = ()
     starting: str | datetime | Mapping[int, int] = "earliest"
     watermark: tuple[str, str] | None = None
@@ -56,8 +57,15 @@ class Topic:
     partitions: int = 1
     options: Mapping[str, str] = field(default_factory=dict)
 
-    def __str__(self) -> str:
-        return f"topic {self.name} ({self.format})"
+    @property
+    def read_format(self) -> str:
+        """JSON where there is a schema, or else the bytes as they are."""
+        return self.format or ("raw" if self.schema is None else "json")
+
+    def write_format(self, columns: Iterable[str]) -> str:
+        """JSON, unless the columns are those of a record: a value, perhaps a key, and so on."""
+        is_record = not self.key and "value" in columns and set(columns) <= RECORD_COLUMNS
+        return self.format or ("raw" if is_record and self.schema is None else "json")
 
 
 @dataclass(frozen=True)
@@ -68,10 +76,6 @@ class Table:
     key: tuple[str, ...] = ()
     mode: Mode = "append"
     delete_column: str | None = None
-
-    def __str__(self) -> str:
-        by = f" by {', '.join(self.key)}" if self.key else ""
-        return f"table {self.name} ({self.mode}{by})"
 
 
 Output: TypeAlias = Topic | Table
@@ -92,13 +96,14 @@ def topic(
 ) -> Topic:
     """Declare a topic.
 
-    To read: with a `schema` the values are decoded (`format`: json unless said otherwise), without
+    To read: with a `schema` the values are decoded (`format`: JSON unless said otherwise), without
     one the columns are those of Spark's Kafka connector. `starting` is where the first run begins:
     "earliest", "latest", a moment, or an offset for each partition. `watermark` is a column and how
     late a record may come: `("at", "10 minutes")`. A record that does not decode is `bad`: it goes
     to the topic `dead_letters` ("deadletter"), is dropped ("drop") or ends the query ("fail").
 
-    To write: `key` names the columns that make the key; all columns make the value.
+    To write: `key` names the columns that make the key; all columns make the value, as JSON unless
+    said otherwise. A column `value`, with or without `key`, is written as it is.
 
     `partitions` counts if the topic has to be created; `options` are further ones of
     `format("millstream")`, such as `maxOffsetsPerTrigger`.
@@ -107,9 +112,7 @@ def topic(
         raise ConfigError(f"{name!r} cannot name a topic: use letters, digits, dots, dashes")
     if bad not in BAD_RECORDS:
         raise ConfigError(f"topic {name}: bad is {bad!r}; it must be {_either(BAD_RECORDS)}")
-    if format is None:
-        format = "raw" if schema is None else "json"
-    if format not in FORMATS:
+    if format is not None and format not in FORMATS:
         raise ConfigError(f"topic {name}: format is {format!r}; it must be {_either(FORMATS)}")
     if isinstance(starting, str) and starting not in ("earliest", "latest"):
         raise ConfigError(

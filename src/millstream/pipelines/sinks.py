@@ -35,7 +35,7 @@ def attach_sink(
     """Tell the writer where to write; tables are created, or checked, before anything starts."""
     only = pipeline.writes.get(ONLY)
     if isinstance(only, Topic):
-        options = write_options(pipeline, only, settings)
+        options = write_options(pipeline, only, result.columns, settings)
         check_schema(parse_write_options(options, streaming=False), result.schema)
         return writer.format("millstream").options(**options)
     specs = table_specs(pipeline)
@@ -51,21 +51,23 @@ def attach_sink(
     if len(specs) == len(pipeline.writes):
         assert store is not None
         return writer.foreachBatch(TableSink(pipeline.name, store, specs, checkpoint, progress))
-    sink = fan_out_sink(pipeline, specs, store, settings, checkpoint, progress)
+    columns = {name: rows_of(result, name).columns for name in pipeline.writes}
+    sink = fan_out_sink(pipeline, columns, specs, store, settings, checkpoint, progress)
     if done is not None:
         sink.recover()
     return writer.foreachBatch(sink)
 
 
-def write_options(pipeline: Pipeline, output: Topic, settings: Settings) -> dict[str, str]:
-    """The options of `format("millstream")` for a topic."""
+def write_options(
+    pipeline: Pipeline, output: Topic, columns: list[str], settings: Settings
+) -> dict[str, str]:
+    """The options of `format("millstream")` for rows of these columns that go to a topic."""
     options = {
         **settings.kafka_options(),
         "kafka.group.id": pipeline.group_id,
         "topic": output.name,
+        "valueFormat": output.write_format(columns),
     }
-    if output.format != "raw" or output.key:
-        options["valueFormat"] = "json" if output.format == "raw" else output.format
     if output.key:
         options["keyColumns"] = ",".join(output.key)
     return options
@@ -97,6 +99,7 @@ def open_checked(
 
 def fan_out_sink(
     pipeline: Pipeline,
+    columns: Mapping[str, list[str]],
     specs: Mapping[str, TableSpec],
     store: Store | None,
     settings: Settings,
@@ -107,7 +110,8 @@ def fan_out_sink(
 
     topics = {
         name: parse_write_options(
-            write_options(pipeline, it, settings) | {"checkpointLocation": checkpoint.location},
+            write_options(pipeline, it, columns[name], settings)
+            | {"checkpointLocation": checkpoint.location},
             streaming=True,
         )
         for name, it in pipeline.writes.items()
@@ -130,7 +134,7 @@ class TableSink:
     progress: GroupProgress
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        end = self.checkpoint.batch_end(batch_id)
+        end = self.checkpoint.durable_batch_end(batch_id)
         offsets = json.dumps(to_json(end))
         if list(self.tables) == [ONLY]:
             self.store.write(batch, batch_id, self.query, self.tables[ONLY], offsets)
