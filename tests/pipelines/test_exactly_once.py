@@ -16,6 +16,7 @@ import pytest
 from millstream.client.cluster import Cluster
 from millstream.client.transactions import open_transactions
 from millstream.pipelines.source import MillstreamSource
+from tests.peers.kafka import start_kafka
 from tests.pipelines.conftest import Topics
 from tests.pipelines.test_writing import forget_last_commit, run_available, stream, values_of
 
@@ -113,6 +114,10 @@ def waits_for_time_out(commit: Any, messages: Any, batch_id: int) -> None:
 
 @pytest.fixture
 def source(topics: Topics) -> str:
+    return filled_topic(topics)
+
+
+def filled_topic(topics: Topics) -> str:
     name = topics.create(2)
     for partition in range(2):
         values = [f"{partition}-{number}".encode() for number in range(RECORDS // 2)]
@@ -181,6 +186,27 @@ def test_stream_is_exact_when_transactions_time_out_after_the_decision(
     options = {"kafka.transaction.timeout.ms": SHORT_TIMEOUT_MS}
     assert run_with(waits_for_time_out, frame, topics, target, tmp_path, **options) is None
     check_exact(topics, target, tmp_path / "checkpoint")
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("fault", [raises_after_the_decision, waits_for_time_out])
+def test_stream_is_exact_on_apache_kafka(spark: SparkSession, tmp_path: Path, fault: Fault) -> None:
+    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+    server = start_kafka(tmp_path / "kafka", settings)
+    try:
+        kafka = Topics(server)
+        source, target = filled_topic(kafka), kafka.create(2)
+        frame = stream(spark, kafka, source).selectExpr("key", "value")
+        # With the default time-out, the first of them, the brokers are asked for the longest.
+        options = (
+            {}
+            if fault is raises_after_the_decision
+            else {"kafka.transaction.timeout.ms": SHORT_TIMEOUT_MS}
+        )
+        run_with(fault, frame, kafka, target, tmp_path, **options)
+        check_exact(kafka, target, tmp_path / "checkpoint")
+    finally:
+        server.stop()
 
 
 def test_stream_aborts_what_a_losing_attempt_has_left_open(
