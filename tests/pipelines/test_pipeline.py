@@ -87,7 +87,7 @@ def test_topic_is_json_with_a_schema_and_raw_without() -> None:
         (topic("out"), ["value", "price"], "json"),
         (topic("out"), ["id"], "json"),
         (topic("out", key="value"), ["value"], "json"),
-        (topic("out", format="avro"), ["value"], "avro"),
+        (topic("out", format="raw"), ["key", "value"], "raw"),
     ],
 )
 def test_topic_is_written_as_its_columns_suggest(
@@ -107,7 +107,7 @@ def test_table_replaces_by_key_or_appends() -> None:
     [
         (lambda: topic("a b"), "'a b' cannot name a topic"),
         (lambda: topic("t", bad="ignore"), "must be deadletter, drop or fail"),
-        (lambda: topic("t", format="xml"), "must be raw, json, avro, csv or text"),
+        (lambda: topic("t", format="xml"), "must be raw, json, csv or text"),
         (lambda: topic("t", starting="yesterday"), "must be earliest, latest, a datetime"),
         (lambda: topic("t", watermark="at"), r'write \("column", "10 minutes"\)'),  # type: ignore[arg-type]
         (lambda: table("1; drop"), "cannot name a table"),

@@ -46,9 +46,9 @@ def test_parse_delivers_streams_exactly_once_and_jobs_at_least_once(
     [
         ({}, "kafka.bootstrap.servers is missing"),
         ({**LEAST, "keyColum": "a"}, "did you mean keyColumns"),
-        ({**LEAST, "keyColumns": "a"}, "keyColumns is for valueFormat json and avro"),
+        ({**LEAST, "keyColumns": "a"}, "keyColumns is for valueFormat json"),
         ({**LEAST, "delivery": "twice"}, "exactly-once, at-least-once"),
-        ({**LEAST, "valueFormat": "xml"}, "raw, json, avro"),
+        ({**LEAST, "valueFormat": "xml"}, "raw, json"),
         ({**LEAST, "kafka.compression.type": "rar"}, "none, gzip, snappy, lz4, zstd"),
         ({**LEAST, "kafka.batch.size": "0"}, "at least 1"),
         ({**LEAST, "kafka.interceptor.classes": "x"}, "interceptors are Java classes"),

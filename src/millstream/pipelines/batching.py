@@ -4,7 +4,7 @@ Rows gather until they are worth a request, are dealt out to topics and partitio
 by compiled code (`millstream.records.columns`), never as Python objects.
 
 With valueFormat raw the columns are those of Spark's Kafka connector: `value` and, where wanted,
-`key`, `topic`, `partition`, `timestamp`, `headers`. With json and avro all columns make the value,
+`key`, `topic`, `partition`, `timestamp`, `headers`. With json all columns make the value,
 except the reader's names for the same things with an underscore: `_key`, `_topic`, ...
 
 A row goes to the partition that its column says, else to that of its key (by the hash of the Java
@@ -66,15 +66,13 @@ class Layout:
 
     def _check_raw(self, schema: pa.Schema) -> None:
         if "value" not in self.value_columns:
-            raise ConfigError(
-                "there is no column value; name one so, or set valueFormat to json or avro"
-            )
+            raise ConfigError("there is no column value; name one so, or set valueFormat to json")
         _want(schema, "value", "string or binary", _is_bytes)
         others = [name for name in self.value_columns if name != "value"]
         if others:
             raise ConfigError(
                 f"column {', '.join(others)} would not be written: with valueFormat raw there are "
-                f"value, {', '.join(METADATA)}; drop it, or set valueFormat to json or avro"
+                f"value, {', '.join(METADATA)}; drop it, or set valueFormat to json"
             )
 
     def _check_types(self, schema: pa.Schema) -> None:

@@ -23,7 +23,7 @@ from millstream.pipelines.offsets import EARLIEST, LATEST, Offsets, parse_offset
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-FORMATS = ("raw", "json", "avro", "csv", "text")
+FORMATS = ("raw", "json", "csv", "text")
 
 CSV_OPTIONS = ("sep", "delimiter", "quote", "escape", "header")
 # What becomes of records that do not decode, in our words and in Spark's.

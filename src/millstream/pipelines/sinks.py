@@ -70,7 +70,7 @@ def write_options(
     }
     if output.key:
         options["keyColumns"] = ",".join(output.key)
-    return options
+    return options | dict(output.options)
 
 
 def table_specs(pipeline: Pipeline) -> dict[str, TableSpec]:

@@ -3,8 +3,8 @@
 They bear Spark's and Kafka's own names where these exist:
 
     topic                      where records go, whatever a column `topic` says
-    valueFormat                raw (columns key and value), json or avro (all columns are the value)
-    keyColumns                 with json and avro: the columns that make the key
+    valueFormat                raw (columns key and value) or json (all columns are the value)
+    keyColumns                 with json: the columns that make the key
     delivery                   exactly-once or at-least-once
     commitOffsets              false: do not commit the sources' offsets as a group's
     failOnDataLoss             false: go on where records of a decided batch are gone
@@ -27,7 +27,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines.options import GivenOptions, security_of
 from millstream.records.compression import Compression
 
-FORMATS = ("raw", "json", "avro")
+FORMATS = ("raw", "json")
 EXACTLY_ONCE = "exactly-once"
 AT_LEAST_ONCE = "at-least-once"
 DELIVERIES = (EXACTLY_ONCE, AT_LEAST_ONCE)
@@ -43,13 +43,6 @@ WRITE_OPTIONS = (
 )
 # What Spark itself puts among the options, or looks for there.
 SPARK_OPTIONS = ("checkpointLocation", "queryName", "outputMode", "path")
-AVRO_OPTIONS = (
-    "avroSchema",
-    "schemaRegistryUrl",
-    "schemaRegistryUser",
-    "schemaRegistryPassword",
-    "schemaSubject",
-)
 KAFKA_OPTIONS = (
     "bootstrap.servers",
     "client.id",
@@ -86,13 +79,12 @@ class WriteOptions:
     request_timeout_ms: int = 60_000
     checkpoint_location: str | None = None
     query_name: str | None = None
-    format_options: Mapping[str, str] = field(default_factory=dict)  # for Avro, names as above
 
 
 def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     """Raises `ConfigError` for options that are unknown, missing or do not fit together."""
     kafka = (f"kafka.{it}" for it in (*KAFKA_OPTIONS, *SECURITY_SETTINGS))
-    given = GivenOptions(options, (*WRITE_OPTIONS, *SPARK_OPTIONS, *AVRO_OPTIONS, *kafka))
+    given = GivenOptions(options, (*WRITE_OPTIONS, *SPARK_OPTIONS, *kafka))
     bootstrap = given.get("kafka.bootstrap.servers")
     if bootstrap is None:
         raise ConfigError('kafka.bootstrap.servers is missing; write "host:port"')
@@ -100,9 +92,7 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
     default_delivery = EXACTLY_ONCE if streaming else AT_LEAST_ONCE
     key_columns = tuple(it.strip() for it in (given.get("keyColumns") or "").split(",") if it)
     if key_columns and value_format == "raw":
-        raise ConfigError(
-            "keyColumns is for valueFormat json and avro; else the column key holds the key"
-        )
+        raise ConfigError("keyColumns is for valueFormat json; else the column key holds the key")
     return WriteOptions(
         bootstrap_servers=bootstrap,
         topic=given.get("topic"),
@@ -122,9 +112,6 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
         or WriteOptions.request_timeout_ms,
         checkpoint_location=given.get("checkpointLocation"),
         query_name=given.get("queryName"),
-        format_options={
-            name: value for name in AVRO_OPTIONS if (value := given.get(name)) is not None
-        },
     )
 
 
