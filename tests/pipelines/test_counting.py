@@ -35,7 +35,7 @@ def test_failures_are_counted_in_the_progress_of_a_stream(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(240)
     observed: list[Any] = [it.observedMetrics["millstream"] for it in query.recentProgress]
     assert sum(it.records for it in observed) == 7
     assert sum(it.failed for it in observed) == 4

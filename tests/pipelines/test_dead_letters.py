@@ -153,7 +153,7 @@ def test_stream_writes_letters_and_the_command_line_replays_them(
             .foreachBatch(lambda batch, _: seen.extend(row.id for row in batch.collect()))
             .start()
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(240)
         return seen
 
     assert read_all("id long") == [1, 3]
