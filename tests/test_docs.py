@@ -76,7 +76,7 @@ def test_example_runs(example: Path) -> None:
         [sys.executable, *runner, str(example)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
