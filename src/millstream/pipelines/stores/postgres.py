@@ -129,10 +129,10 @@ class PostgresStore(Store):
     ) -> bool:
         epoch = self._epochs[mark.query]
         for _ in range(_STAGING_TRIES):
-            prefix = f"{stage_prefix(mark.query)}{epoch}_{uuid.uuid4().hex[:8]}"
+            prefix = f"{stage_prefix(mark.query)}{epoch}_{uuid.uuid4().hex[:6]}"
             merges: list[tuple[Sequence[Source], Layout]] = []
-            for number, (frame, table) in enumerate(outputs):
-                plan = StagePlan(self._url, self._layouts[table], f"{prefix}_{number}")
+            for frame, table in outputs:
+                plan = StagePlan(self._url, self._layouts[table], prefix)
                 merges.append((stage_frame(frame, plan), plan.layout))
             try:
                 return self._merge(merges, mark)

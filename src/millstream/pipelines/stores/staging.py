@@ -63,8 +63,8 @@ class StagePlan:
 
 
 def stage_prefix(query: str) -> str:
-    """What the staging tables of a query begin with; its epoch follows."""
-    digest = hashlib.sha256(query.encode()).hexdigest()[:16]
+    """What the staging tables of a query begin with; the epoch, the batch and the task follow."""
+    digest = hashlib.sha256(query.encode()).hexdigest()[:12]
     return f"{STAGE_PREFIX}{digest}_"
 
 
@@ -106,7 +106,7 @@ def stage_partition(plan: StagePlan, batches: Iterator[pa.RecordBatch]) -> Itera
                 refuse_null_keys(rows, plan.layout)
             report |= {"rows": _serialized(rows), "row_count": rows.num_rows}
         else:
-            name = f"{plan.prefix}_{context.partitionId()}_{context.taskAttemptId()}"
+            name = f"{plan.prefix}_{context.taskAttemptId()}"
             ready = make_ready(rows, plan.layout)
             fill_stage(plan.url, name, ready, plan.layout)
             report |= {"stage": name, "row_count": ready.count}
