@@ -20,6 +20,7 @@ from millstream.records.record import (
     Record,
     assemble_batch,
     decode_batch,
+    decode_end_transaction,
     encode_batch,
     encode_end_transaction,
     read_varint,
@@ -122,6 +123,21 @@ def test_end_of_a_transaction_is_a_control_batch() -> None:
     (marker,) = decode_batch(batch)
     assert ControlType.from_key(marker.key) is ControlType.ABORT
     assert marker.value == b"\x00\x00\x00\x00\x00\x08"
+    assert (marker.offset, marker.timestamp) == (5, 9)
+    assert decode_end_transaction(batch) == (ControlType.ABORT, 8)
+    assert decode_end_transaction(memoryview(batch + b"more")) == (ControlType.ABORT, 8)
+    with pytest.raises(CorruptBatch):
+        decode_end_transaction(batch[:-1] + b"?")
+
+
+def test_other_control_batches_end_no_transaction() -> None:
+    leader_change = Record(0, 1, b"\x00\x00\x00\x02", b"")
+    assert decode_end_transaction(encode_batch([leader_change], is_control=True)) is None
+    cut_short = Record(0, 1, b"\x00\x00\x00\x01", b"\x00\x00")
+    with pytest.raises(CorruptBatch, match="coordinator epoch"):
+        decode_end_transaction(encode_batch([cut_short], is_control=True))
+    emptied = parse_header(encode_batch([leader_change], is_control=True))._replace(record_count=0)
+    assert decode_end_transaction(assemble_batch(emptied, b"")) is None
 
 
 def test_control_type_of_a_later_kafka_is_unknown() -> None:

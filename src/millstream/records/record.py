@@ -20,6 +20,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 from millstream.errors import CorruptBatch
 from millstream.records.batch import (
@@ -142,19 +143,52 @@ def encode_end_transaction(
     coordinator_epoch: int,
 ) -> bytes:
     """The marker that ends a transaction: a control batch with one record."""
-    marker = Record(
-        offset,
-        timestamp,
-        _CONTROL_KEY.pack(0, control_type),
-        _END_TRANSACTION_VALUE.pack(0, coordinator_epoch),
-    )
-    return encode_batch(
-        [marker],
+    header = BatchHeader(
+        base_offset=offset,
+        length=0,
+        leader_epoch=NO_LEADER_EPOCH,
+        magic=MAGIC_V2,
+        crc=0,
+        attributes=TRANSACTIONAL_FLAG | CONTROL_FLAG,
+        last_offset_delta=0,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
-        is_transactional=True,
-        is_control=True,
+        base_sequence=NO_SEQUENCE,
+        record_count=1,
     )
+    return assemble_batch(header, _end_transaction_record(control_type, coordinator_epoch))
+
+
+@lru_cache(maxsize=64)
+def _end_transaction_record(control_type: ControlType, coordinator_epoch: int) -> bytes:
+    """A marker's one record: its deltas are 0, so it is the same for every producer and time."""
+    value = _END_TRANSACTION_VALUE.pack(0, coordinator_epoch)
+    return _encode_record(Record(0, 0, _CONTROL_KEY.pack(0, control_type), value), 0, 0)
+
+
+def decode_end_transaction(batch: Buffer) -> tuple[ControlType, int] | None:
+    """What a control batch, whose CRC is verified, says: (type, coordinator epoch); None if it ends
+    no transaction, or if compaction has emptied it."""
+    header = parse_header(batch)
+    verify_crc(batch, 0, header)
+    if not header.record_count:
+        return None
+    return _read_end_transaction(bytes(batch[HEADER_SIZE_BYTES : header.size_bytes]))
+
+
+@lru_cache(maxsize=64)
+def _read_end_transaction(section: bytes) -> tuple[ControlType, int] | None:
+    header = BatchHeader(0, 0, 0, MAGIC_V2, 0, 0, 0, 0, 0, 0, 0, 0, record_count=1)
+    (record,) = decode_records(header, section)
+    control_type = ControlType.from_key(record.key)
+    if control_type not in (ControlType.COMMIT, ControlType.ABORT):
+        return None
+    value = record.value or b""
+    if len(value) < _END_TRANSACTION_VALUE.size:
+        raise CorruptBatch("a transaction's end marker without a coordinator epoch")
+    return control_type, _END_TRANSACTION_VALUE.unpack_from(value)[1]
 
 
 def decode_batch(

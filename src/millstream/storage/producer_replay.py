@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from millstream.errors import CorruptIndex, StorageError
 from millstream.records.batch import BatchHeader, Buffer
-from millstream.records.record import ControlType, decode_batch
+from millstream.records.record import ControlType, decode_end_transaction
 from millstream.storage import names
 from millstream.storage.filesystem import read_file
 from millstream.storage.segment import Segment
@@ -99,23 +99,22 @@ def replay_marker(
     log: Log, header: BatchHeader, batch: Buffer, offset: int
 ) -> AbortedTransaction | None:
     """A control batch at `offset` ends its producer's transaction; returns one that it aborts."""
-    producers = log.producers
-    for record in decode_batch(batch):
-        kind = ControlType.from_key(record.key)
-        if kind not in (ControlType.COMMIT, ControlType.ABORT):
-            continue
-        completed = producers.record_marker(
-            header,
-            offset,
-            coordinator_epoch=int.from_bytes((record.value or b"")[2:6], signed=True),
-            aborted=kind is ControlType.ABORT,
-        )
-        if completed is not None and completed.aborted:
-            still_open = producers.first_open_offset
-            return AbortedTransaction(
-                completed.producer_id,
-                completed.first_offset,
-                completed.last_offset,
-                completed.last_offset + 1 if still_open is None else still_open,
-            )
-    return None
+    decoded = decode_end_transaction(batch)
+    if decoded is None:
+        return None
+    kind, coordinator_epoch = decoded
+    completed = log.producers.record_marker(
+        header,
+        offset,
+        coordinator_epoch=coordinator_epoch,
+        aborted=kind is ControlType.ABORT,
+    )
+    if completed is None or not completed.aborted:
+        return None
+    still_open = log.producers.first_open_offset
+    return AbortedTransaction(
+        completed.producer_id,
+        completed.first_offset,
+        completed.last_offset,
+        completed.last_offset + 1 if still_open is None else still_open,
+    )
