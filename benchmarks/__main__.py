@@ -41,7 +41,7 @@ DEFAULT = (
     "connections",
     "footprint",
 )
-EXTRA = ("cold_reads", "soak", "stores")
+EXTRA = ("cold_reads", "soak", "stores", "spark_read")
 REPORT_WIDTH = 160
 WARM_UP_SECONDS = 15.0
 RESULTS = Path(__file__).parent / "results"
