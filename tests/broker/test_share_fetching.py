@@ -78,14 +78,14 @@ def test_share_fetch_tells_of_a_log_that_cannot_be_read(
 ) -> None:
     async def scenario(server: BrokerServer, topic_id: UUID) -> None:
         def read(*_: Any, **__: Any) -> Any:
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE, "bad bytes")
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "no disk")
 
         async with joined(server, topic_id) as member:
             with monkeypatch.context() as patched:
                 patched.setattr(Partition, "read", read)
                 response = partition_of(await member.fetch(max_wait=30_000))
-                assert response.error_code == ErrorCode.CORRUPT_MESSAGE
-                assert response.error_message == "bad bytes"
+                assert response.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+                assert response.error_message == "no disk"
             assert acquired(await member.fetch(max_wait=5_000)) == [(0, 9, 1)]
 
     run(tmp_path, scenario)

@@ -12,7 +12,7 @@ from millstream.client.cluster import Cluster
 from millstream.errors import ApiError, ConfigError
 from millstream.pipelines import pipeline, table, topic
 from millstream.pipelines.settings import Settings
-from millstream.pipelines.topics import check_topics, create_topics
+from millstream.pipelines.topics import BrokerUnreachable, check_topics, create_topics
 from tests.peers.servers import free_port
 from tests.pipelines.conftest import Topics
 
@@ -52,5 +52,5 @@ def test_broker_that_is_not_there_is_named(
     monkeypatch.setattr("millstream.pipelines.topics.CONNECT_SECONDS", 0.1)
     address = f"127.0.0.1:{free_port()}"
     declared = pipeline(reads=topic("x"), writes=table("t"), name="p")(lambda frame: frame)
-    with pytest.raises(ConnectionError, match=f"no broker answers at {address}"):
+    with pytest.raises(BrokerUnreachable, match=f"no broker answers at {address}"):
         check_topics(replace(settings, broker=address), [declared])

@@ -18,6 +18,7 @@ from millstream.pipelines.pipeline import Pipeline, Topic
 from millstream.pipelines.pipeline import Table as Sink
 from millstream.pipelines.settings import Settings, load_settings
 from millstream.pipelines.status import Status
+from millstream.pipelines.topics import BrokerUnreachable
 
 LINE_EVERY_S = 5.0
 STATE_STYLES = {"failed": "bold red", "done": "green", "stopped": "yellow", "working": "bold"}
@@ -89,11 +90,6 @@ def run(
       millstream run shop.py -b kafka-1:9092 --store postgresql://shop@db/shop
       millstream run shop.py --dry-run
     """
-    from millstream.pipelines.loading import load_pipelines, parse_target
-
-    parsed = [parse_target(it) for it in targets]
-    pipelines = [it for target in parsed for it in load_pipelines(target)]
-    refuse_twins(pipelines)
     given: dict[str, Any] = {
         "broker": broker,
         "store": store,
@@ -104,13 +100,23 @@ def run(
         "create_topics": create_topics,
         "kafka": security_settings(client_config),
     }
+    run_targets(targets, given, once=once, dry_run=dry_run)
+
+
+def run_targets(targets: list[str], given: dict[str, Any], *, once: bool, dry_run: bool) -> None:
+    """Run what the targets name, or show what would run."""
+    from millstream.pipelines.loading import load_pipelines, parse_target
+
+    parsed = [parse_target(it) for it in targets]
+    pipelines = [it for target in parsed for it in load_pipelines(target)]
+    refuse_twins(pipelines)
     settings = load_settings(parsed[0].path.resolve().parent, overrides=given)
     if dry_run:
         print_plan(pipelines, settings)
         return
     try:
         run_shown(pipelines, settings, once=once)
-    except ConnectionError as error:
+    except BrokerUnreachable as error:
         raise CommandFailed(
             f"{error}; start one with `millstream serve`, or name another with --bootstrap-server",
             EXIT_UNREACHABLE,

@@ -95,7 +95,7 @@ def create_session(master: str, extra: Mapping[str, str], app_name: str, log: Pa
     try:
         with stderr_into(log):
             return builder.getOrCreate()
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(f"Spark does not start with master {master}: {reason} ({log})") from error
 

@@ -6,11 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from millstream.client.cluster import Cluster
-from millstream.errors import ApiError, ConfigError, ErrorCode
+from millstream.errors import ApiError, ConfigError, ErrorCode, MillstreamError
 from millstream.pipelines.pipeline import Pipeline, Topic
 from millstream.pipelines.settings import Settings
 
 CONNECT_SECONDS = 10.0
+
+
+class BrokerUnreachable(MillstreamError):
+    """Nobody answers at the address that was given."""
 
 
 def needed_topics(pipelines: Iterable[Pipeline]) -> dict[str, Topic]:
@@ -39,7 +43,7 @@ def check_topics(settings: Settings, pipelines: Iterable[Pipeline]) -> None:
         try:
             found = cluster.retrying(lambda: cluster.refresh(list(needed)))
         except OSError as error:
-            raise ConnectionError(f"no broker answers at {address}: {error}") from error
+            raise BrokerUnreachable(f"no broker answers at {address}: {error}") from error
         missing = [name for name in needed if name not in found]
         if missing and not settings.create_topics:
             raise ConfigError(
