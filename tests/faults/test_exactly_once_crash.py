@@ -155,6 +155,7 @@ class Copy:
             assert open_transactions(cluster, f"millstream-{query}") == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_copy_is_exact_when_killed_around_the_decision(server: Server, tmp_path: Path) -> None:
     copy = Copy.make(server, tmp_path, batches=6, per_batch=400)
@@ -177,6 +178,7 @@ def test_copy_is_exact_when_killed_at_every_point_and_replayed_with_other_tasks(
     copy.check()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_copy_is_exact_when_killed_at_a_few_moments(server: Server, tmp_path: Path) -> None:
     kill_at_moments(server, tmp_path, 3, seed=5)

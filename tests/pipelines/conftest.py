@@ -21,6 +21,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# What every run of the tests sees of Spark; the rest is in `make test-all`, for its length.
+ALWAYS_RUN = ("test_source.py", "test_writing.py", "test_sinks.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        uses_spark = "spark" in getattr(item, "fixturenames", ())
+        if uses_spark and item.path.name not in ALWAYS_RUN:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one session of this test process: never stop it, never change its settings for good."""
