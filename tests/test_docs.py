@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,13 @@ def page_run(page: Path, tmp_path: Path) -> Iterator[PageRun]:
         server.stop()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def long_on_spark(paths: list[Path]) -> list[Any]:
+    """Those that start Spark, several times some of them, are for `make test-all`."""
+    slow = {"pipelines.md", "stores.md", "shop.py"}
+    return [pytest.param(it, marks=pytest.mark.slow) if it.name in slow else it for it in paths]
+
+
+@pytest.mark.parametrize("page", long_on_spark(PAGES), ids=name_of)
 def test_page_does_what_it_says(page: Path, page_run: PageRun) -> None:
     for block in blocks_of(page):
         assert block.language in LANGUAGES, f"{name_of(page)}:{block.line}"
@@ -68,7 +75,7 @@ def test_commands_that_are_not_run_exist(page: Path) -> None:
         assert not extra or extra in project["optional-dependencies"]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+@pytest.mark.parametrize("example", long_on_spark(EXAMPLES), ids=name_of)
 def test_example_runs(example: Path) -> None:
     as_test = example.name.startswith("test_")
     runner = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if as_test else []
