@@ -110,6 +110,7 @@ def test_aborted_transactions_are_indexed(tools: ToolRunner, data: Path) -> None
         assert "firstOffset: 3 lastOffset: 5" in line
 
 
+@pytest.mark.slow
 def test_apache_kafka_ends_what_was_left_open_and_gives_it_back(
     data: Path, left_open: list[tuple[str, int, int, int]], tmp_path: Path
 ) -> None:
