@@ -4,8 +4,13 @@ from __future__ import annotations
 
 
 def partition_for(key: str, partition_count: int) -> int:
-    """Kafka's rule: Java's hash of the key, made positive, modulo the partitions."""
-    return (java_hash(key) & 0x7FFFFFFF) % partition_count
+    """Kafka's rule: the absolute value of Java's hash modulo the partitions; of -2**31 it is 0.
+
+    Not its lower 31 bits, which clients take of a record's key: those differ for negative hashes.
+    """
+    value = java_hash(key)
+    signed = value - 2**32 if value >= 2**31 else value
+    return 0 if signed == -(2**31) else abs(signed) % partition_count
 
 
 def java_hash(text: str) -> int:
