@@ -68,6 +68,12 @@ def test_client_config_file_reaches_the_client(cli: Run, tmp_path: Path) -> None
     assert outcome.err.count("\n") == 1
 
 
+def test_global_options_leave_the_environment_as_it_was(run: Run, tmp_path: Path) -> None:
+    before = dict(os.environ)
+    run("--client-config", str(tmp_path), "--bootstrap-server", "127.0.0.1:1", "topic", "--help")
+    assert dict(os.environ) == before
+
+
 def test_client_config_file_may_name_the_cluster(
     run: Run, bootstrap_servers: str, tmp_path: Path
 ) -> None:

@@ -8,6 +8,8 @@ line of each group's help; a test compares the two.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -92,6 +94,7 @@ def print_version(requested: bool) -> None:
 
 @app.callback()
 def root(
+    ctx: typer.Context,
     bootstrap_server: Annotated[
         str | None,
         typer.Option(
@@ -119,10 +122,23 @@ def root(
     cluster, through --bootstrap-server.
     """
     # The option of each command falls back to the environment, so this is all that "global" takes.
-    if bootstrap_server is not None:
-        os.environ[BOOTSTRAP_VARIABLE] = bootstrap_server
-    if client_config is not None:
-        os.environ[CLIENT_CONFIG_VARIABLE] = client_config
+    given = {BOOTSTRAP_VARIABLE: bootstrap_server, CLIENT_CONFIG_VARIABLE: client_config}
+    ctx.with_resource(variables({name: it for name, it in given.items() if it is not None}))
+
+
+@contextmanager
+def variables(values: dict[str, str]) -> Iterator[None]:
+    """Set them in the environment; as a command may run in another's process, take them back."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def main(arguments: list[str] | None = None) -> None:
