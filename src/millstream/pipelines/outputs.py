@@ -22,7 +22,7 @@ def combine(pipeline: Pipeline, result: Any) -> DataFrame:
     """What the function returned, as one DataFrame; raises `ConfigError` if it cannot be."""
     frames = result.values() if isinstance(result, Mapping) else [result]
     for frame in frames:
-        if not hasattr(frame, "writeStream"):
+        if not hasattr(frame, "isStreaming"):
             raise ConfigError(
                 f"{pipeline.name} returns {type(frame).__name__}, and should return a DataFrame"
             )
