@@ -121,8 +121,7 @@ class GroupCoordinator:
 
     @property
     def _partition_count(self) -> int:
-        topic = self._metadata.image.topics.get(self._topic)
-        return len(topic.partitions) if topic is not None else 0
+        return self._metadata.image.partition_count_of(self._topic)
 
     def index_of(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that the group belongs to."""

@@ -425,10 +425,6 @@ class Partition:
             if self.log.segments is segments:
                 return records, aborted
 
-    def aborted_transactions(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those with records in [first_offset, end_offset). May read the disk."""
-        return self.log.aborted_transactions(first_offset, end_offset)
-
     def check_leader_epoch(self, epoch: int) -> None:
         """Refuse a client whose idea of the leader is older, or newer, than ours."""
         if epoch == NO_EPOCH or epoch == self.leader_epoch:

@@ -196,8 +196,7 @@ class SharePersister:
 
     @property
     def _shard_count(self) -> int:
-        topic = self._metadata.image.topics.get(self._topic)
-        return len(topic.partitions) if topic is not None else 0
+        return self._metadata.image.partition_count_of(self._topic)
 
     def _index_of(self, key: SharePartitionKey) -> int:
         count = self._shard_count

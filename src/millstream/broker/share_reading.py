@@ -11,6 +11,7 @@ from millstream.records.batch import BatchHeader, iterate_headers
 if TYPE_CHECKING:
     from millstream.broker.partition import Partition
     from millstream.protocol.wire import Buffer
+    from millstream.storage.transactions import AbortedTransaction
 
 READ_BYTES_MIN = 32 * 1024
 SPARE = 1.25  # what is read beyond the average size of as many records
@@ -55,28 +56,32 @@ def read_log(
 
     Raises `ApiError`, and `NotCached` unless it may block.
     """
-    data = partition.read(offset, max_bytes=bytes_max, committed=committed, may_block=may_block)
+    data: Buffer
+    transactions: Sequence[AbortedTransaction] = ()
+    if committed:
+        data, transactions = partition.read_committed(
+            offset, max_bytes=bytes_max, may_block=may_block
+        )
+    else:
+        data = partition.read(offset, max_bytes=bytes_max, may_block=may_block)
     positions: list[int] = []
     batches: list[LogBatch] = []
-    transactional: list[BatchHeader] = []
+    aborted: list[tuple[int, int]] = []
     for position, header in iterate_headers(data):
         positions.append(position)
         batches.append(LogBatch(header.base_offset, header.base_offset + header.last_offset_delta))
-        if committed and header.is_transactional and not header.is_control:
-            transactional.append(header)
-    aborted = _aborted(partition, transactional) if transactional else []
+        if transactions and _is_aborted(header, transactions):
+            aborted.append((header.base_offset, header.last_offset))
     return LogRead(offset, data, batches, positions, aborted)
 
 
-def _aborted(partition: Partition, headers: Sequence[BatchHeader]) -> list[tuple[int, int]]:
-    """The batches among these that belong to aborted transactions."""
-    transactions = partition.aborted_transactions(headers[0].base_offset, headers[-1].next_offset)
-    return [
-        (header.base_offset, header.last_offset)
-        for header in headers
-        if any(
+def _is_aborted(header: BatchHeader, transactions: Sequence[AbortedTransaction]) -> bool:
+    return (
+        header.is_transactional
+        and not header.is_control
+        and any(
             it.producer_id == header.producer_id
             and it.first_offset <= header.base_offset <= it.last_offset
             for it in transactions
         )
-    ]
+    )

@@ -318,8 +318,7 @@ class TransactionCoordinator:
 
     @property
     def _partition_count(self) -> int:
-        topic = self._metadata.image.topics.get(self._topic)
-        return len(topic.partitions) if topic is not None else 0
+        return self._metadata.image.partition_count_of(self._topic)
 
     def _index_of(self, transactional_id: str) -> int:
         count = self._partition_count

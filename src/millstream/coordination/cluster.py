@@ -138,6 +138,11 @@ class ClusterImage:
     def topic_overrides(self, topic: str) -> Mapping[str, str]:
         return self.config(ResourceType.TOPIC, topic)
 
+    def partition_count_of(self, topic: str) -> int:
+        """How many partitions the topic has; 0 where there is no such topic."""
+        image = self.topics.get(topic)
+        return len(image.partitions) if image is not None else 0
+
     @property
     def partition_count(self) -> int:
         return sum(len(topic.partitions) for topic in self.topics.values())
