@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
@@ -37,7 +38,20 @@ def test_checkpoint_belongs_to_the_topics_it_was_made_for(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     checkpoint = Checkpoint(spark, str(tmp_path / "new" / "p"))
-    checkpoint.claim(declared("a", "b"))
-    checkpoint.claim(declared("b", "a"))
+    checkpoint.claim(declared("a", "b"), {})
+    checkpoint.claim(declared("b", "a"), {})
     with pytest.raises(ConfigError, match="made by p reading a, b, and now it is to read a:"):
-        checkpoint.claim(declared("a"))
+        checkpoint.claim(declared("a"), {})
+
+
+def test_checkpoint_knows_a_topic_that_was_made_anew(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint = Checkpoint(spark, str(tmp_path / "p"))
+    old, new = UUID(int=1), UUID(int=2)
+    checkpoint.claim(declared("a"), {})  # from a broker that has no ids
+    checkpoint.claim(declared("a"), {"a": old, "written": new})
+    checkpoint.claim(declared("a"), {"a": old})
+    with pytest.raises(ConfigError, match="topic a was deleted and made anew since p last ran"):
+        checkpoint.claim(declared("a"), {"a": new})
+    forgiving = topic("a", options={"failOnDataLoss": False})
+    checkpoint.claim(declared("a").variant("p", reads=forgiving), {"a": new})
+    checkpoint.claim(declared("a"), {"a": new})

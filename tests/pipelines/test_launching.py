@@ -176,7 +176,7 @@ def test_checkpoint_of_other_topics_is_refused(
     spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any]
 ) -> None:
     declared = totals(orders)
-    Checkpoint(spark, f"{where['checkpoint']}/{declared.name}").claim(declared)
+    Checkpoint(spark, f"{where['checkpoint']}/{declared.name}").claim(declared, {})
     other = declared.variant(declared.name, reads=topic(topics.create(), schema=SCHEMA))
     with pytest.raises(ConfigError, match=f"made by {declared.name} reading {orders}, and now"):
         other.start(spark, **where)

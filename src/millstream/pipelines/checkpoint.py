@@ -1,14 +1,19 @@
 """A pipeline's checkpoint as the driver sees it: whose it is, and which batch ended where.
 
 Beside Spark's own files we keep `millstream.json`, which says for which topics the checkpoint was
-made: offsets of other topics would be nonsense, and Spark does not notice. All of it is read
-through Hadoop's file systems, so that a checkpoint may be wherever Spark can have one.
+made, by name and id: offsets of other topics, and of a topic that was deleted and made anew, would
+be nonsense, and Spark does not notice. All of it is read through Hadoop's file systems, so that a
+checkpoint may be wherever Spark can have one.
+
+    {"pipeline": "revenue", "reads": {"orders": "orders"}, "topics": {"orders": "<topic id>"}}
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from millstream.errors import ConfigError
 from millstream.pipelines.offsets import Offsets
@@ -45,20 +50,42 @@ class Checkpoint:
         numbers = [int(name) for name in self._list("commits") if name.isdigit()]
         return max(numbers, default=None)
 
-    def claim(self, pipeline: Pipeline) -> None:
+    def claim(self, pipeline: Pipeline, topic_ids: Mapping[str, UUID]) -> None:
         """Make it the pipeline's; raises `ConfigError` if it was made for something else."""
         topics = {parameter: it.name for parameter, it in pipeline.reads.items()}
+        ids = {name: str(topic_ids[name]) for name in topics.values() if name in topic_ids}
         text = self._read(OWNER_FILE)
-        if text is None:
-            self._write(OWNER_FILE, json.dumps({"pipeline": pipeline.name, "reads": topics}))
-            return
-        earlier = json.loads(text)
+        if text is not None:
+            earlier = json.loads(text)
+            self._check_names(earlier, topics)
+            self._check_ids(pipeline, earlier.get("topics", {}), ids)
+            if earlier.get("topics") == ids:
+                return
+        owner = {"pipeline": pipeline.name, "reads": topics, "topics": ids}
+        self._write(OWNER_FILE, json.dumps(owner))
+
+    def _check_names(self, earlier: Mapping[str, Any], topics: Mapping[str, str]) -> None:
         if sorted(earlier["reads"].values()) != sorted(topics.values()):
             raise ConfigError(
                 f"the checkpoint {self.location} was made by {earlier['pipeline']} reading "
                 f"{', '.join(earlier['reads'].values())}, and now it is to read "
                 f"{', '.join(topics.values())}: its offsets mean nothing there. Give the pipeline "
                 "another name or checkpoint (it starts anew), or the topics they had"
+            )
+
+    def _check_ids(
+        self, pipeline: Pipeline, earlier: Mapping[str, str], now: Mapping[str, str]
+    ) -> None:
+        """A reader cannot tell a topic made anew from the old one, once it has grown as long."""
+        may_lose = {it.name for it in pipeline.reads.values() if it.may_lose_data}
+        for name, topic_id in now.items():
+            if earlier.get(name, topic_id) == topic_id or name in may_lose:
+                continue
+            raise ConfigError(
+                f"topic {name} was deleted and made anew since {pipeline.name} last ran, and the "
+                f"checkpoint {self.location} has the offsets of the old one. Give the pipeline "
+                "another name or checkpoint (it starts anew), or accept that some records are "
+                'left out: topic(..., options={"failOnDataLoss": False})'
             )
 
     # Files
@@ -93,4 +120,5 @@ class Checkpoint:
             stream.write(bytearray(content, "utf-8"))
         finally:
             stream.close()
+        files.delete(path, False)
         files.rename(unfinished, path)

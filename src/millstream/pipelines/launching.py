@@ -40,9 +40,9 @@ def launch(
     refuse_connect(spark)
     location = f"{settings.required_checkpoint().rstrip('/')}/{pipeline.name}"
     refuse_running_twin(pipeline, spark)
-    check_topics(settings, [pipeline])
+    topic_ids = check_topics(settings, [pipeline])
     checkpoint = Checkpoint(spark, location)
-    checkpoint.claim(pipeline)
+    checkpoint.claim(pipeline, topic_ids)
     result = apply_to_streams(pipeline, spark, settings)
     writer = (
         result.writeStream.queryName(pipeline.name)

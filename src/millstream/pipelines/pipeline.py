@@ -62,6 +62,12 @@ class Topic:
         """JSON where there is a schema, or else the bytes as they are."""
         return self.format or ("raw" if self.schema is None else "json")
 
+    @property
+    def may_lose_data(self) -> bool:
+        """Whether a reader goes on where records were deleted before it read them."""
+        given = {name.lower(): value for name, value in self.options.items()}
+        return given.get("failondataloss") == "false"
+
     def write_format(self, columns: Iterable[str]) -> str:
         """JSON, unless the columns are those of a record: a value, perhaps a key, and so on."""
         is_record = not self.key and "value" in columns and set(columns) <= RECORD_COLUMNS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+from uuid import UUID
 
 from millstream.client.cluster import Cluster
 from millstream.errors import ApiError, ConfigError, ErrorCode, MillstreamError
@@ -27,8 +28,9 @@ def needed_topics(pipelines: Iterable[Pipeline]) -> dict[str, Topic]:
     return needed
 
 
-def check_topics(settings: Settings, pipelines: Iterable[Pipeline]) -> None:
-    """Raises `ConfigError` for topics that are not there, unless they are to be created.
+def check_topics(settings: Settings, pipelines: Iterable[Pipeline]) -> dict[str, UUID]:
+    """The ids of all topics; raises `ConfigError` for some that are not there, unless they are to
+    be created.
 
     Dead-letter topics are made by the first reader that needs one.
     """
@@ -50,7 +52,10 @@ def check_topics(settings: Settings, pipelines: Iterable[Pipeline]) -> None:
                 f"there is no topic {', '.join(missing)} at {address}: create it with `millstream "
                 f"topic create {missing[0]}`, or let `millstream run --create-topics` do so"
             )
-        create_topics(cluster, {name: needed[name].partitions for name in missing})
+        if missing:
+            create_topics(cluster, {name: needed[name].partitions for name in missing})
+            found |= cluster.retrying(lambda: cluster.refresh(missing))
+        return {name: it.id for name, it in found.items() if it.id is not None and it.id.int}
 
 
 def create_topics(cluster: Cluster, partitions: dict[str, int]) -> None:
