@@ -13,6 +13,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines.session import (
     SPARK_SETTINGS,
     check_spark,
+    choose_python,
     local_cores,
     spark_settings,
     stderr_into,
@@ -45,6 +46,26 @@ def test_missing_java_comes_with_its_cure(monkeypatch: pytest.MonkeyPatch, tmp_p
     java.chmod(0o755)
     with pytest.raises(ConfigError, match="is Java 11: install it"):
         check_spark()
+
+
+@pytest.mark.parametrize(
+    ("settings", "environment", "python"),
+    [
+        ({}, {}, sys.executable),
+        ({}, {"PYSPARK_PYTHON": "/opt/python"}, "/opt/python"),
+        ({"spark.pyspark.python": "./env/bin/python"}, {"PYSPARK_PYTHON": "x"}, "./env/bin/python"),
+    ],
+)
+def test_workers_have_the_python_that_is_set_or_else_ours(
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, str],
+    environment: dict[str, str],
+    python: str,
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("os.environ", environment | {"PYSPARK_DRIVER_PYTHON": "jupyter"})
+        choose_python(settings)
+        assert dict(os.environ) == {"PYSPARK_PYTHON": python}
 
 
 def test_what_is_started_meanwhile_complains_into_the_file(

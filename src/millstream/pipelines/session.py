@@ -86,7 +86,7 @@ def create_session(master: str, extra: Mapping[str, str], app_name: str, log: Pa
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    choose_python(extra)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master).appName(app_name)
@@ -98,6 +98,19 @@ def create_session(master: str, extra: Mapping[str, str], app_name: str, log: Pa
     except (PySparkException, Py4JError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(f"Spark does not start with master {master}: {reason} ({log})") from error
+
+
+def choose_python(settings: Mapping[str, str]) -> None:
+    """Have driver and executors run the same Python: the one that is set, or else this one.
+
+    Spark runs data sources that it found by itself with the Python of its JVM's environment, on
+    executors too, and looks at `spark.pyspark.python` for everything else only.
+    """
+    given = settings.get("spark.pyspark.python")
+    if given is not None:
+        os.environ["PYSPARK_PYTHON"] = given
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.pop("PYSPARK_DRIVER_PYTHON", None)  # Jupyter, perhaps: no worker
 
 
 @contextlib.contextmanager
