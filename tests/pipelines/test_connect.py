@@ -17,6 +17,9 @@ import pytest
 from tests.pipelines.conftest import Topics
 
 CLIENT = Path(__file__).with_name("connect_client.py")
+CLIENT_SECONDS_MAX = 600
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(CLIENT_SECONDS_MAX + 60)]
 
 
 @pytest.fixture(scope="module")
@@ -35,16 +38,13 @@ def seen(topics: Topics, topic: str, tmp_path_factory: pytest.TempPathFactory) -
         [sys.executable, CLIENT, topics.bootstrap, topic, topics.create(), directory],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=CLIENT_SECONDS_MAX,
         check=False,
         cwd=directory,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
-
-
-pytestmark = pytest.mark.slow
 
 
 def test_connect_session_reads_batches_raw_and_typed(seen: dict[str, Any]) -> None:
