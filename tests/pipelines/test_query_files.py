@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.query_files import batch_ends, query_id, sync_batch
+from millstream.pipelines.query_files import arrow_uri, batch_ends, query_id, sync_batch
 
 OFFSETS = """v1
 {"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{}}
@@ -34,6 +34,16 @@ def test_query_id_is_found_however_the_location_is_written(checkpoint: Path, sch
 def test_query_id_says_what_to_do_without_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"hdfs://.*kafka\.transactional\.id"):
         query_id(str(tmp_path / "nowhere"))
+
+
+def test_query_id_says_what_to_do_where_the_file_system_is_not_known() -> None:
+    with pytest.raises(ConfigError, match=r"kafka\.transactional\.id"):
+        query_id("wasb://container/checkpoint")
+
+
+def test_location_in_s3_is_known_by_all_of_hadoops_names() -> None:
+    assert arrow_uri("s3a://bucket/c") == arrow_uri("s3://bucket/c") == "s3://bucket/c"
+    assert arrow_uri("hdfs://namenode/c") == "hdfs://namenode/c"
 
 
 def test_batch_ends_takes_the_lower_of_two_sources_and_passes_over_other_kinds(

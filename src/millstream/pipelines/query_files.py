@@ -76,18 +76,24 @@ def _offsets_of(line: str) -> Offsets:
 
 def _read(location: str) -> str | None:
     """A small file on any file system that pyarrow knows; None if it is not there."""
-    from pyarrow import fs
+    from pyarrow import ArrowInvalid, fs
 
     try:
         if _is_local(location):
             files, path = fs.LocalFileSystem(), _local_path(location)
         else:
-            files, path = fs.FileSystem.from_uri(location)
+            files, path = fs.FileSystem.from_uri(arrow_uri(location))
         with files.open_input_stream(path) as stream:
             content: bytes = stream.read()
             return content.decode()
-    except OSError:
+    except (OSError, ArrowInvalid):  # the latter for a scheme that it does not know
         return None
+
+
+def arrow_uri(location: str) -> str:
+    """Hadoop has several names for S3, pyarrow one."""
+    scheme, separator, rest = location.partition("://")
+    return f"s3{separator}{rest}" if scheme in ("s3a", "s3n") else location
 
 
 def _is_local(location: str) -> bool:
