@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from tests.doc_blocks import PageRun, blocks_of, matches
+from tests.peers.cache import PeerMissing
 from tests.peers.servers import free_port, start_millstream
+from tests.peers.spark_connector import connector_jars
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
@@ -45,7 +47,7 @@ def page_run(page: Path, tmp_path: Path) -> Iterator[PageRun]:
 
 def long_on_spark(paths: list[Path]) -> list[Any]:
     """Those that start Spark, several times some of them, are for `make test-all`."""
-    slow = {"pipelines.md", "stores.md", "shop.py"}
+    slow = {"pipelines.md", "stores.md", "cluster.md", "shop.py", "real_time.py"}
     return [pytest.param(it, marks=pytest.mark.slow) if it.name in slow else it for it in paths]
 
 
@@ -75,15 +77,25 @@ def test_commands_that_are_not_run_exist(page: Path) -> None:
         assert not extra or extra in project["optional-dependencies"]
 
 
+def arguments_of(example: Path) -> list[Path]:
+    """What the example has to be given, if it can be had."""
+    if example.name != "real_time.py":
+        return []
+    try:
+        return connector_jars()
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+
+
 @pytest.mark.parametrize("example", long_on_spark(EXAMPLES), ids=name_of)
 def test_example_runs(example: Path) -> None:
     as_test = example.name.startswith("test_")
     runner = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if as_test else []
     done = subprocess.run(
-        [sys.executable, *runner, str(example)],
+        [sys.executable, *runner, example, *arguments_of(example)],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
