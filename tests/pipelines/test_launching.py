@@ -218,3 +218,32 @@ def test_session_of_spark_connect_is_refused() -> None:
 )
 def test_start_is_told_in_the_readers_words(starting: Any, options: dict[str, str]) -> None:
     assert starting_options("t", starting) == options
+
+
+@pytest.mark.java
+@pytest.mark.usefixtures("connector")
+def test_pipeline_takes_over_the_checkpoint_of_sparks_own_connector(
+    spark: SparkSession, topics: Topics, where: dict[str, Any], tmp_path: Path
+) -> None:
+    name = topics.create(partitions=2)
+    topics.fill(name, [order(1), order(2)], partition=0)
+    declared = pipeline(
+        reads=topic(name, schema=SCHEMA), writes=table("ids", key="id"), name=f"ids-{name}"
+    )(lambda orders: orders.select("id"))
+    theirs = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", topics.bootstrap)
+        .option("subscribe", name)
+        .option("startingOffsets", "earliest")
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", f"{where['checkpoint']}/{declared.name}")
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert theirs.awaitTermination(120)
+    topics.fill(name, [order(3)], partition=0)
+    topics.fill(name, [order(4)], partition=1)
+    run_once(declared, spark, where)
+    assert stored(tmp_path, "select id from ids order by id") == [(3,), (4,)]
+    assert committed(topics, declared.group_id, name) == {0: 3, 1: 1}
