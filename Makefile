@@ -17,7 +17,8 @@ install:  ## make .venv from requirements.lock and build the package into it
 system:  ## find, install or name what the tests want of the system (Java, kcat, strace, ...)
 	@$(PYTHON) tools/system.py
 
-demo: install  ## watch a broker survive kill -9 without losing a record
+demo: install  ## watch a shop's pipelines survive kill -9, every order counted once
+	@$(PYTHON) tools/system.py java
 	@$(BIN)/millstream demo
 
 test: install system lint  ## lint and run the tests, without the slow ones

@@ -38,6 +38,13 @@ def test_system_names_each_missing_component_and_goes_on() -> None:
     assert all("; try: " in line for line in lines)
 
 
+def test_system_looks_only_for_what_is_named() -> None:
+    done = run_on_a_bare_machine("system.py", "java")
+    assert done.returncode == 0
+    assert done.stdout.startswith("system: no java (Spark; Apache Kafka, its tools and client); ")
+    assert done.stdout.count("\n") == 1
+
+
 def test_make_help_lists_the_verbs() -> None:
     done = subprocess.run(
         ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True

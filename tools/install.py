@@ -29,11 +29,13 @@ def main(venv: Path) -> None:
         say(f"making {venv} with Python {sys.version.split()[0]}")
         run(sys.executable, "-m", "venv", str(venv))
     uv = find_uv(venv)
-    say("installing requirements.lock")
-    install = [uv, "pip", "install", "--quiet", "--python", str(python)]
-    run(*install, "--require-hashes", "--requirement", str(ROOT / "requirements.lock"))
-    say("building millstream")
-    run(*install, "--no-build-isolation", "--no-deps", "--editable", str(ROOT))
+    install = [uv, "pip", "install", "--python", str(python)]
+    say("installing requirements.lock: Spark is 400 MB, it may take a few minutes")
+    shown = [] if sys.stderr.isatty() else ["--quiet"]  # bars are for a terminal
+    lock = str(ROOT / "requirements.lock")
+    run(*install, *shown, "--require-hashes", "--requirement", lock)
+    say("building millstream, with its compiled parts")
+    run(*install, "--quiet", "--no-build-isolation", "--no-deps", "--editable", str(ROOT))
     stamp.write_text(wanted)
 
 

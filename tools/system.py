@@ -1,6 +1,9 @@
 """Find what the tests want of the system; install it where that is possible, else say how.
 
-Nothing here is needed to run Millstream, and a test whose peer is missing is skipped with its
+    python3 tools/system.py             everything
+    python3 tools/system.py java        what is named
+
+Nothing here is needed to run the broker, and a test whose peer is missing is skipped with its
 reason; so a missing component never stops anything. Plain Python.
 """
 
@@ -20,7 +23,7 @@ class Component(NamedTuple):
 
 
 COMPONENTS = [
-    Component("java", "openjdk-17-jdk-headless", "Apache Kafka, its tools and the Java client"),
+    Component("java", "openjdk-17-jdk-headless", "Spark; Apache Kafka, its tools and client"),
     Component("mvn", "maven", "fetching Apache Kafka's jars"),
     Component("kcat", "kcat", "conformance tests with kcat"),
     Component("strace", "strace", "proof that acknowledged means flushed"),
@@ -30,21 +33,23 @@ COMPONENTS = [
 ]
 
 
-def main() -> None:
-    missing = find_missing()
+def main(names: list[str]) -> None:
+    missing = find_missing(names)
     if missing and can_install():
         packages = " ".join(component.debian for component in missing).split()
         print(f"system: apt-get install {' '.join(packages)}", flush=True)
         apt_get("update")
         for package in packages:  # one by one: one that is not to be had spoils only itself
             apt_get("install", "--yes", package)
-        missing = find_missing()
+        missing = find_missing(names)
     for component in missing:
         print(f"system: no {component.command} ({component.purpose}); {how_to(component)}")
 
 
-def find_missing() -> list[Component]:
-    return [component for component in COMPONENTS if shutil.which(component.command) is None]
+def find_missing(names: list[str]) -> list[Component]:
+    """Of those named, or of all."""
+    wanted = [component for component in COMPONENTS if not names or component.command in names]
+    return [component for component in wanted if shutil.which(component.command) is None]
 
 
 def apt_get(*arguments: str) -> None:
@@ -63,4 +68,4 @@ def how_to(component: Component) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,14 +1,22 @@
-"""`millstream demo`, short: it kills a real server and finds every acknowledged record."""
+"""`millstream demo`: short ones, which kill real processes and find every record that counts."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+
+import pytest
 
 from tests.cli.conftest import Run
 
+FIGURE = re.compile(r"│ +(\w+) +([\d,]+) +│")
+SUMMARY = re.compile(r"sent ([\d,]+) +counted ([\d,]+) +lost (\d+) +doubled (\d+)")
+PATIENCE_S = 600
 
-def test_demo_loses_nothing_over_a_kill(run: Run) -> None:
-    outcome = run("demo", "--seconds", "2", "--kills", "1", "--rate", "2000")
+
+def test_demo_crash_loses_nothing_over_a_kill(run: Run) -> None:
+    outcome = run("demo", "crash", "--seconds", "2", "--kills", "1", "--rate", "2000")
     assert outcome.exit_code == 0, outcome.err
     assert "kill -9" in outcome.out
     assert "nothing lost, nothing doubled, order kept" in outcome.out
@@ -18,4 +26,24 @@ def test_demo_loses_nothing_over_a_kill(run: Run) -> None:
     assert figures["lost"] == figures["doubled"] == 0
 
 
-FIGURE = re.compile(r"│ +(\w+) +([\d,]+) +│")
+def test_demo_says_how_to_get_java(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "nowhere")
+    outcome = run("demo")
+    assert outcome.exit_code == 1
+    assert "apt install openjdk-17-jre-headless" in outcome.err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(PATIENCE_S)
+def test_demo_counts_every_order_once_over_a_kill() -> None:
+    command = [sys.executable, "-m", "millstream.cli.entry", "demo", "--seconds", "6"]
+    done = subprocess.run(
+        [*command, "--rate", "100"], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "kill -9" in done.stdout
+    summary = SUMMARY.search(done.stdout)
+    assert summary is not None, done.stdout
+    sent, counted, lost, doubled = (int(it.replace(",", "")) for it in summary.groups())
+    assert sent == counted > 0
+    assert lost == doubled == 0

@@ -1,4 +1,4 @@
-"""The run behind `millstream demo`: real clients, a real server, real kill -9, and the bookkeeping.
+"""The run behind `millstream demo crash`: clients, a server, kill -9, and the books.
 
 An idempotent producer (acks=all) writes numbered records; whatever the broker acknowledges goes
 into the ledger. A consumer group follows live. The server, a child process, is killed and started

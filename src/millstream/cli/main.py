@@ -32,7 +32,9 @@ INSPECT = "Look at the files"
 COMMANDS = {
     "serve": CommandGroup("Run a broker until Ctrl-C or SIGTERM.", RUN),
     "run": CommandGroup("Run the pipelines of a file on Spark, until Ctrl-C.", RUN),
-    "demo": CommandGroup("Watch a broker survive kill -9 without losing a record.", RUN),
+    "demo": CommandGroup(
+        "Watch a shop's pipelines, or a broker, survive kill -9 without losing a record.", RUN
+    ),
     "topic": CommandGroup("Create, list, describe, alter and delete topics.", USE),
     "produce": CommandGroup("Send records to a topic.", USE),
     "consume": CommandGroup("Print a topic's records, and follow it like `tail -f`.", USE),

@@ -1,0 +1,166 @@
+"""The run behind `millstream demo`: a broker, customers, pipelines that get killed, and an audit.
+
+The pipelines are run as a user would: their file is copied into a directory as `shop.py`, and
+`millstream run shop.py` is started there, in a process that can be killed with all that it starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka.admin import NewTopic
+
+from millstream.cli.cluster import wait_each
+from millstream.cli.failures import CommandFailed
+from millstream.cli.shop import history, pipelines
+from millstream.cli.shop.audit import Verdict, judge, read_made
+from millstream.cli.shop.traffic import Customers
+from millstream.cli.shop.watching import Desk, Watcher
+from millstream.testing.histories.faults import BrokerProcess
+
+MASTER = "local[2]"
+TRIGGER = "1 second"
+STOP_TIMEOUT_S = 120.0
+BUSY_TIMEOUT_S = 10.0  # how long a kill waits for a moment at which something is being written
+BUSY_EVERY_S = 0.01
+TOPICS = (pipelines.orders, pipelines.views, pipelines.enriched, pipelines.alerts)
+
+
+class ShopRun:
+    """Everything that runs, in a temporary directory; use it as a context manager."""
+
+    def __init__(self, rate: int, seed: int) -> None:
+        self._scratch = tempfile.TemporaryDirectory(prefix="millstream-shop-")
+        self.directory = Path(self._scratch.name)
+        self.store = self.directory / ".millstream" / "store.db"
+        self.broker = BrokerProcess.millstream(self.directory)
+        self.customers = Customers(self.broker.address, rate, seed)
+        self.watcher = Watcher(self.broker.address, self.store)
+        self.desk = Desk(self.broker.address)
+        self._driver: subprocess.Popen[bytes] | None = None
+        self._history: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for process in (self._driver, self._history):
+            kill_group(process)
+        self.customers.stop()
+        self.desk.stop()
+        self.broker.stop()
+        self._scratch.cleanup()
+
+    def open(self) -> None:
+        """Start the broker, create the topics, let the customers in."""
+        self.broker.start()
+        wanted = [NewTopic(it.name, it.partitions, 1) for it in TOPICS]
+        wait_each(self.watcher.cluster.admin.create_topics(wanted), "creating topics")
+        shutil.copy(pipelines.__file__, self.directory / "shop.py")
+        self.customers.start()
+        self.desk.start()
+
+    # The pipelines, in a process of their own
+
+    @property
+    def command(self) -> list[str]:
+        """As one would type it."""
+        where = ["--bootstrap-server", self.broker.address]
+        return ["run", "shop.py", *where, "--master", MASTER, "--trigger", TRIGGER]
+
+    def start_pipelines(self) -> int:
+        """Start `millstream run shop.py`; returns its process id."""
+        self._driver = self._spawn("run", "-m", "millstream.cli.entry", *self.command)
+        return self._driver.pid
+
+    def check_pipelines(self) -> None:
+        """Raises if they have ended by themselves."""
+        code = None if self._driver is None else self._driver.poll()
+        if code is not None:
+            raise CommandFailed(f"the pipelines ended with {code}: {self.last_words('run')}")
+
+    def kill_pipelines(self) -> int:
+        """kill -9 in the middle of a write; returns how many transactions are left open by it."""
+        deadline = time.monotonic() + BUSY_TIMEOUT_S
+        while not self.watcher.open_transactions() and time.monotonic() < deadline:
+            time.sleep(BUSY_EVERY_S)
+        kill_group(self._driver)
+        self._driver = None
+        return self.watcher.open_transactions()
+
+    def stop_pipelines(self) -> None:
+        """As Ctrl-C does."""
+        assert self._driver is not None
+        self._driver.send_signal(signal.SIGINT)
+        self._driver.wait(STOP_TIMEOUT_S)
+        self._driver = None
+
+    # The batch over the log
+
+    def start_history(self) -> None:
+        arguments = [
+            self.broker.address,
+            str(self._history_rows),
+            str(self.directory / "spark.log"),
+        ]
+        self._history = self._spawn("history", "-m", history.__name__, *arguments)
+
+    @property
+    def has_history(self) -> bool:
+        """Whether the batch is done; raises if it failed."""
+        assert self._history is not None
+        code = self._history.poll()
+        if code:
+            raise CommandFailed(f"the batch over the log failed: {self.last_words('history')}")
+        return code == 0
+
+    def audit(self) -> Verdict:
+        rows = json.loads(self._history_rows.read_text())
+        return judge(self.customers.ledger, rows, read_made(self.broker.address, self.store))
+
+    @property
+    def _history_rows(self) -> Path:
+        return self.directory / "history.json"
+
+    # Processes
+
+    def _spawn(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """A Python in a process group of its own, which writes what it says to a file."""
+        with self._log_of(name).open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _log_of(self, name: str) -> Path:
+        return self.directory / f"{name}.log"
+
+    def last_words(self, name: str) -> str:
+        lines = self._log_of(name).read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+def kill_group(process: subprocess.Popen[bytes] | None) -> None:
+    """kill -9, with all that it started: Spark's JVM is in the same group."""
+    if process is not None and process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,146 @@
+"""How the demo's shop is told: what happens when. How it looks is in `screen`."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from rich.text import Text
+
+from millstream.cli.failures import CommandFailed
+from millstream.cli.shop.audit import Verdict
+from millstream.cli.shop.run import ShopRun
+from millstream.cli.shop.watching import ALL, Look
+
+TICK_S = 0.25
+LOOK_EVERY_S = 1.0
+DEAD_FOR_S = 2.0  # how long the pipelines stay dead, so that a person sees it
+PATIENCE_S = 240.0  # with whatever must come, on a slow machine
+SHOWN_SECONDS = 30
+
+ORDERS, VIEWS = "orders", "views"
+SERIES = (ORDERS, VIEWS, *(it.name for it in ALL))
+
+
+@dataclass
+class Rates:
+    """What customers send and pipelines read, a second, over the last half minute."""
+
+    history: dict[str, deque[float]] = field(
+        default_factory=lambda: {it: deque(maxlen=SHOWN_SECONDS) for it in SERIES}
+    )
+    _counts: dict[str, int] = field(default_factory=dict)
+    _at: float = 0.0
+
+    def take(self, now: float, counts: dict[str, int]) -> None:
+        if self._counts:
+            for name, count in counts.items():
+                rate = (count - self._counts[name]) / max(now - self._at, TICK_S)
+                self.history[name].append(max(rate, 0.0))
+        self._at, self._counts = now, counts
+
+    def of(self, name: str) -> float:
+        """The mean of the last seconds: batches come by fits and starts."""
+        recent = list(self.history[name])[-3:]
+        return sum(recent) / len(recent) if recent else 0.0
+
+
+@dataclass
+class Story:
+    """The run's acts in order; advance it by iterating, look at it in between."""
+
+    run: ShopRun
+    seconds: float
+    began: float = field(default_factory=time.monotonic)
+    state: Text = field(default_factory=lambda: Text("opening", style="yellow"))
+    events: list[Text] = field(default_factory=list)
+    look: Look = field(default_factory=Look)
+    rates: Rates = field(default_factory=Rates)
+    verdict: Verdict | None = None
+    _next_look: float = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.began
+
+    def tell(self, text: str, style: str = "") -> None:
+        stamp = Text(f"{self.elapsed_s:5.1f} s  ", style="dim")
+        self.events.append(stamp + Text(text, style=style))
+
+    def acts(self) -> Iterator[None]:
+        """Everything that happens; yields whenever there is something new to see."""
+        self.run.open()
+        self.tell(f"the shop is open; its broker is {self.run.broker.address}")
+        yield from self.start_pipelines()
+        yield from self.pass_time(self.seconds / 2)
+        yield from self.crash()
+        yield from self.start_pipelines()
+        yield from self.pass_time(self.seconds / 2)
+        yield from self.close()
+        yield from self.audit()
+
+    def start_pipelines(self) -> Iterator[None]:
+        self.state = Text("starting Spark", style="bold yellow")
+        pid, began, before = self.run.start_pipelines(), time.monotonic(), self.look
+        self.tell(f"millstream run shop.py, process {pid}: {', '.join(it.name for it in ALL)}")
+        yield from self.wait_for(lambda: self.look.has_passed(before), "the first batches")
+        self.tell(f"batches are coming after {time.monotonic() - began:.1f} s", "green")
+        self.state = Text("running", style="bold green")
+
+    def crash(self) -> Iterator[None]:
+        open_transactions = self.run.kill_pipelines()
+        self.state = Text(" KILLED ", style="bold white on red")
+        self.tell(
+            f"kill -9, with {open_transactions} transactions open; the customers go on", "bold red"
+        )
+        yield from self.pass_time(DEAD_FOR_S)
+
+    def close(self) -> Iterator[None]:
+        self.state = Text("closing", style="bold cyan")
+        self.run.customers.stop()
+        ledger = self.run.customers.ledger
+        self.tell(f"the shop closes with {len(ledger.orders):,} orders; the rest is read")
+        self.look_around()
+        yield from self.wait_for(lambda: self.look.lag == 0, "the end of the topics")
+        self.run.stop_pipelines()
+
+    def audit(self) -> Iterator[None]:
+        self.state = Text("auditing", style="bold cyan")
+        self.tell("a batch over the log, by the same functions, to compare with", "bold")
+        self.run.start_history()
+        yield from self.wait_for(lambda: self.run.has_history, "the batch over the log")
+        self.verdict = self.run.audit()
+        self.tell("compared")
+
+    # Time, and what is seen as it passes
+
+    def pass_time(self, duration_s: float) -> Iterator[None]:
+        until = time.monotonic() + duration_s
+        while time.monotonic() < until:
+            yield from self.tick()
+
+    def wait_for(self, come: Callable[[], bool], what: str) -> Iterator[None]:
+        deadline = time.monotonic() + PATIENCE_S
+        while not come():
+            if time.monotonic() > deadline:
+                words = self.run.last_words("run")
+                raise CommandFailed(f"{what} did not come in {PATIENCE_S:.0f} s: {words}")
+            yield from self.tick()
+
+    def tick(self) -> Iterator[None]:
+        time.sleep(TICK_S)
+        self.run.check_pipelines()
+        if time.monotonic() >= self._next_look:
+            self.look_around()
+        yield
+
+    def look_around(self) -> None:
+        self._next_look = time.monotonic() + LOOK_EVERY_S
+        self.look = self.run.watcher.look()
+        ledger = self.run.customers.ledger
+        sent = {ORDERS: len(ledger.orders), VIEWS: ledger.views}
+        self.rates.take(
+            time.monotonic(), sent | {it.pipeline: it.done for it in self.look.positions}
+        )

@@ -1,0 +1,57 @@
+"""The shop's run, as far as it goes without Spark: a broker, topics, customers, processes."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from millstream.cli.failures import CommandFailed
+from millstream.cli.shop.run import ShopRun, kill_group
+
+
+def test_shop_opens_and_customers_come() -> None:
+    with ShopRun(rate=500, seed=1) as run:
+        run.open()
+        assert (run.directory / "shop.py").exists()
+        run.customers.stop()
+        enrich, sales, interest = run.watcher.look().positions
+        ledger = run.customers.ledger
+        assert enrich.lag == len(ledger.orders) + ledger.again + len(ledger.poison)
+        assert interest.lag == ledger.views
+        assert (sales.done, sales.lag) == (0, 0)
+        directory = run.directory
+    assert not directory.exists()
+
+
+def test_pipelines_that_end_by_themselves_are_an_error() -> None:
+    with ShopRun(rate=1, seed=1) as run:
+        run._driver = run._spawn("run", "-c", "print('starting'); exit('no room')")
+        run._driver.wait()
+        with pytest.raises(CommandFailed, match="the pipelines ended with 1: no room"):
+            run.check_pipelines()
+
+
+def test_batch_that_fails_is_an_error() -> None:
+    with ShopRun(rate=1, seed=1) as run:
+        run._history = run._spawn("history", "-c", "exit('no log')")
+        run._history.wait()
+        with pytest.raises(CommandFailed, match="the batch over the log failed: no log"):
+            _ = run.has_history
+
+
+def test_kill_reaches_all_that_a_process_started() -> None:
+    program = (
+        "import os, subprocess, time;"
+        "pipe = os.open('pipe', os.O_WRONLY); os.set_inheritable(pipe, True);"
+        "subprocess.Popen(['sleep', '600'], close_fds=False);"
+        "os.write(pipe, b'up'); time.sleep(600)"
+    )
+    with ShopRun(rate=1, seed=1) as run:
+        os.mkfifo(run.directory / "pipe")
+        process = run._spawn("run", "-c", program)
+        with (run.directory / "pipe").open("rb", buffering=0) as pipe:
+            assert pipe.read(2) == b"up"
+            kill_group(process)
+            assert pipe.read() == b""  # it ends when nobody is left who could write to it
+        assert process.returncode == -9

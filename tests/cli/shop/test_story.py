@@ -1,0 +1,38 @@
+"""What happens in the demo, as far as it is told without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.cli.failures import CommandFailed
+from millstream.cli.shop import story as story_module
+from millstream.cli.shop.run import ShopRun
+from millstream.cli.shop.story import SERIES, Rates, Story
+
+
+def test_rates_are_differences_over_time() -> None:
+    rates = Rates()
+    for now, count in ((10.0, 100), (11.0, 400), (12.0, 400), (13.0, 1000)):
+        rates.take(now, dict.fromkeys(SERIES, count))
+    assert list(rates.history["orders"]) == [300, 0, 600]
+    assert rates.of("orders") == 300
+    assert Rates().of("views") == 0
+
+
+def test_story_passes_the_time_and_looks_around() -> None:
+    with ShopRun(rate=200, seed=1) as run:
+        run.open()
+        story = Story(run, seconds=1)
+        for _ in story.pass_time(1.5):
+            pass
+        assert [it.pipeline for it in story.look.positions] == ["enrich", "sales", "interest"]
+        assert len(story.rates.history["orders"]) >= 1
+
+
+def test_story_ends_with_what_it_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(story_module, "PATIENCE_S", 0.3)
+    with ShopRun(rate=1, seed=1) as run:
+        run.open()
+        (run.directory / "run.log").write_text("starting\nno space left\n")
+        with pytest.raises(CommandFailed, match="the tide did not come in 0 s: no space left"):
+            list(Story(run, seconds=1).wait_for(lambda: False, "the tide"))
