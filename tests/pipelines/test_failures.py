@@ -32,6 +32,10 @@ PLAIN = "[STREAM_FAILED] Query [id = 0c, runId = 1d] terminated with exception: 
         (OURS, "records were deleted before they were read (orders-0)"),
         (THEIRS, "ZeroDivisionError: division by zero"),
         (PLAIN, "it is so."),
+        (
+            "[UNRESOLVED_COLUMN] Did you mean `id`? SQLSTATE: 42703;\n'Project",
+            "[UNRESOLVED_COLUMN] Did you mean `id`?",
+        ),
         ("", "no reason given"),
     ],
 )

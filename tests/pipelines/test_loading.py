@@ -68,3 +68,20 @@ def test_two_pipelines_of_one_name_are_refused(shop: Path) -> None:
     shop.write_text(SHOP + "\nthird = alerts.variant('revenue')\n")
     with pytest.raises(ConfigError, match="two pipelines are named revenue"):
         load_pipelines(Target(shop))
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("orders = tpic('orders')", "line 3: NameError: name 'tpic' is not defined"),
+        ("def broken(:", "line 3: SyntaxError: "),
+        ("import nothing_of_the_kind", "line 3: ModuleNotFoundError: No module named 'nothing_of"),
+        ("orders = topic('orders', bad='panic')", "line 3: topic orders: bad is 'panic'; it must"),
+    ],
+)
+def test_file_that_does_not_run_is_named_with_its_line(
+    shop: Path, line: str, complaint: str
+) -> None:
+    shop.write_text(f"\nfrom millstream.pipelines import topic\n{line}\n")
+    with pytest.raises(ConfigError, match=f"a_shop.py, {complaint}"):
+        load_pipelines(Target(shop))

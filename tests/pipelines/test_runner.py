@@ -83,6 +83,15 @@ def test_run_ends_with_the_cause_if_one_fails(
     assert not spark.streams.active
 
 
+def test_run_names_a_column_that_is_not_there(
+    spark: SparkSession, copying: Pipeline, settings: Settings
+) -> None:
+    (reads,) = copying.reads.values()
+    failing = pipeline(reads=reads, writes=table("none"), name="typo")(lambda it: it.select("idd"))
+    with pytest.raises(PipelineFailed, match=r"pipeline typo failed: .*`idd`.*Did you mean.*`id`"):
+        Run([failing], spark, settings, once=True).until_end(lambda statuses: None)
+
+
 def test_embedded_broker_lives_for_the_run_and_keeps_its_data(tmp_path: Path) -> None:
     bare = Settings(home=tmp_path)
     with embedded_broker(bare) as settled:

@@ -75,6 +75,5 @@ def cause_of(text: str) -> str:
 def first_line(text: str) -> str:
     """Spark's own summary, without the query's ids."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
-    return re.sub(
-        r"^\[STREAM_FAILED\] Query \[id = [^\]]*\] terminated with exception: ", "", line
-    ).removesuffix(" SQLSTATE: XXKST")
+    line = re.sub(r"^\[STREAM_FAILED\] Query \[id = [^\]]*\] terminated with exception: ", "", line)
+    return re.sub(r" SQLSTATE: \w+;?$", "", line)

@@ -7,11 +7,13 @@ import sys
 from difflib import get_close_matches
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import NamedTuple
 
-from millstream.errors import ConfigError
+from millstream.errors import ConfigError, MillstreamError
 from millstream.pipelines.pipeline import Pipeline
+from millstream.pipelines.session import check_pyspark
 
 
 class Target(NamedTuple):
@@ -32,6 +34,7 @@ def load_pipelines(target: Target) -> list[Pipeline]:
     """The file's pipelines in their order; raises `ConfigError` for a name that is not there."""
     if not target.path.is_file():
         raise ConfigError(f"{target.path}: there is no such file")
+    check_pyspark()
     found = pipelines_in(import_file(target.path))
     if not found:
         raise ConfigError(f"{target.path} defines no pipeline: decorate a function with @pipeline")
@@ -72,9 +75,26 @@ def import_file(path: Path) -> ModuleType:
         raise ConfigError(f"{path} is not a Python file")
     module = module_from_spec(spec)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"{place_of(error, path)}: {reason_of(error)}") from error
     send_by_value(module)
     return module
+
+
+def place_of(error: Exception, path: Path) -> str:
+    """The line that an error comes from: of this file, if there is one."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}"
+    lines = [it.lineno for it in extract_tb(error.__traceback__) if it.filename == str(path)]
+    return f"{path}, line {lines[-1]}" if lines else str(path)
+
+
+def reason_of(error: Exception) -> str:
+    if isinstance(error, MillstreamError):
+        return str(error)
+    return f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
 
 
 def send_by_value(module: ModuleType) -> None:

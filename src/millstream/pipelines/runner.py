@@ -124,8 +124,13 @@ class Run:
         return statuses
 
     def _start(self) -> None:
+        from pyspark.errors import PySparkException
+
         for pipeline in self._pipelines:
-            query = launch(pipeline, self._spark, self._settings, once=self._once)
+            try:
+                query = launch(pipeline, self._spark, self._settings, once=self._once)
+            except PySparkException as error:
+                raise explain_failure(pipeline.name, error) from error
             self._watched.append(Watched(pipeline, query))
 
     def _look(self) -> list[Status]:

@@ -130,8 +130,7 @@ def stderr_into(log: Path) -> Iterator[None]:
 
 def check_spark() -> None:
     """Raises `ConfigError` that says how to get Spark or Java, where one is missing."""
-    if find_spec("pyspark") is None:
-        raise ConfigError("pipelines need Spark: pip install 'millstream[spark]'")
+    check_pyspark()
     java = find_java()
     if java is None:
         raise ConfigError(f"Spark needs Java {JAVA_VERSION_MIN} and there is none: {JAVA_CURE}")
@@ -141,6 +140,11 @@ def check_spark() -> None:
         raise ConfigError(
             f"Spark needs Java {JAVA_VERSION_MIN}, and {java} is Java {found[1]}: {JAVA_CURE}"
         )
+
+
+def check_pyspark() -> None:
+    if find_spec("pyspark") is None:
+        raise ConfigError("pipelines need Spark: pip install 'millstream[spark]'")
 
 
 def find_java() -> str | None:
