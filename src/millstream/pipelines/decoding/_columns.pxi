@@ -11,11 +11,12 @@ KINDS = {
     "boolean": BOOLEAN, "byte": INTEGER, "short": INTEGER, "int": INTEGER, "long": INTEGER,
     "float": FLOAT, "double": DOUBLE, "decimal": DECIMAL, "string": STRING, "binary": BINARY,
     "date": DATE, "timestamp": TIMESTAMP, "timestamp_ntz": TIMESTAMP_NTZ,
-    "struct": STRUCT, "array": LIST, "map": MAP,
+    "time": INTEGER, "struct": STRUCT, "array": LIST, "map": MAP,
 }
 WIDTHS = {
     "boolean": 1, "byte": 1, "short": 2, "int": 4, "long": 8, "float": 4, "double": 8,
-    "decimal": 16, "date": 4, "timestamp": 8, "timestamp_ntz": 8, "struct": 0,
+    "decimal": 16, "date": 4, "timestamp": 8, "timestamp_ntz": 8, "time": 8,
+    "struct": 0,
 }
 OFFSET_BYTES = 4                # of strings, lists and maps: where each value begins
 
@@ -124,6 +125,11 @@ cdef inline void end_value(Column* column) noexcept:
 cdef inline void end_data(Column* column, int64_t size) noexcept:
     """The string just written, of so many bytes, counts."""
     offsets_of(column)[column.count + 1] = offsets_of(column)[column.count] + <int32_t>size
+    end_value(column)
+
+
+cdef inline void end_items(Column* column) noexcept:
+    offsets_of(column)[column.count + 1] = <int32_t>column.children[0].count
     end_value(column)
 
 

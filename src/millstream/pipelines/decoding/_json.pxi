@@ -1,8 +1,5 @@
 # JSON (RFC 8259) into columns, in one pass: each value is checked and laid down where it belongs.
 
-cdef enum:
-    DEPTH_MAX = 512
-
 cdef struct Reader:
     const uint8_t* at
     const uint8_t* end
@@ -497,11 +494,6 @@ cdef Problem read_list(Reader* reader, Column* column, int depth) noexcept:
             return problem
 
 
-cdef inline void end_items(Column* column) noexcept:
-    offsets_of(column)[column.count + 1] = <int32_t>column.children[0].count
-    end_value(column)
-
-
 cdef Problem read_map(Reader* reader, Column* column, int depth) noexcept:
     """An object as a map: its names are the keys, each there once."""
     cdef Column* keys = &column.children[0]
@@ -537,23 +529,6 @@ cdef Problem read_map(Reader* reader, Column* column, int depth) noexcept:
         problem = expect(reader, c",")
         if problem != FINE:
             return problem
-
-
-cdef bint has_twins(const Column* keys, int64_t first) noexcept:
-    """Whether a key from number `first` on is there twice."""
-    cdef int32_t* starts = offsets_of(keys)
-    cdef int64_t index, other, length
-    if keys.count - first > 32:
-        return len({keys.data[starts[it]:starts[it + 1]] for it in range(first, keys.count)}) < (
-            keys.count - first
-        )
-    for index in range(first + 1, keys.count):
-        length = starts[index + 1] - starts[index]
-        for other in range(first, index):
-            if (starts[other + 1] - starts[other] == length
-                    and memcmp(keys.data + starts[other], keys.data + starts[index], length) == 0):
-                return True
-    return False
 
 
 cdef Problem read_json(Reader* reader, Column* root) noexcept:

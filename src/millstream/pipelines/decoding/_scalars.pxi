@@ -1,18 +1,6 @@
 # Values from text: numbers, moments, base64. What does not fit exactly is a problem, never rounded
 # or cut; see docs/decisions/0010-json-decoding.md.
 
-cdef enum Problem:
-    FINE
-    # malformed
-    EMPTY, UNEXPECTED, CUT_SHORT, TRAILING, NOT_UTF8, CONTROL, BAD_ESCAPE, LONE_SURROGATE, TOO_DEEP,
-    TWICE, KEY_TWICE, FIELD_COUNT, AFTER_QUOTE, SECOND_LINE
-    # wrong type
-    WRONG_TYPE, NOT_WHOLE, OUT_OF_RANGE, NOT_EXACT, BAD_DATE, BAD_TIMESTAMP, BAD_NTZ, HAS_OFFSET,
-    EPOCH, BAD_BASE64
-    # missing field
-    MISSING, NULL_VALUE, TOMBSTONE
-    NO_MEMORY
-
 cdef enum:
     MANTISSA_DIGITS_MAX = 19            # what 64 bits always hold
     EXPONENT_MAX = 1_000_000            # beyond any number; keeps sums from overflowing
@@ -376,55 +364,4 @@ cdef Problem append_base64(Column* column, const uint8_t* text, int64_t length) 
         target[index // 4 * 3 + 1] = (second << 4 | third >> 2) & 0xFF
         target[index // 4 * 3 + 2] = (third << 6 | fourth) & 0xFF
     end_data(column, size)
-    return FINE
-
-
-cdef inline int utf8_length(const uint8_t* at, const uint8_t* end) noexcept:
-    """How many bytes the character has that begins here; 0 if it is none (RFC 3629)."""
-    cdef uint8_t first = at[0]
-    cdef int64_t left = end - at
-    cdef uint8_t low = 0x80
-    cdef uint8_t high = 0xBF
-    if first < 0x80:
-        return 1
-    if first < 0xC2 or first > 0xF4:
-        return 0
-    if first < 0xE0:
-        return 2 if left >= 2 and at[1] & 0xC0 == 0x80 else 0
-    if first < 0xF0:
-        low = 0xA0 if first == 0xE0 else 0x80
-        high = 0x9F if first == 0xED else 0xBF          # no surrogates
-        if left < 3 or not low <= at[1] <= high or at[2] & 0xC0 != 0x80:
-            return 0
-        return 3
-    low = 0x90 if first == 0xF0 else 0x80
-    high = 0x8F if first == 0xF4 else 0xBF
-    if left < 4 or not low <= at[1] <= high or at[2] & 0xC0 != 0x80 or at[3] & 0xC0 != 0x80:
-        return 0
-    return 4
-
-
-cdef const uint8_t* utf8_end(const uint8_t* at, const uint8_t* end) noexcept:
-    """Where it stops to be UTF-8; `end` if it does not."""
-    cdef uint64_t word
-    cdef int length
-    while at < end:
-        if end - at >= 8:
-            memcpy(&word, at, 8)
-            if word & <uint64_t>0x8080808080808080 == 0:
-                at += 8
-                continue
-        length = utf8_length(at, end)
-        if length == 0:
-            return at
-        at += length
-    return end
-
-
-cdef inline Problem append_string(Column* column, const uint8_t* text, int64_t length) noexcept:
-    cdef uint8_t* target = data_room(column, length)
-    if target == NULL:
-        return NO_MEMORY
-    memcpy(target, text, length)
-    end_data(column, length)
     return FINE
