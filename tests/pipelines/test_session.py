@@ -15,6 +15,7 @@ from millstream.pipelines.session import (
     check_spark,
     choose_python,
     local_cores,
+    reason_of,
     spark_settings,
     stderr_into,
 )
@@ -66,6 +67,22 @@ def test_workers_have_the_python_that_is_set_or_else_ours(
         patched.setattr("os.environ", environment | {"PYSPARK_DRIVER_PYTHON": "jupyter"})
         choose_python(settings)
         assert dict(os.environ) == {"PYSPARK_PYTHON": python}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "An error occurred while calling None.JavaSparkContext.\n"
+            ": org.apache.spark.SparkException: Could not parse Master URL: 'sprk://h'\n\tat org.x",
+            "Could not parse Master URL: 'sprk://h'",
+        ),
+        ("[JAVA_GATEWAY_EXITED] Java gateway\nmore", "[JAVA_GATEWAY_EXITED] Java gateway"),
+        ("", "no reason given"),
+    ],
+)
+def test_reason_is_what_java_threw(text: str, reason: str) -> None:
+    assert reason_of(text) == reason
 
 
 def test_what_is_started_meanwhile_complains_into_the_file(

@@ -96,8 +96,15 @@ def create_session(master: str, extra: Mapping[str, str], app_name: str, log: Pa
         with stderr_into(log):
             return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = reason_of(str(error))
         raise ConfigError(f"Spark does not start with master {master}: {reason} ({log})") from error
+
+
+def reason_of(text: str) -> str:
+    """Of an error that came through Py4J the Java exception, else its first line."""
+    lines = text.strip().splitlines() or ["no reason given"]
+    thrown = next((line for line in lines if line.startswith(": ")), lines[0])
+    return re.sub(r"^: (?:[\w$]+\.)+[\w$]+: ", "", thrown)
 
 
 def choose_python(settings: Mapping[str, str]) -> None:
