@@ -18,12 +18,15 @@ from millstream.client.security import JAVA_SETTINGS as JAVA_SECURITY_SETTINGS
 from millstream.client.security import SETTINGS as SECURITY_SETTINGS
 from millstream.client.security import Security
 from millstream.errors import ConfigError
+from millstream.pipelines.avro_options import PREFIXED_OPTIONS as REGISTRY_ALIASES
+from millstream.pipelines.avro_options import READ_OPTIONS as AVRO_OPTIONS
+from millstream.pipelines.avro_options import AvroOptions, parse_avro_options
 from millstream.pipelines.offsets import EARLIEST, LATEST, Offsets, parse_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-FORMATS = ("raw", "json", "csv", "text")
+FORMATS = ("raw", "json", "avro", "csv", "text")
 
 CSV_OPTIONS = ("sep", "delimiter", "quote", "escape", "header")
 # What becomes of records that do not decode, in our words and in Spark's.
@@ -58,6 +61,8 @@ READ_OPTIONS = (
     "pipeline",
     "pipelineVersion",
     *CSV_OPTIONS,
+    *AVRO_OPTIONS,
+    *REGISTRY_ALIASES,
 )
 KAFKA_OPTIONS = (
     "bootstrap.servers",
@@ -150,6 +155,7 @@ class ReadOptions:
     pipeline: str | None = None
     pipeline_version: str | None = None
     csv: CsvDialect = field(default_factory=CsvDialect)
+    avro: AvroOptions = field(default_factory=AvroOptions)
     fetch_bytes_max: int = 8 * 1024 * 1024
     fetch_wait_ms: int = 500
     request_timeout_ms: int = 30_000  # for one request
@@ -221,6 +227,7 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
         pipeline=given.get("pipeline"),
         pipeline_version=given.get("pipelineVersion"),
         csv=_csv_dialect(given, value_format),
+        avro=parse_avro_options(given.get, value_format),
         fetch_bytes_max=given.integer("kafka.max.partition.fetch.bytes", 1)
         or ReadOptions.fetch_bytes_max,
         fetch_wait_ms=given.integer("kafka.fetch.max.wait.ms", 1) or ReadOptions.fetch_wait_ms,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from millstream.pipelines.stores.spec import Mode
 
-FORMATS = ("raw", "json", "csv", "text")
+FORMATS = ("raw", "json", "avro", "csv", "text")
 BAD_RECORDS = ("deadletter", "drop", "fail")
 TABLE_MODES = ("upsert", "append", "replace")
 OUTPUT_MODES = ("append", "update", "complete")

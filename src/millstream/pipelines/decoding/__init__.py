@@ -50,6 +50,10 @@ def make_decoder(options: ReadOptions, schema: pa.Schema) -> Decoder:
             from millstream.pipelines.decoding.rows import RowsDecoder
 
             return RowsDecoder(options, schema)
+        case "avro":
+            from millstream.pipelines.decoding.avro import AvroValuesDecoder
+
+            return AvroValuesDecoder(options.avro, schema)
         case other:
             raise ConfigError(
                 f"valueFormat {other} has no columns of its own; leave out the schema"

@@ -36,6 +36,7 @@ cdef class Program:
     """The steps for one writer's schema, for one decoder."""
 
     cdef Step* _steps
+    cdef int64_t _count
     cdef list _texts                    # the bytes that steps point to
     cdef AvroDecoder _decoder           # whose columns they point to
 
@@ -48,35 +49,37 @@ cdef class Program:
         self._steps = <Step*>calloc(max(len(steps), 1), sizeof(Step))
         if self._steps == NULL:
             raise MemoryError()
+        self._count = len(steps)
         for number, step in enumerate(steps):
-            self._take(&self._steps[number], step, len(steps))
+            self._take(&self._steps[number], step)
 
-    cdef _take(self, Step* step, tuple given, int64_t count):
+    cdef _take(self, Step* step, tuple given):
         name, column, size, low, high, factor, text, children = given
         step.operation = OPERATIONS[name]
         step.column = NULL if column < 0 else self._decoder.column(column)
-        step.size = size
+        if step.operation == FAIL:
+            step.problem = PROBLEMS[size]
+        else:
+            step.size = size
         step.low = low
         step.high = high
         step.factor = factor
         step.text = text
         step.text_length = len(text)
         self._texts.append(text)
-        if step.operation == FAIL:
-            step.problem = PROBLEMS[size]
         step.child_count = len(children)
         step.children = <Step**>calloc(max(len(children), 1), sizeof(Step*))
         if step.children == NULL:
             raise MemoryError()
         for index, child in enumerate(children):
-            if not 0 <= child < count:
+            if not 0 <= child < self._count:
                 raise ValueError(f"there is no step {child}")
             step.children[index] = &self._steps[<int64_t>child]
 
     def __dealloc__(self):
         cdef int64_t number
         if self._steps != NULL:
-            for number in range(len(self._texts)):
+            for number in range(self._count):
                 free(self._steps[number].children)
             free(self._steps)
 
