@@ -37,13 +37,13 @@ def main(broker: str, source: str, target: str, directory: str) -> None:
     }
 
     in_memory = stream.writeStream.format("memory").queryName("seen").trigger(availableNow=True)
-    assert in_memory.start().awaitTermination(120)
+    assert in_memory.start().awaitTermination(240)
     seen["streamed"] = sorted(row.id for row in spark.sql("select id from seen").collect())
 
     writer = stream.selectExpr("cast(id as string) as value").writeStream.format("millstream")
     writer = writer.option("kafka.bootstrap.servers", broker).option("topic", target)
     writer = writer.option("checkpointLocation", f"{directory}/checkpoint")
-    assert writer.trigger(availableNow=True).start().awaitTermination(120)
+    assert writer.trigger(availableNow=True).start().awaitTermination(240)
     written = spark.read.format("millstream").options(**options | {"subscribe": target}).load()
     seen["written"] = sorted(row.value.decode() for row in written.collect())
 

@@ -49,6 +49,7 @@ def test_cause_is_the_innermost_error(text: str, cause: str) -> None:
         ("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] ...", "another schema than its checkpoint"),
         ("There are [1] sources in the checkpoint offsets and now there are [2]", "another number"),
         ("Multiple streaming queries are concurrently using file:/c", "another process runs it"),
+        ("Python worker failed to connect back.", "the machine is too busy"),
         ("java.io.IOException: No space left on device", "the disk is full"),
     ],
 )

@@ -69,7 +69,7 @@ def stored(tmp_path: Path, query: str) -> list[Any]:
 
 def run_once(declared: Pipeline, spark: SparkSession, where: dict[str, Any]) -> Any:
     query = declared.start(spark, once=True, **where)
-    query.awaitTermination(120)
+    assert query.awaitTermination(240)
     error = query.exception()
     if error is not None:
         raise error
@@ -241,7 +241,7 @@ def test_pipeline_takes_over_the_checkpoint_of_sparks_own_connector(
         .trigger(availableNow=True)
         .start()
     )
-    assert theirs.awaitTermination(120)
+    assert theirs.awaitTermination(240)
     topics.fill(name, [order(3)], partition=0)
     topics.fill(name, [order(4)], partition=1)
     run_once(declared, spark, where)

@@ -121,7 +121,7 @@ def stream_once(
         .foreachBatch(lambda batch, _: seen.extend(row.value for row in batch.collect()))
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(240)
     return sorted(seen)
 
 

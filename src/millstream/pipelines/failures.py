@@ -44,6 +44,11 @@ CURES = (
         "another process runs it with the same checkpoint. Stop one of the two",
     ),
     Cure(
+        r"Python worker failed to connect back",
+        "the machine is too busy to start a Python worker within Spark's 10 seconds. Start again: "
+        "it goes on where it was",
+    ),
+    Cure(
         r"No space left on device|ENOSPC",
         "the disk is full. Make room and start again: it goes on where it was",
     ),

@@ -1,0 +1,199 @@
+"""What is wrong is named, with what to do about it; and when it is mended, nothing was lost.
+
+Each test runs a pipeline, breaks something under it, reads the complaint as `millstream run` would
+print it, follows its advice, and compares the table with what was sent.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+
+from millstream.errors import ConfigError, SchemaMismatch, StoreError
+from millstream.pipelines import Pipeline, pipeline, table, topic
+from millstream.pipelines.failures import PipelineFailed, explain_failure
+from millstream.pipelines.topics import BrokerUnreachable
+from tests.peers.servers import free_port
+from tests.pipelines.conftest import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = "id long, user string"
+
+
+@pytest.fixture
+def where(topics: Topics, tmp_path: Path) -> dict[str, Any]:
+    return {
+        "broker": topics.bootstrap,
+        "store": f"sqlite:///{tmp_path}/store.db",
+        "checkpoint": str(tmp_path / "checkpoints"),
+    }
+
+
+def send(topics: Topics, name: str, ids: range) -> None:
+    values = [json.dumps({"id": it, "user": f"user {it % 2}"}).encode() for it in ids]
+    topics.fill(name, values)
+
+
+def copies(name: str, **options: str) -> Pipeline:
+    """A row for each record."""
+    reads = topic(name, schema=SCHEMA, options=options)
+    return pipeline(reads=reads, writes=table("copies"), name=f"copy-{name}")(lambda frame: frame)
+
+
+def counts(name: str, by: str = "user") -> Pipeline:
+    """How many there are of each, kept as state."""
+    declare = pipeline(
+        reads=topic(name, schema=SCHEMA), writes=table(f"per_{by}", key=by), name=f"count-{name}"
+    )
+    return declare(lambda frame: frame.groupBy(by).count())
+
+
+def run(declared: Pipeline, spark: SparkSession, where: dict[str, Any]) -> None:
+    """Take what is there; raises what `millstream run` would tell."""
+    query = declared.start(spark, once=True, **where)
+    try:
+        assert query.awaitTermination(240)
+    except StreamingQueryException as error:
+        raise explain_failure(declared.name, error) from error
+
+
+def stored(tmp_path: Path, query: str) -> list[Any]:
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        return connection.execute(query).fetchall()
+
+
+def copied(tmp_path: Path) -> list[int]:
+    return [row[0] for row in stored(tmp_path, "select id from copies order by id")]
+
+
+def test_state_of_another_schema_is_named_and_the_old_one_goes_on(
+    spark: SparkSession, topics: Topics, where: dict[str, Any], tmp_path: Path
+) -> None:
+    name = topics.create()
+    send(topics, name, range(4))
+    run(counts(name), spark, where)
+    send(topics, name, range(4))
+    with pytest.raises(
+        PipelineFailed, match=r"another schema than its checkpoint\. Give the pipel"
+    ):
+        run(counts(name, by="id"), spark, where)
+    run(counts(name), spark, where)
+    found = stored(tmp_path, "select user, count from per_user order by user")
+    assert found == [("user 0", 4), ("user 1", 4)]
+
+
+def test_other_operators_than_in_the_checkpoint_are_named(
+    spark: SparkSession, topics: Topics, where: dict[str, Any], tmp_path: Path
+) -> None:
+    name = topics.create()
+    send(topics, name, range(4))
+    run(counts(name), spark, where)
+    send(topics, name, range(4))
+
+    def distinct(frame: DataFrame) -> DataFrame:
+        return frame.dropDuplicates(["id"])
+
+    other = pipeline(
+        reads=topic(name, schema=SCHEMA), writes=table("per_user_2"), name=f"count-{name}"
+    )(distinct)
+    complaint = "its aggregates or joins are not those of its checkpoint"
+    with pytest.raises(PipelineFailed, match=complaint):
+        run(other, spark, where)
+    run(counts(name), spark, where)
+    assert stored(tmp_path, "select sum(count) from per_user") == [(8,)]
+
+
+@pytest.mark.parametrize("records", [2, 9], ids=["shorter", "longer"])
+def test_topic_made_anew_is_named_and_read_from_its_beginning_under_another_name(
+    spark: SparkSession, topics: Topics, where: dict[str, Any], tmp_path: Path, records: int
+) -> None:
+    name = topics.create()
+    send(topics, name, range(4))
+    run(copies(name), spark, where)
+    topics.delete(name)
+    topics.create(name=name)
+    send(topics, name, range(10, 10 + records))
+    with pytest.raises(ConfigError, match=rf"topic {name} was deleted and made anew.*another name"):
+        run(copies(name), spark, where)
+    run(copies(name).variant(f"again-{name}"), spark, where)
+    assert copied(tmp_path) == [*range(4), *range(10, 10 + records)]
+
+
+def test_retention_that_was_faster_is_named_and_passed_over_if_told_to(
+    spark: SparkSession, topics: Topics, where: dict[str, Any], tmp_path: Path
+) -> None:
+    name = topics.create()
+    send(topics, name, range(3))
+    run(copies(name), spark, where)
+    send(topics, name, range(3, 9))
+    topics.delete_records(name, 5)
+    complaint = rf"{name}-0 offsets 3 to 4. Raise retention.*failOnDataLoss=false"
+    with pytest.raises(PipelineFailed, match=complaint):
+        run(copies(name), spark, where)
+    run(copies(name, failOnDataLoss="false"), spark, where)
+    assert copied(tmp_path) == [0, 1, 2, 5, 6, 7, 8]
+
+
+def test_broker_that_is_elsewhere_is_named(
+    spark: SparkSession, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.pipelines.topics.CONNECT_SECONDS", 0.5)
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(BrokerUnreachable, match=f"no broker answers at {address}: .*refused"):
+        run(copies("any"), spark, where | {"broker": address})
+    reader = spark.read.format("millstream").option("kafka.bootstrap.servers", address)
+    reader = reader.option("subscribe", "any").option("kafka.default.api.timeout.ms", "500")
+    with pytest.raises(
+        AnalysisException, match=rf"no broker can be reached \({address}.*gave up after"
+    ):
+        reader.load().collect()
+
+
+def test_store_that_is_not_there_is_named_before_anything_is_read(
+    spark: SparkSession, topics: Topics, where: dict[str, Any], tmp_path: Path
+) -> None:
+    name = topics.create()
+    send(topics, name, range(3))
+    store = f"postgresql://shop:secret@127.0.0.1:{free_port()}/shop"
+    with pytest.raises(StoreError, match="cannot be used as a store") as raised:
+        run(copies(name), spark, where | {"store": store})
+    assert "secret" not in str(raised.value)
+    with pytest.raises(ConfigError, match="give sqlite:///relative"):
+        run(copies(name), spark, where | {"store": "mysql://db"})
+    run(copies(name), spark, where)
+    assert copied(tmp_path) == [0, 1, 2]
+
+
+def test_table_of_another_shape_is_named_before_anything_is_read(
+    spark: SparkSession, topics: Topics, where: dict[str, Any], tmp_path: Path
+) -> None:
+    name = topics.create()
+    send(topics, name, range(3))
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        connection.execute("create table copies (id integer, age integer)")
+    with pytest.raises(SchemaMismatch, match=r"copies.*user"):
+        run(copies(name), spark, where)
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        connection.execute("drop table copies")
+    run(copies(name), spark, where)
+    assert copied(tmp_path) == [0, 1, 2]
+
+
+def test_pipeline_without_a_name_is_asked_for_one() -> None:
+    with pytest.raises(ConfigError, match=r'<lambda>.*@pipeline\(name="..."\)'):
+        pipeline(reads=topic("orders"), writes=table("t"))(lambda orders: orders)
+
+
+def test_stream_without_a_checkpoint_is_asked_for_one(spark: SparkSession, topics: Topics) -> None:
+    frame = spark.readStream.format("rate").load().selectExpr("cast(value as string) as value")
+    writer = frame.writeStream.format("millstream").option("topic", topics.create())
+    writer = writer.option("kafka.bootstrap.servers", topics.bootstrap)
+    with pytest.raises(AnalysisException, match="checkpointLocation must be specified"):
+        writer.start()
