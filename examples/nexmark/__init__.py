@@ -1,0 +1,1 @@
+"""Nexmark: an auction house as a stream of events, and 23 questions about it."""
