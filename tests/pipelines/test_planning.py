@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -225,4 +226,7 @@ def test_stream_reads_up_to_the_first_open_transaction(topics: Topics) -> None:
     # Who was a reader of uncommitted records before has lost nothing.
     assert committed.next_end(beyond) == beyond
     producer.abort_transaction(60)
+    deadline = time.monotonic() + 60
+    while committed.next_end(beyond) == beyond:  # until the marker is written
+        assert time.monotonic() < deadline
     assert committed.next_end(beyond) == at(topic, 4)
