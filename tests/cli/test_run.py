@@ -169,3 +169,37 @@ def test_run_with_a_broker_of_its_own_until_interrupted(
     out, err = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 0, err
     assert re.search(r"sales: stopped, 20 rows in \d+ batches, lag 0, bad records 0\n", out)
+
+
+@pytest.fixture
+def late_python(tmp_path: Path) -> Path:
+    """A Python that takes longer to start than Spark waits, the first time it reads a stream."""
+    path = tmp_path / "late-python"
+    path.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *python_streaming_source_runner*)\n'
+        f"  if mkdir {tmp_path}/was-late 2>/dev/null; then sleep 11; fi;;\n"
+        "esac\n"
+        f'exec {sys.executable} "$@"\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.slow
+def test_run_starts_again_what_a_busy_machine_kept_from_starting(
+    shop: Path, late_python: Path
+) -> None:
+    environment = {it: value for it, value in os.environ.items() if "MILLSTREAM" not in it}
+    done = subprocess.run(
+        [sys.executable, "-m", "millstream.cli.entry", "run", "shop.py:sales", "--once"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env=environment | {"PYSPARK_PYTHON": str(late_python)},
+        cwd=shop.parent,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (shop.parent / "was-late").exists()
+    assert "sales: done, 0 rows" in done.stdout

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from millstream.pipelines.failures import passes
 from tests.peers.cache import PeerMissing
 from tests.peers.servers import Server, start_millstream
 from tests.peers.spark_connector import connector_jars
@@ -19,6 +20,7 @@ from tests.peers.spark_connector import connector_jars
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 # What every run of the tests sees of Spark; the rest is in `make test-all`, for its length.
@@ -70,6 +72,25 @@ def connector() -> None:
         connector_jars()
     except PeerMissing as missing:
         pytest.skip(str(missing))
+
+
+QUERY_SECONDS_MAX = 240
+STARTS_MAX = 5
+
+
+def run_to_end(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Start a query and wait for its end; start it again where a busy machine prevented it."""
+    from pyspark.errors import StreamingQueryException
+
+    for remaining in reversed(range(STARTS_MAX)):
+        query = start()
+        try:
+            assert query.awaitTermination(QUERY_SECONDS_MAX), "the query does not end"
+            break
+        except StreamingQueryException as error:
+            if not passes(error) or not remaining:
+                raise
+    return query
 
 
 @dataclass

@@ -19,7 +19,7 @@ from millstream.pipelines import Pipeline, pipeline, table, topic
 from millstream.pipelines.failures import PipelineFailed, explain_failure
 from millstream.pipelines.topics import BrokerUnreachable
 from tests.peers.servers import free_port
-from tests.pipelines.conftest import Topics
+from tests.pipelines.conftest import Topics, run_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,9 +57,8 @@ def counts(name: str, by: str = "user") -> Pipeline:
 
 def run(declared: Pipeline, spark: SparkSession, where: dict[str, Any]) -> None:
     """Take what is there; raises what `millstream run` would tell."""
-    query = declared.start(spark, once=True, **where)
     try:
-        assert query.awaitTermination(240)
+        run_to_end(lambda: declared.start(spark, once=True, **where))
     except StreamingQueryException as error:
         raise explain_failure(declared.name, error) from error
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.counting import count_failures
-from tests.pipelines.conftest import Topics
+from tests.pipelines.conftest import Topics, run_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,14 +28,13 @@ def test_failures_are_counted_in_the_progress_of_a_stream(
         .option("mode", "drop")
         .load()
     )
-    query = (
+    writer = (
         count_failures(frame)
         .writeStream.format("noop")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
-        .start()
     )
-    assert query.awaitTermination(240)
+    query = run_to_end(writer.start)
     observed: list[Any] = [it.observedMetrics["millstream"] for it in query.recentProgress]
     assert sum(it.records for it in observed) == 7
     assert sum(it.failed for it in observed) == 4

@@ -21,7 +21,7 @@ from millstream.pipelines.reading import fetch_columns
 from millstream.records.columns import decode_columns
 from millstream.records.record import Record, encode_batch
 from tests.peers.kafka import start_kafka
-from tests.pipelines.conftest import Topics
+from tests.pipelines.conftest import Topics, run_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,7 +138,7 @@ def test_stream_writes_letters_and_the_command_line_replays_them(
 
     def read_all(schema: str) -> list[Any]:
         seen: list[Any] = []
-        query = (
+        writer = (
             spark.readStream.format("millstream")
             .schema(schema)
             .option("kafka.bootstrap.servers", topics.bootstrap)
@@ -151,9 +151,8 @@ def test_stream_writes_letters_and_the_command_line_replays_them(
             .writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .foreachBatch(lambda batch, _: seen.extend(row.id for row in batch.collect()))
-            .start()
         )
-        assert query.awaitTermination(240)
+        run_to_end(writer.start)
         return seen
 
     assert read_all("id long") == [1, 3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.pipelines.failures import cause_of, explain_failure
+from millstream.pipelines.failures import cause_of, explain_failure, passes
 
 OURS = """[STREAM_FAILED] Query [id = 0c, runId = 1d] terminated with exception: \
 [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform \
@@ -58,3 +58,8 @@ def test_known_trouble_comes_with_its_cure(text: str, words: str) -> None:
     assert told.startswith("pipeline revenue failed: ")
     assert words in told
     assert text in told
+
+
+def test_only_a_start_that_was_too_slow_is_worth_another() -> None:
+    assert passes(RuntimeError("[STREAM_FAILED] ...: Python worker failed to connect back. SQL..."))
+    assert not passes(RuntimeError(OURS))

@@ -15,7 +15,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines import Pipeline, pipeline, table, topic
 from millstream.pipelines.checkpoint import Checkpoint
 from millstream.pipelines.launching import refuse_connect, starting_options
-from tests.pipelines.conftest import Topics
+from tests.pipelines.conftest import Topics, run_to_end
 from tests.pipelines.test_progress import committed
 
 if TYPE_CHECKING:
@@ -68,12 +68,7 @@ def stored(tmp_path: Path, query: str) -> list[Any]:
 
 
 def run_once(declared: Pipeline, spark: SparkSession, where: dict[str, Any]) -> Any:
-    query = declared.start(spark, once=True, **where)
-    assert query.awaitTermination(240)
-    error = query.exception()
-    if error is not None:
-        raise error
-    return query
+    return run_to_end(lambda: declared.start(spark, once=True, **where))
 
 
 def test_stream_keeps_a_table_up_to_date_and_shows_its_progress(

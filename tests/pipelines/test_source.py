@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from tests.peers.secure_kafka import PASSWORD, SCRAM_MODULE, USER, start_secure_kafka
-from tests.pipelines.conftest import Topics
+from tests.pipelines.conftest import Topics, run_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -112,16 +112,15 @@ def stream_once(
         "startingOffsets": "earliest",
     } | options
     seen: list[bytes] = []
-    query = (
+    writer = (
         spark.readStream.format(source)
         .options(**given)
         .load()
         .writeStream.option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
         .foreachBatch(lambda batch, _: seen.extend(row.value for row in batch.collect()))
-        .start()
     )
-    assert query.awaitTermination(240)
+    run_to_end(writer.start)
     return sorted(seen)
 
 

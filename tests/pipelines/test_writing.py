@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.pipelines.conftest import Topics
+from tests.pipelines.conftest import Topics, run_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,16 +67,15 @@ def run_available(
     **options: str,
 ) -> None:
     """All that is there now, as a stream."""
-    query = (
+    writer = (
         frame.writeStream.format(source_format)
         .option("kafka.bootstrap.servers", topics.bootstrap)
         .option("topic", topic)
         .option("checkpointLocation", str(checkpoint))
         .options(**options)
         .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
+    run_to_end(writer.start)
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])

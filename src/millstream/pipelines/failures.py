@@ -21,6 +21,9 @@ class Cure(NamedTuple):
     message: str
 
 
+# Spark gives a Python process 10 seconds to start, and nothing of the query has happened then.
+TOO_BUSY = r"Python worker failed to connect back"
+
 CURES = (
     Cure(
         r"STATE_STORE_\w*SCHEMA_NOT_COMPATIBLE|STATE_STORE_\w*INVALID_\w*SCHEMA|"
@@ -44,7 +47,7 @@ CURES = (
         "another process runs it with the same checkpoint. Stop one of the two",
     ),
     Cure(
-        r"Python worker failed to connect back",
+        TOO_BUSY,
         "the machine is too busy to start a Python worker within Spark's 10 seconds. Start again: "
         "it goes on where it was",
     ),
@@ -56,6 +59,11 @@ CURES = (
 _TRACEBACK = "Traceback (most recent call last):"
 _PYTHON_ERROR = re.compile(r"^(?:[a-z_]\w*\.)*([A-Z]\w*): (.*)$", re.MULTILINE)
 _OURS = re.compile(r"\bmillstream\.[\w.]+\.(\w+): (.*)")
+
+
+def passes(error: BaseException) -> bool:
+    """Whether the same query may succeed if it is just started again."""
+    return re.search(TOO_BUSY, str(error)) is not None
 
 
 def explain_failure(name: str, error: BaseException) -> PipelineFailed:

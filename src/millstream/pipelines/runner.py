@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from millstream.pipelines.failures import explain_failure
+from millstream.pipelines.failures import explain_failure, passes
 from millstream.pipelines.launching import launch
 from millstream.pipelines.pipeline import Pipeline
 from millstream.pipelines.session import check_spark, create_session
@@ -25,9 +25,11 @@ from millstream.pipelines.topics import check_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 TICK_SECONDS = 0.25
 FINISH_SECONDS_MAX = 60.0
+RESTARTS_MAX = 5
 LOG_NAME = "spark.log"
 PREFERRED_PORT = 9092  # where the other commands look for a broker
 
@@ -110,9 +112,8 @@ class Run:
         with self._signals():
             try:
                 self._start()
-                while any(it.query.isActive for it in self._watched):
+                while self._any_runs():
                     show(self._look())
-                    self._raise_failure()
                     if self._stopping.wait(TICK_SECONDS):
                         self._finish_batches(show)
                         break
@@ -128,10 +129,23 @@ class Run:
 
         for pipeline in self._pipelines:
             try:
-                query = launch(pipeline, self._spark, self._settings, once=self._once)
+                query = self._launch(pipeline)
             except PySparkException as error:
                 raise explain_failure(pipeline.name, error) from error
             self._watched.append(Watched(pipeline, query))
+
+    def _launch(self, pipeline: Pipeline) -> StreamingQuery:
+        return launch(pipeline, self._spark, self._settings, once=self._once)
+
+    def _any_runs(self) -> bool:
+        """Start again what a busy machine kept from starting; raise what else went wrong."""
+        for it in self._watched:
+            error = None if it.query.isActive else it.query.exception()
+            if error is not None and passes(error) and it.restarts < RESTARTS_MAX:
+                it.restarts += 1
+                it.query = self._launch(it.pipeline)
+        self._raise_failure()
+        return any(it.query.isActive for it in self._watched)
 
     def _look(self) -> list[Status]:
         return [it.update() for it in self._watched]

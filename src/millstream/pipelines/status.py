@@ -39,6 +39,7 @@ class Watched:
 
     pipeline: Pipeline
     query: StreamingQuery
+    restarts: int = 0
     status: Status = field(init=False)
     _last_batch: int = -1
     _samples: deque[tuple[float, int]] = field(default_factory=deque)
