@@ -23,7 +23,7 @@ from pathlib import Path
 
 PAGE_ADDRESS = "127.0.0.1:9092"
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COMMAND_SECONDS_MAX = 180  # Spark takes its time to start
+COMMAND_SECONDS_MAX = 400  # Spark takes its time to start
 
 
 @dataclass(frozen=True)

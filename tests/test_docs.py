@@ -48,7 +48,8 @@ def page_run(page: Path, tmp_path: Path) -> Iterator[PageRun]:
 def long_on_spark(paths: list[Path]) -> list[Any]:
     """Those that start Spark, several times some of them, are for `make test-all`."""
     slow = {"pipelines.md", "stores.md", "cluster.md", "shop.py", "real_time.py"}
-    return [pytest.param(it, marks=pytest.mark.slow) if it.name in slow else it for it in paths]
+    marks = [pytest.mark.slow, pytest.mark.timeout(900)]
+    return [pytest.param(it, marks=marks) if it.name in slow else it for it in paths]
 
 
 @pytest.mark.parametrize("page", long_on_spark(PAGES), ids=name_of)
@@ -95,7 +96,7 @@ def test_example_runs(example: Path) -> None:
         [sys.executable, *runner, example, *arguments_of(example)],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
