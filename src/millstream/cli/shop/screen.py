@@ -14,13 +14,14 @@ from rich.text import Text
 from millstream.cli.output import console
 from millstream.cli.shop.audit import Verdict
 from millstream.cli.shop.story import ORDERS, VIEWS, Story
-from millstream.cli.shop.watching import ALL
+from millstream.cli.shop.watching import ALL, Position
 
 REFRESH_PER_SECOND = 8
 LINE_EVERY_S = 4.0
-WIDTH_MAX = 110
+WIDTH_MAX = 100
 SPARKS = " ▁▂▃▄▅▆▇█"
-BAR_WIDTH = 12
+BAR_WIDTH = 10
+PRODUCTS_WIDTH = 52
 
 
 def show(story: Story) -> None:
@@ -66,20 +67,11 @@ def line_of(story: Story) -> str:
 
 def screen_of(story: Story) -> RenderableType:
     is_dead = "KILLED" in story.state.plain
-    columns = Table.grid(expand=True, padding=(0, 4))
-    columns.add_row(pipelines_table(story), products_table(story))
+    below = Table.grid(expand=True, padding=(0, 3))
+    below.add_column(min_width=PRODUCTS_WIDTH)
+    below.add_row(products_table(story), desk_notes(story))
     return Panel(
-        Group(
-            headline(story),
-            "",
-            customers_table(story),
-            "",
-            columns,
-            "",
-            *desk_lines(story),
-            "",
-            *story.events,
-        ),
+        Group(headline(story), "", flow_table(story), "", below, "", *story.events),
         title="[bold]millstream demo[/bold]: every order counts, once",
         border_style="red" if is_dead else "blue",
         padding=(1, 2),
@@ -88,75 +80,63 @@ def screen_of(story: Story) -> RenderableType:
 
 
 def headline(story: Story) -> Table:
+    ledger = story.run.customers.ledger
+    faults = f"{ledger.late:,} late, {ledger.again:,} sent twice, {len(ledger.poison):,} broken"
     line = Table.grid(expand=True)
     line.add_column()
     line.add_column(justify="right", style="dim")
-    line.add_row(story.state, f"{story.elapsed_s:.0f} s")
+    line.add_row(story.state, f"{faults}   {story.elapsed_s:3.0f} s")
     return line
 
 
-def customers_table(story: Story) -> Table:
+def flow_table(story: Story) -> Table:
+    """What customers send and pipelines read, one below the other."""
+    table = plain_table("CUSTOMERS SEND", "THE LAST HALF MINUTE", "A SECOND", "SO FAR", "LAG")
     ledger = story.run.customers.ledger
-    faults = f"{ledger.late:,} late, {ledger.again:,} twice, {len(ledger.poison):,} broken"
-    table = plain_table("CUSTOMERS SEND", "", "A SECOND", "SO FAR", "OF WHICH")
-    for name, count, remark in (
-        (ORDERS, len(ledger.orders), faults),
-        (VIEWS, ledger.views, ""),
-    ):
-        table.add_row(
-            name, spark_line(story.rates.history[name]), rate(story, name), f"{count:,}", remark
-        )
-    return table
-
-
-def pipelines_table(story: Story) -> Table:
-    table = plain_table("PIPELINES READ", "", "A SECOND", "LAG")
-    lags = {it.pipeline: it.lag for it in story.look.positions}
+    for name, count in ((ORDERS, len(ledger.orders)), (VIEWS, ledger.views)):
+        table.add_row(name, *rate_cells(story, name), f"{count:,}", "")
+    table.add_section()
+    table.add_row(Text("PIPELINES READ", style="bold"), "", "", "", "")
+    positions = {it.pipeline: it for it in story.look.positions}
     for it in ALL:
-        lag = lags.get(it.name, 0)
-        table.add_row(
-            it.name,
-            spark_line(list(story.rates.history[it.name])[-BAR_WIDTH:]),
-            rate(story, it.name),
-            Text(f"{lag:,}", style="yellow" if lag else "green"),
-        )
+        position = positions.get(it.name, Position(it.name, 0, 0))
+        lag = Text(f"{position.lag:,}", style="yellow" if position.lag else "green")
+        table.add_row(it.name, *rate_cells(story, it.name), f"{position.done:,}", lag)
     return table
 
 
 def products_table(story: Story) -> Table:
-    table = plain_table("TOP PRODUCTS", "REVENUE", "", "ORDERS", "VIEWS")
+    table = plain_table("TOP PRODUCTS", "", "REVENUE", "ORDERS", "VIEWS")
     best = max((it.revenue for it in story.look.products), default=1)
     for it in story.look.products:
-        table.add_row(
-            it.name,
-            f"{it.revenue:,}",
-            Text("━" * max(1, round(BAR_WIDTH * it.revenue / best)), style="magenta"),
-            f"{it.orders:,}",
-            f"{it.views:,}",
-        )
+        bar = "━" * max(1, round(BAR_WIDTH * it.revenue / best))
+        figures = (f"{figure:,}" for figure in (it.revenue, it.orders, it.views))
+        table.add_row(it.name, Text(bar, style="magenta"), *figures)
     return table
 
 
-def desk_lines(story: Story) -> Iterable[Text]:
+def desk_notes(story: Story) -> Group:
+    """What somebody in the shop should look at."""
     desk = story.run.desk
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(desk.reasons.items()))
-    yield Text.assemble(
-        ("ALERTS        ", "bold"), f"{desk.alerts:,}   ", ("; ".join(desk.last_alerts), "dim")
+    return Group(
+        Text(f"ALERTS  {desk.alerts:,}", style="bold"),
+        *(Text(it, style="dim", no_wrap=True, overflow="ellipsis") for it in desk.last_alerts),
+        "",
+        Text(f"DEAD LETTERS  {desk.letters:,}", style="bold"),
+        *(Text(f"{count:,} {it}", style="dim") for it, count in sorted(desk.reasons.items())),
     )
-    yield Text.assemble(("DEAD LETTERS  ", "bold"), f"{desk.letters:,}   ", (reasons, "dim"))
 
 
 def plain_table(*headings: str) -> Table:
-    """The first column is a name, those with a heading after it are numbers."""
+    """A name, something drawn, and numbers."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, heading in enumerate(headings):
-        is_number = number > 0 and heading not in ("", "OF WHICH")
-        table.add_column(heading, justify="right" if is_number else "left", no_wrap=True)
+        table.add_column(heading, justify="left" if number < 2 else "right", no_wrap=True)
     return table
 
 
-def rate(story: Story, name: str) -> str:
-    return f"{story.rates.of(name):,.0f}"
+def rate_cells(story: Story, name: str) -> tuple[Text, str]:
+    return spark_line(story.rates.history[name]), f"{story.rates.of(name):,.0f}"
 
 
 def spark_line(values: Iterable[float]) -> Text:

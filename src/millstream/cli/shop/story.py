@@ -102,17 +102,16 @@ class Story:
         self.run.customers.stop()
         ledger = self.run.customers.ledger
         self.tell(f"the shop closes with {len(ledger.orders):,} orders; the rest is read")
+        self.run.start_history()  # it reads what customers sent, and that is all there now
         self.look_around()
         yield from self.wait_for(lambda: self.look.lag == 0, "the end of the topics")
         self.run.stop_pipelines()
 
     def audit(self) -> Iterator[None]:
         self.state = Text("auditing", style="bold cyan")
-        self.tell("a batch over the log, by the same functions, to compare with", "bold")
-        self.run.start_history()
+        self.tell("comparing with a batch over the log, by the same functions", "bold")
         yield from self.wait_for(lambda: self.run.has_history, "the batch over the log")
         self.verdict = self.run.audit()
-        self.tell("compared")
 
     # Time, and what is seen as it passes
 
