@@ -18,7 +18,7 @@ from millstream.errors import ConfigError
 Duration: TypeAlias = "str | timedelta"
 
 EXAMPLE = 'write it like "10 minutes", "1 hour 30 minutes" or timedelta(minutes=10)'
-DURATION_US_MAX = 2**62  # so that a time plus a duration, both doubled, stays far from 2^63
+DURATION_US_MAX = 2**60  # 36,000 years; a few of them can be added to a time in 64 bits
 _UNITS_US = {
     "microsecond": 1,
     "us": 1,

@@ -1,0 +1,30 @@
+"""State in Python, kept per bucket of keys: the engine under all operators that Spark lacks.
+
+Keys are hashed to buckets. A bucket's state is a few tables, each in pages of columns near 1 MB; a
+batch reads the pages it needs, works on whole columns, and writes the pages that changed. What it
+costs grows with rows, not with keys.
+
+    keys.py      the hash of a key, and which rows have the same one
+    pages.py     a page as bytes: the format
+    tables.py    rows in pages: append, select, take, expire; merging and splitting
+    bucket.py    a bucket: its tables, its timer, its index as bytes
+    operator.py  what an author of an operator writes: a pure class
+    trial.py     runs an operator without Spark, through bytes at every step: for tests
+    spark.py     runs it on Spark, as a stream or a batch
+
+Only `spark.py` knows Spark. See docs/formats/state.md and docs/decisions/0013-bucketed-state.md.
+"""
+
+from millstream.pipelines.state.bucket import BucketState
+from millstream.pipelines.state.operator import END_OF_TIME, NO_WATERMARK, InputSpec, Operator
+from millstream.pipelines.state.tables import Table, TableSpec
+
+__all__ = [
+    "END_OF_TIME",
+    "NO_WATERMARK",
+    "BucketState",
+    "InputSpec",
+    "Operator",
+    "Table",
+    "TableSpec",
+]

@@ -1,0 +1,186 @@
+"""A bucket: the tables of some of the keys, a timer, and the index that lists their pages.
+
+The index is what a batch reads first and writes last, sealed like a page (see pages.py). Its body:
+
+    {"identity": ..., "buckets": 16, "next_page": 42, "timer_us": null, "watermark_us": ...,
+     "tables": {"events": {"columns": [["user", "string"], ...], "horizon_us": ...,
+                           "pages": [[id, first_us, last_us, rows, bytes, digest], ...]}}}
+
+`identity`, `buckets` and `columns` are those that the state was made with: state of others is
+refused, since it would be read wrongly without anyone noticing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from millstream.pipelines.state.operator import NO_WATERMARK, Operator
+from millstream.pipelines.state.pages import (
+    INDEX_MAGIC,
+    CorruptState,
+    StateMismatch,
+    decode_page,
+    digest_of,
+    encode_page,
+    seal,
+    unseal,
+)
+from millstream.pipelines.state.tables import NO_HORIZON, PageInfo, Table, TableSpec
+
+
+class BucketStore(Protocol):
+    """Where a bucket's bytes are: in Spark's state store, or in a dict."""
+
+    def read_index(self) -> bytes | None: ...
+
+    def read_page(self, page_id: int) -> bytes | None: ...
+
+    def write(self, changes: Changes) -> None: ...
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a batch did to a bucket; no index if nothing is left to keep."""
+
+    index: bytes | None
+    written: Mapping[int, bytes]
+    removed: tuple[int, ...]
+    timer_before_us: int | None
+    timer_us: int | None
+
+
+class BucketState:
+    """What an operator sees of a bucket, for the length of one call."""
+
+    def __init__(self, operator: Operator, bucket_count: int, store: BucketStore) -> None:
+        self._operator = operator
+        self._bucket_count = bucket_count
+        self._store = store
+        self._index_before = store.read_index()
+        index = self._read_index()
+        self._next_page: int = index["next_page"]
+        self._timer_before_us: int | None = index["timer_us"]
+        self.timer_us = self._timer_before_us
+        self.watermark_us: int = index["watermark_us"]  # that of the call before
+        self._tables = {
+            name: self._open_table(spec, index["tables"].get(name))
+            for name, spec in operator.tables.items()
+        }
+
+    def __getitem__(self, table: str) -> Table:
+        return self._tables[table]
+
+    def wake_at(self, time_us: int | None) -> None:
+        """Call `on_timer` once the watermark is there. Only the last call counts; None: never."""
+        self.timer_us = time_us
+
+    def finish(self, watermark_us: int) -> None:
+        """Write what changed. Raises `ValueError` for a timer that would never fire."""
+        if self.timer_us is not None and self.timer_us <= watermark_us:
+            raise ValueError(f"wake_at({self.timer_us}): the watermark {watermark_us} is past it")
+        written: dict[int, bytes] = {}
+        removed: list[int] = []
+        listed = {}
+        for name, table in self._tables.items():
+            table.compact()
+            for info, rows in table.made():
+                blob = written[info.page_id] = encode_page(rows)
+                table.pages[info.page_id] = info._replace(digest=digest_of(blob).hex())
+            removed += table.removed
+            listed[name] = {
+                "columns": _columns(table.spec),
+                "horizon_us": table.horizon_us,
+                "pages": list(table.pages.values()),
+            }
+        is_empty = self.timer_us is None and not any(it["pages"] for it in listed.values())
+        self._store.write(
+            Changes(
+                index=None if is_empty else self._encode_index(listed, watermark_us),
+                written=written,
+                removed=tuple(removed),
+                timer_before_us=self._timer_before_us,
+                timer_us=self.timer_us,
+            )
+        )
+
+    def _encode_index(self, tables: Mapping[str, Any], watermark_us: int) -> bytes:
+        index = {
+            "identity": self._operator.identity,
+            "buckets": self._bucket_count,
+            "next_page": self._next_page,
+            "timer_us": self.timer_us,
+            "watermark_us": max(watermark_us, self.watermark_us),
+            "tables": tables,
+        }
+        return seal(INDEX_MAGIC, json.dumps(index, separators=(",", ":")).encode())
+
+    def _read_index(self) -> dict[str, Any]:
+        blob = self._index_before
+        if blob is None:
+            return {"next_page": 0, "timer_us": None, "watermark_us": NO_WATERMARK, "tables": {}}
+        index: dict[str, Any] = json.loads(bytes(unseal(INDEX_MAGIC, blob)))
+        _check("settings", index["identity"], self._operator.identity)
+        _check("number of buckets", index["buckets"], self._bucket_count)
+        for name, spec in self._operator.tables.items():
+            if name in index["tables"]:
+                _check("columns", index["tables"][name]["columns"], _columns(spec))
+        return index
+
+    def _open_table(self, spec: TableSpec, listed: Mapping[str, Any] | None) -> Table:
+        pages = [PageInfo(*page) for page in listed["pages"]] if listed else []
+        horizon_us = listed["horizon_us"] if listed else NO_HORIZON
+        return Table(spec, pages, horizon_us, self._fetch, self._new_id)
+
+    def _fetch(self, page: PageInfo) -> pa.RecordBatch:
+        blob = self._store.read_page(page.page_id)
+        if blob is None:
+            raise CorruptState(
+                f"page {page.page_id} of state, with {page.row_count} rows, is missing. "
+                "Restore the checkpoint from a copy, or begin with a new one"
+            )
+        rows = decode_page(blob)
+        if digest_of(blob).hex() != page.digest:
+            raise CorruptState(
+                f"page {page.page_id} of state is not the one that its index lists. "
+                "Restore the checkpoint from a copy, or begin with a new one"
+            )
+        return rows
+
+    def _new_id(self) -> int:
+        self._next_page += 1
+        return self._next_page - 1
+
+
+def run_bucket(
+    operator: Operator,
+    bucket_count: int,
+    store: BucketStore,
+    rows: Mapping[str, pa.RecordBatch] | None,
+    watermark_us: int,
+) -> pa.RecordBatch:
+    """One call of an operator: open the bucket, process rows (None: wake), write what changed."""
+    state = BucketState(operator, bucket_count, store)
+    if rows is None:
+        state.wake_at(None)
+        result = operator.on_timer(state, watermark_us)
+    else:
+        result = operator.process(state, rows, watermark_us)
+    state.finish(watermark_us)
+    return result
+
+
+def _columns(spec: TableSpec) -> list[list[str]]:
+    return [[field.name, str(field.type)] for field in spec.schema]
+
+
+def _check(what: str, kept: object, given: object) -> None:
+    if kept != given:
+        raise StateMismatch(
+            f"its state was kept with other {what}: {kept}, and now it is {given}. Bring them "
+            "back as they were, or give it another checkpoint, which computes it anew"
+        )

@@ -1,0 +1,224 @@
+"""Keys: which bucket they belong to, and which rows have the same one.
+
+A key is one or more columns of any type that Spark groups by. Its hash is 64 bits, made from the
+values alone, column by column and without a loop over rows. It is part of the format of state:
+**it never changes** (tests hold known values), since it decides in which bucket a key's state lies.
+
+    null                    a constant
+    boolean, integer, date, timestamp, ...    mix(the value as 64 bits), whatever its width was
+    float, double           mix(the bits of the double); -0.0 is 0.0, and there is one NaN
+    decimal                 both halves of the 128 bits, combined
+    string, binary          FNV-like over words of 8 bytes (the last one filled with zeros), then
+                            the length; of what is longer than 256 bytes, BLAKE2b's first 8 bytes
+    struct, array           the hashes of what is inside, combined
+
+`mix` is the finaliser of SplitMix64; `combine(a, b) = mix(a * 31 + b)`.
+
+Two keys may share a hash. So a hash only ever narrows the search, and `key_codes` compares the
+keys themselves: equal as Spark's GROUP BY has it, nulls and NaNs equal to their like.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.errors import ConfigError
+
+Hashes: TypeAlias = npt.NDArray[np.uint64]
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+HASH = "_hash"
+HASH_FIELD = pa.field(HASH, pa.uint64(), nullable=False)
+_NULL = np.uint64(0x9E3779B97F4A7C15)
+_WORD_PRIME = np.uint64(0x100000001B3)
+_THIRTY_ONE = np.uint64(31)
+_LONG_BYTES = 256
+BUCKETS_MAX = 2**16
+
+
+def with_hash(rows: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
+    """The rows with the hash of their key as first column."""
+    hashes = key_hashes([rows.column(name) for name in keys], rows.num_rows)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(hashes), *rows.columns], schema=pa.schema([HASH_FIELD, *rows.schema])
+    )
+
+
+def key_hashes(columns: Sequence[pa.Array], row_count: int) -> Hashes:
+    hashes = np.zeros(row_count, np.uint64)
+    for column in columns:
+        hashes = _combine(hashes, _hash_column(column))
+    return hashes
+
+
+def buckets_of(hashes: Hashes, bucket_count: int) -> npt.NDArray[np.uint16]:
+    return (hashes % np.uint64(bucket_count)).astype(np.uint16)  # which numpy sorts by radix
+
+
+def split_by_bucket(
+    rows: pa.RecordBatch, bucket_count: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Each bucket that has rows, and its rows; they come with their hash."""
+    buckets = buckets_of(rows.column(HASH).to_numpy(), bucket_count)
+    order = np.argsort(buckets, kind="stable")
+    bounds = np.searchsorted(buckets[order], np.arange(bucket_count + 1))
+    rows = rows.take(pa.array(order))
+    for bucket, (begin, end) in enumerate(pairwise(bounds)):
+        if begin < end:
+            yield bucket, rows.slice(begin, end - begin)
+
+
+def key_codes(rows: pa.RecordBatch, keys: Sequence[str]) -> Numbers:
+    """A number for each row, from 0 on: the same number for the same key, and for no other."""
+    hashes = rows.column(HASH).to_numpy()
+    order = np.argsort(hashes, kind="stable")
+    if not rows.num_rows:
+        return order
+    ordered = hashes[order]
+    is_new = ordered[1:] != ordered[:-1]
+    codes = np.empty(rows.num_rows, np.int64)
+    codes[order] = np.concatenate([[0], np.cumsum(is_new)])
+    columns = [rows.column(name) for name in keys]
+    differs = ~is_new & ~equal_keys(columns, order[1:], columns, order[:-1])
+    if differs.any():
+        _part_collisions(codes, np.unique(ordered[1:][differs]), hashes, columns)
+    return codes
+
+
+def _part_collisions(
+    codes: Numbers, shared: Hashes, hashes: Hashes, columns: Sequence[pa.Array]
+) -> None:
+    """Give keys that share a hash numbers of their own. Once in a universe, hence row by row."""
+    numbers: dict[Any, int] = {}
+    for row in np.flatnonzero(np.isin(hashes, shared)):
+        key = tuple(_comparable(column[row].as_py()) for column in columns)
+        codes[row] = numbers.setdefault(key, len(codes) + len(numbers))
+    _, codes[:] = np.unique(codes, return_inverse=True)
+
+
+def equal_keys(
+    left: Sequence[pa.Array], left_rows: Numbers, right: Sequence[pa.Array], right_rows: Numbers
+) -> npt.NDArray[np.bool_]:
+    """Row by row, whether two keys are the same."""
+    equal = np.ones(len(left_rows), np.bool_)
+    for a, b in zip(left, right, strict=True):
+        equal &= _equal(a.take(pa.array(left_rows)), b.take(pa.array(right_rows)))
+    return equal
+
+
+def _equal(a: pa.Array, b: pa.Array) -> npt.NDArray[np.bool_]:
+    if pa.types.is_nested(a.type):
+        pairs = zip(a.to_pylist(), b.to_pylist(), strict=True)
+        return np.array([_comparable(x) == _comparable(y) for x, y in pairs], np.bool_)
+    equal = pc.equal(a, b)
+    if pa.types.is_floating(a.type):
+        equal = pc.or_(equal, pc.and_(pc.is_nan(a), pc.is_nan(b)))
+    if a.null_count or b.null_count:
+        equal = pc.if_else(equal.is_valid(), equal, pc.and_(a.is_null(), b.is_null()))
+    result: npt.NDArray[np.bool_] = equal.to_numpy(zero_copy_only=False)
+    return result
+
+
+def _comparable(value: Any) -> Any:
+    """A value that is equal to its like, and can be a key of a dict."""
+    if isinstance(value, dict):
+        return tuple((name, _comparable(inner)) for name, inner in value.items())
+    if isinstance(value, list):
+        return tuple(map(_comparable, value))
+    if isinstance(value, float) and value != value:
+        return "NaN", None
+    return value
+
+
+def _hash_column(column: pa.Array) -> Hashes:
+    hashes = _hash_values(column)
+    if column.null_count:
+        hashes[column.is_null().to_numpy(zero_copy_only=False)] = _NULL
+    return hashes
+
+
+def _hash_values(column: pa.Array) -> Hashes:
+    kind = column.type
+    if pa.types.is_null(kind):
+        return np.full(len(column), _NULL)
+    if pa.types.is_floating(kind):
+        numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy() + 0.0  # -0.0 becomes 0.0
+        numbers[np.isnan(numbers)] = np.nan
+        return _mix(numbers.view(np.uint64))
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        return _mix(column.cast(pa.int64()).fill_null(0).to_numpy().view(np.uint64))
+    if pa.types.is_temporal(kind):
+        width = pa.int32() if kind.bit_width == 32 else pa.int64()
+        return _hash_values(column.view(width))
+    if pa.types.is_decimal(kind):
+        return _hash_decimals(column.cast(pa.decimal128(38, kind.scale)))
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return _hash_bytes(column)
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        return _hash_bytes(column.cast(pa.binary()))
+    if pa.types.is_struct(kind):
+        return key_hashes([column.field(i) for i in range(kind.num_fields)], len(column))
+    if pa.types.is_list(kind):
+        return _hash_lists(column)
+    raise ConfigError(f"a column of type {kind} cannot be a key: Spark groups by none, nor do we")
+
+
+def _hash_decimals(column: pa.Array) -> Hashes:
+    words = np.frombuffer(column.buffers()[1], np.uint64)
+    halves = words[2 * column.offset : 2 * (column.offset + len(column))].reshape(-1, 2)
+    return _combine(_mix(halves[:, 0]), _mix(halves[:, 1]))
+
+
+def _hash_bytes(column: pa.Array) -> Hashes:
+    offsets = np.frombuffer(column.buffers()[1], np.int32)
+    offsets = offsets[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    data = column.buffers()[2]
+    lengths = np.diff(offsets)
+    starts = offsets[:-1]
+    hashes = np.zeros(len(column), np.uint64)
+    padded = np.zeros((0 if data is None else data.size) + 8, np.uint8)
+    if data is not None:
+        padded[:-8] = np.frombuffer(data, np.uint8)
+    words = np.ndarray(len(padded) - 7, "<u8", padded, strides=(1,))  # one begins at every byte
+    rows = np.flatnonzero((lengths > 0) & (lengths <= _LONG_BYTES))
+    at = 0
+    while len(rows):
+        word = words[starts[rows] + at]
+        missing = np.maximum(8 - (lengths[rows] - at), 0).astype(np.uint64) * np.uint64(8)
+        word = word << missing >> missing
+        hashes[rows] = _mix(hashes[rows] * _WORD_PRIME + word)
+        at += 8
+        rows = rows[lengths[rows] > at]
+    for row in np.flatnonzero(lengths > _LONG_BYTES):
+        value = padded[starts[row] : starts[row] + lengths[row]].tobytes()
+        hashes[row] = int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
+    return _combine(hashes, lengths.astype(np.uint64))
+
+
+def _hash_lists(column: pa.Array) -> Hashes:
+    """Each element's hash with its place in the list, added up: wrapping sums do not drift."""
+    lengths = column.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+    ends = np.cumsum(lengths)
+    inner = _hash_column(column.flatten())
+    places = np.arange(len(inner)) - np.repeat(ends - lengths, lengths)
+    sums = np.concatenate([[np.uint64(0)], np.cumsum(_combine(inner, places.astype(np.uint64)))])
+    return _combine(sums[ends] - sums[ends - lengths], lengths.astype(np.uint64))
+
+
+def _combine(hashes: Hashes, more: Hashes) -> Hashes:
+    return _mix(hashes * _THIRTY_ONE + more)
+
+
+def _mix(words: Hashes) -> Hashes:
+    words = words.astype(np.uint64) + _NULL
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))

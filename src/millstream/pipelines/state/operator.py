@@ -1,0 +1,79 @@
+"""What an author of an operator writes: a pure class, and no line about storing or Spark.
+
+    class CountPerKey(Operator):
+        identity = "count per key"
+
+        def __init__(self, schema): ...
+            self.inputs = {"events": InputSpec(schema, ("user",))}
+            self.tables = {"events": TableSpec(schema, ("user",), "time")}
+            self.schema_out = pa.schema([("user", pa.string()), ("count", pa.int64())])
+
+        def process(self, state, rows, watermark_us):
+            events = state["events"]
+            events.append(rows["events"])
+            ...
+            return pa.RecordBatch.from_pydict(..., schema=self.schema_out)
+
+It is called once per batch for each bucket that has rows, or whose timer is due. All it may know is
+what it is given: the same calls must yield the same rows, since Spark repeats batches. Rows of all
+inputs come with `_hash`, fit to be appended to a table as they are. Rows that must meet have the
+same key: inputs name as many columns, of types that compare.
+
+As a batch, it is called once with all rows and no watermark, then with `END_OF_TIME`: whatever it
+was waiting for will not come.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from millstream.pipelines.state.keys import HASH_FIELD
+from millstream.pipelines.state.tables import TableSpec
+
+if TYPE_CHECKING:
+    from millstream.pipelines.state.bucket import BucketState
+
+NO_WATERMARK = -(2**62)  # a lateness can be taken off or added without leaving 64 bits
+END_OF_TIME = 2**62
+
+
+class InputSpec(NamedTuple):
+    """The columns of an input, and those of them that decide about its bucket."""
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+
+
+class Operator(ABC):
+    """One stateful step of a stream. Instances travel to Spark's workers by pickle."""
+
+    identity: str  # the settings that state depends on; state of another identity is refused
+    inputs: Mapping[str, InputSpec]
+    tables: Mapping[str, TableSpec]
+    schema_out: pa.Schema
+
+    @abstractmethod
+    def process(
+        self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
+    ) -> pa.RecordBatch:
+        """New rows of every input (none: an empty batch), in any order."""
+
+    def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
+        """The watermark has reached what `state.wake_at` asked for."""
+        return self.nothing
+
+    @property
+    def nothing(self) -> pa.RecordBatch:
+        """No rows, with the right columns."""
+        return pa.RecordBatch.from_pylist([], schema=self.schema_out)
+
+    def no_rows(self) -> dict[str, pa.RecordBatch]:
+        """No rows of any input."""
+        return {
+            name: pa.RecordBatch.from_pylist([], schema=pa.schema([HASH_FIELD, *spec.schema]))
+            for name, spec in self.inputs.items()
+        }

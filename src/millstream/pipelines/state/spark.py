@@ -1,0 +1,270 @@
+"""Runs an operator on Spark, as a stream or as a batch, on the same bytes.
+
+    input --mapInArrow: hash, pack--> (bucket, input, block) --shuffle--> operator --> (block)
+          --mapInArrow: unpack--> rows
+
+Rows travel packed, all of a task's rows of one bucket in one block (the format of a page): Spark
+hands its stateful functions pandas frames that it builds row by row, which costs more than
+the operators themselves. A block is one row, whatever is in it; and inputs with different columns
+go through one shuffle.
+
+Streams run on `transformWithStateInPandas` with event-time timers, whose batches without rows come
+only when the watermark moves (with processing time they never end). Spark then drops rows that are
+late by its own rule, before the operator sees them, judging by the column that bears the watermark:
+ours, `_open`, lies beyond all time. Lateness is the operator's to decide.
+
+Batches run on `applyInArrow`: all rows of a bucket at once, then the end of time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from millstream.errors import ConfigError
+from millstream.pipelines.state.bucket import Changes, run_bucket
+from millstream.pipelines.state.keys import BUCKETS_MAX, split_by_bucket, with_hash
+from millstream.pipelines.state.operator import END_OF_TIME, NO_WATERMARK, InputSpec, Operator
+from millstream.pipelines.state.pages import decode_page, encode_page
+from millstream.pipelines.state.tables import concat
+from millstream.pipelines.state.trial import MemoryStore
+from millstream.pipelines.workers import settle
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+BUCKETS_DEFAULT = 16
+PACK_BYTES = 64 << 20  # of rows that a task holds before it packs them
+WATERMARK_DELAY = "spark.watermarkDelayMs"  # what Spark notes at a column with a watermark
+STORE_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_PACKED = "bucket int, input string, block binary"
+_PACKED_SCHEMA = pa.schema([("bucket", pa.int32()), ("input", pa.string()), ("block", pa.binary())])
+_BLOCK_SCHEMA = pa.schema([("block", pa.binary())])
+
+
+def run_operator(
+    operator: Operator, inputs: Mapping[str, DataFrame], bucket_count: int = BUCKETS_DEFAULT
+) -> DataFrame:
+    """The operator's rows. Frames have the columns that the operator's `inputs` name, and maybe
+    more; either all of them are streams or none. A checkpoint keeps its number of buckets."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    if not 1 <= bucket_count <= BUCKETS_MAX:
+        raise ConfigError(f"buckets {bucket_count}: choose between 1 and {BUCKETS_MAX}")
+    packed = reduce(
+        lambda left, right: left.unionAll(right),
+        [
+            _pack_frame(inputs[name], name, spec, bucket_count)
+            for name, spec in operator.inputs.items()
+        ],
+    )
+    run = _run_stream if packed.isStreaming else _run_batch
+    blocks = run(operator, packed, bucket_count)
+    return blocks.mapInArrow(_unpack, from_arrow_schema(operator.schema_out))
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The columns of a frame as operators see them: timestamps in UTC, all may be null."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    exact = to_arrow_schema(schema, timezone="UTC", prefers_large_types=False)
+    return pa.schema([pa.field(it.name, it.type) for it in exact])
+
+
+def watermark_delay_ms(frame: DataFrame, time: str) -> int | None:
+    """How far the watermark of a column is behind; None if it has none."""
+    delay: int | None = frame.schema[time].metadata.get(WATERMARK_DELAY)
+    return delay
+
+
+def _run_stream(operator: Operator, packed: DataFrame, bucket_count: int) -> DataFrame:
+    from pyspark.sql.functions import col, lit
+
+    check_state_store(packed)
+    far = lit("9999-01-01").cast("timestamp").alias("_open", metadata={WATERMARK_DELAY: 0})
+    return (
+        packed.select("bucket", "input", "block", far)
+        .groupBy(col("bucket"))
+        .transformWithStateInPandas(
+            BucketProcessor(operator, bucket_count), "block binary", "append", "EventTime"
+        )
+    )
+
+
+def check_state_store(frame: DataFrame) -> None:
+    """Raises `ConfigError` if the session's state store is not fit for transformWithState."""
+    provider = str(frame.sparkSession.conf.get(STORE_PROVIDER))
+    if "RocksDB" not in provider:
+        raise ConfigError(
+            f"state of this kind needs RocksDB: spark.conf.set({STORE_PROVIDER!r}, {ROCKSDB!r})"
+        )
+
+
+def _run_batch(operator: Operator, packed: DataFrame, bucket_count: int) -> DataFrame:
+    work = partial(_run_whole_bucket, operator, bucket_count)
+
+    def run(table: pa.Table) -> pa.Table:
+        return work(table)
+
+    return packed.groupBy("bucket").applyInArrow(run, "block binary")
+
+
+def _run_whole_bucket(operator: Operator, bucket_count: int, table: pa.Table) -> pa.Table:
+    blocks = zip(table["input"].to_pylist(), table["block"].to_pylist(), strict=True)
+    store = MemoryStore()
+    rows = _unpack_inputs(operator, blocks)
+    results = [run_bucket(operator, bucket_count, store, rows, NO_WATERMARK)]
+    if store.timer_us is not None:
+        results.append(run_bucket(operator, bucket_count, store, None, END_OF_TIME))
+    found = [encode_page(result) for result in results if result.num_rows]
+    return pa.table({"block": pa.array(found, pa.binary())}, schema=_BLOCK_SCHEMA)
+
+
+class BucketProcessor(StatefulProcessor):
+    """Spark's stateful function: one bucket, one call."""
+
+    def __init__(self, operator: Operator, bucket_count: int) -> None:
+        self._operator = operator
+        self._bucket_count = bucket_count
+
+    def init(self, handle: Any) -> None:
+        self._handle = handle
+        self._index = handle.getValueState("index", "blob binary")
+        self._pages = handle.getMapState("pages", "page long", "blob binary")
+
+    def handleInputRows(
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        blocks = (
+            block for frame in rows for block in zip(frame["input"], frame["block"], strict=True)
+        )
+        yield from self._run(_unpack_inputs(self._operator, blocks), timerValues)
+
+    def handleExpiredTimer(
+        self,
+        key: Any,
+        timerValues: Any,  # noqa: N803
+        expiredTimerInfo: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        yield from self._run(None, timerValues)
+
+    def close(self) -> None:
+        settle("state")
+
+    def _run(
+        self, rows: Mapping[str, pa.RecordBatch] | None, timer_values: Any
+    ) -> Iterator[pd.DataFrame]:
+        import pandas as pd
+
+        watermark_ms = timer_values.getCurrentWatermarkInMs()
+        watermark_us = watermark_ms * 1000 if watermark_ms > 0 else NO_WATERMARK
+        store = SparkStore(self._handle, self._index, self._pages, has_fired=rows is None)
+        result = run_bucket(self._operator, self._bucket_count, store, rows, watermark_us)
+        if result.num_rows:
+            yield pd.DataFrame({"block": [encode_page(result)]})
+
+
+class SparkStore:
+    """A bucket's bytes, in Spark's state store."""
+
+    def __init__(self, handle: Any, index: Any, pages: Any, *, has_fired: bool) -> None:
+        self._handle = handle
+        self._index = index
+        self._pages = pages
+        self._has_fired = has_fired
+
+    def read_index(self) -> bytes | None:
+        found = self._index.get()
+        return None if found is None else bytes(found[0])
+
+    def read_page(self, page_id: int) -> bytes | None:
+        found = self._pages.getValue((page_id,))
+        return None if found is None else bytes(found[0])
+
+    def write(self, changes: Changes) -> None:
+        for page_id, blob in changes.written.items():
+            self._pages.updateValue((page_id,), (blob,))
+        for page_id in changes.removed:
+            self._pages.removeKey((page_id,))
+        if changes.index is None:
+            self._index.clear()
+        else:
+            self._index.update((changes.index,))
+        self._move_timer(changes.timer_before_us, changes.timer_us)
+
+    def _move_timer(self, before_us: int | None, time_us: int | None) -> None:
+        """Spark itself deletes a timer that has fired, after the call."""
+        if before_us == time_us:
+            return
+        if before_us is not None and not self._has_fired:
+            self._handle.deleteTimer(_timer_ms(before_us))
+        if time_us is not None:
+            self._handle.registerTimer(_timer_ms(time_us))
+
+
+def _timer_ms(time_us: int) -> int:
+    """Spark fires a timer when the watermark is greater; ours are due when it is there."""
+    return -(-time_us // 1000) - 1
+
+
+def _pack_frame(frame: DataFrame, name: str, spec: InputSpec, bucket_count: int) -> DataFrame:
+    from pyspark.sql.functions import col
+
+    columns = [col(f"`{field.name}`") for field in spec.schema]
+    pack: Callable[..., Any] = partial(_pack, name, spec, bucket_count)
+    return frame.select(*columns).mapInArrow(pack, _PACKED)
+
+
+def _pack(
+    name: str, spec: InputSpec, bucket_count: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in batches:
+        held.append(batch)
+        held_bytes += batch.nbytes
+        if held_bytes >= PACK_BYTES:
+            yield _pack_rows(name, spec, bucket_count, concat(held))
+            held, held_bytes = [], 0
+    if held:
+        yield _pack_rows(name, spec, bucket_count, concat(held))
+    settle("state")
+
+
+def _pack_rows(
+    name: str, spec: InputSpec, bucket_count: int, rows: pa.RecordBatch
+) -> pa.RecordBatch:
+    hashed = with_hash(rows.cast(spec.schema), spec.keys)
+    parts = list(split_by_bucket(hashed, bucket_count))
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([bucket for bucket, _ in parts], pa.int32()),
+            pa.repeat(pa.scalar(name), len(parts)),
+            pa.array([encode_page(part) for _, part in parts], pa.binary()),
+        ],
+        schema=_PACKED_SCHEMA,
+    )
+
+
+def _unpack_inputs(operator: Operator, blocks: Any) -> dict[str, pa.RecordBatch]:
+    found: dict[str, list[pa.RecordBatch]] = {}
+    for name, block in blocks:
+        found.setdefault(name, []).append(decode_page(bytes(block)))
+    return operator.no_rows() | {name: concat(batches) for name, batches in found.items()}
+
+
+def _unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for block in batch.column(0):
+            yield decode_page(block.as_py())
+    settle("state")

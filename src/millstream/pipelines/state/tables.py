@@ -1,0 +1,242 @@
+"""A table of a bucket: rows in immutable pages.
+
+Four verbs, all on whole columns:
+
+    append(rows)                    new rows, in any order
+    select(first_us, last_us, hashes)   rows within a time range, perhaps only of some keys
+    take(keys)                      the rows of these keys, which the table then has no more:
+                                    take, change, append is how rows are updated
+    expire(before_us)               forget rows before a time
+
+A page is read when a verb needs a row of it, at most once a batch. Whole pages expire unread; of a
+page that has expired in part, the old rows are no longer shown and go when it is next rewritten.
+
+New rows make new pages. Those smaller than half of `PAGE_BYTES` are merged, four of about a size at
+a time, so a row is rewritten a few times at most, and a bucket has few pages; what is larger
+is split by time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.pipelines.state.keys import HASH, HASH_FIELD, Hashes, Numbers, equal_keys
+
+PAGE_BYTES = 1 << 20
+MERGE_COUNT = 4
+SMALLEST_TIER_BYTES = 1 << 12
+NO_HORIZON = -(2**63)
+
+
+class TableSpec(NamedTuple):
+    """The columns of a table, which of them are the key, and which is the time, if any."""
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    time: str | None
+
+    @property
+    def page_schema(self) -> pa.Schema:
+        return pa.schema([HASH_FIELD, *self.schema])
+
+
+class PageInfo(NamedTuple):
+    """What the index knows of a page."""
+
+    page_id: int
+    first_us: int
+    last_us: int
+    row_count: int
+    size_bytes: int
+    digest: str
+
+
+class Table:
+    """Opened for one batch. `fetch` reads a page's rows; `new_id` never gives a number twice."""
+
+    def __init__(
+        self,
+        spec: TableSpec,
+        pages: Sequence[PageInfo],
+        horizon_us: int,
+        fetch: Callable[[PageInfo], pa.RecordBatch],
+        new_id: Callable[[], int],
+    ) -> None:
+        self.spec = spec
+        self.horizon_us = horizon_us
+        self.pages = {page.page_id: page for page in pages}
+        self.removed: list[int] = []
+        self._fetch = fetch
+        self._new_id = new_id
+        self._rows: dict[int, pa.RecordBatch] = {}  # of pages that were read or made
+        self._made: set[int] = set()
+
+    @property
+    def row_count(self) -> int:
+        """Rows of all pages, those that have expired in part included."""
+        return sum(page.row_count for page in self.pages.values())
+
+    def append(self, rows: pa.RecordBatch) -> None:
+        """Rows with the columns of `spec.page_schema`."""
+        if not rows.num_rows:
+            return
+        piece_count = -(-rows.nbytes // PAGE_BYTES)
+        times = times_of(rows, self.spec.time)
+        if piece_count == 1:
+            self._add_page(rows, times)
+            return
+        by_time = np.argsort(times, kind="stable")
+        for piece in np.array_split(by_time, piece_count):
+            if len(piece):
+                self._add_page(rows.take(pa.array(piece)), times[piece])
+
+    def select(
+        self,
+        first_us: int | None = None,
+        last_us: int | None = None,
+        hashes: Hashes | None = None,
+    ) -> pa.RecordBatch:
+        """Rows with `first_us <= time <= last_us`, of keys with these (sorted) hashes."""
+        first_us = self.horizon_us if first_us is None else max(first_us, self.horizon_us)
+        found = [self._empty()]
+        for page in list(self.pages.values()):
+            if page.last_us < first_us or (last_us is not None and page.first_us > last_us):
+                continue
+            rows = self._load(page)
+            if hashes is not None:
+                rows = rows.take(pa.array(_rows_with(rows, hashes)))
+            if page.first_us < first_us or (last_us is not None and page.last_us > last_us):
+                times = times_of(rows, self.spec.time)
+                within = times >= first_us
+                if last_us is not None:
+                    within &= times <= last_us
+                rows = rows.filter(pa.array(within))
+            found.append(rows)
+        return concat(found)
+
+    def take(self, keys: pa.RecordBatch) -> pa.RecordBatch:
+        """Remove and return the rows of keys; `keys` has `_hash` and the columns of the key."""
+        order = np.argsort(keys.column(HASH).to_numpy(), kind="stable")
+        keys = keys.take(pa.array(order))
+        taken = [self._empty()]
+        for page in list(self.pages.values()):
+            rows = self._load(page)
+            is_taken = self._has_key(rows, keys)
+            if not is_taken.any():
+                continue
+            taken.append(rows.filter(pa.array(is_taken)))
+            self._remove_page(page)
+            self.append(rows.filter(pa.array(~is_taken)))
+        return self._unexpired(concat(taken))
+
+    def expire(self, before_us: int) -> None:
+        """Forget rows whose time is before this. Time does not go back."""
+        self.horizon_us = max(self.horizon_us, before_us)
+        for page in list(self.pages.values()):
+            if page.last_us < self.horizon_us:
+                self._remove_page(page)
+
+    def compact(self) -> None:
+        """Merge small pages of about a size, where there are enough of them."""
+        tiers: dict[int, list[PageInfo]] = {}
+        for page in self.pages.values():
+            if page.size_bytes < PAGE_BYTES // 2:
+                tiers.setdefault(_tier(page.size_bytes), []).append(page)
+        for small in tiers.values():
+            if len(small) < MERGE_COUNT:
+                continue
+            merged = self._unexpired(concat([self._load(page) for page in small]))
+            for page in small:
+                self._remove_page(page)
+            self.append(merged)
+
+    def made(self) -> Iterator[tuple[PageInfo, pa.RecordBatch]]:
+        """Pages that were not there when the table was opened."""
+        return ((self.pages[page_id], self._rows[page_id]) for page_id in sorted(self._made))
+
+    def _has_key(self, rows: pa.RecordBatch, keys: pa.RecordBatch) -> np.ndarray:
+        """Which rows have one of the keys, which are sorted by hash; two may share one."""
+        wanted = keys.column(HASH).to_numpy()
+        hashes = rows.column(HASH).to_numpy()
+        at = np.searchsorted(wanted, hashes)
+        end = np.searchsorted(wanted, hashes, side="right")
+        key_columns = [keys.column(name) for name in self.spec.keys]
+        row_columns = [rows.column(name) for name in self.spec.keys]
+        is_found = np.zeros(rows.num_rows, np.bool_)
+        candidates = np.flatnonzero(at < end)
+        while len(candidates):
+            equal = equal_keys(row_columns, candidates, key_columns, at[candidates])
+            is_found[candidates[equal]] = True
+            at[candidates] += 1
+            candidates = candidates[~equal & (at < end)[candidates]]
+        return is_found
+
+    def _add_page(self, rows: pa.RecordBatch, times: Numbers) -> None:
+        hashes = rows.column(HASH).to_numpy()
+        rows = rows.take(pa.array(np.lexsort((times, hashes))))
+        page_id = self._new_id()
+        span = int(times.min()), int(times.max())
+        self.pages[page_id] = PageInfo(page_id, *span, rows.num_rows, rows.nbytes, "")
+        self._rows[page_id] = rows
+        self._made.add(page_id)
+
+    def _remove_page(self, page: PageInfo) -> None:
+        del self.pages[page.page_id]
+        self._rows.pop(page.page_id, None)
+        if page.page_id in self._made:
+            self._made.remove(page.page_id)
+        else:
+            self.removed.append(page.page_id)
+
+    def _load(self, page: PageInfo) -> pa.RecordBatch:
+        rows = self._rows.get(page.page_id)
+        if rows is None:
+            rows = self._rows[page.page_id] = self._fetch(page)
+        return rows
+
+    def _unexpired(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        times = times_of(rows, self.spec.time)
+        is_kept = times >= self.horizon_us
+        return rows if is_kept.all() else rows.filter(pa.array(is_kept))
+
+    def _empty(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], schema=self.spec.page_schema)
+
+
+def times_of(rows: pa.RecordBatch, time: str | None) -> Numbers:
+    """A column of timestamps in microseconds; zeros for a table without time."""
+    if time is None:
+        return np.zeros(rows.num_rows, np.int64)
+    times: Numbers = rows.column(time).view(pa.int64()).to_numpy()
+    return times
+
+
+def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """All rows in one batch; the first may be empty and then costs nothing."""
+    filled = [batch for batch in batches if batch.num_rows]
+    if len(filled) < 2:
+        return filled[0] if filled else batches[0]
+    return pa.concat_batches(filled)
+
+
+def expand(starts: Numbers, lengths: Numbers) -> Numbers:
+    """The numbers `start .. start + length - 1` of each range, one range after another."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    expanded: Numbers = np.arange(total) + np.repeat(starts - ends + lengths, lengths)
+    return expanded
+
+
+def _rows_with(rows: pa.RecordBatch, hashes: Hashes) -> Numbers:
+    own = rows.column(HASH).to_numpy()
+    starts = np.searchsorted(own, hashes)
+    return expand(starts, np.searchsorted(own, hashes, side="right") - starts)
+
+
+def _tier(size_bytes: int) -> int:
+    """Pages of one tier differ by a factor of 4 at most."""
+    return (size_bytes // SMALLEST_TIER_BYTES).bit_length() // 2

@@ -1,0 +1,243 @@
+"""Aggregates over many ranges of one sorted column at once, exact, and without a loop over rows.
+
+A sliding window has a range of rows for every event: `values[first[i] : end[i]]`. All functions
+take the column, the ranges' `first` and `end`, and answer one value per range. The ranges overlap,
+yet nothing is computed per range and element:
+
+    totals       differences of running sums. Doubles are summed as integers of 32 bits each, at
+                 fixed places, so no digit is lost: the sum of a range is the same number whichever
+                 rows surround it, and a stream equals a batch to the last bit
+    extremes     ranges are covered by two spans whose length is a power of two
+    percentiles  by halving the values' ranks bit by bit (a wavelet matrix)
+
+Nulls take no part; a range without values has no result (null), except that its count is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.pipelines.state.keys import Numbers
+from millstream.pipelines.state.tables import expand
+
+Doubles: TypeAlias = npt.NDArray[np.float64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+_LIMB_BITS = 32
+_LIMB = (1 << _LIMB_BITS) - 1
+_MANTISSA_BITS = 53
+_CHUNK_MAX = 2**62
+_SHORT_RANGES = 16  # elements per range, up to which sorting them all is quicker
+
+
+def window_bounds(codes: Numbers, times: Numbers, interval_us: int) -> tuple[Numbers, Numbers]:
+    """Of rows sorted by code and time, for each: the rows of its code from `time - interval_us`
+    to `time`, both included, as `first` and `end`."""
+    count = len(codes)
+    if count == 0:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    # One line of time for all codes, on which whatever is further apart than the interval is just
+    # that, and two codes are too.
+    steps = np.minimum(np.diff(times), interval_us + 1)
+    steps[codes[1:] != codes[:-1]] = interval_us + 1
+    chunk = max(1, _CHUNK_MAX // (interval_us + 1))
+    if count > chunk:
+        return _bounds_in_chunks(codes, times, interval_us, chunk)
+    line = np.concatenate([[0], np.cumsum(steps)])
+    return np.searchsorted(line, line - interval_us), np.searchsorted(line, line, side="right")
+
+
+def _bounds_in_chunks(
+    codes: Numbers, times: Numbers, interval_us: int, chunk: int
+) -> tuple[Numbers, Numbers]:
+    """For intervals of millennia: sums of steps would leave 64 bits. One code after another."""
+    starts = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+    parts = []
+    for begin, end in zip(starts, [*starts[1:], len(codes)], strict=True):
+        own = times[begin:end]
+        first = np.searchsorted(own, own - interval_us)
+        parts.append((first + begin, np.searchsorted(own, own, side="right") + begin))
+    return np.concatenate([it[0] for it in parts]), np.concatenate([it[1] for it in parts])
+
+
+def narrow(is_member: Mask, first: Numbers, end: Numbers) -> tuple[Numbers, Numbers]:
+    """The same ranges over the members alone."""
+    members_before = np.concatenate([[0], np.cumsum(is_member)])
+    return members_before[first], members_before[end]
+
+
+def aggregate(
+    kind: str, values: pa.Array, first: Numbers, end: Numbers, fraction: float = 0.5
+) -> pa.Array:
+    """`kind` is count, sum, avg, min, max, percentile or collect; see `result_type`."""
+    if values.null_count:
+        is_member = values.is_valid().to_numpy(zero_copy_only=False)
+        first, end = narrow(is_member, first, end)
+        values = values.drop_null()
+    counts = end - first
+    if kind == "count":
+        return pa.array(counts)
+    if kind == "collect":
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        return pa.ListArray.from_arrays(offsets, values.take(pa.array(expand(first, counts))))
+    is_empty = counts == 0
+    first, end = first[~is_empty], end[~is_empty]
+    numbers = values.to_numpy()
+    if kind == "sum":
+        found = totals(numbers, first, end)
+    elif kind == "avg":
+        found = totals(numbers, first, end) / (end - first)
+    elif kind == "percentile":
+        found = percentiles(numbers.astype(np.float64), first, end, fraction)
+    else:
+        found = extremes(numbers, first, end, largest=kind == "max")
+    return _spread(pa.array(found, result_type(kind, values.type)), is_empty)
+
+
+def result_type(kind: str, of: pa.DataType) -> pa.DataType:
+    """As Spark has it; raises `TypeError` where there is nothing to compute with."""
+    if kind == "count":
+        return pa.int64()
+    if kind == "collect":
+        return pa.list_(of)
+    if not (pa.types.is_integer(of) or pa.types.is_floating(of)):
+        raise TypeError(f"{kind} of {of}")
+    if kind in ("avg", "percentile"):
+        return pa.float64()
+    if kind == "sum":
+        return pa.int64() if pa.types.is_integer(of) else pa.float64()
+    return of
+
+
+def totals(values: npt.NDArray[Any], first: Numbers, end: Numbers) -> npt.NDArray[Any]:
+    if not np.issubdtype(values.dtype, np.floating):
+        return _integer_totals(values.astype(np.int64), first, end)
+    doubles = values.astype(np.float64)
+    is_finite = np.isfinite(doubles)
+    if is_finite.all():
+        return _finite_totals(doubles, first, end)
+    sums = _finite_totals(doubles[is_finite], *narrow(is_finite, first, end))
+    for special in (np.isposinf(doubles), np.isneginf(doubles), np.isnan(doubles)):
+        begin, stop = narrow(special, first, end)
+        with np.errstate(invalid="ignore"):  # infinity less infinity is NaN, as it should be
+            sums[stop > begin] += doubles[special][0] if special.any() else 0.0
+    return sums
+
+
+def _integer_totals(values: Numbers, first: Numbers, end: Numbers) -> Numbers:
+    running = np.concatenate([[0], np.cumsum(values)])  # wraps, and so do the differences: exact
+    sums: Numbers = running[end] - running[first]
+    largest = int(np.abs(values.astype(np.float64)).max(initial=0))
+    if len(first) and largest * int((end - first).max()) >= 2**63:
+        about = np.concatenate([[0.0], np.cumsum(values.astype(np.float64))])
+        if (np.abs(about[end] - about[first] - sums) > 2.0**62).any():
+            raise OverflowError(
+                "a sum of whole numbers leaves 64 bits: cast the column to double to sum it"
+            )
+    return sums
+
+
+def _finite_totals(values: Doubles, first: Numbers, end: Numbers) -> Doubles:
+    """Each double is an integer of 53 bits at a place; cut at multiples of 32 bits it falls into
+    three limbs. Limbs are summed as integers, carried, and added up from the highest."""
+    if not len(values):
+        return np.zeros(len(first))
+    fractions, exponents = np.frexp(values)
+    mantissas = (fractions * 2.0**_MANTISSA_BITS).astype(np.int64)
+    places, shifts = np.divmod(exponents.astype(np.int64) - _MANTISSA_BITS, _LIMB_BITS)
+    places[mantissas == 0] = places.max()
+    low = (mantissas & _LIMB) << shifts
+    high = (mantissas >> _LIMB_BITS) << shifts
+    pieces = (low & _LIMB, (low >> _LIMB_BITS) + (high & _LIMB), high >> _LIMB_BITS)
+    lowest, highest = int(places.min()), int(places.max()) + 2
+    carry = np.zeros(len(first), np.int64)
+    limbs: list[Numbers] = []
+    for place in range(lowest, highest + 1):
+        part = sum(np.where(places + i == place, piece, 0) for i, piece in enumerate(pieces))
+        running = np.concatenate([[0], np.cumsum(part)])
+        total = running[end] - running[first] + carry
+        carry = total >> _LIMB_BITS
+        limbs.append(total & _LIMB)
+    limbs.append(carry)
+    sums = np.zeros(len(first))
+    for place, limb in reversed(list(enumerate(limbs, start=lowest))):
+        sums += np.ldexp(limb.astype(np.float64), place * _LIMB_BITS)
+    return sums
+
+
+def extremes(
+    values: npt.NDArray[Any], first: Numbers, end: Numbers, *, largest: bool
+) -> npt.NDArray[Any]:
+    """Spark's order: NaN is greater than all numbers."""
+    is_double = np.issubdtype(values.dtype, np.floating)
+    better = np.maximum if largest else np.fmin if is_double else np.minimum
+    found = np.empty(len(first), values.dtype)
+    levels = np.frexp((end - first).astype(np.float64))[1] - 1
+    spans = values  # the best of 2^level values from each place on
+    for level in range(int(levels.max(initial=-1)) + 1):
+        length = 1 << level
+        here = levels == level
+        found[here] = better(spans[first[here]], spans[end[here] - length])
+        spans = better(spans[:-length], spans[length:])
+    return found
+
+
+def percentiles(values: Doubles, first: Numbers, end: Numbers, fraction: float) -> Doubles:
+    """As Spark's `percentile`: between the two values next to the place, in proportion."""
+    places = (end - first - 1) * fraction
+    below = np.floor(places)
+    above = np.ceil(places)
+    distinct, ranks = np.unique(values, return_inverse=True)
+    are_short = int((end - first).sum()) <= _SHORT_RANGES * len(values)
+    nth_ranks = sorted_ranks if are_short else halved_ranks
+    lower, upper = (distinct[found] for found in nth_ranks(ranks, first, end, [below, above]))
+    between = (above - places) * lower + (places - below) * upper
+    return np.where(below == above, lower, between)
+
+
+def sorted_ranks(
+    ranks: Numbers, first: Numbers, end: Numbers, places: Sequence[Doubles]
+) -> list[Numbers]:
+    """The smallest but `place` of each range, by sorting every range: quick for short ones."""
+    lengths = end - first
+    starts = np.cumsum(lengths) - lengths
+    ranges = np.repeat(np.arange(len(first)), lengths) << _LIMB_BITS
+    ordered = np.sort(ranges | ranks[expand(first, lengths)])
+    return [ordered[starts + place.astype(np.int64)] & _LIMB for place in places]
+
+
+def halved_ranks(
+    ranks: Numbers, first: Numbers, end: Numbers, places: Sequence[Doubles]
+) -> list[Numbers]:
+    """The same for ranges of any length, by the ranks' bits from the highest on: those with a zero
+    go to the left half, those with a one to the right, and the ranges with them."""
+    count = len(places)
+    nth = np.concatenate([place.astype(np.int64) for place in places])
+    first, end = np.tile(first, count), np.tile(end, count)
+    found = np.zeros(len(nth), np.int64)
+    for bit in reversed(range(int(ranks.max(initial=0)).bit_length())):
+        is_one = (ranks >> bit) & 1
+        zeros_before = np.concatenate([[0], np.cumsum(1 - is_one)])
+        first_zero, end_zero = zeros_before[first], zeros_before[end]
+        zero_count = end_zero - first_zero
+        goes_right = nth >= zero_count
+        found |= goes_right.astype(np.int64) << bit
+        nth = np.where(goes_right, nth - zero_count, nth)
+        first = np.where(goes_right, zeros_before[-1] + first - first_zero, first_zero)
+        end = np.where(goes_right, zeros_before[-1] + end - end_zero, end_zero)
+        ranks = np.concatenate([ranks[is_one == 0], ranks[is_one == 1]])
+    return np.split(found, count)
+
+
+def _spread(found: pa.Array, is_empty: Mask) -> pa.Array:
+    """Put results in the places that are not empty, and nulls in those that are."""
+    if not is_empty.any():
+        return found
+    places = pa.array(np.cumsum(~is_empty) - 1, mask=is_empty)
+    return pc.take(found, places)

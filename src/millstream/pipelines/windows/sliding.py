@@ -1,0 +1,402 @@
+"""Sliding windows: for each event, what happened with its key within an interval before it. Exact.
+
+    orders.transform(sliding_window, "user", "time", "10 minutes",
+                     n="count(*)", spent="sum(amount)", p95="percentile(amount, 0.95)")
+
+An event's window holds the events of its key from `time - interval` to `time`, both included, and
+those with the same time: SQL's `RANGE BETWEEN INTERVAL ... PRECEDING AND CURRENT ROW`.
+Rows come out as they went in, with the aggregates and `_kind`:
+
+    final         nothing that is on time can change it any more
+    preliminary   as far as is known when the event comes (emit="early": once; emit="change": again
+                  each time that it changes)
+    correction    a straggler changed what had been final: the aggregates are the new ones, `_old`
+                  has those that were; it is null in the row of the straggler itself
+    late          the event came too late, `_lateness` seconds behind the watermark: no aggregates
+
+Stragglers come by one of three policies:
+
+    drop       an event is late when `time + allowed_lateness` is at or before the watermark; it is
+               counted in the query's progress and goes. Results wait that long, and are final
+    divert     the same, but late events come out, as `late`
+    correct    results are final when the watermark passes them, and corrected by stragglers until
+               `time + allowed_lateness`; later ones come out as `late`
+
+`allowed_lateness` is the interval if it is not said otherwise. Events are kept for
+`allowed_lateness + interval` behind the watermark. An event without a time is late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.errors import ConfigError
+from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
+from millstream.pipelines.state.keys import HASH, Numbers, equal_keys, key_codes
+from millstream.pipelines.state.tables import concat, times_of
+from millstream.pipelines.windows.aggregates import Aggregate, parse_aggregates
+from millstream.pipelines.windows.ranges import (
+    Mask,
+    aggregate,
+    narrow,
+    result_type,
+    window_bounds,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+Stragglers = Literal["drop", "divert", "correct"]
+Emission = Literal["final", "early", "change"]
+KIND = "_kind"
+OLD = "_old"
+LATENESS = "_lateness"
+LATE_ROWS = "late_rows"  # where the query's progress counts those that were dropped
+KINDS = (None, "final", "preliminary", "correction")
+NOTHING, FINAL, PRELIMINARY, CORRECTION = range(4)
+_EVENTS = "events"
+
+
+class Measure(NamedTuple):
+    """An aggregate of a column of the input; without a column, of the rows."""
+
+    name: str
+    kind: str
+    column: str | None
+    fraction: float = 0.5
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When results are final, and what becomes of what comes after."""
+
+    stragglers: Stragglers
+    allowed_lateness_us: int
+    emission: Emission = "final"
+
+    @property
+    def settling_us(self) -> int:
+        """How far behind the watermark a result is final."""
+        return 0 if self.stragglers == "correct" else self.allowed_lateness_us
+
+    @property
+    def sees_changes(self) -> bool:
+        """Whether new rows are looked at when they come, and not only when they are final."""
+        return self.stragglers == "correct" or self.emission != "final"
+
+
+class SlidingWindow(Operator):
+    """The operator: pure, on columns. `carried` are the input's columns that come out again."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        keys: Sequence[str],
+        time: str,
+        interval_us: int,
+        measures: Sequence[Measure],
+        policy: Policy,
+        carried: Sequence[str],
+    ) -> None:
+        self.identity = f"sliding window of {interval_us} us, {policy}"
+        self.inputs = {_EVENTS: InputSpec(schema, tuple(keys))}
+        self.tables = {_EVENTS: TableSpec(schema, tuple(keys), time)}
+        self._keys = tuple(keys)
+        self._time = time
+        self._interval_us = interval_us
+        self._measures = tuple(measures)
+        self._policy = policy
+        self._kept_us = policy.allowed_lateness_us + interval_us
+        self._carried = tuple(carried)
+        results = [pa.field(it.name, result_type(it.kind, _type_of(schema, it))) for it in measures]
+        self._old_type = pa.struct(results)
+        self.schema_out = pa.schema(
+            [
+                *(schema.field(name) for name in carried),
+                *results,
+                pa.field(KIND, pa.string()),
+                pa.field(OLD, self._old_type),
+                pa.field(LATENESS, pa.float64()),
+            ]
+        )
+
+    def process(
+        self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
+    ) -> pa.RecordBatch:
+        on_time, late = self._part_late(rows[_EVENTS], watermark_us)
+        results = [self.nothing, *self._settle(state, on_time, watermark_us)]
+        if late.num_rows:
+            results.append(self._late_rows(late, watermark_us))
+        return concat(results)
+
+    def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
+        none = self.no_rows()[_EVENTS]
+        return concat([self.nothing, *self._settle(state, none, watermark_us)])
+
+    def _settle(
+        self, state: BucketState, new: pa.RecordBatch, watermark_us: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Results of rows that became final, and of what the new rows change."""
+        events = state[_EVENTS]
+        due = Due(
+            state.watermark_us - self._policy.settling_us, watermark_us - self._policy.settling_us
+        )
+        old = self._rows_in_reach(events, new, due)
+        events.append(new)
+        if old is not None:
+            seen = new if self._policy.sees_changes else new.slice(0, 0)
+            yield self._results(concat([old, seen]), old.num_rows, due)
+        events.expire(watermark_us - self._kept_us + 1)
+        state.wake_at(self._wake_us(events, due))
+
+    def _rows_in_reach(self, events: Table, new: pa.RecordBatch, due: Due) -> pa.RecordBatch | None:
+        """Rows kept so far of all windows that are to be looked at; None if there is no such."""
+        focus = events.select(due.after_us + 1, due.until_us)
+        last_us = due.until_us
+        if self._policy.sees_changes and new.num_rows:
+            last_us = int(times_of(new, self._time).max()) + self._interval_us
+            last_us = max(last_us, due.until_us)
+            focus = concat([focus, new])
+        if not focus.num_rows:
+            return None
+        first_us = int(times_of(focus, self._time).min()) - self._interval_us
+        hashes = np.unique(focus.column(HASH).to_numpy())
+        return events.select(first_us, last_us, hashes)
+
+    def _results(self, rows: pa.RecordBatch, old_count: int, due: Due) -> pa.RecordBatch:
+        """Of old rows and new ones after them, whatever is to come out."""
+        codes = key_codes(rows, self._keys)
+        order = np.lexsort((times_of(rows, self._time), codes))
+        times = times_of(rows, self._time)[order]
+        is_new = order >= old_count
+        windows = Windows(*window_bounds(codes[order], times, self._interval_us))
+        kinds = self._kinds(times, is_new, windows, due)
+        chosen = np.flatnonzero(kinds)
+        windows = Windows(windows.first[chosen], windows.end[chosen])
+        columns = self._measure(rows, order, windows)
+        had_old = (kinds[chosen] == CORRECTION) & ~is_new[chosen]
+        old_columns = self._measure_before(rows, order, windows, is_new, had_old)
+        everything = np.arange(len(chosen))
+        unchanged = had_old & equal_keys(columns, everything, old_columns, everything)
+        names = pa.array(KINDS).take(pa.array(kinds[chosen]))
+        old = pa.StructArray.from_arrays(
+            old_columns, fields=list(self._old_type), mask=pa.array(~had_old)
+        )
+        taken = pa.array(order[chosen])
+        carried = [rows.column(name).take(taken) for name in self._carried]
+        lateness = pa.nulls(len(chosen), pa.float64())
+        result = pa.RecordBatch.from_arrays(
+            [*carried, *columns, names, old, lateness], schema=self.schema_out
+        )
+        return result.filter(pa.array(~unchanged)) if unchanged.any() else result
+
+    def _kinds(self, times: Numbers, is_new: Mask, windows: Windows, due: Due) -> Numbers:
+        """What comes out of each row, as a place in `KINDS`."""
+        is_final = times <= due.until_us
+        kinds = np.where(is_final & (times > due.after_us) & ~is_new, FINAL, NOTHING)
+        if not self._policy.sees_changes:
+            return kinds
+        first, end = narrow(is_new, windows.first, windows.end)
+        is_touched = end > first
+        if self._policy.emission == "early":
+            kinds[~is_final & is_new] = PRELIMINARY
+        elif self._policy.emission == "change":
+            kinds[~is_final & is_touched] = PRELIMINARY
+        kinds[is_touched & (times <= np.where(is_new, due.until_us, due.after_us))] = CORRECTION
+        return kinds
+
+    def _measure(self, rows: pa.RecordBatch, order: Numbers, windows: Windows) -> list[pa.Array]:
+        taken = pa.array(order)
+        hashes = rows.column(HASH)
+        return [
+            aggregate(
+                it.kind,
+                hashes if it.column is None else rows.column(it.column).take(taken),
+                windows.first,
+                windows.end,
+                it.fraction,
+            )
+            for it in self._measures
+        ]
+
+    def _measure_before(
+        self, rows: pa.RecordBatch, order: Numbers, windows: Windows, is_new: Mask, had_old: Mask
+    ) -> list[pa.Array]:
+        """The same without the new rows, where something was final before them."""
+        if not had_old.any():
+            return [pa.nulls(len(had_old), field.type) for field in self._old_type]
+        before = Windows(*narrow(~is_new, windows.first, windows.end))
+        return self._measure(rows, order[~is_new], before)
+
+    def _part_late(
+        self, rows: pa.RecordBatch, watermark_us: int
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        times = rows.column(self._time)
+        late_us = watermark_us - self._policy.allowed_lateness_us
+        is_late = pc.fill_null(pc.less_equal(times.view(pa.int64()), late_us), True)
+        if not pc.any(is_late).as_py():
+            return rows, rows.slice(0, 0)
+        return rows.filter(pc.invert(is_late)), rows.filter(is_late)
+
+    def _late_rows(self, rows: pa.RecordBatch, watermark_us: int) -> pa.RecordBatch:
+        count = rows.num_rows
+        behind_us = pc.subtract(watermark_us, rows.column(self._time).view(pa.int64()))
+        return pa.RecordBatch.from_arrays(
+            [
+                *(rows.column(name) for name in self._carried),
+                *(pa.nulls(count, field.type) for field in self._old_type),
+                pa.repeat(pa.scalar("late"), count),
+                pa.nulls(count, self._old_type),
+                pc.divide(behind_us.cast(pa.float64()), 1e6),
+            ],
+            schema=self.schema_out,
+        )
+
+    def _wake_us(self, events: Table, due: Due) -> int | None:
+        """When the next row may be final, or else, when all that is left can be forgotten."""
+        pages = events.pages.values()
+        waiting = [page.first_us for page in pages if page.last_us > due.until_us]
+        if waiting:
+            return max(min(waiting), due.until_us + 1) + self._policy.settling_us
+        if pages:
+            return max(page.last_us for page in pages) + self._kept_us
+        return None
+
+
+class Due(NamedTuple):
+    """Rows with `after_us < time <= until_us` become final now."""
+
+    after_us: int
+    until_us: int
+
+
+class Windows(NamedTuple):
+    """Of each row, the rows in its window, as a range of the sorted rows."""
+
+    first: Numbers
+    end: Numbers
+
+
+def sliding_window(
+    frame: DataFrame,
+    keys: str | Column | Sequence[str | Column],
+    time: str | Column,
+    interval: Duration,
+    *,
+    stragglers: Stragglers = "drop",
+    allowed_lateness: Duration | None = None,
+    emit: Emission = "final",
+    buckets: int = 16,
+    **aggregates: str | Aggregate,
+) -> DataFrame:
+    """Aggregates of each event's last `interval`; see the head of this module.
+
+    A stream needs a watermark on `time`. A batch has no stragglers: all rows are final.
+    Raises `ConfigError` before anything runs.
+    """
+    from pyspark.sql import Column
+    from pyspark.sql.functions import col
+
+    from millstream.pipelines.state.spark import arrow_schema, run_operator
+
+    interval_us = duration_us(interval, "interval")
+    lateness_us = interval_us
+    if allowed_lateness is not None:
+        lateness_us = duration_us(allowed_lateness, "allowed_lateness", zero_allowed=True)
+    for name, value, choices in (("stragglers", stragglers, Stragglers), ("emit", emit, Emission)):
+        if value not in get_args(choices):
+            raise ConfigError(f"{name}={value!r}: choose one of {', '.join(get_args(choices))}")
+    frame, key_names = _name_columns(frame, [keys] if isinstance(keys, str | Column) else keys)
+    frame, (time_name,) = _name_columns(frame, [time])
+    _check_time(frame, time_name)
+    carried = frame.columns
+    frame, measures = _add_measured(frame, parse_aggregates(aggregates))
+    policy = Policy(stragglers, lateness_us, emit if frame.isStreaming else "final")
+    schema = arrow_schema(frame.schema)
+    for it in measures:
+        _check_measure(schema, it, carried)
+    operator = SlidingWindow(schema, key_names, time_name, interval_us, measures, policy, carried)
+    result = run_operator(operator, {_EVENTS: frame}, buckets)
+    unused = [OLD] if stragglers != "correct" else []
+    if stragglers == "drop":
+        result, unused = _count_late(result), [OLD, LATENESS]
+    return result.select(*(col(f"`{name}`") for name in result.columns if name not in unused))
+
+
+def _count_late(result: DataFrame) -> DataFrame:
+    from pyspark.sql.functions import col, count_if
+
+    is_late = col(KIND) == "late"
+    return result.observe(LATE_ROWS, count_if(is_late).alias("dropped")).where(~is_late)
+
+
+def _name_columns(
+    frame: DataFrame, given: Sequence[str | Column]
+) -> tuple[DataFrame, tuple[str, ...]]:
+    """The frame with these columns in it, and their names; an expression may need an alias."""
+    names = []
+    for it in given:
+        if isinstance(it, str):
+            if it not in frame.columns:
+                raise ConfigError(f"there is no column {it!r}: {', '.join(frame.columns)}")
+            names.append(it)
+            continue
+        (name,) = frame.select(it).columns
+        if name not in frame.columns:
+            frame = frame.withColumn(name, it)
+        names.append(name)
+    return frame, tuple(names)
+
+
+def _add_measured(
+    frame: DataFrame, aggregates: Mapping[str, Aggregate]
+) -> tuple[DataFrame, list[Measure]]:
+    """The frame with a column for each thing that is aggregated, if it has none yet."""
+    from pyspark.sql.functions import expr
+
+    measures = []
+    for number, (name, it) in enumerate(aggregates.items()):
+        column = it.of if isinstance(it.of, str) and it.of in frame.columns else None
+        if it.of is not None and column is None:
+            column = f"_measured_{number}"
+            frame = frame.withColumn(column, expr(it.of) if isinstance(it.of, str) else it.of)
+        measures.append(Measure(name, it.kind, column, it.fraction))
+    return frame, measures
+
+
+def _check_time(frame: DataFrame, time: str) -> None:
+    from millstream.pipelines.state.spark import watermark_delay_ms
+
+    kind = frame.schema[time].dataType.simpleString()
+    if kind not in ("timestamp", "timestamp_ntz"):
+        raise ConfigError(
+            f"the time of a window is a timestamp, and {time} is {kind}: convert it with "
+            f"to_timestamp({time}), or timestamp_millis({time}) if it counts milliseconds"
+        )
+    if frame.isStreaming and watermark_delay_ms(frame, time) is None:
+        raise ConfigError(
+            f"a stream's window needs a watermark on {time}, or it would keep all events for "
+            f'ever: frame.withWatermark("{time}", "1 minute") before it'
+        )
+
+
+def _check_measure(schema: pa.Schema, measure: Measure, carried: Sequence[str]) -> None:
+    if measure.name in carried or measure.name in (KIND, OLD, LATENESS):
+        raise ConfigError(f"there is a column {measure.name} already: choose another name")
+    try:
+        result_type(measure.kind, _type_of(schema, measure))
+    except TypeError as error:
+        raise ConfigError(
+            f"{measure.name}: there is no {error}; cast it to a number, like double"
+        ) from None
+
+
+def _type_of(schema: pa.Schema, measure: Measure) -> pa.DataType:
+    return pa.int64() if measure.column is None else schema.field(measure.column).type

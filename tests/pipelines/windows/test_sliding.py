@@ -1,0 +1,217 @@
+"""Sliding windows against a loop that looks at every pair of events."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millstream.pipelines.state.trial import Trial
+from millstream.pipelines.windows.sliding import Emission, Measure, Policy, SlidingWindow
+
+INTERVAL_US = 10
+SCHEMA = pa.schema(
+    [("user", pa.string()), ("time", pa.timestamp("us", tz="UTC")), ("amount", pa.float64())]
+)
+MEASURES = (
+    Measure("n", "count", None),
+    Measure("seen", "count", "amount"),
+    Measure("spent", "sum", "amount"),
+    Measure("mean", "avg", "amount"),
+    Measure("least", "min", "amount"),
+    Measure("most", "max", "amount"),
+    Measure("p30", "percentile", "amount", 0.3),
+)
+NAMES = [it.name for it in MEASURES]
+
+
+class Event(NamedTuple):
+    user: str | None
+    time_us: int
+    amount: float | None
+
+
+EVENTS = st.builds(
+    Event,
+    st.sampled_from(["ann", "bob", None]),
+    st.integers(0, 60),
+    st.none() | st.integers(-100, 100).map(lambda cents: cents / 10),
+)
+BATCHES = st.lists(st.tuples(st.lists(EVENTS, max_size=8), st.integers(0, 15)), max_size=8)
+
+
+def columns(events: Sequence[Event]) -> dict[str, pa.RecordBatch]:
+    arrays = [
+        pa.array([it.user for it in events], pa.string()),
+        pa.array([it.time_us for it in events], pa.int64()).cast(SCHEMA.field("time").type),
+        pa.array([it.amount for it in events], pa.float64()),
+    ]
+    return {"events": pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)}
+
+
+def operator(policy: Policy) -> SlidingWindow:
+    return SlidingWindow(SCHEMA, ["user"], "time", INTERVAL_US, MEASURES, policy, SCHEMA.names)
+
+
+def naive(event: Event, events: Sequence[Event]) -> tuple[Any, ...]:
+    """Every aggregate of one event's window, by definition."""
+    window = [
+        it
+        for it in events
+        if it.user == event.user and event.time_us - INTERVAL_US <= it.time_us <= event.time_us
+    ]
+    amounts = sorted(it.amount for it in window if it.amount is not None)
+    if not amounts:
+        return len(window), 0, None, None, None, None, None
+    place = (len(amounts) - 1) * 0.3
+    low, high = amounts[math.floor(place)], amounts[math.ceil(place)]
+    total = math.fsum(amounts)
+    return (
+        len(window),
+        len(amounts),
+        pytest.approx(total, abs=1e-9),
+        pytest.approx(total / len(amounts), abs=1e-9),
+        amounts[0],
+        amounts[-1],
+        pytest.approx(low + (high - low) * (place % 1), abs=1e-9),
+    )
+
+
+class Result(NamedTuple):
+    event: Event
+    values: tuple[Any, ...]
+    kind: str
+    old: tuple[Any, ...] | None
+    lateness: float | None
+
+
+def results(rows: pa.RecordBatch) -> list[Result]:
+    times = rows.column("time").cast(pa.int64()).to_pylist()
+    return [
+        Result(
+            Event(row["user"], time_us, row["amount"]),
+            tuple(row[name] for name in NAMES),
+            row["_kind"],
+            row["_old"] and tuple(row["_old"].values()),
+            row["_lateness"],
+        )
+        for row, time_us in zip(rows.drop_columns("time").to_pylist(), times, strict=True)
+    ]
+
+
+def assert_results(found: Sequence[Result], events: Sequence[Event]) -> None:
+    """One result for each event, and the right one."""
+    assert Counter(it.event for it in found) == Counter(events)
+    for it in found:
+        assert it.values == naive(it.event, events), it
+
+
+def run(
+    policy: Policy, batches: Sequence[tuple[list[Event], int]]
+) -> tuple[list[list[Result]], list[Event], list[Event]]:
+    """The results of each batch; the events that were on time, and the late ones."""
+    trial = Trial(operator(policy), bucket_count=2)
+    watermark_us = 0
+    found, on_time, late = [], [], []
+    for events, step_us in batches:
+        horizon_us = watermark_us - policy.allowed_lateness_us
+        late += [it for it in events if it.time_us <= horizon_us]
+        on_time += [it for it in events if it.time_us > horizon_us]
+        found.append(results(trial.feed(columns(events), watermark_us)))
+        watermark_us += step_us
+    found.append(results(trial.finish()))
+    assert all(store.index is None and not store.pages for store in trial.buckets)
+    return found, on_time, late
+
+
+@settings(max_examples=40)
+@given(BATCHES, st.sampled_from([0, 5, INTERVAL_US, 35]))
+def test_final_results_are_those_of_a_batch_however_the_stream_is_cut(
+    batches: list[tuple[list[Event], int]], lateness_us: int
+) -> None:
+    found, on_time, late = run(Policy("divert", lateness_us), batches)
+    everything = [it for batch in found for it in batch]
+    assert_results([it for it in everything if it.kind == "final"], on_time)
+    assert Counter(it.event for it in everything if it.kind == "late") == Counter(late)
+    assert {it.kind for it in everything} <= {"final", "late"}
+
+
+@settings(max_examples=40)
+@given(BATCHES, st.sampled_from([5, INTERVAL_US, 35]))
+def test_corrections_lead_to_the_results_of_a_batch(
+    batches: list[tuple[list[Event], int]], lateness_us: int
+) -> None:
+    """Whoever replaces old values by new ones ends with what a batch computes."""
+    found, on_time, _ = run(Policy("correct", lateness_us), batches)
+    table: Counter[tuple[Event, tuple[Any, ...]]] = Counter()
+    for it in (it for batch in found for it in batch if it.kind != "late"):
+        assert it.kind in ("final", "correction")
+        if it.old is not None:
+            assert it.old != it.values
+            table[it.event, it.old] -= 1
+            assert table[it.event, it.old] >= 0
+        table[it.event, it.values] += 1
+    left = [
+        Result(event, values, "", None, None)
+        for (event, values), count in table.items()
+        for _ in range(count)
+    ]
+    assert_results(left, on_time)
+
+
+@settings(max_examples=40)
+@given(BATCHES, st.sampled_from(["early", "change"]))
+def test_early_results_know_what_has_come_so_far(
+    batches: list[tuple[list[Event], int]], emission: Emission
+) -> None:
+    found, on_time, _ = run(Policy("divert", INTERVAL_US, emission), batches)
+    assert_results([it for batch in found for it in batch if it.kind == "final"], on_time)
+    known: list[Event] = []
+    latest: dict[Event, tuple[Any, ...]] = {}
+    for (events, _), batch in zip(batches, found, strict=False):
+        late = Counter(it.event for it in batch if it.kind == "late")
+        new = list((Counter(events) - late).elements())
+        known += new
+        early = [it for it in batch if it.kind == "preliminary"]
+        assert set(new) <= {it.event for it in early}
+        for it in early:
+            assert it.values == naive(it.event, known)
+        latest |= {it.event: it.values for it in early}
+    if emission == "change":
+        for event, values in latest.items():
+            assert values == naive(event, on_time)
+
+
+def test_lateness_is_told_in_seconds_and_an_event_without_time_is_late() -> None:
+    trial = Trial(operator(Policy("divert", 0)))
+    no_time = columns([Event("ann", 0, 1.0)])["events"].set_column(
+        1, SCHEMA.field("time"), pa.array([None], SCHEMA.field("time").type)
+    )
+    late = results(trial.feed(columns([Event("ann", 500_000, 1.0)]), 2_000_000))
+    assert [(it.kind, it.lateness) for it in late] == [("late", 1.5)]
+    rows = trial.feed({"events": no_time}, 2_000_000).to_pylist()
+    assert [(it["_kind"], it["_lateness"]) for it in rows] == [("late", None)]
+
+
+def test_sum_does_not_depend_on_the_rows_around_the_window() -> None:
+    """A running sum of doubles would: 1e16 + 0.1 forgets the 0.1."""
+    events = [Event("ann", 1, 1e16), Event("ann", 30, 0.1), Event("ann", 35, 0.2)]
+    found, *_ = run(Policy("divert", 0), [(events, 100)])
+    spent = {it.event.time_us: it.values[2] for batch in found for it in batch}
+    assert spent == {1: 1e16, 30: 0.1, 35: 0.1 + 0.2}
+
+
+def test_collect_gathers_the_window_in_the_order_of_time() -> None:
+    measures = [Measure("within", "collect", "amount")]
+    window = SlidingWindow(
+        SCHEMA, ["user"], "time", INTERVAL_US, measures, Policy("drop", 0), ["time"]
+    )
+    trial = Trial(window)
+    trial.feed(columns([Event("ann", 7, 3.0), Event("ann", 1, 1.0), Event("ann", 12, 4.0)]))
+    assert sorted(trial.finish().column("within").to_pylist()) == [[1.0], [1.0, 3.0], [3.0, 4.0]]
