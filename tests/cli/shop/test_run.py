@@ -32,6 +32,13 @@ def test_pipelines_that_end_by_themselves_are_an_error() -> None:
             run.check_pipelines()
 
 
+def test_settings_of_the_user_do_not_reach_the_shop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_STORE", "postgresql://db/precious")
+    with ShopRun(rate=1, seed=1) as run:
+        run._spawn("run", "-c", "import os; print(os.environ.get('MILLSTREAM_STORE'))").wait()
+        assert run.last_words("run") == "None"
+
+
 def test_batch_that_fails_is_an_error() -> None:
     with ShopRun(rate=1, seed=1) as run:
         run._history = run._spawn("history", "-c", "exit('no log')")

@@ -33,6 +33,7 @@ TRIGGER = "1 second"
 STOP_TIMEOUT_S = 120.0
 BUSY_TIMEOUT_S = 10.0  # how long a kill waits for a moment at which something is being written
 BUSY_EVERY_S = 0.01
+OUR_VARIABLES = "MILLSTREAM_"  # the user's own settings, which are not meant for the shop
 TOPICS = (pipelines.orders, pipelines.views, pipelines.enriched, pipelines.alerts)
 
 
@@ -141,10 +142,12 @@ class ShopRun:
 
     def _spawn(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         """A Python in a process group of its own, which writes what it says to a file."""
+        theirs = {it: value for it, value in os.environ.items() if not it.startswith(OUR_VARIABLES)}
         with self._log_of(name).open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, *arguments],
                 cwd=self.directory,
+                env=theirs,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
