@@ -86,7 +86,7 @@ SIMPLE_KINDS = [
     Kind("float", pa.float64(), st.floats(width=32, allow_nan=False)),
     Kind("double", pa.float64(), st.floats(allow_nan=False)),
     Kind("string", pa.string(), st.text()),
-    Kind("string", pa.binary(), st.text(), str.encode),
+    Kind("string", pa.binary(), st.text(), lambda it: it.encode("utf-8", "surrogateescape")),
     Kind("bytes", pa.binary(), st.binary()),
     Kind("bytes", pa.string(), st.text().map(str.encode), bytes.decode),
     Kind(

@@ -26,5 +26,9 @@ def make_encoder(options: WriteOptions, schema: pa.Schema) -> Encoder:
             from millstream.pipelines.encoding.json import JsonEncoder
 
             return JsonEncoder(schema)
+        case "avro":
+            from millstream.pipelines.encoding.avro import AvroEncoder
+
+            return AvroEncoder(options.avro, schema, options.topic)
         case other:
             raise ConfigError(f"valueFormat {other} has no encoder")
