@@ -143,8 +143,7 @@ def test_decision_survives_being_encoded(query: Query) -> None:
 
 
 def test_latest_of_a_new_query_knows_no_batch(query: Query) -> None:
-    query.begin()
-    state = query.log.latest()
+    state = query.log.latest(query.begin())
     assert (state.decided_batch_id, state.completed_batch_id) == (NO_BATCH, NO_BATCH)
     assert state.is_completed
 
@@ -154,14 +153,14 @@ def test_latest_finds_a_decision_from_the_beginning_and_from_where_it_stopped(
 ) -> None:
     first = query.decide(query.begin(), batch_id=0)
     driver = query.begin()
-    assert query.log.latest().decision == first
+    assert query.log.latest(driver).decision == first
     second = query.decide(driver, query.write(0, ["a"]), batch_id=1)
-    query.begin()
+    driver = query.begin()
     for log in (query.log, DecisionLog(query.driver, query.transactional_id)):
-        assert log.latest().decision == second
-        assert not log.latest().is_completed
+        assert log.latest(driver).decision == second
+        assert not log.latest(driver).is_completed
     query.log.write_completed(1)
-    assert query.log.latest().is_completed
+    assert query.log.latest(driver).is_completed
 
 
 def test_latest_passes_over_a_decision_that_was_aborted(query: Query) -> None:
@@ -170,8 +169,21 @@ def test_latest_passes_over_a_decision_that_was_aborted(query: Query) -> None:
     producer.resume(query.begin())
     query.log.send_decision(producer, Decision(1))
     producer.flush()
-    query.begin()  # another driver: what was open is aborted
-    assert query.log.latest().decision == first
+    driver = query.begin()  # another driver: what was open is aborted
+    assert query.log.latest(driver).decision == first
+
+
+def test_latest_does_not_take_what_a_newer_driver_is_about_to_decide(query: Query) -> None:
+    older = query.begin()
+    producer = RawProducer(query.driver)
+    producer.resume(query.begin())
+    query.log.send_decision(producer, Decision(1))
+    producer.flush()
+    with pytest.raises(ApiError, match="another driver") as caught:
+        query.log.latest(older)
+    assert caught.value.code is ErrorCode.PRODUCER_FENCED
+    producer.end(commit=False)
+    assert query.log.latest(query.begin()).decided_batch_id == NO_BATCH
 
 
 def test_latest_is_not_held_up_by_another_query_that_died_deciding(query: Query) -> None:
@@ -180,8 +192,7 @@ def test_latest_is_not_held_up_by_another_query_that_died_deciding(query: Query)
     DecisionLog(query.driver, "other").send_decision(other, Decision(9))
     other.flush()
     decision = query.decide(query.begin(), batch_id=3)
-    query.begin()
-    assert query.log.latest().decision == decision
+    assert query.log.latest(query.begin()).decision == decision
     other.end(commit=False)
 
 
@@ -189,8 +200,7 @@ def test_latest_ignores_a_late_completion_of_an_earlier_batch(query: Query) -> N
     query.decide(query.begin(), batch_id=4)
     query.log.write_completed(4)
     query.log.write_completed(3)
-    query.begin()
-    assert query.log.latest().is_completed
+    assert query.log.latest(query.begin()).is_completed
 
 
 def test_decide_is_fenced_when_another_driver_has_begun(query: Query) -> None:
@@ -200,8 +210,7 @@ def test_decide_is_fenced_when_another_driver_has_begun(query: Query) -> None:
     with pytest.raises(ApiError) as caught:
         query.decide(old, task)
     assert caught.value.code in FENCED
-    query.begin()
-    assert query.log.latest().decided_batch_id == NO_BATCH
+    assert query.log.latest(query.begin()).decided_batch_id == NO_BATCH
 
 
 def test_settle_commits_what_was_decided_however_often(query: Query) -> None:
@@ -212,7 +221,7 @@ def test_settle_commits_what_was_decided_however_often(query: Query) -> None:
     for _ in range(2):
         assert query.settling().settle(driver, decision) == driver
     assert query.values() == ["a", "b", "c"]
-    assert query.log.latest().is_completed
+    assert query.log.latest(driver).is_completed
 
 
 def test_settle_publishes_again_what_timed_out_after_the_decision(query: Query) -> None:
@@ -225,7 +234,7 @@ def test_settle_publishes_again_what_timed_out_after_the_decision(query: Query) 
     assert query.values() == []
     driver = query.settling().settle(driver, decision)
     assert query.values() == ["a", "b", "c", "d", "e"]
-    state = query.log.latest()
+    state = query.log.latest(driver)
     assert state.is_completed
     # A driver that finds the first decision does not do it once more.
     query.settling().settle(driver, state.decision)

@@ -10,6 +10,7 @@ from millstream.errors import ErrorCode
 FETCH_VERSION_MAX = 12  # the last that names topics, which may be made anew under their name
 FETCH_BYTES = 8 * 1024 * 1024
 READ_UNCOMMITTED = 0
+LATEST = -1
 EARLIEST = -2
 
 
@@ -61,8 +62,25 @@ def fetch_batches(
 
 def log_start_offset(cluster: Cluster, topic: str, partition: int) -> int:
     """The offset of the oldest record that is still there."""
-    asked = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": EARLIEST}
-    fields = {"replica_id": -1, "topics": [{"name": topic, "partitions": [asked]}]}
+    return _list_offset(cluster, topic, partition, EARLIEST)
+
+
+def log_end_offset(cluster: Cluster, topic: str, partition: int) -> int:
+    """The end of all that was ever answered as written.
+
+    A fetch says it too, but a leader that has just been elected may not know yet how far the log
+    is replicated, and then says less; asked like this it answers only when it knows (KIP-207).
+    """
+    return _list_offset(cluster, topic, partition, LATEST)
+
+
+def _list_offset(cluster: Cluster, topic: str, partition: int, timestamp: int) -> int:
+    asked = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": timestamp}
+    fields = {
+        "replica_id": -1,
+        "isolation_level": READ_UNCOMMITTED,
+        "topics": [{"name": topic, "partitions": [asked]}],
+    }
     answer = cluster.ask_leader(
         topic,
         partition,
@@ -71,7 +89,7 @@ def log_start_offset(cluster: Cluster, topic: str, partition: int) -> int:
         error_of=lambda it: it.topics[0].partitions[0].error_code,
     )
     found = answer.topics[0].partitions[0]
-    check(found.error_code, f"where {topic}-{partition} begins")
+    check(found.error_code, f"where {topic}-{partition} begins and ends")
     return int(found.offset)
 
 

@@ -24,6 +24,9 @@ ADD_OFFSETS_VERSION_MAX = 3
 OFFSET_COMMIT_VERSION_MAX = 4  # 5 is protocol 2's
 END_VERSION_MAX = 4  # 5 is protocol 2's
 
+# What who has been superseded is answered.
+FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
+
 # While markers are being written; that takes milliseconds.
 CONCURRENT_BACKOFF_SECONDS = 0.001
 CONCURRENT_BACKOFF_SECONDS_MAX = 0.05

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from millstream.client.cluster import Cluster, check
-from millstream.client.fetching import fetch_batches
+from millstream.client.fetching import Fetched, fetch_batches, log_end_offset
 from millstream.client.producing import RawProducer, WrittenRange
 from millstream.client.transactions import Transaction, add_offsets
 from millstream.errors import ApiError, ErrorCode, MillstreamError
@@ -151,7 +151,8 @@ class DecisionLog:
         self._completed_key = f"completed:{transactional_id}".encode()
         self._state = QueryState()
         self._position = 0  # all below is in the state
-        self._undecided: dict[int, Decision] = {}  # by producer id: its marker is not read yet
+        # By producer id, with its epoch: the marker is not read yet.
+        self._undecided: dict[int, tuple[Decision, tuple[int, int]]] = {}
 
     def create_topic(self) -> None:
         """Unless it is there."""
@@ -178,27 +179,39 @@ class DecisionLog:
                 "create it, or create it with 1 partition and cleanup.policy=compact",
             )
 
-    def latest(self) -> QueryState:
-        """What is decided and completed; all the query's transactions must have ended."""
-        while True:
-            try:
-                fetched = fetch_batches(self._cluster, DECISIONS_TOPIC, PARTITION, self._position)
-            except ApiError as error:
-                if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or self._position == 0:
-                    raise
-                self.forget()  # the topic has been made anew
-                continue
+    def latest(self, driver: Transaction) -> QueryState:
+        """What is decided and completed; `driver` is the query's transaction, begun before.
+
+        Raises PRODUCER_FENCED if another driver, begun since, is about to decide.
+        """
+        end_offset = log_end_offset(self._cluster, DECISIONS_TOPIC, PARTITION)
+        if end_offset < self._position:
+            self.forget()  # the topic has been made anew
+        while self._position < end_offset:
+            fetched = self._fetch()
             self._position = max(self._position, fetched.log_start_offset)
             for position, header in iterate_headers(fetched.records):
                 self._apply(fetched.records, position, header)
                 self._position = header.next_offset
-            if self._position >= fetched.end_offset:
-                break
-        for decision in self._undecided.values():
+        for decision, (producer_id, epoch) in self._undecided.values():
+            if producer_id == driver.producer_id and epoch > driver.epoch:
+                raise ApiError(
+                    ErrorCode.PRODUCER_FENCED,
+                    f"another driver of {driver.transactional_id} is deciding: stop this one",
+                )
             # Compaction drops aborted records, and markers only later: it was committed.
             self._take(decision)
         self._undecided.clear()
         return self._state
+
+    def _fetch(self) -> Fetched:
+        try:
+            return fetch_batches(self._cluster, DECISIONS_TOPIC, PARTITION, self._position)
+        except ApiError as error:
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or self._position == 0:
+                raise
+        self.forget()
+        return fetch_batches(self._cluster, DECISIONS_TOPIC, PARTITION, self._position)
 
     def forget(self) -> None:
         """Read all of it again next time."""
@@ -209,13 +222,14 @@ class DecisionLog:
         if header.is_control:
             ended = self._undecided.pop(header.producer_id, None)
             if ended is not None and _marker(records, position) is ControlType.COMMIT:
-                self._take(ended)
+                self._take(ended[0])
             return
         for record in decode_batch(records, position):
             if record.value is None:
                 continue
             if record.key == self._decision_key:
-                self._undecided[header.producer_id] = decode_decision(record.value)
+                producer = (header.producer_id, header.producer_epoch)
+                self._undecided[header.producer_id] = decode_decision(record.value), producer
             elif record.key == self._completed_key:
                 batch_id = int(_from_json(record.value)["batch"])
                 self._state.completed_batch_id = max(self._state.completed_batch_id, batch_id)

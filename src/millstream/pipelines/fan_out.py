@@ -22,7 +22,6 @@ from millstream.errors import ConfigError, MillstreamError
 from millstream.pipelines.batching import Batcher
 from millstream.pipelines.checkpoint import Checkpoint
 from millstream.pipelines.decisions import (
-    NO_BATCH,
     Decision,
     DecisionLog,
     QueryState,
@@ -38,8 +37,9 @@ from millstream.pipelines.settling import Settling
 from millstream.pipelines.stores.store import drain
 from millstream.pipelines.write_options import WriteOptions
 from millstream.pipelines.writing import (
-    DECISION_TIMEOUT_MS,
     cluster_for,
+    decision_timeout_ms,
+    make_cluster,
     query_transactional_id,
     task_prefix,
     transaction_timeout_ms,
@@ -77,6 +77,8 @@ class FanOutSink:
     checkpoint: Checkpoint
     progress: GroupProgress
     _log: DecisionLog | None = None  # kept: what has been read of the topic is not read again
+    _driver: Transaction | None = None  # the last that was begun
+    _cluster: Cluster | None = None  # its own: Spark calls the sinks of a driver from many threads
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         end = self.checkpoint.durable_batch_end(batch_id)
@@ -97,8 +99,9 @@ class FanOutSink:
         self._begin()
 
     def _recover_quietly(self) -> None:
+        """Unless another driver has taken over."""
         try:
-            self.recover()
+            self._begin(after=self._driver)
         except (MillstreamError, OSError) as error:
             logger.warning("%s: the next run cleans up what is left: %s", self.query, error)
 
@@ -112,7 +115,7 @@ class FanOutSink:
             self._write_tables(batch, decision)
         else:
             decide(run.cluster, run.log, run.driver, decision, group_id=self.group_id, offsets=end)
-        run.settling.settle(run.driver, decision)
+        self._driver = run.settling.settle(run.driver, decision)
         run.settling.sweep(self._prefix(run), keep=decision.tasks)
 
     def _skip(self, batch: DataFrame, found: Decision, decided: Decision) -> None:
@@ -128,30 +131,50 @@ class FanOutSink:
             )
         drain(batch)
 
-    def _begin(self) -> _Run:
-        options = next(iter(self.topics.values()))
-        cluster = cluster_for(options, "driver")
+    def _begin(self, after: Transaction | None = None) -> _Run:
+        options = self._options
+        cluster = self._cluster = self._cluster or make_cluster(options, "driver")
         transactional_id = query_transactional_id(options)
         log = self._log = self._log or DecisionLog(cluster, transactional_id)
         log.create_topic()
-        driver = begin_transaction(cluster, transactional_id, DECISION_TIMEOUT_MS)
-        state = self._state(log)
-        settling = Settling(cluster, log, timeout_ms=transaction_timeout_ms(options))
+        driver = begin_transaction(
+            cluster, transactional_id, decision_timeout_ms(options, cluster), after=after
+        )
+        state = self._state(log, driver)
+        settling = Settling(
+            cluster,
+            log,
+            timeout_ms=transaction_timeout_ms(options, cluster),
+            fail_on_loss=options.fail_on_data_loss,
+        )
         if not state.is_completed:
             driver = settling.settle(driver, state.decision)
+        self._driver = driver
         run = _Run(cluster, log, settling, driver, state.decision)
         settling.sweep(self._prefix(run))
         return run
 
-    def _state(self, log: DecisionLog) -> QueryState:
-        """What has been decided, and completed: the store says the one, the topic the other."""
-        state = log.latest()
+    @property
+    def _options(self) -> WriteOptions:
+        """What the outputs have in common is taken from the first."""
+        return next(iter(self.topics.values()))
+
+    def _state(self, log: DecisionLog, driver: Transaction) -> QueryState:
+        """What has been decided, and completed: the store says the one, the topic the other.
+
+        A decision of the store's batch, or of a later one, in the topic takes its place: records
+        of transactions that timed out have been written again (`settling.py`), or the pipeline had
+        no tables then.
+        """
+        state = log.latest(driver)
         if self.store is None:
             return state
         stored = self.store.progress(self.query)
-        decision = Decision(NO_BATCH)
-        if stored is not None and stored.decision is not None:
-            decision = decode_decision(stored.decision.encode())
+        if stored is None or stored.decision is None:
+            return state
+        decision = decode_decision(stored.decision.encode())
+        if state.decided_batch_id >= decision.batch_id:
+            return state
         return QueryState(decision, state.completed_batch_id)
 
     @staticmethod
@@ -159,7 +182,7 @@ class FanOutSink:
         return task_prefix(run.driver.transactional_id)
 
     def _write_topics(self, batch: DataFrame, run: _Run) -> list[TaskTransaction]:
-        timeout_ms = transaction_timeout_ms(next(iter(self.topics.values())))
+        timeout_ms = transaction_timeout_ms(self._options, run.cluster)
         write = tagged_writer(dict(self.topics), self._prefix(run), timeout_ms)
         columns = [f"`{name}`" for name in self.topics]
         written = batch.select(*columns).mapInArrow(write, "task binary").collect()

@@ -8,7 +8,8 @@ before it begins the batch:
                     {"topic": {"0": 17}} if it is ours, or "-"
 
 Spark does not sync them. A batch that is decided must keep its ends, or a replay would leave out
-what came since: `sync_batch` makes them durable before.
+what came since; and a query must keep its id, or it would begin anew and write all of it again.
+`sync_batch` makes both durable before.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any
 
 from millstream.errors import ConfigError
 from millstream.pipelines.offsets import Offsets, from_json
+
+_synced: set[str] = set()  # the checkpoints whose own files and directories are
 
 
 def query_id(location: str) -> str:
@@ -52,18 +55,28 @@ def batch_ends(location: str, batch_id: int) -> Offsets | None:
 
 def sync_batch(location: str, batch_id: int) -> None:
     """Make `offsets/N` outlive a power cut, where that is ours to do: on a local disk."""
-    directory = Path(_local_path(location)) / "offsets"
-    if not _is_local(location) or not directory.is_dir():
+    checkpoint = Path(_local_path(location))
+    offsets = checkpoint / "offsets"
+    if not _is_local(location) or not offsets.is_dir():
         return
-    for path in (directory / str(batch_id), directory / f".{batch_id}.crc", directory):
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            continue  # not every file manager of Spark's writes checksums
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    paths = [offsets / str(batch_id), offsets / f".{batch_id}.crc", offsets]
+    if location not in _synced:
+        paths += [checkpoint / "metadata", checkpoint / ".metadata.crc", checkpoint]
+        paths += checkpoint.parents[:2]  # which may have been made with it
+    for path in paths:
+        _sync(path)
+    _synced.add(location)
+
+
+def _sync(path: Path) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except (FileNotFoundError, PermissionError):
+        return  # not every file manager of Spark's writes checksums; parents may not be ours
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _offsets_of(line: str) -> Offsets:

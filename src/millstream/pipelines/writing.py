@@ -33,7 +33,12 @@ from pyspark.sql.datasource import (
 
 from millstream.client.cluster import Cluster
 from millstream.client.producing import RawProducer
-from millstream.client.transactions import Transaction, begin_transaction, end_transactions
+from millstream.client.transactions import (
+    FENCED,
+    Transaction,
+    begin_transaction,
+    end_transactions,
+)
 from millstream.errors import ApiError, ConfigError, ErrorCode, MillstreamError
 from millstream.pipelines.batching import Batcher, Layout
 from millstream.pipelines.decisions import Decision, DecisionLog, TaskTransaction, decide
@@ -50,8 +55,7 @@ logger = logging.getLogger(__name__)
 
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 TIMEOUT_MS_DEFAULT = 15 * 60_000  # the most that Kafka allows unless it is told otherwise
-DECISION_TIMEOUT_MS = 60_000
-FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
+DECISION_TIMEOUT_MS = 180_000  # longer than brokers that are away are waited for
 
 _clusters: dict[tuple[Any, ...], Cluster] = {}
 _logs: dict[tuple[Any, ...], DecisionLog] = {}
@@ -96,7 +100,9 @@ class TopicWriter(DataSourceArrowWriter):
         self._options = options
         self._job_id = f"millstream-{uuid4().hex}"
         self._timeout_ms = (
-            0 if options.delivery != EXACTLY_ONCE else transaction_timeout_ms(options)
+            0
+            if options.delivery != EXACTLY_ONCE
+            else transaction_timeout_ms(options, cluster_for(options, "driver"))
         )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
@@ -150,11 +156,13 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         """Leave nothing behind of earlier batches and drivers."""
         cluster = cluster_for(self._options, "driver")
         transactional_id = query_transactional_id(self._options)
-        timeout_ms = transaction_timeout_ms(self._options)
+        timeout_ms = transaction_timeout_ms(self._options, cluster)
         log = _decision_log(cluster, transactional_id)
         log.create_topic()
-        driver = begin_transaction(cluster, transactional_id, DECISION_TIMEOUT_MS)
-        state = log.latest()
+        driver = begin_transaction(
+            cluster, transactional_id, decision_timeout_ms(self._options, cluster)
+        )
+        state = log.latest(driver)
         settling = _settling(self._options, transactional_id, cluster, timeout_ms)
         if not state.is_completed:
             driver = settling.settle(driver, state.decision)
@@ -219,16 +227,15 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         if self._options.delivery != EXACTLY_ONCE or driver is None:
             return  # what failed tasks left open, the next batch finds
         cluster = cluster_for(self._options, "driver")
+        timeout_ms = decision_timeout_ms(self._options, cluster)
         try:
-            driver = begin_transaction(
-                cluster, driver.transactional_id, DECISION_TIMEOUT_MS, after=driver
-            )
+            driver = begin_transaction(cluster, driver.transactional_id, timeout_ms, after=driver)
         except ApiError as error:
             if error.code in FENCED:
                 logger.warning("batch %d is another driver's now", batchId)
                 return
             raise
-        state = _decision_log(cluster, driver.transactional_id).latest()
+        state = _decision_log(cluster, driver.transactional_id).latest(driver)
         settling = self._settling_for(cluster, driver)
         if not state.is_completed:
             settling.settle(driver, state.decision)
@@ -237,7 +244,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         settling.sweep(task_prefix(driver.transactional_id), keep=state.decision.tasks)
 
     def _settling_for(self, cluster: Cluster, driver: Transaction) -> Settling:
-        timeout_ms = transaction_timeout_ms(self._options)
+        timeout_ms = transaction_timeout_ms(self._options, cluster)
         return _settling(self._options, driver.transactional_id, cluster, timeout_ms)
 
     # Progress, as a group's offsets
@@ -375,30 +382,41 @@ def query_transactional_id(options: WriteOptions) -> str:
 
 
 def cluster_for(options: WriteOptions, role: str) -> Cluster:
-    """This process's connections, kept from batch to batch.
-
-    Driver and tasks have client ids of their own: the one ends what the others have written.
+    """This process's connections, kept from batch to batch; for writers and tasks, of which a
+    process runs one at a time.
     """
     key = (options.bootstrap_servers, options.client_id, options.security, role)
     cluster = _clusters.get(key)
     if cluster is None:
-        cluster = _clusters[key] = Cluster(
-            options.bootstrap_servers,
-            client_id=f"{options.client_id}-{role}",
-            security=options.security,
-            timeout_seconds=options.request_timeout_ms / 1000,
-        )
+        cluster = _clusters[key] = make_cluster(options, role)
     return cluster
 
 
-def transaction_timeout_ms(options: WriteOptions) -> int:
+def make_cluster(options: WriteOptions, role: str) -> Cluster:
+    """Driver and tasks have client ids of their own: the one ends what the others have written."""
+    return Cluster(
+        options.bootstrap_servers,
+        client_id=f"{options.client_id}-{role}",
+        security=options.security,
+        timeout_seconds=options.patience_ms / 1000,
+        request_timeout_seconds=options.request_timeout_ms / 1000,
+    )
+
+
+def transaction_timeout_ms(options: WriteOptions, cluster: Cluster) -> int:
     """How long tasks' transactions may stay open: as long as the brokers allow, unless told."""
-    if options.transaction_timeout_ms is not None:
-        return options.transaction_timeout_ms
+    return options.transaction_timeout_ms or _longest_timeout_ms(options, cluster)
+
+
+def decision_timeout_ms(options: WriteOptions, cluster: Cluster) -> int:
+    """How long the driver's own transaction may."""
+    return min(DECISION_TIMEOUT_MS, _longest_timeout_ms(options, cluster))
+
+
+def _longest_timeout_ms(options: WriteOptions, cluster: Cluster) -> int:
     known = _timeouts_ms.get(options.bootstrap_servers)
     if known is None:
-        known = _ask_timeout_ms(cluster_for(options, "driver"))
-        _timeouts_ms[options.bootstrap_servers] = known
+        known = _timeouts_ms[options.bootstrap_servers] = _ask_timeout_ms(cluster)
     return known
 
 

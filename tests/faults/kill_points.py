@@ -1,0 +1,329 @@
+"""Where drivers and tasks of pipelines are killed, and how: nothing of it is in what is tested.
+
+Every Python process of a run has `kill_hooks/` on its PYTHONPATH, whose `sitecustomize` calls
+`install` here. It wraps the functions between which a pipeline may die. When a process comes to the
+point that the environment names, for the pipeline that it names, in a batch that was begun in this
+run, it does what the environment says, once: by default it kills all processes of its session with
+SIGKILL: the driver, its JVM, all workers.
+
+    MILLSTREAM_KILL    `Kill` as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any
+
+ENVIRONMENT = "MILLSTREAM_KILL"
+TOPIC_POINTS = (
+    "begun",  # the driver has its transaction, and has looked at nothing yet
+    "prepared",  # nothing is left of earlier batches; no task has begun
+    "task begins",
+    "task begun",  # it has its transaction, and has written nothing
+    "task written",  # one task has left its transaction open
+    "tasks done",  # the driver has all messages
+    "decision sent",  # the decision and the offsets are written, and not committed
+    "decided",
+    "half ended",  # some of the tasks' transactions are committed
+    "ended",  # all are; it is not written down
+    "completed",  # it is; Spark does not know yet
+    "committed",
+)
+TABLE_POINTS = (
+    "called",  # Spark hands over the batch
+    "merging",  # rows are in the store's transaction, which is open
+    "stored",  # it is committed
+    "reported",  # the group's offsets are, too; Spark does not know yet
+)
+STAGED_POINTS = ("called", "staged", "merging", "stored", "reported")
+FAN_OUT_POINTS = (
+    "called",
+    "begun",
+    "prepared",
+    "task begun",
+    "task written",
+    "tasks done",
+    "merging",
+    "stored",  # which is the decision
+    "half ended",
+    "ended",
+    "completed",
+    "reported",
+)
+TOPICS_POINTS = (  # a fan-out without a store
+    *FAN_OUT_POINTS[:6],
+    "decision sent",
+    "decided",
+    *FAN_OUT_POINTS[8:],
+)
+# Needs transactions that time out between the decision and their end.
+PUBLISHED_AGAIN = "published again"
+TASK_POINTS = {
+    "topic": ("task begins", "task begun", "task written"),
+    "fan": ("task begun", "task written"),
+    "postgres": ("staged",),
+}
+
+HOWS = (
+    "all",  # kill -9 of the driver and all that it has started
+    "worker",  # kill -9 of the process that comes there
+    "broker",  # kill -9 of the broker
+    "pause",  # SIGSTOP to the driver and all that it has started, which are then thought dead
+    "raise",  # an error in place of the next step
+)
+
+_of_thread = threading.local()  # which pipeline it works for
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Who dies where."""
+
+    pipeline: str
+    point: str
+    checkpoints: str
+    after: int = -1  # the last batch that was begun before this run
+    how: str = "all"  # one of HOWS
+    broker_pid: int = 0
+
+    @classmethod
+    def wanted(cls) -> Kill | None:
+        text = os.environ.get(ENVIRONMENT)
+        return cls(**json.loads(text)) if text else None
+
+    def environment(self) -> dict[str, str]:
+        return {ENVIRONMENT: json.dumps(asdict(self))}
+
+    @property
+    def report(self) -> Path:
+        """Exists when somebody was killed."""
+        name = f"killed-{self.pipeline}-{self.point}-{self.after}-{self.how}".replace(" ", "-")
+        return Path(self.checkpoints) / name
+
+
+def current_batch(checkpoints: str, pipeline: str) -> int:
+    offsets = Path(checkpoints) / pipeline / "offsets"
+    with suppress(FileNotFoundError):
+        return max((int(it.name) for it in offsets.iterdir() if it.name.isdigit()), default=-1)
+    return -1
+
+
+def processes_of_session(session: int) -> list[int]:
+    """All processes of a session: the driver, its JVM, and the workers of that."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == session and fields[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def signal_session(session: int, number: signal.Signals) -> None:
+    """kill -9 (or another) to all of them, and to this process, if it is one, last."""
+    others = [pid for pid in processes_of_session(session) if pid != os.getpid()]
+    for pid in others:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+    if os.getsid(0) == session:
+        os.kill(os.getpid(), number)
+
+
+def reach(kill: Kill, point: str, pipeline: str | None = None) -> None:
+    """Die, if it is here."""
+    pipeline = pipeline or getattr(_of_thread, "pipeline", None)
+    if (pipeline, point) != (kill.pipeline, kill.point):
+        return
+    is_new = current_batch(kill.checkpoints, kill.pipeline) > kill.after
+    if not is_new and point != PUBLISHED_AGAIN:
+        return
+    try:
+        with kill.report.open("x") as report:
+            report.write(str(time.time()))
+    except FileExistsError:
+        return
+    match kill.how:
+        case "worker":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "broker":
+            os.kill(kill.broker_pid, signal.SIGKILL)
+        case "pause":
+            signal_session(os.getsid(0), signal.SIGSTOP)
+        case "raise":
+            raise OSError(f"fault at {point!r}")
+        case _:
+            signal_session(os.getsid(0), signal.SIGKILL)
+
+
+def install(kill: Kill, fan: Any = None) -> None:
+    """Wrap what a pipeline does; `fan` is the class of sinks for several outputs, if not ours."""
+    sys.meta_path.insert(0, _Patcher(kill))
+    for name, patch in PATCHES.items():
+        if name in sys.modules:
+            patch(kill, sys.modules[name])
+    if fan is not None:
+        patch_sink(kill, fan)
+
+
+class _Patcher(MetaPathFinder):
+    """Patches modules when they are imported: nobody pays for those that are not."""
+
+    def __init__(self, kill: Kill) -> None:
+        self._kill = kill
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if name not in PATCHES:
+            return None
+        spec = PathFinder.find_spec(name, path)
+        assert spec is not None
+        loader: Any = spec.loader
+        execute = loader.exec_module
+
+        def execute_and_patch(module: Any) -> None:
+            execute(module)
+            PATCHES[name](self._kill, module)
+
+        loader.exec_module = execute_and_patch
+        return spec
+
+
+def patch_producing(kill: Kill, module: Any) -> None:
+    around(kill, module, "begin_transaction", after="task begun")
+    around(kill, module, "end_transaction", before="decision sent", after="decided")
+
+
+def patch_decisions(kill: Kill, module: Any) -> None:
+    around(kill, module.DecisionLog, "write_completed", before="ended", after="completed")
+
+
+def patch_settling(kill: Kill, module: Any) -> None:
+    around(kill, module.Settling, "_publish_again", after=PUBLISHED_AGAIN)
+    end_some(kill, module)
+
+
+def patch_writing(kill: Kill, module: Any) -> None:
+    around(kill, module, "begin_transaction", after="begun")
+    around(kill, module, "write_open", after="task written", pipeline_of=of_options)
+    writer = module.TopicStreamWriter
+    around(kill, writer, "_prepare", after="prepared", pipeline_of=of_writer)
+    around(kill, writer, "write", before="task begins", pipeline_of=of_writer)
+    around(kill, writer, "commit", before="tasks done", after="committed", pipeline_of=of_writer)
+    around(kill, writer, "abort", pipeline_of=of_writer)
+
+
+def patch_fan_out(kill: Kill, module: Any) -> None:
+    around(kill, module, "begin_transaction", after="begun")
+    around(kill, module, "write_tagged", after="task written", pipeline_of=of_topics)
+    patch_sink(kill, module.FanOutSink)
+
+
+def patch_sink(kill: Kill, sink: Any) -> None:
+    around(kill, sink, "__call__", before="called", after="reported", pipeline_of=of_sink)
+    around(kill, sink, "_begin", after="prepared", pipeline_of=of_sink)
+    around(kill, sink, "_write_topics", after="tasks done", pipeline_of=of_sink)
+    around(kill, sink, "_write_tables", after="stored", pipeline_of=of_sink)
+
+
+def patch_sinks(kill: Kill, module: Any) -> None:
+    table = module.TableSink
+    around(kill, table, "__call__", before="called", after="reported", pipeline_of=of_sink)
+
+
+def patch_sqlite(kill: Kill, module: Any) -> None:
+    around(kill, module, "apply", after="merging")
+    around(kill, module.SqliteStore, "write_many", after="stored")
+
+
+def patch_postgres(kill: Kill, module: Any) -> None:
+    around(kill, module, "_stage_here", after="merging")
+    around(kill, module.PostgresStore, "write_many", after="stored")
+
+
+def patch_staging(kill: Kill, module: Any) -> None:
+    module._SENT_ROWS_MAX = 10  # so that tables are staged also in small batches
+    around(kill, module, "fill_stage", after="staged", pipeline_of=of_stage)
+
+
+PATCHES: Mapping[str, Callable[[Kill, Any], None]] = {
+    "millstream.client.producing": patch_producing,
+    "millstream.pipelines.decisions": patch_decisions,
+    "millstream.pipelines.settling": patch_settling,
+    "millstream.pipelines.writing": patch_writing,
+    "millstream.pipelines.fan_out": patch_fan_out,
+    "millstream.pipelines.sinks": patch_sinks,
+    "millstream.pipelines.stores.sqlite": patch_sqlite,
+    "millstream.pipelines.stores.postgres": patch_postgres,
+    "millstream.pipelines.stores.staging": patch_staging,
+}
+
+
+def of_writer(writer: Any, *_: Any) -> str:
+    return of_options(writer._options)
+
+
+def of_options(options: Any, *_: Any) -> str:
+    return str(options.checkpoint_location).rpartition("/")[2]
+
+
+def of_topics(topics: Any, *_: Any) -> str:
+    return of_options(next(iter(topics.values())))
+
+
+def of_sink(sink: Any, *_: Any) -> str:
+    return str(sink.query)
+
+
+def of_stage(url: str, name: str, rows: Any, layout: Any) -> str:
+    """Tables are named after their pipeline."""
+    return str(layout.table.name.partition("_")[0])
+
+
+def around(
+    kill: Kill,
+    owner: Any,
+    name: str,
+    *,
+    before: str | None = None,
+    after: str | None = None,
+    pipeline_of: Callable[..., str] | None = None,
+) -> None:
+    """Die before or after a function is called; who knows its pipeline tells those it calls."""
+    original: Callable[..., Any] = getattr(owner, name)
+
+    def replaced(*args: Any, **named: Any) -> Any:
+        if pipeline_of is not None:
+            _of_thread.pipeline = pipeline_of(*args)
+        if before is not None:
+            reach(kill, before)
+        result = original(*args, **named)
+        if after is not None:
+            reach(kill, after)
+        return result
+
+    setattr(owner, name, replaced)
+
+
+def end_some(kill: Kill, owner: Any) -> None:
+    """End one transaction by itself first, and die then."""
+    original = owner.end_transactions
+
+    def replaced(cluster: Any, transactions: Any, commit: bool) -> Any:
+        codes = original(cluster, transactions[:1], commit)
+        reach(kill, "half ended")
+        return codes + original(cluster, transactions[1:], commit)
+
+    owner.end_transactions = replaced
