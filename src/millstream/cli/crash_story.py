@@ -43,8 +43,8 @@ class Story:
     counted: int = 0
 
     def tell(self, text: str, style: str = "") -> None:
-        stamp = Text(f"{time.monotonic() - self.began:5.1f} s  ", style="dim")
-        self.events.append(stamp + Text(text, style=style))
+        stamp = f"{time.monotonic() - self.began:5.1f} s  "
+        self.events.append(Text.assemble((stamp, "dim"), (text, style)))
 
     def ticks(self, duration_s: float) -> Iterator[None]:
         """Pass the time, one tick after the other, keeping the rates."""

@@ -66,8 +66,8 @@ class Story:
         return time.monotonic() - self.began
 
     def tell(self, text: str, style: str = "") -> None:
-        stamp = Text(f"{self.elapsed_s:5.1f} s  ", style="dim")
-        self.events.append(stamp + Text(text, style=style))
+        stamp = f"{self.elapsed_s:5.1f} s  "
+        self.events.append(Text.assemble((stamp, "dim"), (text, style)))
 
     def acts(self) -> Iterator[None]:
         """Everything that happens; yields whenever there is something new to see."""
