@@ -147,7 +147,7 @@ class Rig:
             source=source,
             checkpoints=str(checkpoints),
             sqlite=str(directory / "store"),
-            postgres=postgres.url if postgres else None,
+            postgres=postgres.new_database() if postgres else None,
             pipelines=tuple(pipelines),
         )
         load = Load(topics, source)

@@ -209,7 +209,7 @@ def rig(
     if pipeline == "fan":
         store = f"sqlite:///{directory / 'store'}"
     elif pipeline == "pgfan":
-        store = request.getfixturevalue("postgres").url
+        store = request.getfixturevalue("postgres").new_database()
     chosen = Settings(
         topics.bootstrap,
         source,

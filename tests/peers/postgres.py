@@ -12,6 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,13 @@ class PostgresServer:
     @property
     def url(self) -> str:
         return f"postgresql://millstream@127.0.0.1:{self.port}/postgres"
+
+    def new_database(self) -> str:
+        """The address of a database that nobody has used."""
+        name = f"test_{uuid.uuid4().hex[:12]}"
+        command = [program("createdb"), "-h", "127.0.0.1", "-p", str(self.port)]
+        subprocess.run([*command, "-U", "millstream", name], check=True)
+        return f"postgresql://millstream@127.0.0.1:{self.port}/{name}"
 
     def start(self) -> None:
         options = ["listen_addresses=127.0.0.1", "unix_socket_directories=", *self.settings]

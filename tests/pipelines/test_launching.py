@@ -71,6 +71,24 @@ def run_once(declared: Pipeline, spark: SparkSession, where: dict[str, Any]) -> 
     return run_to_end(lambda: declared.start(spark, once=True, **where))
 
 
+def test_stream_that_begins_at_the_end_keeps_to_where_that_was(
+    spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any], tmp_path: Path
+) -> None:
+    """Also when it dies in its first batch, of which Spark keeps only where it ends."""
+    declare = pipeline(
+        reads=topic(orders, schema=SCHEMA, starting="latest"),
+        writes=table("totals", key="user"),
+        name=f"late-{orders}",
+    )
+    late = declare(per_user)
+    run_once(late, spark, where)
+    topics.fill(orders, [order(4, "eve")], partition=1)
+    topics.grow(orders, 3)
+    topics.fill(orders, [order(5, "eve")], partition=2)
+    run_once(late, spark, where)
+    assert stored(tmp_path, "SELECT * FROM totals") == [("eve", 3.0)]
+
+
 def test_stream_keeps_a_table_up_to_date_and_shows_its_progress(
     spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any], tmp_path: Path
 ) -> None:

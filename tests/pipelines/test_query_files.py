@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +65,18 @@ def test_sync_batch_takes_checkpoints_that_are_not_on_a_disk_here(checkpoint: Pa
     sync_batch(str(checkpoint), 3)
     sync_batch(f"file://{checkpoint}", 4)
     sync_batch("hdfs://namenode/checkpoint", 3)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_sync_batch_syncs_the_querys_id_and_all_directories(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace"
+    code = "import sys; from millstream.pipelines.query_files import sync_batch as sync; "
+    call = "[sync(sys.argv[1], it) for it in (3, 3)]"
+    strace = ["strace", "-f", "-y", "-e", "trace=fsync", "-o", trace]
+    subprocess.run([*strace, sys.executable, "-c", code + call, checkpoint], check=True)
+    synced = re.findall(r"fsync\(\d+<([^>]*)>\) += 0", trace.read_text())
+    batch = [str(checkpoint / "offsets" / "3"), str(checkpoint / "offsets")]
+    query = [str(checkpoint / "metadata"), str(checkpoint), *map(str, checkpoint.parents[:2])]
+    assert synced == [*batch, *query, *batch]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from millstream.errors import ConfigError
-from millstream.pipelines.offsets import Offsets
+from millstream.pipelines.offsets import Offsets, from_json, to_json
 from millstream.pipelines.progress import parse_offset_log
 from millstream.pipelines.query_files import sync_batch
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from millstream.pipelines.pipeline import Pipeline
 
 OWNER_FILE = "millstream.json"
+STARTING_FILE = "millstream-starting.json"
 
 
 class Checkpoint:
@@ -87,6 +88,16 @@ class Checkpoint:
                 "another name or checkpoint (it starts anew), or accept that some records are "
                 'left out: topic(..., options={"failOnDataLoss": False})'
             )
+
+    def starting(self) -> dict[str, Offsets]:
+        """Where inputs began that were to begin at a place that moves, by parameter."""
+        text = self._read(STARTING_FILE)
+        found = {} if text is None else json.loads(text)
+        return {parameter: from_json(offsets) for parameter, offsets in found.items()}
+
+    def keep_starting(self, starting: Mapping[str, Offsets]) -> None:
+        content = {parameter: to_json(offsets) for parameter, offsets in starting.items()}
+        self._write(STARTING_FILE, json.dumps(content))
 
     # Files
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from millstream.errors import ConfigError
 from millstream.pipelines.checkpoint import Checkpoint
 from millstream.pipelines.counting import OBSERVED, count_failures
-from millstream.pipelines.offsets import to_json
+from millstream.pipelines.offsets import EARLIEST, Offsets, to_json
 from millstream.pipelines.options import parse_read_options
 from millstream.pipelines.output_modes import choose_output_mode
 from millstream.pipelines.outputs import combine
 from millstream.pipelines.pipeline import Pipeline, Topic
+from millstream.pipelines.positions import Positions
 from millstream.pipelines.settings import Settings
 from millstream.pipelines.sinks import attach_sink
 from millstream.pipelines.topics import check_topics
@@ -43,7 +44,8 @@ def launch(
     topic_ids = check_topics(settings, [pipeline])
     checkpoint = Checkpoint(spark, location)
     checkpoint.claim(pipeline, topic_ids)
-    result = apply_to_streams(pipeline, spark, settings)
+    starting = fixed_starting(pipeline, settings, checkpoint)
+    result = apply_to_streams(pipeline, spark, settings, starting)
     writer = (
         result.writeStream.queryName(pipeline.name)
         .option("checkpointLocation", location)
@@ -75,19 +77,62 @@ def refuse_running_twin(pipeline: Pipeline, spark: SparkSession) -> None:
         )
 
 
-def apply_to_streams(pipeline: Pipeline, spark: SparkSession, settings: Settings) -> DataFrame:
+def fixed_starting(
+    pipeline: Pipeline, settings: Settings, checkpoint: Checkpoint
+) -> dict[str, Offsets]:
+    """Where inputs begin that are to begin at a moment or at the end, as it was the first time."""
+    moving = {
+        parameter: it
+        for parameter, it in pipeline.reads.items()
+        if it.starting == "latest" or isinstance(it.starting, datetime)
+    }
+    if not moving:
+        return {}
+    kept = checkpoint.starting()
+    starting = {}
+    for parameter, it in moving.items():
+        options = read_options(pipeline, it, settings) | starting_options(it.name, it.starting)
+        parsed = parse_read_options(options, streaming=True)
+        positions = Positions(parsed)
+        try:
+            known = positions.partitions()
+            found = kept.get(parameter) or positions.resolve(parsed.starting, known)
+        finally:
+            positions.close()
+        # Partitions that came since are read from their beginning, as in a query that runs.
+        starting[parameter] = {partition: found.get(partition, EARLIEST) for partition in known}
+    if kept.keys() != starting.keys():
+        checkpoint.keep_starting(starting)
+    return starting
+
+
+def apply_to_streams(
+    pipeline: Pipeline,
+    spark: SparkSession,
+    settings: Settings,
+    starting: Mapping[str, Offsets],
+) -> DataFrame:
     frames = {
-        parameter: read_stream(pipeline, spark, parameter, settings) for parameter in pipeline.reads
+        parameter: read_stream(pipeline, spark, parameter, settings, starting.get(parameter))
+        for parameter in pipeline.reads
     }
     return combine(pipeline, pipeline(**frames))
 
 
 def read_stream(
-    pipeline: Pipeline, spark: SparkSession, parameter: str, settings: Settings
+    pipeline: Pipeline,
+    spark: SparkSession,
+    parameter: str,
+    settings: Settings,
+    starting: Offsets | None = None,
 ) -> DataFrame:
     """An input as a stream; records that do not decode are counted in the query's progress."""
     topic = pipeline.reads[parameter]
-    options = read_options(pipeline, topic, settings) | starting_options(topic.name, topic.starting)
+    options = read_options(pipeline, topic, settings)
+    if starting is None:
+        options |= starting_options(topic.name, topic.starting)
+    else:
+        options["startingOffsets"] = json.dumps(to_json(starting))
     parse_read_options(options, streaming=True)  # Spark would tell only when the query runs
     reader = spark.readStream.format(SOURCE).options(**options)
     if topic.schema is None:
