@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import platform
 from collections.abc import Iterator
 
 import pytest
@@ -26,3 +27,7 @@ def test_settle_hides_what_there_is_from_the_collector_once_per_work() -> None:
     assert gc.get_freeze_count() <= hidden
     workers.settle("test two")
     assert gc.get_freeze_count() >= hidden + len(later) / 2
+
+
+def test_keep_memory_is_understood_by_glibc() -> None:
+    assert workers.keep_memory() == (platform.libc_ver()[0] == "glibc")

@@ -18,6 +18,8 @@ from millstream.client.cluster import BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, Clus
 from millstream.errors import ApiError, ErrorCode
 from millstream.pipelines.offsets import OffsetRange
 from millstream.pipelines.positions import Positions, make_cluster, report_loss
+from millstream.protocol.messages import encode_request
+from millstream.protocol.wire import INT64
 from millstream.records.batch import iterate_headers
 from millstream.records.columns import AbortedRange, Columns, decode_columns
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 FETCH_VERSION_MAX = 17
 # A log may end in a hole that compaction left: nothing comes, though its end is further on.
 EMPTY_ANSWERS_MAX = 3
+# Stands where the offset belongs, in a request that is encoded once for many.
+OFFSET_MARK = 0x4D494C4C53545245
 
 _clusters: dict[tuple[Any, ...], Cluster] = {}
 
@@ -121,11 +125,11 @@ def _fetch_on(
     topic = cluster.topic(wanted.topic)
     connection = cluster.connection(cluster.leader(wanted.topic, wanted.partition))
     version = connection.version_for("fetch", newest=FETCH_VERSION_MAX)
+    before, after = _fetch_request(options, wanted, topic.id, version)
     empty_answers = 0
 
     def ask(offset: int) -> None:
-        fields = _fetch_request(options, wanted, topic.id, offset)
-        connection.send_fields("fetch", version, fields)
+        connection.send("fetch", version, [before, INT64.pack(offset), after])
 
     try:
         ask(position)
@@ -198,17 +202,18 @@ def _next_offset(records: Any, position: int) -> int:
 
 
 def _fetch_request(
-    options: ReadOptions, wanted: OffsetRange, topic_id: Any, offset: int
-) -> dict[str, Any]:
+    options: ReadOptions, wanted: OffsetRange, topic_id: Any, version: int
+) -> tuple[bytes, bytes]:
+    """What stands before and after the offset: all else is the same in every request of a task."""
     partition = {
         "partition": wanted.partition,
         "current_leader_epoch": -1,
-        "fetch_offset": offset,
+        "fetch_offset": OFFSET_MARK,
         "last_fetched_epoch": -1,
         "log_start_offset": -1,
         "partition_max_bytes": options.fetch_bytes_max,
     }
-    return {
+    fields = {
         "replica_id": -1,
         "max_wait": options.fetch_wait_ms,
         "min_bytes": 1,
@@ -217,3 +222,8 @@ def _fetch_request(
         "session_epoch": -1,
         "topics": [{"topic": wanted.topic, "topic_id": topic_id, "partitions": [partition]}],
     }
+    before, mark, after = encode_request("fetch", version, fields).rpartition(
+        INT64.pack(OFFSET_MARK)
+    )
+    assert mark
+    return before, after

@@ -32,7 +32,7 @@ from millstream.pipelines.offsets import OffsetRange, from_json, to_json
 from millstream.pipelines.options import ReadOptions, parse_read_options
 from millstream.pipelines.planning import StreamPlanner, plan_batch
 from millstream.pipelines.positions import Positions
-from millstream.pipelines.workers import settle
+from millstream.pipelines.workers import keep_memory, settle
 from millstream.pipelines.write_options import parse_write_options
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
     if not isinstance(partition, RangePartition):
         return  # Spark's own, where nothing is to be read
     wanted = partition.wanted
+    keep_memory()
     if options.row_schema is not None:
         from millstream.pipelines.typed import typed_batches
 
