@@ -3,6 +3,7 @@
 python -m benchmarks                 all but the soak
 python -m benchmarks produce latency only these
 python -m benchmarks soak            ten minutes
+python -m benchmarks --alone spark_read   beside Spark's own Kafka connector; Kafka need not run
 python -m benchmarks --quick         small sizes: does everything still run?
 """
 
@@ -41,7 +42,15 @@ DEFAULT = (
     "connections",
     "footprint",
 )
-EXTRA = ("cold_reads", "soak", "stores", "spark_read")
+EXTRA = (
+    "cold_reads",
+    "soak",
+    "stores",
+    "spark_read",
+    "spark_write",
+    "spark_latency",
+    "spark_cores",
+)
 REPORT_WIDTH = 160
 WARM_UP_SECONDS = 15.0
 RESULTS = Path(__file__).parent / "results"

@@ -10,14 +10,13 @@ docs/decisions/0010-json-decoding.md.
 from __future__ import annotations
 
 import json
-import random
 import time
 from collections.abc import Callable
-from typing import Any
 
 import duckdb
 import pyarrow as pa
 
+from benchmarks.bids import make_bids
 from millstream.pipelines.decoding import make_decoder
 from millstream.pipelines.options import parse_read_options
 from millstream.records.columns import Columns, decode_columns
@@ -37,23 +36,6 @@ TYPES = {
     "extra": (pa.string(), "VARCHAR", "VARCHAR"),
 }
 SCHEMA = pa.schema([(name, it[0]) for name, it in TYPES.items()])
-
-
-def make_bids(bad_share: float) -> list[dict[str, Any]]:
-    """The bad ones have a price that is a string."""
-    rng = random.Random(1)
-    return [
-        {
-            "auction": 1000 + i % 997,
-            "bidder": 2000 + i % 1009,
-            "price": "much" if rng.random() < bad_share else rng.randint(100, 10_000_000),
-            "channel": rng.choice(["Google", "Facebook", "Baidu", "Apple"]),
-            "url": f"https://www.nexmark.com/{rng.randint(1, 10**9)}/item.htm?query=1",
-            "dateTime": f"2026-11-14T08:{i // 60 % 60:02}:{i % 60:02}.{i % 1000:03}Z",
-            "extra": "x" * rng.randint(5, 20),
-        }
-        for i in range(ROWS)
-    ]
 
 
 def columns_of(values: list[bytes]) -> Columns:
@@ -96,7 +78,7 @@ def main() -> None:
     )
     print(f"{'bad':>6} {'our JSON':>9} {'our CSV':>9} {'DuckDB, coercing':>17} {'with types':>11}")
     for share in BAD_SHARES:
-        bids = make_bids(share)
+        bids = make_bids(ROWS, share)
         lines = [json.dumps(it).encode() for it in bids]
         rows = [",".join(map(str, it.values())).encode() for it in bids]
         print(

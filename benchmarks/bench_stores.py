@@ -8,14 +8,10 @@ the same statement in one transaction, which keeps no progress. The bar of the s
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +19,7 @@ from tests.peers.cache import PeerMissing
 from tests.peers.postgres import start_postgres
 
 from benchmarks.measurement import Measurement
+from benchmarks.spark import seconds, spark_session
 from benchmarks.targets import Scale, Target
 from millstream.pipelines.stores import Mode, TableSpec, open_store
 
@@ -59,27 +56,6 @@ def run(targets: Sequence[Target], scale: Scale) -> Iterator[Measurement]:
         shutil.rmtree(directory)
 
 
-@contextmanager
-def spark_session() -> Iterator[SparkSession]:
-    """The session of this process, or one of our own."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession
-
-    existing = SparkSession.getActiveSession()
-    session = existing or (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    if existing is None:
-        session.stop()
-
-
 def make_batches(spark: SparkSession, row_count: int, count: int) -> list[DataFrame]:
     """Half of the keys of each were in the one before."""
     batches = []
@@ -111,7 +87,7 @@ def _measure_all(name: str, url: str, batches: list[DataFrame]) -> Iterator[Meas
                 def write(batch: DataFrame = batch, number: int = number) -> None:
                     store.write(batch, number, mode, table)  # noqa: B023  called at once
 
-                ours, theirs = _seconds(write), _seconds(lambda: write_by_hand(batch))  # noqa: B023
+                ours, theirs = seconds(write), seconds(lambda: write_by_hand(batch))  # noqa: B023
                 if number > 0:  # the first batch warms both up
                     measurement.add("millstream", rows / ours)
                     measurement.add(HAND, rows / theirs)
@@ -119,12 +95,6 @@ def _measure_all(name: str, url: str, batches: list[DataFrame]) -> Iterator[Meas
         verdict = "reached" if reached else "missed"
         measurement.notes["millstream"] = f"bar of {BAR_ROWS_PER_SECOND:,} rows/s {verdict}"
         yield measurement
-
-
-def _seconds(action: Callable[[], None]) -> float:
-    started = time.perf_counter()
-    action()
-    return time.perf_counter() - started
 
 
 def by_hand(url: str, mode: str) -> Callable[[DataFrame], None]:

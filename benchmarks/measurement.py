@@ -6,8 +6,10 @@ times with the targets interleaved, the best sample of each counts, and only rat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from benchmarks.targets import Target
@@ -67,11 +69,28 @@ def interleave(
     warm_up: int = 1,
 ) -> Measurement:
     """Take `rounds` samples of every target, in turn, after `warm_up` discarded ones."""
+    contenders = {target.name: partial(sample, target) for target in targets}
+    return compare(measurement, contenders, rounds, warm_up=warm_up)
+
+
+def compare(
+    measurement: Measurement,
+    contenders: Mapping[str, Callable[[], float]],
+    rounds: int,
+    *,
+    warm_up: int,
+    shown: bool = False,
+) -> Measurement:
+    """The same with anything that has a name; `shown`: one can watch, for those that take long."""
     for number in range(warm_up + rounds):
-        for target in targets:
-            value = sample(target)
+        for name, sample in contenders.items():
+            value = sample()
             if number >= warm_up:
-                measurement.add(target.name, value)
+                measurement.add(name, value)
+            if shown:
+                kind = "warm-up" if number < warm_up else f"round {number - warm_up + 1}"
+                text = f"{measurement.name}, {kind}: {name} {value:,.4g} {measurement.unit}"
+                print(text, file=sys.stderr, flush=True)
     return measurement
 
 

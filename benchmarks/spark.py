@@ -1,29 +1,54 @@
-"""The Spark session of the benchmarks: one for all, with Spark's own Kafka connector beside us."""
+"""What the benchmarks on Spark share: a session with Spark's own Kafka connector beside us, topics
+full of records, and queries by both.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from itertools import cycle, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tests.peers.spark_connector import connector_jars
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from benchmarks.targets import Target
+from millstream.pipelines.session import spark_settings
 
-CONNECTOR = "connector"  # as a measurement calls it
-FORMATS = {"millstream": "millstream", CONNECTOR: "kafka"}
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+OURS = "millstream"  # as measurements call them
+CONNECTOR = "connector"
+FORMATS = {OURS: "millstream", CONNECTOR: "kafka"}
+WARM_UP_ROUNDS = 3  # the just-in-time compiler has the better part of a minute's work
+# The settings of ours that may be set for a single query, and those that a session begins with.
+QUERY_SETTINGS = {
+    name: value
+    for name, value in spark_settings("local[2]").items()
+    if name.startswith(("spark.sql.streaming.", "spark.sql.shuffle."))
+}
+WORKER_SETTINGS = {
+    name: value
+    for name, value in spark_settings("local[2]").items()
+    if name.startswith("spark.python.")
+}
 
 
 @contextmanager
 def spark_session(cores: int = 2) -> Iterator[SparkSession]:
-    """A new session with Spark's defaults, as far as they have to do with speed."""
+    """A new session with Spark's defaults, as far as they have to do with the connector's speed:
+    what we set for Python's workers it does not notice."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
-    session = (
+    builder = (
         SparkSession.builder.master(f"local[{cores}]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -31,8 +56,10 @@ def spark_session(cores: int = 2) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.jars", ",".join(map(str, connector_jars())))
-        .getOrCreate()
     )
+    for name, value in WORKER_SETTINGS.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     try:
         yield session
@@ -50,3 +77,83 @@ def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[
     finally:
         for name in settings:
             spark.conf.unset(name)
+
+
+def fill(
+    target: Target, topic: str, values: Sequence[bytes], count: int, *, partitions: int
+) -> None:
+    """`count` records, in turn into each partition, with the values over and over."""
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {
+            "bootstrap.servers": target.bootstrap,
+            "linger.ms": 20,
+            "batch.size": 200_000,
+            "queue.buffering.max.messages": 1_000_000,
+        }
+    )
+    for number, value in enumerate(islice(cycle(values), count)):
+        while True:
+            try:
+                producer.produce(topic, value, key=b"%d" % number, partition=number % partitions)
+                break
+            except BufferError:
+                producer.poll(0.05)
+    if producer.flush(120):
+        raise RuntimeError(f"{target.name} did not take all records")
+
+
+def read(spark: SparkSession, name: str, target: Target, topic: str, **options: str) -> DataFrame:
+    """All of a topic, by either contender."""
+    reader = spark.read.format(FORMATS[name]).option("startingOffsets", "earliest")
+    frame: DataFrame = _from(reader, target, topic, options).load()
+    return frame
+
+
+def read_stream(
+    spark: SparkSession, name: str, target: Target, topic: str, **options: str
+) -> DataFrame:
+    """What comes from now on."""
+    frame: DataFrame = _from(spark.readStream.format(FORMATS[name]), target, topic, options).load()
+    return frame
+
+
+def _from(reader: Any, target: Target, topic: str, options: Mapping[str, str]) -> Any:
+    reader = reader.option("kafka.bootstrap.servers", target.bootstrap).option("subscribe", topic)
+    return reader.options(**options)
+
+
+def seconds(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def into_noop(frame: DataFrame) -> None:
+    """Have Spark make every row, and throw it away."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+@contextmanager
+def running_query(writer: Any) -> Iterator[StreamingQuery]:
+    """A query with a checkpoint of its own, stopped and removed at the end."""
+    checkpoint = Path(tempfile.mkdtemp(prefix="bench-checkpoint-"))
+    query = writer.option("checkpointLocation", str(checkpoint)).start()
+    try:
+        yield query
+    finally:
+        query.stop()
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def wait_until(query: StreamingQuery, condition: Callable[[], bool], seconds_max: float) -> None:
+    """Raises what the query failed with, if it does, and `TimeoutError`."""
+    deadline = time.monotonic() + seconds_max
+    while not condition():
+        failure = query.exception()
+        if failure is not None:
+            raise failure
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"query {query.name} is slower than expected")
+        time.sleep(0.05)
