@@ -159,10 +159,34 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Results:
         return results(home / "store.db", broker.bootstrap_servers)
 
 
+GREETER = """
+from naming import greeting
+from pyspark.sql.functions import udf
+
+import shop
+from millstream.pipelines import pipeline, topic
+
+
+@pipeline(reads=shop.orders, writes=topic("greetings", key="user", partitions=1))
+def greet(orders):
+    return shop.alerts(orders).withColumn("greeting", udf(greeting, "string")("user"))
+"""
+NAMING = "def greeting(user):\n    return f'dear {user}'\n"
+GREETINGS = [(number, f"dear user {number % 9}") for number in range(7, ORDERS, 50)]
+
+
+def greetings(bootstrap: str, topic: str) -> list[tuple[int, str]]:
+    values = map(json.loads, values_of(bootstrap, topic, 0))
+    return sorted((it["id"], it["greeting"]) for it in values)
+
+
 def test_cluster_gives_what_one_machine_gives(
     cluster: Cluster, embedded: Results, tmp_path: Path
 ) -> None:
     shop = shop_in(tmp_path / "shop")
+    greeter = shop.with_name("greeter.py")
+    greeter.write_text(GREETER)
+    shop.with_name("naming.py").write_text(NAMING)
     settings = tmp_path / "shop" / "millstream.toml"
     settings.write_text(
         f"""
@@ -176,42 +200,27 @@ def test_cluster_gives_what_one_machine_gives(
         "spark.sql.shuffle.partitions" = "2"
         """
     )
-    run([MILLSTREAM, "run", shop, "--once"], tmp_path)
+    run([MILLSTREAM, "run", shop, greeter, "--once", "--create-topics"], tmp_path)
     assert len({it.parts[-4] for it in cluster.spark.executors()}) == 2, "both workers took part"
     assert results(tmp_path / "store.db", cluster.kafka.bootstrap) == embedded
+    assert greetings(cluster.kafka.bootstrap, "greetings") == GREETINGS, "neighbours travel"
     assert (len(embedded.revenue), len(embedded.alerts), len(embedded.dead)) == (60, 12, 6)
 
 
-JOB = '''
-"""The shop's alerts with the neighbours' idea of a name, as a program for spark-submit."""
-
+JOB = """
 import sys
 
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import udf
 
-import shop
+import greeter
 from millstream.pipelines import topic
 
 broker, checkpoint = sys.argv[1:]
-
-
-def greeted(orders):
-    from naming import greeting  # a neighbour: executors have it by --py-files
-
-    named = udf(greeting, "string")
-    return shop.alerts(orders).withColumn("greeting", named("user"))
-
-
-if __name__ == "__main__":
-    from millstream.pipelines import pipeline
-
-    greet = pipeline(reads=shop.orders, writes=topic("greetings", key="user"), name="greet")
-    spark = SparkSession.builder.getOrCreate()
-    query = greet(greeted).start(spark, broker=broker, checkpoint=checkpoint, once=True)
-    query.awaitTermination()
-    spark.stop()
-'''
+submitted = greeter.greet.variant("submitted", writes=topic("submitted", key="user"))
+spark = SparkSession.builder.getOrCreate()
+submitted.start(spark, broker=broker, checkpoint=checkpoint, once=True).awaitTermination()
+spark.stop()
+"""
 
 
 def environment_in(directory: Path) -> Path:
@@ -231,20 +240,18 @@ def test_program_is_submitted_with_its_files_and_its_environment(
 ) -> None:
     """`./environment` is where driver and executors both find the archive's Python."""
     shop = shop_in(tmp_path / "files")
-    naming = tmp_path / "files" / "naming.py"
-    naming.write_text("def greeting(user):\n    return f'dear {user}'\n")
+    greeter, naming = shop.with_name("greeter.py"), shop.with_name("naming.py")
+    greeter.write_text(GREETER)
+    naming.write_text(NAMING)
     job = tmp_path / "job.py"
     job.write_text(JOB)
     archive = environment_in(tmp_path)
     bootstrap = cluster.kafka.bootstrap
-    create_topics(bootstrap, {"greetings": 1})
+    create_topics(bootstrap, {"submitted": 1})
     command = spark_submit(
         "--master", cluster.spark.url, "--conf", "spark.executor.memory=512m",
-        "--archives", f"{archive}#environment", "--py-files", f"{shop},{naming}",
+        "--archives", f"{archive}#environment", "--py-files", f"{shop},{greeter},{naming}",
         job, bootstrap, f"file://{tmp_path}/checkpoint",
     )  # fmt: skip
     run(command, tmp_path, PYSPARK_PYTHON="./environment/bin/python")
-    greetings = [json.loads(value) for value in values_of(bootstrap, "greetings", 0)]
-    assert sorted((it["id"], it["greeting"]) for it in greetings) == [
-        (number, f"dear user {number % 9}") for number in range(7, ORDERS, 50)
-    ]
+    assert greetings(bootstrap, "submitted") == GREETINGS

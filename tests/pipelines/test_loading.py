@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 
 from millstream.errors import ConfigError
 from millstream.pipelines.loading import Target, load_pipelines, parse_target
@@ -50,6 +55,23 @@ def test_target_is_a_file_and_names(text: str, target: Target) -> None:
 def test_load_finds_all_in_their_order_or_those_named(shop: Path) -> None:
     assert [it.name for it in load_pipelines(Target(shop))] == ["revenue", "alerts"]
     assert [it.name for it in load_pipelines(Target(shop, ("alerts",)))] == ["alerts"]
+
+
+def test_functions_of_neighbours_travel_to_workers_that_have_no_such_files(shop: Path) -> None:
+    (shop.parent / "pricing.py").write_text("def double(number):\n    return 2 * number\n")
+    shop.write_text("from pricing import double\n" + SHOP)
+    load_pipelines(Target(shop))
+    function = cloudpickle.dumps(sys.modules["pricing"].double)
+    program = "import pickle, sys; print(pickle.load(sys.stdin.buffer)(21))"
+    elsewhere: dict[str, Any] = {"cwd": "/", "env": {**os.environ, "PYTHONPATH": ""}}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=function,
+        capture_output=True,
+        check=True,
+        **elsewhere,
+    )
+    assert done.stdout == b"42\n"
 
 
 def test_load_of_a_name_that_is_not_there_suggests_the_nearest(shop: Path) -> None:

@@ -98,7 +98,20 @@ def reason_of(error: Exception) -> str:
 
 
 def send_by_value(module: ModuleType) -> None:
-    """Have the module's functions travel to the workers of a cluster, which have no such file."""
+    """Have the functions of the module, and of the modules beside it that it has imported, travel
+    to the workers of a cluster, which have no such files."""
     from pyspark import cloudpickle
 
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    for it in (module, *neighbours(Path(str(module.__file__)).parent)):
+        cloudpickle.register_pickle_by_value(it)  # type: ignore[no-untyped-call]
+
+
+def neighbours(directory: Path) -> list[ModuleType]:
+    """The modules and packages that were imported out of a directory."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        places = (directory / f"{name}.py", directory / name / "__init__.py")
+        if file is not None and Path(file) in places:
+            found.append(module)
+    return found
