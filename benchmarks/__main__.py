@@ -50,6 +50,7 @@ EXTRA = (
     "spark_write",
     "spark_latency",
     "spark_cores",
+    "avro",
 )
 REPORT_WIDTH = 160
 WARM_UP_SECONDS = 15.0

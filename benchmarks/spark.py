@@ -42,7 +42,7 @@ WORKER_SETTINGS = {
 
 
 @contextmanager
-def spark_session(cores: int = 2) -> Iterator[SparkSession]:
+def spark_session(cores: int = 2, jars: Sequence[Path] = ()) -> Iterator[SparkSession]:
     """A new session with Spark's defaults, as far as they have to do with the connector's speed:
     what we set for Python's workers it does not notice."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -55,7 +55,7 @@ def spark_session(cores: int = 2) -> Iterator[SparkSession]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.jars", ",".join(map(str, connector_jars())))
+        .config("spark.jars", ",".join(map(str, [*connector_jars(), *jars])))
     )
     for name, value in WORKER_SETTINGS.items():
         builder = builder.config(name, value)

@@ -1,6 +1,8 @@
-"""Spark's own Kafka connector, which PySpark does not bring along: its jars, from Maven.
+"""Spark's own Kafka connector and its Avro functions, which PySpark does not bring along: their
+jars, from Maven.
 
-The connector of Spark 4.3.0 is not in the registry; that of 4.2.0 works under it.
+Those of Spark 4.3.0 are not in the registry. The connector of 4.2.0 works under it, and the Avro
+functions of 4.1.1, the newest there.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ _ARTIFACTS = (
     ("org.apache.kafka", "kafka-clients", "3.9.1"),
     ("org.apache.commons", "commons-pool2", "2.12.0"),
 )
+_AVRO = (("org.apache.spark", "spark-avro_2.13", "4.1.1"),)
 _ALONE = (
     "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 )
@@ -31,10 +34,20 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 @cache
 def connector_jars() -> list[Path]:
     """The four jars for `spark.jars`; raises `PeerMissing` where they cannot be had."""
+    return _jars("spark-connector", _ARTIFACTS)
+
+
+@cache
+def avro_jars() -> list[Path]:
+    """The jar with `from_avro` and `to_avro`, in the same way."""
+    return _jars("spark-avro", _AVRO)
+
+
+def _jars(name: str, artifacts: tuple[tuple[str, str, str], ...]) -> list[Path]:
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
         f"<version>{version}</version>{_ALONE}</dependency>"
-        for group, artifact, version in _ARTIFACTS
+        for group, artifact, version in artifacts
     )
     pom = _POM.format(dependencies=dependencies)
 
@@ -45,4 +58,4 @@ def connector_jars() -> list[Path]:
         run_build([maven, "-q", "-B", *goal], directory)
 
     java_command()
-    return sorted((cached("spark-connector", fingerprint(pom), download) / "jars").glob("*.jar"))
+    return sorted((cached(name, fingerprint(pom), download) / "jars").glob("*.jar"))
