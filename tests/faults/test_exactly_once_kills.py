@@ -55,6 +55,8 @@ POINTS = {
     "pgfan": FAN_OUT_POINTS,
 }
 DECIDED = {"topic": "decided", "topics": "decided", "fan": "stored", "pgfan": "stored"}
+# `make test` has one of them, which goes through everything: topics, a store, the decision.
+PIPELINES = [it if it == "fan" else pytest.param(it, marks=pytest.mark.slow) for it in POINTS]
 # Points within tasks, of which Spark runs another attempt.
 TASK_POINTS = ("task begins", "task begun", "task written")
 
@@ -248,7 +250,8 @@ def drivers_of(made: Rig) -> Iterator[Rig]:
         made.drivers.communicate()
 
 
-@pytest.mark.parametrize("pipeline", POINTS)
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.timeout(600)
 def test_pipeline_is_exact_when_killed_at_every_point(
     request: pytest.FixtureRequest, server: Server, tmp_path: Path, pipeline: str
 ) -> None:
@@ -260,7 +263,9 @@ def test_pipeline_is_exact_when_killed_at_every_point(
         it.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", POINTS)
+@pytest.mark.timeout(600)
 def test_pipeline_is_exact_when_errors_are_raised_at_every_point(
     request: pytest.FixtureRequest, server: Server, tmp_path: Path, pipeline: str
 ) -> None:
@@ -273,6 +278,7 @@ def test_pipeline_is_exact_when_errors_are_raised_at_every_point(
         it.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", POINTS)
 def test_pipeline_is_exact_when_only_a_task_is_killed(
     request: pytest.FixtureRequest, server: Server, tmp_path: Path, pipeline: str
@@ -304,7 +310,7 @@ def test_pipeline_is_exact_when_killed_at_random_moments(
         it.check()
 
 
-@pytest.mark.parametrize("pipeline", POINTS)
+@pytest.mark.parametrize("pipeline", PIPELINES)
 def test_pipeline_is_exact_when_transactions_time_out_and_their_heir_is_killed(
     request: pytest.FixtureRequest, server: Server, tmp_path: Path, pipeline: str
 ) -> None:
