@@ -43,7 +43,9 @@ def record(name: str = "r", **fields: Any) -> dict[str, Any]:
 
 
 def _is_field(kind: Any) -> bool:
-    return isinstance(kind, dict) and ("default" in kind or "aliases" in kind or "of" in kind)
+    return (
+        isinstance(kind, dict) and "name" not in kind and ("default" in kind or "aliases" in kind)
+    )
 
 
 def framed(schema_id: int, value: bytes) -> bytes:

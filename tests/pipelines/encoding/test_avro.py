@@ -177,7 +177,7 @@ def test_uuid_is_written_as_sixteen_bytes() -> None:
 
 
 def test_field_without_a_column_takes_its_default() -> None:
-    schema = record(a="int", b={"of": 1, "type": "string", "default": "none"})
+    schema = record(a="int", b={"type": "string", "default": "none"})
     batch = pa.RecordBatch.from_pydict({"a": pa.array([1], pa.int32())})
     assert by_fastavro(schema, encode(batch, schema)[0]) == {"a": 1, "b": "none"}
 
