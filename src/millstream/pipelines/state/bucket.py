@@ -4,7 +4,7 @@ The index is what a batch reads first and writes last, sealed like a page (see p
 
     {"identity": ..., "buckets": 16, "next_page": 42, "timer_us": null, "watermark_us": ...,
      "tables": {"events": {"columns": [["user", "string"], ...], "horizon_us": ...,
-                           "pages": [[id, first_us, last_us, rows, bytes, digest], ...]}}}
+                           "pages": [[id, first_us, last_us, rows, bytes, crc], ...]}}}
 
 `identity`, `buckets` and `columns` are those that the state was made with: state of others is
 refused, since it would be read wrongly without anyone noticing.
@@ -24,8 +24,8 @@ from millstream.pipelines.state.pages import (
     INDEX_MAGIC,
     CorruptState,
     StateMismatch,
+    crc_of,
     decode_page,
-    digest_of,
     encode_page,
     seal,
     unseal,
@@ -90,7 +90,7 @@ class BucketState:
             table.compact()
             for info, rows in table.made():
                 blob = written[info.page_id] = encode_page(rows)
-                table.pages[info.page_id] = info._replace(digest=digest_of(blob).hex())
+                table.pages[info.page_id] = info._replace(crc=crc_of(blob))
             removed += table.removed
             listed[name] = {
                 "columns": _columns(table.spec),
@@ -144,7 +144,7 @@ class BucketState:
                 "Restore the checkpoint from a copy, or begin with a new one"
             )
         rows = decode_page(blob)
-        if digest_of(blob).hex() != page.digest:
+        if crc_of(blob) != page.crc:
             raise CorruptState(
                 f"page {page.page_id} of state is not the one that its index lists. "
                 "Restore the checkpoint from a copy, or begin with a new one"

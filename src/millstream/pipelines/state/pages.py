@@ -3,12 +3,11 @@
     bytes   what
     0..2    "MSP" for a page, "MSI" for a bucket's index
     3       version of the format: 1
-    4..7    zero
-    8..23   BLAKE2b of the body, 16 bytes
-    24..    the body. Page: an Arrow IPC stream with one record batch. Index: JSON (see bucket.py)
+    4..7    CRC-32C of the body, little-endian
+    8..     the body. Page: an Arrow IPC stream with one record batch. Index: JSON (see bucket.py)
 
 A page's columns are those of its table, after `_hash` (uint64, see keys.py); its rows are sorted by
-hash, then by time. Pages are written once and never changed: what changes is which pages the index
+hash. Pages are written once and never changed: what changes is which pages the index
 lists. Bytes that are not what they were when written raise `CorruptState`; a version that is not
 known raises `StateMismatch`.
 
@@ -18,17 +17,17 @@ at all.
 
 from __future__ import annotations
 
-import hashlib
+import struct
 
 import pyarrow as pa
 
 from millstream.errors import MillstreamError
+from millstream.records.checksum import crc32c
 
 PAGE_MAGIC = b"MSP"
 INDEX_MAGIC = b"MSI"
 VERSION = 1
-DIGEST_BYTES = 16
-HEADER_BYTES = 24  # a multiple of 8: the columns lie aligned
+_HEADER = struct.Struct("<3sBI")  # 8 bytes, so the columns after it lie aligned
 
 
 class CorruptState(MillstreamError):
@@ -57,22 +56,22 @@ def decode_page(blob: bytes) -> pa.RecordBatch:
 
 
 def seal(magic: bytes, body: pa.Buffer | bytes) -> bytes:
-    digest = hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
-    return b"".join((magic, bytes([VERSION, 0, 0, 0, 0]), digest, body))
+    return b"".join((_HEADER.pack(magic, VERSION, crc32c(body)), body))
 
 
 def unseal(magic: bytes, blob: bytes) -> memoryview:
     """The body of a blob; raises `CorruptState` or `StateMismatch`."""
     what = "page" if magic == PAGE_MAGIC else "index"
-    if len(blob) < HEADER_BYTES or blob[:3] != magic:
+    if len(blob) < _HEADER.size or blob[:3] != magic:
         raise CorruptState(f"{len(blob)} bytes that should be a {what} of state do not begin so")
-    if blob[3] != VERSION:
+    _, version, crc = _HEADER.unpack_from(blob)
+    if version != VERSION:
         raise StateMismatch(
-            f"a {what} of state has version {blob[3]}, and this Millstream reads version "
+            f"a {what} of state has version {version}, and this Millstream reads version "
             f"{VERSION}: run the version that wrote it, or begin with a new checkpoint"
         )
-    body = memoryview(blob)[HEADER_BYTES:]
-    if hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest() != digest_of(blob):
+    body = memoryview(blob)[_HEADER.size :]
+    if crc32c(body) != crc:
         raise CorruptState(
             f"a {what} of state of {len(blob)} bytes is damaged: its checksum does not match. "
             "Restore the checkpoint from a copy, or begin with a new one"
@@ -80,6 +79,7 @@ def unseal(magic: bytes, blob: bytes) -> memoryview:
     return body
 
 
-def digest_of(blob: bytes) -> bytes:
+def crc_of(blob: bytes) -> int:
     """Of a sealed blob, the checksum in its header."""
-    return blob[HEADER_BYTES - DIGEST_BYTES : HEADER_BYTES]
+    crc: int = _HEADER.unpack_from(blob)[2]
+    return crc

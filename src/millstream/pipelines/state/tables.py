@@ -52,7 +52,7 @@ class PageInfo(NamedTuple):
     last_us: int
     row_count: int
     size_bytes: int
-    digest: str
+    crc: int
 
 
 class Table:
@@ -81,7 +81,7 @@ class Table:
         return sum(page.row_count for page in self.pages.values())
 
     def append(self, rows: pa.RecordBatch) -> None:
-        """Rows with the columns of `spec.page_schema`."""
+        """Rows with the columns of `spec.page_schema`; those that have expired are not shown."""
         if not rows.num_rows:
             return
         piece_count = -(-rows.nbytes // PAGE_BYTES)
@@ -177,10 +177,10 @@ class Table:
 
     def _add_page(self, rows: pa.RecordBatch, times: Numbers) -> None:
         hashes = rows.column(HASH).to_numpy()
-        rows = rows.take(pa.array(np.lexsort((times, hashes))))
+        rows = rows.take(pa.array(np.argsort(hashes)))
         page_id = self._new_id()
         span = int(times.min()), int(times.max())
-        self.pages[page_id] = PageInfo(page_id, *span, rows.num_rows, rows.nbytes, "")
+        self.pages[page_id] = PageInfo(page_id, *span, rows.num_rows, rows.nbytes, 0)
         self._rows[page_id] = rows
         self._made.add(page_id)
 

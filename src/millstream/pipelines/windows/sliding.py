@@ -47,6 +47,7 @@ from millstream.pipelines.windows.ranges import (
     aggregate,
     narrow,
     result_type,
+    sort_rows,
     window_bounds,
 )
 
@@ -173,8 +174,9 @@ class SlidingWindow(Operator):
     def _results(self, rows: pa.RecordBatch, old_count: int, due: Due) -> pa.RecordBatch:
         """Of old rows and new ones after them, whatever is to come out."""
         codes = key_codes(rows, self._keys)
-        order = np.lexsort((times_of(rows, self._time), codes))
-        times = times_of(rows, self._time)[order]
+        times = times_of(rows, self._time)
+        order = sort_rows(codes, times)
+        times = times[order]
         is_new = order >= old_count
         windows = Windows(*window_bounds(codes[order], times, self._interval_us))
         kinds = self._kinds(times, is_new, windows, due)

@@ -1,0 +1,29 @@
+"""What every operator has by itself."""
+
+from __future__ import annotations
+
+import pickle
+
+from millstream.pipelines.state import END_OF_TIME, NO_WATERMARK
+from millstream.pipelines.state.keys import HASH
+from tests.pipelines.state.counter import HoldAndCount
+from tests.pipelines.state.rows import KEYS, SCHEMA
+
+OPERATOR = HoldAndCount(SCHEMA, KEYS, "time")
+
+
+def test_nothing_has_the_right_columns() -> None:
+    assert OPERATOR.nothing.num_rows == 0
+    assert OPERATOR.nothing.schema == OPERATOR.schema_out
+    assert OPERATOR.no_rows()["rows"].schema.names == [HASH, *SCHEMA.names]
+
+
+def test_operator_travels_by_pickle() -> None:
+    copy = pickle.loads(pickle.dumps(OPERATOR))
+    assert copy.schema_out == OPERATOR.schema_out
+    assert copy.tables == OPERATOR.tables
+
+
+def test_times_leave_room_to_reckon() -> None:
+    assert END_OF_TIME + 2 * 2**60 < 2**63
+    assert NO_WATERMARK - 2 * 2**60 > -(2**63)
