@@ -216,7 +216,7 @@ def test_column_of_another_type_is_refused(kind: Any, avro_type: Any, expected: 
             pa.decimal128(5, 2),
             Decimal("1.25"),
             logical("bytes", "decimal", precision=9, scale=1),
-            "truncate",
+            "cause data loss",
         ),
         (
             TIMESTAMP,
