@@ -78,10 +78,14 @@ TASK_POINTS = {
 HOWS = (
     "all",  # kill -9 of the driver and all that it has started
     "worker",  # kill -9 of the process that comes there
+    "executor",  # kill -9 of the JVM that it works for
+    "straggle",  # nothing but time passes, and Spark may run the task elsewhere
     "broker",  # kill -9 of the broker
     "pause",  # SIGSTOP to the driver and all that it has started, which are then thought dead
     "raise",  # an error in place of the next step
 )
+
+STRAGGLE_SECONDS = 600
 
 _of_thread = threading.local()  # which pipeline it works for
 
@@ -143,6 +147,13 @@ def signal_session(session: int, number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
 
 
+def jvm_of(pid: int) -> int:
+    """The nearest ancestor that is one."""
+    while b"java" not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid
+
+
 def reach(kill: Kill, point: str, pipeline: str | None = None) -> None:
     """Die, if it is here."""
     pipeline = pipeline or getattr(_of_thread, "pipeline", None)
@@ -159,6 +170,10 @@ def reach(kill: Kill, point: str, pipeline: str | None = None) -> None:
     match kill.how:
         case "worker":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "executor":
+            os.kill(jvm_of(os.getpid()), signal.SIGKILL)
+        case "straggle":
+            time.sleep(STRAGGLE_SECONDS)
         case "broker":
             os.kill(kill.broker_pid, signal.SIGKILL)
         case "pause":

@@ -202,8 +202,8 @@ class Rig:
         for _ in range(START_ATTEMPTS):
             with self.started(replace(self.settings, **changes), kill) as process:
                 self._wait(process, kill.report.exists)
-                if how == "worker" and process.poll() is None:  # the driver goes on
-                    self._wait(process, lambda: self._batch(pipeline) > begun + 1)
+                if how != "all" and process.poll() is None:  # the driver goes on
+                    self._wait(process, lambda: self._batch(pipeline) > begun + 2)
                     assert process.poll() is None, self.log()
                 elif kill.report.exists():
                     process.wait(RUN_SECONDS_MAX)
@@ -380,5 +380,33 @@ def test_pipeline_is_exact_when_only_a_worker_is_killed(
     with rig.load.going_on():
         for point in TASK_POINTS[name]:
             rig.run_to(name, point, how="worker", master="local[2,4]")
+    rig.run_to_the_end()
+    rig.check()
+
+
+CLUSTER = {
+    "master": "local-cluster[2,1,1024]",  # executors in processes of their own
+    "spark": {
+        "spark.executor.memory": "512m",
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.minTaskRuntime": "500ms",
+        "spark.speculation.quantile": "0.1",
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", ["topic", "fan"])
+@pytest.mark.parametrize("how", ["executor", "straggle"])
+def test_pipeline_is_exact_when_an_executor_is_killed_or_slow(
+    request: pytest.FixtureRequest, server: Server, tmp_path: Path, name: str, how: str
+) -> None:
+    """A task has written, and is not heard of again; another attempt takes its place. The slow one
+    is slower than this test waits: the batch ends only if Spark speculates."""
+    rig = rig_of(request, server, tmp_path, name)
+    with rig.load.going_on():
+        rig.run_to(name, "task written", how=how, **CLUSTER)
     rig.run_to_the_end()
     rig.check()

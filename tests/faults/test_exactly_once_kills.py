@@ -336,12 +336,12 @@ def test_pipeline_is_exact_when_a_driver_thought_dead_comes_back(
     second: str | None,
 ) -> None:
     """One hangs, another takes over, and the first goes on where it was: when the other is done, or
-    hangs in its turn."""
+    hangs in its turn. (Not within the store's transaction, which locks the other out.)"""
     with (
         rig(request, server, tmp_path, pipeline, 0) as one,
         drivers_of(Rig(one.topics, one.settings, one.directory)) as two,
     ):
-        for point in POINTS[pipeline]:
+        for point in (it for it in POINTS[pipeline] if it != "merging"):
             begun = current_batch(one.settings.checkpoints, pipeline)
             one.settings = two.settings = replace(one.settings, batches=begun + 4)
             first = one.kill_at(point, "pause")

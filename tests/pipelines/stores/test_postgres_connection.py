@@ -53,3 +53,19 @@ def test_commits_wait_for_the_disk_even_where_the_server_would_not(
     with connect(url) as connection:
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
         assert connection.execute("SHOW client_encoding").fetchone() == ("UTF8",)
+
+
+def test_locks_of_a_driver_that_hangs_are_given_up(postgres: PostgresServer) -> None:
+    with connect(postgres.url) as connection:
+        found = connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()
+        assert found == ("2min",)
+        connection.execute("SET idle_in_transaction_session_timeout = '50ms'")
+        connection.execute("BEGIN")
+        with connect(postgres.url) as other:
+            alive = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
+            while other.execute(alive, (connection.info.backend_pid,)).fetchone() != (0,):
+                pass
+        with pytest.raises(psycopg.Error) as caught:
+            connection.execute("SELECT 1")
+        assert passes(caught.value)
+        assert connection.closed

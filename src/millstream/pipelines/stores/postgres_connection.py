@@ -16,8 +16,15 @@ Result = TypeVar("Result")
 PATIENCE_SECONDS = 60.0  # how long a server that restarts is waited for
 _CONNECT_SECONDS_MAX = 10
 _PAUSE_SECONDS_MAX = 2.0
-# Shut down, crashed, starting; deadlock, serialization; too many connections.
-_PASSING = {"57P01", "57P02", "57P03", "40001", "40P01", "53300"}
+# Shut down, crashed, starting; deadlock, serialization; too many connections; we were too slow.
+_PASSING = {"57P01", "57P02", "57P03", "40001", "40P01", "53300", "25P03"}
+# A driver that hangs, or whose machine is gone, must not keep its successor waiting for its locks.
+_WHEN_WE_HANG = {
+    "idle_in_transaction_session_timeout": "'120s'",
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+}
 _HINTS = {
     "53100": "make room on the server's disk",
     "42501": "grant the user of the store what it needs",
@@ -49,6 +56,8 @@ def connect(url: str) -> psycopg.Connection:
         "SELECT set_config('synchronous_commit', 'on', false) "
         "WHERE current_setting('synchronous_commit') = 'off'"
     )
+    for name, value in _WHEN_WE_HANG.items():
+        connection.execute(f"SET {name} = {value}")
     return connection
 
 
@@ -56,9 +65,11 @@ def passes(error: psycopg.Error) -> bool:
     """Whether the same may succeed a little later."""
     import psycopg
 
+    if error.sqlstate in _PASSING:
+        return True
     if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return False
-    return error.sqlstate is None or error.sqlstate.startswith("08") or error.sqlstate in _PASSING
+    return error.sqlstate is None or error.sqlstate.startswith("08")
 
 
 def explained(error: psycopg.Error, doing: str) -> StoreError:
