@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from millstream.errors import ConfigError
 from millstream.pipelines.session import (
     SPARK_SETTINGS,
+    check_master,
     check_spark,
     choose_python,
     local_cores,
@@ -19,6 +21,7 @@ from millstream.pipelines.session import (
     spark_settings,
     stderr_into,
 )
+from tests.peers.servers import free_port
 
 
 @pytest.mark.parametrize(
@@ -47,6 +50,21 @@ def test_missing_java_comes_with_its_cure(monkeypatch: pytest.MonkeyPatch, tmp_p
     java.chmod(0o755)
     with pytest.raises(ConfigError, match="is Java 11: install it"):
         check_spark()
+
+
+def test_master_that_does_not_answer_is_named() -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        there = f"127.0.0.1:{listening.getsockname()[1]}"
+        nowhere = f"127.0.0.1:{free_port()}"
+        check_master(f"spark://{nowhere},{there}")
+        check_master("local[2]")
+        check_master("yarn")
+        with pytest.raises(ConfigError, match=rf"no Spark master answers \({nowhere}: .*refused"):
+            check_master(f"spark://{nowhere}")
+    with pytest.raises(ConfigError, match="write spark://host:port"):
+        check_master("spark://host")
 
 
 @pytest.mark.parametrize(

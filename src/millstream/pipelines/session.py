@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,8 @@ from millstream.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+STANDALONE = "spark://"
+MASTER_SECONDS_MAX = 10.0
 JAVA_VERSION_MIN = 17
 JAVA_CURE = (
     "install it (apt install openjdk-17-jre-headless, brew install openjdk@17) or point JAVA_HOME "
@@ -86,6 +89,7 @@ def create_session(master: str, extra: Mapping[str, str], app_name: str, log: Pa
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    check_master(master)
     choose_python(extra)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -105,6 +109,28 @@ def reason_of(text: str) -> str:
     lines = text.strip().splitlines() or ["no reason given"]
     thrown = next((line for line in lines if line.startswith(": ")), lines[0])
     return re.sub(r"^: (?:[\w$]+\.)+[\w$]+: ", "", thrown)
+
+
+def check_master(master: str) -> None:
+    """Raises `ConfigError` where no standalone master answers: Spark itself tries for a minute, and
+    then says that the session was stopped."""
+    if not master.startswith(STANDALONE):
+        return
+    problems = []
+    for address in master.removeprefix(STANDALONE).split(","):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise ConfigError(
+                f"master {master}: {address!r} is no address; write {STANDALONE}host:port"
+            )
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), MASTER_SECONDS_MAX).close()
+            return
+        except OSError as error:
+            problems.append(f"{address}: {error}")
+    raise ConfigError(
+        f"no Spark master answers ({'; '.join(problems)}): start one, or name another with --master"
+    )
 
 
 def choose_python(settings: Mapping[str, str]) -> None:
