@@ -233,6 +233,7 @@ def test_start_is_told_in_the_readers_words(starting: Any, options: dict[str, st
     assert starting_options("t", starting) == options
 
 
+@pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.usefixtures("connector")
 def test_pipeline_takes_over_the_checkpoint_of_sparks_own_connector(

@@ -201,6 +201,7 @@ def test_stream_takes_over_the_checkpoint_of_sparks_own_connector(
     assert run("kafka") == [b"a2"]
 
 
+@pytest.mark.slow
 @pytest.mark.java
 def test_source_reads_apache_kafka_as_well(spark: SparkSession, tmp_path: Path) -> None:
     kafka = start_secure_kafka(tmp_path)

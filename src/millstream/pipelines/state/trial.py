@@ -30,6 +30,9 @@ class MemoryStore:
     pages: dict[int, bytes] = field(default_factory=dict)
     timer_us: int | None = None
 
+    def is_due(self, watermark_us: int) -> bool:
+        return self.timer_us is not None and self.timer_us <= watermark_us
+
     def read_index(self) -> bytes | None:
         return self.index
 
@@ -61,8 +64,7 @@ class Trial:
         results = [self.operator.nothing]
         for bucket, rows in self._split(inputs):
             results.append(self._run(self.buckets[bucket], rows))
-        due = [it for it in self.buckets if (it.timer_us or 0) <= self.watermark_us]
-        results += [self._run(it, None) for it in due if it.timer_us is not None]
+        results += [self._run(it, None) for it in self.buckets if it.is_due(self.watermark_us)]
         return concat(results)
 
     def advance(self, watermark_us: int) -> pa.RecordBatch:

@@ -32,7 +32,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 _LIMB_BITS = 32
 _LIMB = (1 << _LIMB_BITS) - 1
 _MANTISSA_BITS = 53
-_CHUNK_MAX = 2**62
+_SAFE_MAX = 2**62
 _SHORT_RANGES = 16  # elements per range, up to which sorting them all is quicker
 
 
@@ -42,7 +42,7 @@ def sort_rows(codes: Numbers, times: Numbers) -> Numbers:
         return np.zeros(0, np.int64)
     first_us = int(times.min())
     span = int(times.max()) - first_us + 1
-    if span * (int(codes.max()) + 1) >= _CHUNK_MAX:
+    if span * (int(codes.max()) + 1) >= _SAFE_MAX:
         return np.lexsort((times, codes))
     return np.argsort(codes * span + (times - first_us))  # one sort instead of two
 
@@ -50,24 +50,20 @@ def sort_rows(codes: Numbers, times: Numbers) -> Numbers:
 def window_bounds(codes: Numbers, times: Numbers, interval_us: int) -> tuple[Numbers, Numbers]:
     """Of rows sorted by code and time, for each: the rows of its code from `time - interval_us`
     to `time`, both included, as `first` and `end`."""
-    count = len(codes)
-    if count == 0:
+    if not len(codes):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     # One line of time for all codes, on which whatever is further apart than the interval is just
     # that, and two codes are too.
     steps = np.minimum(np.diff(times), interval_us + 1)
     steps[codes[1:] != codes[:-1]] = interval_us + 1
-    chunk = max(1, _CHUNK_MAX // (interval_us + 1))
-    if count > chunk:
-        return _bounds_in_chunks(codes, times, interval_us, chunk)
+    if steps.sum(dtype=np.float64) >= _SAFE_MAX:
+        return _bounds_by_code(codes, times, interval_us)
     line = np.concatenate([[0], np.cumsum(steps)])
     return np.searchsorted(line, line - interval_us), np.searchsorted(line, line, side="right")
 
 
-def _bounds_in_chunks(
-    codes: Numbers, times: Numbers, interval_us: int, chunk: int
-) -> tuple[Numbers, Numbers]:
-    """For intervals of millennia: sums of steps would leave 64 bits. One code after another."""
+def _bounds_by_code(codes: Numbers, times: Numbers, interval_us: int) -> tuple[Numbers, Numbers]:
+    """For months of a million codes, whose line would leave 64 bits: code by code."""
     starts = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
     parts = []
     for begin, end in zip(starts, [*starts[1:], len(codes)], strict=True):

@@ -1,0 +1,162 @@
+"""Bucketed state on Spark: late rows reach the operator, timers fire, a stream equals a batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.pipelines.state import NO_WATERMARK, BucketState, InputSpec, Operator, TableSpec
+from millstream.pipelines.state.spark import (
+    ROCKSDB,
+    STORE_PROVIDER,
+    arrow_schema,
+    run_operator,
+    watermark_delay_ms,
+)
+from millstream.pipelines.state.tables import times_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+COLUMNS = "key string, time timestamp"
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Hold(Operator):
+    """Lets rows go when the watermark has reached them, late ones at once."""
+
+    identity = "hold"
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.inputs = {"rows": InputSpec(schema, ("key",))}
+        self.tables = {"held": TableSpec(schema, ("key",), "time")}
+        self.schema_out = pa.schema([*schema, ("watermark", pa.timestamp("us", tz="UTC"))])
+
+    def process(self, state: BucketState, rows: Any, watermark_us: int) -> pa.RecordBatch:
+        state["held"].append(rows["rows"])
+        return self.on_timer(state, watermark_us)
+
+    def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
+        held = state["held"]
+        due = held.take(held.select(last_us=watermark_us))
+        is_due = times_of(due, "time") <= watermark_us
+        held.append(due.filter(pa.array(~is_due)))
+        due = due.filter(pa.array(is_due))
+        left_us = times_of(held.select(), "time")
+        state.wake_at(int(left_us.min()) if len(left_us) else None)
+        known = None if watermark_us == NO_WATERMARK else min(watermark_us, 2**55)
+        watermark = pa.array([known] * due.num_rows, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+        return pa.RecordBatch.from_arrays([*due.columns[1:], watermark], schema=self.schema_out)
+
+
+@pytest.fixture
+def rocksdb(spark: SparkSession) -> Iterator[SparkSession]:
+    before = spark.conf.get(STORE_PROVIDER)
+    spark.conf.set(STORE_PROVIDER, ROCKSDB)
+    yield spark
+    spark.conf.set(STORE_PROVIDER, str(before))
+
+
+class Stream:
+    """Files that come one after another, and a query that is started anew for each."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self.spark = spark
+        self.directory = directory
+
+    def read(self) -> DataFrame:
+        stream = self.spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1)
+        return stream.parquet(str(self.directory / "in")).withWatermark("time", "5 seconds")
+
+    def add(self, *rows: tuple[str, float]) -> None:
+        pairs = [(key, BEGIN + timedelta(seconds=seconds)) for key, seconds in rows]
+        frame = self.spark.createDataFrame(pairs, COLUMNS)
+        frame.coalesce(1).write.mode("append").parquet(str(self.directory / "in"))
+
+    def run(self, result: DataFrame) -> tuple[list[tuple[str, float, float | None]], list[Any]]:
+        """What came out, and the progress of each batch."""
+        found: list[Row] = []
+
+        def keep(rows: DataFrame, batch_id: int) -> None:
+            found.extend(rows.collect())
+
+        writer = result.writeStream.foreachBatch(keep).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(self.directory / "checkpoint")).start()
+        query.awaitTermination()
+        return [simple(row) for row in found], list(query.recentProgress)
+
+
+def simple(row: Row) -> tuple[str, float, float | None]:
+    begin = BEGIN.astimezone().replace(tzinfo=None)
+    watermark = row.watermark and (row.watermark - begin).total_seconds()
+    return row.key, (row.time - begin).total_seconds(), watermark
+
+
+def test_stream_goes_by_the_watermark_and_survives_restarts(
+    rocksdb: SparkSession, tmp_path: Path
+) -> None:
+    stream = Stream(rocksdb, tmp_path)
+    stream.add(("a", 1), ("b", 2), ("c", 3))
+    rows = stream.read()
+    assert watermark_delay_ms(rows, "time") == 5000
+    result = run_operator(Hold(arrow_schema(rows.schema)), {"rows": rows}, 4)
+    assert stream.run(result)[0] == []
+    stream.add(("a", 20), ("b", 21))
+    found, _ = stream.run(result)
+    assert sorted(found) == [("a", 1, 16), ("b", 2, 16), ("c", 3, 16)], "in a batch without rows"
+    stream.add(("late", 1), ("d", 40))
+    found, progress = stream.run(result)
+    assert sorted(found) == [("a", 20, 35), ("b", 21, 35), ("late", 1, 16)]
+    dropped = [it.stateOperators[0].numRowsDroppedByWatermark for it in progress]
+    assert set(dropped) == {0}, "lateness is the operator's to decide"
+
+
+def test_batch_runs_to_the_end_of_time(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([("a", BEGIN), ("b", BEGIN), ("a", BEGIN)], COLUMNS)
+    result = run_operator(Hold(arrow_schema(rows.schema)), {"rows": rows}, 4)
+    assert Counter(row.key for row in result.collect()) == Counter("aba")
+
+
+def test_every_type_of_column_goes_through(spark: SparkSession) -> None:
+    rows = spark.sql(
+        """
+        select concat('k', id) as key, timestamp_seconds(id) as time, id % 2 = 0 as flag,
+            cast(id as byte) as tiny, cast(id as float) / 3 as float, id / 3 as double,
+            cast(id as decimal(20, 3)) as decimal, date_add(date'2026-01-01', 1) as day,
+            cast(concat('b', id) as binary) as bytes, array(id, null) as list,
+            named_struct('x', id, 'y', array('z')) as nested, map('m', id) as map,
+            cast(null as string) as nothing, timestamp_ntz'2026-01-01 00:00:00' as local,
+            make_dt_interval(0, 0, 0, id) as duration
+        from range(50)
+        """
+    )
+    operator = Hold(arrow_schema(rows.schema))
+    result = run_operator(operator, {"rows": rows}, 3).drop("watermark")
+    assert [(it.name, it.dataType) for it in result.schema] == [
+        (it.name, it.dataType) for it in rows.schema
+    ]
+    assert sorted(result.collect(), key=lambda it: it.time) == rows.collect()
+
+
+def test_wrong_settings_are_refused_before_the_query_starts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    rows = Stream(spark, tmp_path).read()
+    operator = Hold(arrow_schema(rows.schema))
+    before = str(spark.conf.get(STORE_PROVIDER))
+    spark.conf.set(STORE_PROVIDER, ROCKSDB.replace("RocksDB", "HDFSBacked"))
+    try:
+        with pytest.raises(ConfigError, match=r"needs RocksDB: spark\.conf\.set\('spark.sql"):
+            run_operator(operator, {"rows": rows})
+    finally:
+        spark.conf.set(STORE_PROVIDER, before)
+    with pytest.raises(ConfigError, match="buckets 0: choose between 1 and 65536"):
+        run_operator(operator, {"rows": rows}, 0)

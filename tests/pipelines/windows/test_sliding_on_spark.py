@@ -1,0 +1,157 @@
+"""Sliding windows on Spark: equal to SQL's, as a stream and as a batch; bad input has no query."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
+from millstream.pipelines.windows.sliding import sliding_window
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+COLUMNS = "user string, shop int, time timestamp, amount double"
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+SPEC = {
+    "n": "count(*)",
+    "spent": "sum(amount)",
+    "doubled": "max(amount * 2)",
+    "p90": "percentile(amount, 0.9)",
+}
+
+
+def orders(count: int, disorder_seconds: float) -> list[tuple[Any, ...]]:
+    rng = random.Random(7)
+    times = [rng.uniform(0, 300) for _ in range(count)]
+    times.sort(key=lambda seconds: seconds + rng.uniform(0, disorder_seconds))
+    return [
+        (
+            rng.choice(["ann", "bob", None]),
+            rng.choice([1, 2]),
+            BEGIN + timedelta(seconds=seconds),
+            rng.choice([None, round(rng.uniform(0, 100), 2)]),
+        )
+        for seconds in times
+    ]
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> Any:
+    """Files that come one after another, as a stream with a watermark; and as a batch."""
+    before = spark.conf.get(STORE_PROVIDER)
+    spark.conf.set(STORE_PROVIDER, ROCKSDB)
+    path = str(tmp_path / "in")
+    rows = orders(600, disorder_seconds=9)
+    for begin in range(0, 600, 120):
+        part = spark.createDataFrame(rows[begin : begin + 120], COLUMNS)
+        part.coalesce(1).write.mode("append").parquet(path)
+    reader = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1)
+    yield reader.parquet(path).withWatermark("time", "10 seconds"), spark.read.parquet(path)
+    spark.conf.set(STORE_PROVIDER, str(before))
+
+
+def collect(result: DataFrame, checkpoint: Path) -> tuple[list[Row], list[Any]]:
+    found: list[Row] = []
+
+    def keep(rows: DataFrame, batch_id: int) -> None:
+        found.extend(rows.collect())
+
+    writer = result.writeStream.foreachBatch(keep).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(checkpoint)).start()
+    query.awaitTermination()
+    return found, list(query.recentProgress)
+
+
+def by_sql(frame: DataFrame) -> Counter[tuple[Any, ...]]:
+    frame.createOrReplaceTempView("orders")
+    result = frame.sparkSession.sql(
+        """
+        select *, count(*) over w, max(amount * 2) over w, round(percentile(amount, 0.9) over w, 6)
+        from orders window w as (partition by user, shop order by time
+            range between interval 30 seconds preceding and current row)
+        """
+    )
+    return Counter(map(tuple, result.collect()))
+
+
+def comparable(rows: list[Row]) -> Counter[tuple[Any, ...]]:
+    return Counter(
+        (
+            row.user,
+            row.shop,
+            row.time,
+            row.amount,
+            row.n,
+            row.doubled,
+            row.p90 and round(row.p90, 6),
+        )
+        for row in rows
+    )
+
+
+def test_stream_batch_and_sql_agree(stream: Any, tmp_path: Path) -> None:
+    from pyspark.sql.functions import col
+
+    live, history = stream
+    keys = ["user", col("shop")]
+    of_batch = history.transform(sliding_window, keys, "time", "30 seconds", **SPEC).collect()
+    assert comparable(of_batch) == by_sql(history)
+    end = [("end", 0, BEGIN + timedelta(hours=1), 0.0)]  # moves the watermark past all others
+    end_frame = history.sparkSession.createDataFrame(end, COLUMNS)
+    end_frame.coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+    result = live.transform(sliding_window, keys, "time", "30 seconds", **SPEC)
+    of_stream, progress = collect(result, tmp_path / "checkpoint")
+    assert Counter(row for row in of_stream if row.shop) == Counter(of_batch), "to the last bit"
+    assert {row["_kind"] for row in of_stream} == {"final"}
+    assert sum(it.observedMetrics["late_rows"].dropped for it in progress) == 0
+
+
+def test_stragglers_are_diverted_or_corrected(stream: Any, tmp_path: Path) -> None:
+    live, _ = stream
+    late = [("ann", 1, BEGIN + timedelta(seconds=seconds), 5.0) for seconds in (1, 285)]
+    frame = live.sparkSession.createDataFrame(late, COLUMNS)
+    frame.coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+    result = live.transform(
+        sliding_window, "user", "time", "30 seconds", stragglers="correct", n="count(*)"
+    )
+    found, _ = collect(result, tmp_path / "checkpoint")
+    (too_late,) = [row for row in found if row["_kind"] == "late"]
+    assert too_late["_lateness"] > 200
+    corrections = [row for row in found if row["_kind"] == "correction" and row["_old"]]
+    assert corrections
+    assert all(row.n == row["_old"].n + 1 for row in corrections)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "aggregates", "message"),
+    [
+        (("nobody", "time", "1 minute"), {}, "there is no column 'nobody': user, shop"),
+        (("user", "amount", "1 minute"), {}, "amount is double: convert it with"),
+        (("user", "time", "1 month"), {}, "a month has no fixed length"),
+        (("user", "time", "1 minute"), {"x": "sum(user)"}, "x: there is no sum of string"),
+        (("user", "time", "1 minute"), {"shop": "count(*)"}, "there is a column shop already"),
+        (("user", "time", "1 minute"), {"stragglers": "keep"}, "choose one of drop, divert"),
+        (("user", "time", "1 minute"), {"emit": "never"}, "choose one of final, early, change"),
+    ],
+)
+def test_bad_input_is_refused_before_the_query_starts(
+    stream: Any, arguments: Any, aggregates: Any, message: str
+) -> None:
+    live, history = stream
+    for frame in (live, history):
+        with pytest.raises(ConfigError) as refused:
+            sliding_window(frame, *arguments, **({"n": "count(*)"} | aggregates))
+        assert message in str(refused.value)
+
+
+def test_stream_without_watermark_is_refused_with_the_line_to_add(spark: SparkSession) -> None:
+    endless = spark.readStream.format("rate").load()
+    with pytest.raises(ConfigError, match=r'frame\.withWatermark\("timestamp", "1 minute"\)'):
+        sliding_window(endless, "value", "timestamp", "1 minute", n="count(*)")
