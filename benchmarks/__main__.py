@@ -51,6 +51,7 @@ EXTRA = (
     "spark_latency",
     "spark_cores",
     "avro",
+    "state",
 )
 REPORT_WIDTH = 160
 WARM_UP_SECONDS = 15.0
