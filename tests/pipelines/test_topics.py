@@ -32,8 +32,9 @@ def test_missing_topics_are_named_or_created(topics: Topics, settings: Settings)
     ]
     with pytest.raises(ConfigError, match=rf"no topic {written}, {read} at .*--create-topics"):
         check_topics(settings, declared)
-    check_topics(replace(settings, create_topics=True), declared)
-    check_topics(settings, declared)
+    created = check_topics(replace(settings, create_topics=True), declared)
+    assert set(created) == {there, read, written}
+    assert check_topics(settings, declared) == created, "the same ids"
     with Cluster(topics.bootstrap) as cluster:
         found = cluster.refresh([read, written])
     assert {name: len(it.partitions) for name, it in found.items()} == {read: 3, written: 2}
