@@ -106,6 +106,23 @@ def test_avro_of_all_types_arrives_in_spark(spark: SparkSession, topics: Topics)
     assert bad["_error"].startswith("malformed: ")
 
 
+def test_columns_are_those_of_the_schema_unless_named(spark: SparkSession, topics: Topics) -> None:
+    source = topics.create()
+    with running_registry() as registry:
+        number = registry.add(f"{source}-value", ORDER_2)
+        topics.fill(source, [framed(number, avro(ORDER_2, {"id": 1, "user": "a", "amount": 2.0}))])
+        frame = (
+            spark.read.format("millstream")
+            .option("kafka.bootstrap.servers", topics.bootstrap)
+            .option("subscribe", source)
+            .option("valueFormat", "avro")
+            .option("schema.registry.url", registry.url)
+            .load()
+        )
+        assert frame.collect() == [("a", 1, 2.0)]
+        assert frame.schema.simpleString() == "struct<user:string,id:bigint,amount:double>"
+
+
 def run_pipeline(
     spark: SparkSession, topics: Topics, registry_url: str, directory: Path
 ) -> tuple[str, str]:

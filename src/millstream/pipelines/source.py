@@ -55,6 +55,12 @@ class MillstreamSource(DataSource):
         value_format = str(self.options.get("valueFormat", "raw")).lower()
         if value_format == "text":
             return "value string"
+        if value_format == "avro":
+            from millstream.pipelines.avro_options import parse_avro_options
+            from millstream.pipelines.decoding.avro_columns import columns_of
+
+            avro = parse_avro_options(self.options.get, value_format)
+            return columns_of(avro, str(self.options.get("subscribe", "")).strip())
         if value_format != "raw":
             raise ConfigError(
                 f'valueFormat {value_format} needs a schema: .schema("id long, name string")'
