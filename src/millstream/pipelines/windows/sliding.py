@@ -93,6 +93,9 @@ class Policy:
         return self.stragglers == "correct" or self.emission != "final"
 
 
+WITHOUT_STRAGGLERS = Policy("drop", 0)  # of a batch
+
+
 class SlidingWindow(Operator):
     """The operator: pure, on columns. `carried` are the input's columns that come out again."""
 
@@ -215,16 +218,12 @@ class SlidingWindow(Operator):
         return kinds
 
     def _measure(self, rows: pa.RecordBatch, order: Numbers, windows: Windows) -> list[pa.Array]:
+        """Every aggregate of these windows, which are ranges of the rows in this order."""
         taken = pa.array(order)
-        hashes = rows.column(HASH)
+        sources = {it.column or HASH for it in self._measures}
+        columns = {name: rows.column(name).take(taken) for name in sources}
         return [
-            aggregate(
-                it.kind,
-                hashes if it.column is None else rows.column(it.column).take(taken),
-                windows.first,
-                windows.end,
-                it.fraction,
-            )
+            aggregate(it.kind, columns[it.column or HASH], *windows, it.fraction)
             for it in self._measures
         ]
 
@@ -320,7 +319,7 @@ def sliding_window(
     _check_time(frame, time_name)
     carried = frame.columns
     frame, measures = _add_measured(frame, parse_aggregates(aggregates))
-    policy = Policy(stragglers, lateness_us, emit if frame.isStreaming else "final")
+    policy = Policy(stragglers, lateness_us, emit) if frame.isStreaming else WITHOUT_STRAGGLERS
     schema = arrow_schema(frame.schema)
     for it in measures:
         _check_measure(schema, it, carried)
