@@ -25,8 +25,9 @@ from tests.pipelines.decoding.avro_values import avro, framed, logical, record, 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+AMOUNT = {"type": ["null", "double"], "default": None}
 ORDER_1 = record("Order", id="long", user="string")
-ORDER_2 = record("Order", user=["null", "string"], id="long", amount="double")
+ORDER_2 = record("Order", user=["null", "string"], id="long", amount=AMOUNT)
 COLUMNS = "id long, user string, amount double"
 
 
@@ -124,13 +125,17 @@ def test_columns_are_those_of_the_schema_unless_named(spark: SparkSession, topic
 
 
 def run_pipeline(
-    spark: SparkSession, topics: Topics, registry_url: str, directory: Path
+    spark: SparkSession,
+    topics: Topics,
+    registry_url: str,
+    directory: Path,
+    columns: str | None = COLUMNS,
 ) -> tuple[str, str]:
     """Orders of two schemas and a broken one, with taxes, into another topic as Avro."""
     source, target = topics.create(), topics.create()
     registry = Registry(RegistrySettings((registry_url,)))
     first = registry.register(f"{source}-value", text_of(ORDER_1))
-    second = registry.register(f"{source}-value-2", text_of(ORDER_2))
+    second = registry.register(f"{source}-value", text_of(ORDER_2))
     topics.fill(
         source,
         [
@@ -143,7 +148,7 @@ def run_pipeline(
     options = {"schema.registry.url": registry_url}
 
     @pipeline(
-        reads=topic(source, format="avro", schema=COLUMNS, options=options),
+        reads=topic(source, format="avro", schema=columns, options=options),
         writes=topic(target, format="avro", key="id", options=options),
         name=f"taxes-{target}",
     )
@@ -178,6 +183,14 @@ def test_pipeline_reads_and_writes_avro_by_a_registry(
 ) -> None:
     with running_registry() as registry:
         source, target = run_pipeline(spark, topics, registry.url, tmp_path)
+        check_pipeline(topics, registry.url, source, target)
+
+
+def test_pipeline_reads_the_columns_of_the_newest_schema(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    with running_registry() as registry:
+        source, target = run_pipeline(spark, topics, registry.url, tmp_path, columns=None)
         check_pipeline(topics, registry.url, source, target)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +128,7 @@ def read_stream(
     starting: Offsets | None = None,
 ) -> DataFrame:
     """An input as a stream; records that do not decode are counted in the query's progress."""
-    topic = pipeline.reads[parameter]
+    topic = with_columns(pipeline.reads[parameter])
     options = read_options(pipeline, topic, settings)
     if starting is None:
         options |= starting_options(topic.name, topic.starting)
@@ -180,7 +181,8 @@ def read_history(
     """The inputs as batches, by parameter."""
     check_topics(settings, [pipeline])
     frames = {}
-    for parameter, it in pipeline.reads.items():
+    for parameter, declared in pipeline.reads.items():
+        it = with_columns(declared)
         reader = spark.read.format(SOURCE)
         if it.schema is not None:
             reader = reader.schema(it.schema)
@@ -192,6 +194,18 @@ def read_history(
             options["mode"] = "drop"
         frames[parameter] = load(reader.options(**options))
     return frames
+
+
+def with_columns(topic: Topic) -> Topic:
+    """The topic, with the columns of its Avro schema if it names none."""
+    if topic.schema is not None or topic.read_format != "avro":
+        return topic
+    from millstream.pipelines.avro_options import parse_avro_options
+    from millstream.pipelines.decoding.avro_columns import columns_of
+
+    given = {name.lower(): value for name, value in topic.options.items()}
+    avro = parse_avro_options(lambda name: given.get(name.lower()), "avro")
+    return replace(topic, schema=columns_of(avro, topic.name))
 
 
 def read_options(pipeline: Pipeline, topic: Topic, settings: Settings) -> dict[str, str]:
