@@ -1,6 +1,6 @@
 """Reading Avro into Spark: `valueFormat=avro` beside Spark's own Kafka connector and `from_avro`.
 
-One session, `local[2]`, the same topic of bids (about 85 bytes of Avro, 7 fields) in 2 partitions,
+One session, `local[2]`, the same topic of bids (94 bytes of Avro, 7 fields) in 2 partitions,
 into `noop`. Every field is a union with null, as Spark's `to_avro` and most producers write it.
 """
 
