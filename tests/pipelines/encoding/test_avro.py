@@ -242,15 +242,3 @@ def test_schema_must_have_all_columns_and_no_other() -> None:
         encode(batch, record(a="int", b="int"))
     with pytest.raises(ConfigError, match="written as records"):
         encode(batch, "string")
-
-
-@pytest.mark.parametrize(
-    ("schema", "expected"),
-    [
-        (pa.schema([("my column", pa.int32())]), "rename it"),
-        (pa.schema([("v", pa.month_day_nano_interval())]), "cast it"),
-    ],
-)
-def test_column_that_avro_has_nothing_for_is_refused(schema: pa.Schema, expected: str) -> None:
-    with pytest.raises(ConfigError, match=expected):
-        derive_schema(schema)
