@@ -242,3 +242,9 @@ def test_schema_must_have_all_columns_and_no_other() -> None:
         encode(batch, record(a="int", b="int"))
     with pytest.raises(ConfigError, match="written as records"):
         encode(batch, "string")
+
+
+def test_rows_without_columns_have_defaults_only() -> None:
+    schema = record(a={"type": "int", "default": 7})
+    batch = pa.RecordBatch.from_pydict({"x": pa.array([1, 2])}).select([])
+    assert encode(batch, schema) == [b"\x0e", b"\x0e"]

@@ -52,7 +52,7 @@ class AvroEncoder:
             raise ConfigError(str(error)) from None
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
-        rows = pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
+        rows = batch.to_struct_array()
         try:
             part = self._plan(rows, _NO_UNION)
             offsets, data = encode_rows(part, len(rows), self._prefix)
