@@ -22,10 +22,10 @@ def demo(
     ctx: typer.Context,
     seconds: Annotated[
         float, typer.Option(min=2, help="How long the shop is open, while its pipelines run.")
-    ] = 40,
+    ] = 24,
     rate: Annotated[
         int, typer.Option(min=1, help="Orders a second; views are 2.5 times that.")
-    ] = 300,
+    ] = 200,
     seed: Annotated[int, typer.Option(help="What the customers do follows from it.")] = 1,
 ) -> None:
     """Watch a shop's pipelines, or a broker, survive kill -9 without losing a record.

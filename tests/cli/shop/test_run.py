@@ -7,13 +7,16 @@ import os
 import pytest
 
 from millstream.cli.failures import CommandFailed
+from millstream.cli.shop import history
 from millstream.cli.shop.run import ShopRun, kill_group
+from millstream.pipelines.settings import load_settings
 
 
 def test_shop_opens_and_customers_come() -> None:
     with ShopRun(rate=500, seed=1) as run:
         run.open()
         assert (run.directory / "shop.py").exists()
+        assert load_settings(run.directory, environment={}).spark == history.SPARK
         run.customers.stop()
         enrich, sales, interest = run.watcher.look().positions
         ledger = run.customers.ledger

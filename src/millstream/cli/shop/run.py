@@ -28,8 +28,12 @@ from millstream.cli.shop.traffic import Customers
 from millstream.cli.shop.watching import Desk, Watcher
 from millstream.testing.histories.faults import BrokerProcess
 
-MASTER = "local[2]"
-TRIGGER = "1 second"
+SETTINGS = """\
+trigger = "1 second"
+master = "local[2]"
+
+[spark]
+"""
 STOP_TIMEOUT_S = 120.0
 BUSY_TIMEOUT_S = 10.0  # how long a kill waits for a moment at which something is being written
 BUSY_EVERY_S = 0.01
@@ -73,6 +77,8 @@ class ShopRun:
         wanted = [NewTopic(it.name, it.partitions, 1) for it in TOPICS]
         wait_each(self.watcher.cluster.admin.create_topics(wanted), "creating topics")
         shutil.copy(pipelines.__file__, self.directory / "shop.py")
+        settings = SETTINGS + "".join(f'"{name}" = "{it}"\n' for name, it in history.SPARK.items())
+        (self.directory / "millstream.toml").write_text(settings)
         self.customers.start()
         self.desk.start()
 
@@ -81,8 +87,7 @@ class ShopRun:
     @property
     def command(self) -> list[str]:
         """As one would type it."""
-        where = ["--bootstrap-server", self.broker.address]
-        return ["run", "shop.py", *where, "--master", MASTER, "--trigger", TRIGGER]
+        return ["run", "shop.py", "--bootstrap-server", self.broker.address]
 
     def start_pipelines(self) -> int:
         """Start `millstream run shop.py`; returns its process id."""
