@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import uuid
 from collections.abc import Iterator
@@ -117,6 +118,31 @@ def test_send_keeps_order_and_doubles_nothing_when_the_broker_is_killed(
                 expected = [str(number) for number in range(400) if number % 2 == partition]
                 assert values_in(cluster, topic, partition) == expected
         finally:
+            restarted[0].stop()
+
+
+def test_flush_sends_again_the_only_batch_under_way_when_its_connection_is_lost(
+    server: Server, data: Path
+) -> None:
+    with Cluster(server.bootstrap) as cluster:
+        topic = create_topic(cluster)
+        producer = RawProducer(cluster)
+        producer.begin()
+        server.process.send_signal(signal.SIGSTOP)  # it takes the request, and answers nothing
+        restarted: list[Server] = []
+
+        def restart() -> None:
+            server.kill()
+            restarted.append(start_millstream(data, port=server.port))
+
+        killer = threading.Timer(0.3, restart)
+        killer.start()
+        send(producer, topic, 0, ["only"])
+        try:
+            producer.flush()
+            assert values_in(cluster, topic, 0) == ["only"]
+        finally:
+            killer.join()
             restarted[0].stop()
 
 

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -319,6 +320,7 @@ def around(
     """Die before or after a function is called; who knows its pipeline tells those it calls."""
     original: Callable[..., Any] = getattr(owner, name)
 
+    @wraps(original)  # and so it is pickled: by its name
     def replaced(*args: Any, **named: Any) -> Any:
         if pipeline_of is not None:
             _of_thread.pipeline = pipeline_of(*args)
@@ -336,6 +338,7 @@ def end_some(kill: Kill, owner: Any) -> None:
     """End one transaction by itself first, and die then."""
     original = owner.end_transactions
 
+    @wraps(original)
     def replaced(cluster: Any, transactions: Any, commit: bool) -> Any:
         codes = original(cluster, transactions[:1], commit)
         reach(kill, "half ended")

@@ -184,8 +184,9 @@ class Connection:
 
     def receive_body(self) -> memoryview:
         """The body of the response to the oldest request in flight."""
-        waiting = self._in_flight.popleft()
+        waiting = self._in_flight[0]
         frame = self._receive_frame()
+        self._in_flight.popleft()  # not before: who tries again on a lost connection is told so
         (correlation_id,) = INT32.unpack_from(frame)
         if correlation_id != waiting.correlation_id:
             raise ProtocolError(

@@ -270,12 +270,15 @@ class Batcher:
         return [(topic, number) for number in range(count)], chosen
 
     def _find_topic(self, topic: str) -> Any:
-        try:
-            return self._cluster.topic(topic)
-        except ApiError as error:
-            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise ConfigError(f"there is no topic {topic}; create it first") from None
-            raise
+        def find() -> Any:
+            try:
+                return self._cluster.topic(topic)
+            except ApiError as error:
+                if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise ConfigError(f"there is no topic {topic}; create it first") from None
+                raise
+
+        return self._cluster.retrying(find)
 
     def _take_turns(self, free: int, rows: pa.RecordBatch, count: int) -> Any:
         """Partitions for rows that may go anywhere: runs of about a batch each."""

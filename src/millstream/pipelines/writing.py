@@ -463,9 +463,12 @@ def _driver_of(messages: Sequence[WriterCommitMessage | None]) -> Transaction | 
 
 
 def _partition_count(cluster: Cluster, topic: str) -> int:
-    try:
-        return len(cluster.topic(topic).partitions)
-    except ApiError as error:
-        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return 0  # a topic of another cluster
-        raise
+    def count() -> int:
+        try:
+            return len(cluster.topic(topic).partitions)
+        except ApiError as error:
+            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return 0  # a topic of another cluster
+            raise
+
+    return cluster.retrying(count)
