@@ -37,7 +37,7 @@ class SparkCluster:
 
     def executors(self) -> list[Path]:
         """The directories of all executors that ever ran: worker/app/number."""
-        return sorted(self.directory.glob("worker-*/work/app-*/*"))
+        return sorted(self.directory.glob("worker-*/*/app-*/*"))
 
     def stop(self) -> None:
         """Workers first: with them go what executors there may be."""
