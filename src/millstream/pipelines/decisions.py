@@ -49,6 +49,7 @@ TOPIC_SETTINGS = {
     "max.message.bytes": str(8 * 1024 * 1024),
 }
 NO_BATCH = -1
+FETCH_WAIT_MS = 100  # for a leader that does not know yet how far its log is replicated
 
 
 class TaskTransaction(NamedTuple):
@@ -193,6 +194,8 @@ class DecisionLog:
             for position, header in iterate_headers(fetched.records):
                 self._apply(fetched.records, position, header)
                 self._position = header.next_offset
+            if not fetched.records and fetched.end_offset >= end_offset:
+                break  # compaction has left nothing of the rest
         for decision, (producer_id, epoch) in self._undecided.values():
             if producer_id == driver.producer_id and epoch > driver.epoch:
                 raise ApiError(
@@ -205,13 +208,15 @@ class DecisionLog:
         return self._state
 
     def _fetch(self) -> Fetched:
+        """What there is from here on, or from the beginning, if the topic was made anew."""
+        where = (self._cluster, DECISIONS_TOPIC, PARTITION)
         try:
-            return fetch_batches(self._cluster, DECISIONS_TOPIC, PARTITION, self._position)
+            return fetch_batches(*where, self._position, wait_ms=FETCH_WAIT_MS)
         except ApiError as error:
             if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or self._position == 0:
                 raise
         self.forget()
-        return fetch_batches(self._cluster, DECISIONS_TOPIC, PARTITION, self._position)
+        return fetch_batches(*where, self._position, wait_ms=FETCH_WAIT_MS)
 
     def forget(self) -> None:
         """Read all of it again next time."""
