@@ -130,6 +130,19 @@ def test_pages_out_of_reach_are_not_read() -> None:
     assert stored.read == [1], "what is old goes unread"
 
 
+def test_rows_expire_before_the_time_and_not_at_it() -> None:
+    stored = Stored()
+    stored.table.append(times(1, 2))
+    stored.table.append(times(2, 3))
+    stored.table.expire(2)
+    assert sorted(row.time_us for row in to_rows(stored.table.select(0, 3))) == [2, 2, 3]
+    stored.table.expire(1)
+    assert stored.table.select(0).num_rows == 3, "time does not go back"
+    stored.table.expire(3)
+    assert [row.time_us for row in to_rows(stored.table.select())] == [3]
+    assert len(stored.table.pages) == 1
+
+
 def test_batch_writes_its_own_rows_and_little_more() -> None:
     stored = Stored()
     written_bytes = 0
