@@ -46,6 +46,7 @@ def spark_session(cores: int = 2, jars: Sequence[Path] = ()) -> Iterator[SparkSe
     """A new session with Spark's defaults, as far as they have to do with the connector's speed:
     what we set for Python's workers it does not notice."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # workers start as a user's do
     from pyspark.sql import SparkSession
 
     builder = (

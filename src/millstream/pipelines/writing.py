@@ -45,6 +45,7 @@ from millstream.pipelines.decisions import Decision, DecisionLog, TaskTransactio
 from millstream.pipelines.offsets import Offsets, to_json
 from millstream.pipelines.query_files import batch_ends, query_id, sync_batch
 from millstream.pipelines.settling import Settling
+from millstream.pipelines.workers import keep_memory, settle
 from millstream.pipelines.write_options import EXACTLY_ONCE, WriteOptions
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         """Pickled it is for the tasks of a batch, and only then: the batch is about to begin."""
         if self._plan is None and self._options.delivery == EXACTLY_ONCE:
             self._plan = self._prepare()
+        settle("prepare a batch")
         return self.__dict__
 
     def _prepare(self) -> BatchPlan:
@@ -220,6 +222,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         settling = self._settling_for(cluster, driver)
         settling.settle(driver, decision)
         settling.sweep(task_prefix(driver.transactional_id), keep=decision.tasks)
+        settle("commit a batch")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
         """Also called when `commit` has raised: then the batch may have been decided."""
@@ -294,6 +297,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 
 def write_at_least_once(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
     """Write rows that readers see at once; if the task is repeated, so are they."""
+    keep_memory()
     cluster = cluster_for(options, "task")
     producer = RawProducer(cluster)
     producer.begin()
@@ -303,6 +307,7 @@ def write_at_least_once(options: WriteOptions, batches: Iterator[pa.RecordBatch]
     except BaseException:
         producer.discard()
         raise
+    settle("write")
     return TaskMessage(count)
 
 
@@ -313,6 +318,7 @@ def write_open(
 
     Attempts of one task have different ids: the speculative one does not fence the other.
     """
+    keep_memory()
     context = _task_context()
     transactional_id = f"{prefix}{context.partitionId()}-{context.attemptNumber()}"
     first = next((it for it in batches if it.num_rows), None)
@@ -327,6 +333,7 @@ def write_open(
     except BaseException:
         _abort_quietly(producer)
         raise
+    settle("write")
     assert producer.transaction is not None
     return TaskMessage(count, task=TaskTransaction(producer.transaction, tuple(written)))
 
