@@ -90,11 +90,10 @@ class Story:
         self.state = Text("running", style="bold green")
 
     def crash(self) -> Iterator[None]:
-        open_transactions = self.run.kill_pipelines()
+        left_open = self.run.kill_pipelines()
         self.state = Text(" KILLED ", style="bold white on red")
-        self.tell(
-            f"kill -9, with {open_transactions} transactions open; the customers go on", "bold red"
-        )
+        transactions = "a transaction" if left_open == 1 else f"{left_open} transactions"
+        self.tell(f"kill -9, with {transactions} open; the customers go on", "bold red")
         yield from self.pass_time(DEAD_FOR_S)
 
     def close(self) -> Iterator[None]:
