@@ -256,6 +256,10 @@ class PlainBatch:
     def save(self) -> None: ...
 
 
+def as_frame(batch_id: int, numbers: range) -> Any:
+    return PlainBatch(batch_id, numbers)
+
+
 class PlainFanOut(FanOutSink):
     """The sink; the two steps in which Spark computes rows are done here."""
 
@@ -313,7 +317,7 @@ def run(settings: Settings) -> None:
         return
     sink = make_fan_out(settings)
     sink.recover()
-    query.run(lambda batch_id, numbers: sink(PlainBatch(batch_id, numbers), batch_id))
+    query.run(lambda batch_id, numbers: sink(as_frame(batch_id, numbers), batch_id))
 
 
 def serve(settings: Settings, lines: Iterator[str]) -> None:
