@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,16 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.pipelines.state import NO_WATERMARK, BucketState, InputSpec, Operator, TableSpec
+from millstream.pipelines.state.keys import HASH
 from millstream.pipelines.state.spark import (
     ROCKSDB,
     STORE_PROVIDER,
+    BucketProcessor,
+    _pack,
+    _run_whole_bucket,
+    _timer_ms,
+    _unpack,
+    _unpack_inputs,
     arrow_schema,
     run_operator,
     watermark_delay_ms,
@@ -26,6 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 COLUMNS = "key string, time timestamp"
+PARIS = pa.timestamp("us", tz="Europe/Paris")
+SCHEMA = pa.schema([("key", pa.string()), ("time", pa.timestamp("us", tz="UTC"))])
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -54,6 +63,79 @@ class Hold(Operator):
         known = None if watermark_us == NO_WATERMARK else min(watermark_us, 2**55)
         watermark = pa.array([known] * due.num_rows, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
         return pa.RecordBatch.from_arrays([*due.columns[1:], watermark], schema=self.schema_out)
+
+
+def rows_at(*rows: tuple[str, int]) -> pa.RecordBatch:
+    """Keys and seconds since 1970."""
+    times = pa.array([seconds * 1_000_000 for _, seconds in rows], pa.int64())
+    return pa.RecordBatch.from_arrays(
+        [pa.array([key for key, _ in rows]), times.cast(SCHEMA.field("time").type)], schema=SCHEMA
+    )
+
+
+def keys_of(blocks: Iterable[Any]) -> list[str]:
+    packed = [pa.RecordBatch.from_pydict({"block": [block]}) for block in blocks]
+    return sorted(key for rows in _unpack(iter(packed)) for key in rows["key"].to_pylist())
+
+
+def test_rows_are_packed_once_per_bucket_and_unpacked_again() -> None:
+    spec = InputSpec(SCHEMA, ("key",))
+    batches = [rows_at(*((f"k{i}", i) for i in range(10))), rows_at(("k1", 50), ("k2", 60))]
+    in_paris = [it.cast(SCHEMA.set(1, pa.field("time", PARIS))) for it in batches]
+    (packed,) = _pack("rows", spec, 3, iter(in_paris))
+    assert packed["bucket"].to_pylist() == [0, 1, 2]
+    operator = Hold(SCHEMA)
+    found = _unpack_inputs(
+        operator, zip(packed["input"].to_pylist(), packed["block"].to_pylist(), strict=True)
+    )
+    assert found["rows"].schema.names == [HASH, "key", "time"]
+    assert found["rows"].schema.field("time").type == SCHEMA.field("time").type
+    assert found["rows"].num_rows == 12
+    assert list(_pack("rows", spec, 3, iter([]))) == []
+    assert _unpack_inputs(operator, [])["rows"].num_rows == 0
+
+
+def test_processor_keeps_state_and_timers_as_spark_has_them() -> None:
+    """In Spark's own imitation of its state store, which needs no JVM."""
+    from pandas import DataFrame as Pandas
+    from pyspark.sql.streaming.tws_tester import TwsTester
+
+    tester = TwsTester(
+        BucketProcessor(Hold(SCHEMA), 1), timeMode="EventTime", eventTimeExtractor=lambda _: 2**50
+    )
+
+    def feed(*rows: tuple[str, int]) -> list[str]:
+        (packed,) = _pack("rows", InputSpec(SCHEMA, ("key",)), 1, iter([rows_at(*rows)]))
+        block = packed.select(["input", "block"]).to_pandas()
+        result = tester.testInPandas(0, block)
+        return keys_of(result["block"]) if len(result) else []
+
+    def advance(watermark_ms: int) -> list[str]:
+        result = tester.setWatermark(watermark_ms)
+        assert isinstance(result, Pandas)
+        return keys_of(result["block"]) if len(result) else []
+
+    assert feed(("a", 10), ("b", 20)) == []
+    assert advance(9_999) == []
+    assert advance(10_000) == ["a"]
+    assert feed(("late", 3), ("c", 15)) == ["late"]
+    assert advance(19_999) == ["c"]
+    assert advance(30_000) == ["b"]
+    assert tester.peekValueState("index", 0) is None
+    assert tester.peekMapState("pages", 0) == {}
+
+
+@pytest.mark.parametrize(
+    ("time_us", "timer_ms"), [(1_000_000, 1000), (1_000_001, 1001), (999_999, 1000), (-5, 1)]
+)
+def test_timer_is_rounded_up_and_never_at_the_first_watermark(time_us: int, timer_ms: int) -> None:
+    assert _timer_ms(time_us) == timer_ms
+
+
+def test_bucket_of_a_batch_runs_to_the_end_of_time() -> None:
+    (packed,) = _pack("rows", InputSpec(SCHEMA, ("key",)), 1, iter([rows_at(("a", 1), ("b", 2))]))
+    result = _run_whole_bucket(Hold(SCHEMA), 1, pa.Table.from_batches([packed]))
+    assert keys_of(result["block"].to_pylist()) == ["a", "b"]
 
 
 @pytest.fixture

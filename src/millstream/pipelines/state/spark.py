@@ -213,8 +213,9 @@ class SparkStore:
 
 
 def _timer_ms(time_us: int) -> int:
-    """Spark fires a timer when the watermark is greater; ours are due when it is there."""
-    return -(-time_us // 1000) - 1
+    """Rounded up: Spark fires a timer when the watermark, in milliseconds, is there. It begins with
+    0, and a timer at or before the watermark would never fire."""
+    return max(-(-time_us // 1000), 1)
 
 
 def _pack_frame(frame: DataFrame, name: str, spec: InputSpec, bucket_count: int) -> DataFrame:
