@@ -216,7 +216,10 @@ def encode_batches(
             base_sequence=sequence,
             record_count=count,
         )
-        yield assemble_batch(header, compress(memoryview(records), compression)), count
+        payload: Buffer = memoryview(records)
+        if compression is not Compression.NONE:
+            payload = compress(payload, compression)
+        yield assemble_batch(header, payload), count
         position += count
         if sequence != NO_SEQUENCE:
             sequence = (sequence + count) & 0x7FFFFFFF

@@ -41,6 +41,7 @@ from millstream.records.batch import (
     parse_header,
     verify_crc,
 )
+from millstream.records.checksum import crc32c
 from millstream.records.compression import DEFAULT_LIMIT_BYTES, Compression, compress, decompress
 
 Header = tuple[str, bytes | None]
@@ -126,11 +127,11 @@ def encode_batch(
 
 def assemble_batch(header: BatchHeader, records: Buffer) -> bytes:
     """The whole batch: `header` with its length and CRC set, then the records as they stand."""
-    size = HEADER_SIZE_BYTES + len(records)
-    batch = bytearray(header._replace(length=size - LENGTH_OVERHEAD_BYTES, crc=0).encode())
-    batch += records
-    _CRC.pack_into(batch, CRC_OFFSET, compute_crc(batch, 0, size))
-    return bytes(batch)
+    length = HEADER_SIZE_BYTES + len(records) - LENGTH_OVERHEAD_BYTES
+    head = bytearray(header._replace(length=length, crc=0).encode())
+    crc = crc32c(records, compute_crc(head, 0, HEADER_SIZE_BYTES))
+    _CRC.pack_into(head, CRC_OFFSET, crc)
+    return b"".join((head, records))
 
 
 def encode_end_transaction(
