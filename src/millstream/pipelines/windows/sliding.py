@@ -188,8 +188,6 @@ class SlidingWindow(Operator):
         columns = self._measure(rows, order, windows)
         had_old = (kinds[chosen] == CORRECTION) & ~is_new[chosen]
         old_columns = self._measure_before(rows, order, windows, is_new, had_old)
-        everything = np.arange(len(chosen))
-        unchanged = had_old & equal_keys(columns, everything, old_columns, everything)
         names = pa.array(KINDS).take(pa.array(kinds[chosen]))
         old = pa.StructArray.from_arrays(
             old_columns, fields=list(self._old_type), mask=pa.array(~had_old)
@@ -200,7 +198,11 @@ class SlidingWindow(Operator):
         result = pa.RecordBatch.from_arrays(
             [*carried, *columns, names, old, lateness], schema=self.schema_out
         )
-        return result.filter(pa.array(~unchanged)) if unchanged.any() else result
+        if not had_old.any():
+            return result
+        everything = np.arange(len(chosen))
+        is_same = had_old & equal_keys(columns, everything, old_columns, everything)
+        return result.filter(pa.array(~is_same))
 
     def _kinds(self, times: Numbers, is_new: Mask, windows: Windows, due: Due) -> Numbers:
         """What comes out of each row, as a place in `KINDS`."""
