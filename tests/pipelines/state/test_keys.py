@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import ConfigError
@@ -54,6 +54,7 @@ def equal_for_spark(a: Any, b: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", KINDS)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_equal_values_have_equal_hashes_and_codes(name: str, data: st.DataObject) -> None:
     kind, strategy = KINDS[name]

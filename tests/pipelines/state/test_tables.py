@@ -109,7 +109,7 @@ class TableMachine(RuleBasedStateMachine):
 
 
 TestTableMachine: Any = TableMachine.TestCase
-TestTableMachine.settings = settings(max_examples=30, stateful_step_count=15)
+TestTableMachine.settings = settings(max_examples=60, stateful_step_count=20)
 
 
 def times(*times_us: int) -> pa.RecordBatch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -130,7 +131,7 @@ def run(
     return found, on_time, late
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(BATCHES, st.sampled_from([0, 5, INTERVAL_US, 35]))
 def test_final_results_are_those_of_a_batch_however_the_stream_is_cut(
     batches: list[tuple[list[Event], int]], lateness_us: int
@@ -142,7 +143,7 @@ def test_final_results_are_those_of_a_batch_however_the_stream_is_cut(
     assert {it.kind for it in everything} <= {"final", "late"}
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(BATCHES, st.sampled_from([5, INTERVAL_US, 35]))
 def test_corrections_lead_to_the_results_of_a_batch(
     batches: list[tuple[list[Event], int]], lateness_us: int
@@ -165,7 +166,7 @@ def test_corrections_lead_to_the_results_of_a_batch(
     assert_results(left, on_time)
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(BATCHES, st.sampled_from(["early", "change"]))
 def test_early_results_know_what_has_come_so_far(
     batches: list[tuple[list[Event], int]], emission: Emission
@@ -233,3 +234,37 @@ def test_collect_gathers_the_window_in_the_order_of_time() -> None:
     trial = Trial(window)
     trial.feed(columns([Event("ann", 7, 3.0), Event("ann", 1, 1.0), Event("ann", 12, 4.0)]))
     assert sorted(trial.finish().column("within").to_pylist()) == [[1.0], [1.0, 3.0], [3.0, 4.0]]
+
+
+def test_many_events_have_the_windows_of_duckdb() -> None:
+    """Twenty batches, in disorder, of keys with few events and with many."""
+    import duckdb
+
+    rng = random.Random(3)
+    events = [
+        Event(f"user-{int(rng.paretovariate(0.3)) % 300}", time_us // 3, rng.randrange(1000) / 8)
+        for time_us in range(6000)
+    ]
+    events.sort(key=lambda it: it.time_us + rng.uniform(0, 9))
+    trial = Trial(operator(Policy("drop", 10)), bucket_count=5)
+    found = [
+        trial.feed(columns(events[begin : begin + 300]), events[begin].time_us - 10)
+        for begin in range(0, 6000, 300)
+    ]
+    found.append(trial.finish())
+    table = pa.Table.from_batches([it.drop_columns(["_kind", "_old", "_lateness"]) for it in found])
+    orders = pa.Table.from_batches(columns(events).values())
+    assert orders.num_rows == table.num_rows == 6000
+    query = """
+        select "user", epoch_us("time") as time_us, amount, count(*) over w as n,
+            count(amount) over w as seen, sum(amount) over w as spent, avg(amount) over w as mean,
+            min(amount) over w as least, max(amount) over w as most,
+            quantile_cont(amount, 0.3) over w as p30
+        from orders window w as (partition by "user" order by epoch_us("time")
+            range between 10 preceding and current row) order by all
+    """
+    expected = duckdb.sql(query).fetchall()
+    ours = duckdb.sql('select * replace (epoch_us("time") as "time") from "table" order by all')
+    for mine, theirs in zip(ours.fetchall(), expected, strict=True):
+        assert mine[:-1] == theirs[:-1], "amounts are in eighths: sums are exact in any order"
+        assert mine[-1] == pytest.approx(theirs[-1])

@@ -103,7 +103,8 @@ def check_state_store(frame: DataFrame) -> None:
     provider = str(frame.sparkSession.conf.get(STORE_PROVIDER))
     if "RocksDB" not in provider:
         raise ConfigError(
-            f"state of this kind needs RocksDB: spark.conf.set({STORE_PROVIDER!r}, {ROCKSDB!r})"
+            f"state of this kind needs RocksDB: spark.conf.set({STORE_PROVIDER!r}, {ROCKSDB!r}), "
+            "or the same under [spark] in millstream.toml"
         )
 
 
