@@ -22,7 +22,7 @@ def demo(
     ctx: typer.Context,
     seconds: Annotated[
         float, typer.Option(min=2, help="How long the shop is open, while its pipelines run.")
-    ] = 24,
+    ] = 10,
     rate: Annotated[
         int, typer.Option(min=1, help="Orders a second; views are 2.5 times that.")
     ] = 200,

@@ -4,6 +4,8 @@
 
 The streams ran in many small batches and were killed in between; this is what they should have
 made. It reads only what customers sent, nothing that pipelines wrote.
+
+Spark takes its time to start, so this may be started early: it reads once its input has ended.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ def compute(spark: SparkSession, address: str) -> dict[str, Rows]:
 
 def main(address: str, result: str, log: str) -> None:
     spark = create_session(MASTER, SPARK, "millstream demo: history", Path(log))
+    sys.stdin.read()
     rows = compute(spark, address)
     Path(result).write_text(json.dumps(rows))
     spark.stop()

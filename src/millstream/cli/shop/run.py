@@ -119,12 +119,19 @@ class ShopRun:
     # The batch over the log
 
     def start_history(self) -> None:
+        """Start Spark for it; it reads nothing yet."""
         arguments = [
             self.broker.address,
             str(self._history_rows),
             str(self.directory / "spark.log"),
         ]
         self._history = self._spawn("history", "-m", history.__name__, *arguments)
+
+    def compute_history(self) -> None:
+        """The customers have gone: what they sent is all there now."""
+        assert self._history is not None
+        assert self._history.stdin is not None
+        self._history.stdin.close()
 
     @property
     def has_history(self) -> bool:
@@ -153,7 +160,7 @@ class ShopRun:
                 [sys.executable, *arguments],
                 cwd=self.directory,
                 env=theirs,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

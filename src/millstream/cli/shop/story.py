@@ -77,6 +77,7 @@ class Story:
         yield from self.pass_time(self.seconds / 2)
         yield from self.crash()
         yield from self.start_pipelines()
+        self.run.start_history()
         yield from self.pass_time(self.seconds / 2)
         yield from self.close()
         yield from self.audit()
@@ -101,7 +102,7 @@ class Story:
         self.run.customers.stop()
         ledger = self.run.customers.ledger
         self.tell(f"the shop closes with {len(ledger.orders):,} orders; the rest is read")
-        self.run.start_history()  # it reads what customers sent, and that is all there now
+        self.run.compute_history()
         self.look_around()
         yield from self.wait_for(lambda: self.look.lag == 0, "the end of the topics")
         self.run.stop_pipelines()
