@@ -42,21 +42,26 @@ def ask(query: str, sources: dict[str, DataFrame]) -> DataFrame:
     return function(**{name: sources[name] for name in inspect.signature(function).parameters})
 
 
-@pytest.mark.parametrize("kind", ["as generated", "coarse"])
+@pytest.fixture(scope="module", params=["as generated", "coarse"])
+def data(request: pytest.FixtureRequest, tables: Tables) -> Tables:
+    return tables if request.param == "as generated" else coarse(tables)
+
+
+@pytest.fixture(scope="module")
+def sources(spark: SparkSession, data: Tables) -> dict[str, DataFrame]:
+    named = (*data._asdict().items(), ("side_input", oracle.side_input()))
+    return {name: spark.createDataFrame(table) for name, table in named}
+
+
+@pytest.mark.parametrize("query", NATIVE)
 def test_spark_answers_over_tables_as_duckdb(
-    spark: SparkSession, tables: Tables, kind: str
+    data: Tables, sources: dict[str, DataFrame], query: str
 ) -> None:
-    data = tables if kind == "as generated" else coarse(tables)
-    sources = {
-        name: spark.createDataFrame(table)
-        for name, table in (*data._asdict().items(), ("side_input", oracle.side_input()))
-    }
-    for query in NATIVE:
-        found = ask(query, sources).toArrow()
-        expected = oracle.answer(query, data)
-        assert found.column_names == expected.column_names, query
-        assert [it.type for it in found.schema] == [it.type for it in expected.schema], query
-        assert Counter(rows_of(found)) == Counter(rows_of(expected)), query
+    found = ask(query, sources).toArrow()
+    expected = oracle.answer(query, data)
+    assert found.column_names == expected.column_names
+    assert [it.type for it in found.schema] == [it.type for it in expected.schema]
+    assert Counter(rows_of(found)) == Counter(rows_of(expected))
 
 
 @pytest.fixture(scope="module")
