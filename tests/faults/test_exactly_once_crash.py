@@ -311,6 +311,7 @@ def rig_of(request: pytest.FixtureRequest, server: Server, path: Path, *pipeline
     return Rig.make(server, path, pipelines, postgres)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_pipelines_are_exact_when_killed_right_after_the_decision(
     request: pytest.FixtureRequest, server: Server, tmp_path: Path
