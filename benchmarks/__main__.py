@@ -3,14 +3,14 @@
 python -m benchmarks                 all but the soak
 python -m benchmarks produce latency only these
 python -m benchmarks soak            ten minutes
-python -m benchmarks --alone spark_read   beside Spark's own Kafka connector; Kafka need not run
+python -m benchmarks spark_read --targets kafka    beside Spark's own connector, on Kafka
 python -m benchmarks --quick         small sizes: does everything still run?
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
@@ -53,6 +53,11 @@ EXTRA = (
     "avro",
     "state",
 )
+TARGETS: dict[str, Callable[[], Target]] = {
+    "millstream": MillstreamTarget,
+    "kafka": KafkaTarget,
+    "null": NullTarget,
+}
 REPORT_WIDTH = 160
 WARM_UP_SECONDS = 15.0
 RESULTS = Path(__file__).parent / "results"
@@ -68,9 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         console = Console(width=REPORT_WIDTH)  # a file has no width of its own
     measurements: list[Measurement] = []
     with ExitStack() as stack:
-        targets: list[Target] = [MillstreamTarget()]
-        if not options.alone:
-            targets += [KafkaTarget(), NullTarget()]
+        targets = [TARGETS[name]() for name in options.targets]
         for target in targets:
             with console.status(f"starting {target.name}"):
                 stack.enter_context(running(target))
@@ -110,7 +113,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("names", nargs="*", choices=[[], *DEFAULT, *EXTRA], metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="small sizes, one round")
-    parser.add_argument("--alone", action="store_true", help="Millstream without its peers")
+    parser.add_argument(
+        "--targets", nargs="+", choices=TARGETS, default=list(TARGETS), help="the brokers that run"
+    )
+    parser.add_argument(
+        "--alone",
+        action="store_const",
+        dest="targets",
+        const=["millstream"],
+        help="Millstream without its peers",
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, help="where JSON and plot go")
     return parser
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PARTITIONS = 2
-ROWS = 2_000_000
+ROWS = 1_000_000
 DISTINCT_BIDS = 50_000
 BAD_SHARES = (0.0, 0.001, 0.01)
 
@@ -42,7 +42,8 @@ def run(targets: Sequence[Target], scale: Scale) -> Iterator[Measurement]:
                 topic = topic_of_bids(target, scale, share)
                 if share == 0:
                     yield raw(spark, target, topic, scale)
-                yield typed(spark, target, topic, scale, f", {share:.1%} bad" if share else "")
+                note, warm_up = (f", {share:.1%} bad", 1) if share else ("", WARM_UP_ROUNDS)
+                yield typed(spark, target, topic, scale, note, warm_up)
 
 
 def topic_of_bids(target: Target, scale: Scale, bad_share: float = 0.0) -> str:
@@ -63,7 +64,12 @@ def raw(
 
 
 def typed(
-    spark: SparkSession, target: Target, topic: str, scale: Scale, note: str = ""
+    spark: SparkSession,
+    target: Target,
+    topic: str,
+    scale: Scale,
+    note: str = "",
+    warm_up: int = WARM_UP_ROUNDS,
 ) -> Measurement:
     frames = {
         OURS: typed_by_us(spark, target, topic),
@@ -76,7 +82,7 @@ def typed(
         aim=3.0,
         peer=CONNECTOR,
     )
-    return _rates(figure, frames, scale)
+    return _rates(figure, frames, scale, warm_up)
 
 
 def typed_by_us(spark: SparkSession, target: Target, topic: str) -> DataFrame:
@@ -99,9 +105,14 @@ def typed_by_spark(frame: DataFrame) -> DataFrame:
     return frame.select(bid.alias("bid")).select("bid.*")
 
 
-def _rates(figure: Measurement, frames: dict[str, DataFrame], scale: Scale) -> Measurement:
+def _rates(
+    figure: Measurement,
+    frames: dict[str, DataFrame],
+    scale: Scale,
+    warm_up: int = WARM_UP_ROUNDS,
+) -> Measurement:
     def rate(frame: DataFrame) -> float:
         return scale.of(ROWS) / seconds(lambda: into_noop(frame))
 
     contenders = {name: partial(rate, frame) for name, frame in frames.items()}
-    return compare(figure, contenders, scale.rounds, warm_up=WARM_UP_ROUNDS, shown=True)
+    return compare(figure, contenders, scale.rounds, warm_up=warm_up, shown=True)
