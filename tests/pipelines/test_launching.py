@@ -71,6 +71,14 @@ def run_once(declared: Pipeline, spark: SparkSession, where: dict[str, Any]) -> 
     return run_to_end(lambda: declared.start(spark, once=True, **where))
 
 
+def test_batch_leaves_out_what_is_said_for_streams_only(
+    spark: SparkSession, topics: Topics, orders: str
+) -> None:
+    reads = topic(orders, schema=SCHEMA, options={"maxOffsetsPerTrigger": 1})
+    declared = pipeline(reads=reads, writes=table("totals", key="user"))(per_user)
+    assert declared.batch(spark, broker=topics.bootstrap).count() == 2
+
+
 def test_stream_that_begins_at_the_end_keeps_to_where_that_was(
     spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any], tmp_path: Path
 ) -> None:

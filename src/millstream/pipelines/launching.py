@@ -17,7 +17,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines.checkpoint import Checkpoint
 from millstream.pipelines.counting import OBSERVED, count_failures
 from millstream.pipelines.offsets import EARLIEST, Offsets, to_json
-from millstream.pipelines.options import parse_read_options
+from millstream.pipelines.options import TRIGGER_OPTIONS, parse_read_options
 from millstream.pipelines.output_modes import choose_output_mode
 from millstream.pipelines.outputs import combine
 from millstream.pipelines.pipeline import Pipeline, Topic
@@ -188,6 +188,8 @@ def read_history(
             reader = reader.schema(it.schema)
         begin = starting or ("earliest" if it.starting == "latest" else it.starting)
         options = read_options(pipeline, it, settings) | starting_options(it.name, begin)
+        for_streams = {name.lower() for name in TRIGGER_OPTIONS}
+        options = {n: v for n, v in options.items() if n.lower() not in for_streams}
         if it.schema is not None and it.bad == "deadletter":
             # The stream has sent them there already, or will.
             options = {n: v for n, v in options.items() if n != "deadLetterTopic"}

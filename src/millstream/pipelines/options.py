@@ -237,6 +237,10 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
     )
 
 
+# For streams only.
+TRIGGER_OPTIONS = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay")
+
+
 def _check_fits(given: GivenOptions, streaming: bool) -> None:
     """Options that say something else in a batch than in a stream, or fight each other."""
     if streaming:
@@ -244,7 +248,7 @@ def _check_fits(given: GivenOptions, streaming: bool) -> None:
             if given.get(name) is not None:
                 raise ConfigError(f"{name} makes no sense for a stream: it does not end")
     else:
-        for name in ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay"):
+        for name in TRIGGER_OPTIONS:
             if given.get(name) is not None:
                 raise ConfigError(
                     f"{name} makes no sense for a batch, which has no triggers; set endingOffsets"
