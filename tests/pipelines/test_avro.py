@@ -41,18 +41,20 @@ def values_of(bootstrap: str, name: str) -> list[bytes]:
             "group.id": "reader",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
+            "enable.partition.eof": True,
         }
     )
-    consumer.assign([TopicPartition(name, 0, 0)])
-    _, end = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=30)
-    values: list[bytes] = []
-    while consumer.position([TopicPartition(name, 0)])[0].offset < end:
-        message = consumer.poll(30)
-        assert message is not None
-        assert message.error() is None
-        values.append(message.value())
-    consumer.close()
-    return values
+    try:
+        consumer.assign([TopicPartition(name, 0, 0)])
+        values: list[bytes] = []
+        while True:
+            message = consumer.poll(30)
+            assert message is not None
+            if message.error() is not None:  # the end
+                return values
+            values.append(message.value())
+    finally:
+        consumer.close()
 
 
 def test_avro_of_all_types_arrives_in_spark(spark: SparkSession, topics: Topics) -> None:
