@@ -52,6 +52,11 @@ SPARK_SETTINGS = (
         "number that it began with.",
     ),
     SparkSetting(
+        "spark.python.unix.domain.socket.enabled",
+        "true",
+        "over TCP each task in Python waits 40 ms for an acknowledgement that the system delays.",
+    ),
+    SparkSetting(
         "spark.sql.session.timeZone", "UTC", "the same windows and dates wherever it runs."
     ),
     SparkSetting(
