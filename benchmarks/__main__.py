@@ -48,6 +48,7 @@ EXTRA = (
     "stores",
     "spark_read",
     "spark_write",
+    "spark_floor",
     "spark_latency",
     "spark_cores",
     "avro",

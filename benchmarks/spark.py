@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from millstream.pipelines.session import spark_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 OURS = "millstream"  # as measurements call them
 CONNECTOR = "connector"
@@ -39,6 +40,11 @@ WORKER_SETTINGS = {
     for name, value in spark_settings("local[2]").items()
     if name.startswith("spark.python.")
 }
+
+
+# For queries: ours with our settings, the connector with Spark's defaults.
+SETTINGS: Mapping[str, Mapping[str, str]] = {OURS: QUERY_SETTINGS, CONNECTOR: {}}
+QUERY_SECONDS_MAX = 180
 
 
 @contextmanager
@@ -158,3 +164,29 @@ def wait_until(query: StreamingQuery, condition: Callable[[], bool], seconds_max
         if time.monotonic() > deadline:
             raise TimeoutError(f"query {query.name} is slower than expected")
         time.sleep(0.05)
+
+
+@contextmanager
+def produced_every(pause_seconds: float, target: Target, topic: str) -> Iterator[None]:
+    """Records at a steady rate as long as the context lasts; each tells when it was sent, in ms."""
+    from confluent_kafka import Producer
+
+    stopped = threading.Event()
+
+    def produce() -> None:
+        producer = Producer({"bootstrap.servers": target.bootstrap, "linger.ms": 0})
+        due = time.monotonic()
+        while not stopped.wait(max(0.0, due - time.monotonic())):
+            while due <= time.monotonic():  # those that are overdue go at once
+                producer.produce(topic, b"%.3f" % (time.time() * 1000))
+                due += pause_seconds
+            producer.poll(0)
+        producer.flush(10)
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
