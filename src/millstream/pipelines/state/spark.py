@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 BUCKETS_DEFAULT = 16
 PACK_BYTES = 64 << 20  # of rows that a task holds before it packs them
+FAR_AWAY = "2262-01-01"  # the last year that nanoseconds reach, in which pandas counts
 WATERMARK_DELAY = "spark.watermarkDelayMs"  # what Spark notes at a column with a watermark
 STORE_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -88,7 +89,7 @@ def _run_stream(operator: Operator, packed: DataFrame, bucket_count: int) -> Dat
     from pyspark.sql.functions import col, lit
 
     check_state_store(packed)
-    far = lit("9999-01-01").cast("timestamp").alias("_open", metadata={WATERMARK_DELAY: 0})
+    far = lit(FAR_AWAY).cast("timestamp").alias("_open", metadata={WATERMARK_DELAY: 0})
     return (
         packed.select("bucket", "input", "block", far)
         .groupBy(col("bucket"))
