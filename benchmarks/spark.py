@@ -11,11 +11,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from tests.peers.spark_connector import connector_jars
 
 from benchmarks.targets import Target
@@ -135,6 +136,16 @@ def seconds(action: Callable[[], object]) -> float:
     started = time.perf_counter()
     action()
     return time.perf_counter() - started
+
+
+def cpu_seconds() -> float:
+    """What this process and all that it started have used: brokers, Spark, Python's workers."""
+    total = 0.0
+    for process in (this := psutil.Process(), *this.children(recursive=True)):
+        with suppress(psutil.Error):  # it has just ended
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 def into_noop(frame: DataFrame) -> None:
