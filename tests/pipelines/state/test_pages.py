@@ -20,9 +20,9 @@ from tests.pipelines.state.rows import ROWS, Row, hashed
 PAGE = encode_page(hashed([Row("ann", 1, 2, 3), Row(None, None, 5, 6)]))
 
 
-@given(st.lists(ROWS))
-def test_page_comes_back(rows: list[Row]) -> None:
-    assert decode_page(encode_page(hashed(rows))).equals(hashed(rows))
+@given(st.lists(ROWS), st.booleans())
+def test_page_comes_back(rows: list[Row], compressed: bool) -> None:
+    assert decode_page(encode_page(hashed(rows), compressed=compressed)).equals(hashed(rows))
 
 
 @settings(max_examples=300)

@@ -89,7 +89,7 @@ class BucketState:
         for name, table in self._tables.items():
             table.compact()
             for info, rows in table.made():
-                blob = written[info.page_id] = encode_page(rows)
+                blob = written[info.page_id] = encode_page(rows, compressed=True)
                 table.pages[info.page_id] = info._replace(crc=crc_of(blob))
             removed += table.removed
             listed[name] = {

@@ -4,7 +4,8 @@
     0..2    "MSP" for a page, "MSI" for a bucket's index
     3       version of the format: 1
     4..7    CRC-32C of the body, little-endian
-    8..     the body. Page: an Arrow IPC stream with one record batch. Index: JSON (see bucket.py)
+    8..     the body. Page: an Arrow IPC stream with one record batch, whose buffers may be
+            compressed with zstd. Index: JSON (see bucket.py)
 
 A page's columns are those of its table, after `_hash` (uint64, see keys.py); its rows are sorted by
 hash. Pages are written once and never changed: what changes is which pages the index
@@ -38,15 +39,17 @@ class StateMismatch(MillstreamError):
     """State that was kept by another operator, other settings or another version."""
 
 
-def encode_page(rows: pa.RecordBatch) -> bytes:
+def encode_page(rows: pa.RecordBatch, *, compressed: bool = False) -> bytes:
+    """What is kept is compressed: a byte of state costs Spark more to hand over than to unpack."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
+    options = pa.ipc.IpcWriteOptions(compression="zstd" if compressed else None)
+    with pa.ipc.new_stream(sink, rows.schema, options=options) as stream:
         stream.write_batch(rows)
     return seal(PAGE_MAGIC, sink.getvalue())
 
 
 def decode_page(blob: bytes) -> pa.RecordBatch:
-    """The rows, on the blob's own memory."""
+    """The rows, on the blob's own memory where they are not compressed."""
     body = unseal(PAGE_MAGIC, blob)
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
