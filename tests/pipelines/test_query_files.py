@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -11,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.query_files import arrow_uri, batch_ends, query_id, sync_batch
+from millstream.pipelines.query_files import (
+    arrow_uri,
+    batch_ends,
+    batch_watermark_ms,
+    query_id,
+    sync_batch,
+    watermark_ms_of,
+)
 
 OFFSETS = """v1
 {"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{}}
@@ -80,3 +88,29 @@ def test_sync_batch_syncs_the_querys_id_and_all_directories(
     batch = [str(checkpoint / "offsets" / "3"), str(checkpoint / "offsets")]
     query = [str(checkpoint / "metadata"), str(checkpoint), *map(str, checkpoint.parents[:2])]
     assert synced == [*batch, *query, *batch]
+
+
+def write_offsets(checkpoint: Path, batch: int, watermark_ms: int, *ends: str) -> None:
+    (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+    marks = json.dumps({"batchWatermarkMs": watermark_ms, "batchTimestampMs": 7})
+    (checkpoint / "offsets" / str(batch)).write_text("\n".join(["v1", marks, *ends]))
+    (checkpoint / "offsets" / f".{batch}.crc").write_text("")
+
+
+def test_watermark_is_that_of_the_newest_batch_if_it_ends_where_the_reader_does(
+    tmp_path: Path,
+) -> None:
+    write_offsets(tmp_path, 9, 0, '{"t":{"0":5}}')
+    assert batch_watermark_ms(str(tmp_path), {("t", 0): 5}) is None, "0 is none yet"
+    write_offsets(tmp_path, 10, 1500, '{"files":3}', '{"t":{"0":7}}')
+    assert batch_watermark_ms(f"file://{tmp_path}", {("t", 0): 7}) == 1500
+    for wrong in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(ConfigError, match="the same as the writer's"):
+            batch_watermark_ms(str(wrong), {("t", 0): 5})
+
+
+def test_watermark_of_a_batch_is_found_by_its_number(tmp_path: Path) -> None:
+    write_offsets(tmp_path, 3, 1500, "-")
+    assert watermark_ms_of(str(tmp_path), 3) == 1500
+    with pytest.raises(ConfigError, match="no batch 4"):
+        watermark_ms_of(str(tmp_path), 4)

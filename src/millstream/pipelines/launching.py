@@ -17,7 +17,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines.checkpoint import Checkpoint
 from millstream.pipelines.counting import OBSERVED, count_failures
 from millstream.pipelines.offsets import EARLIEST, Offsets, to_json
-from millstream.pipelines.options import TRIGGER_OPTIONS, parse_read_options
+from millstream.pipelines.options import TRIGGER_OPTIONS, WATERMARK_COLUMN, parse_read_options
 from millstream.pipelines.output_modes import choose_output_mode
 from millstream.pipelines.outputs import combine
 from millstream.pipelines.pipeline import Pipeline, Topic
@@ -40,7 +40,7 @@ def launch(
 ) -> StreamingQuery:
     """Start the pipeline's query; it goes on by itself."""
     refuse_connect(spark)
-    location = f"{settings.required_checkpoint().rstrip('/')}/{pipeline.name}"
+    location = checkpoint_location(pipeline, settings)
     refuse_running_twin(pipeline, spark)
     topic_ids = check_topics(settings, [pipeline])
     checkpoint = Checkpoint(spark, location)
@@ -57,6 +57,10 @@ def launch(
     elif settings.trigger is not None:
         writer = writer.trigger(processingTime=settings.trigger)
     return attach_sink(pipeline, result, writer, settings, checkpoint).start()
+
+
+def checkpoint_location(pipeline: Pipeline, settings: Settings) -> str:
+    return f"{settings.required_checkpoint().rstrip('/')}/{pipeline.name}"
 
 
 def refuse_connect(spark: SparkSession) -> None:
@@ -134,6 +138,8 @@ def read_stream(
         options |= starting_options(topic.name, topic.starting)
     else:
         options["startingOffsets"] = json.dumps(to_json(starting))
+    if topic.schema is not None and WATERMARK_COLUMN in field_names(topic.schema):
+        options.setdefault("checkpointLocation", checkpoint_location(pipeline, settings))
     parse_read_options(options, streaming=True)  # Spark would tell only when the query runs
     reader = spark.readStream.format(SOURCE).options(**options)
     if topic.schema is None:

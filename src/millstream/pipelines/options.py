@@ -26,6 +26,7 @@ from millstream.pipelines.offsets import EARLIEST, LATEST, Offsets, parse_offset
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+WATERMARK_COLUMN = "_watermark"  # which the reader of a stream fills in, if the schema names it
 FORMATS = ("raw", "json", "avro", "csv", "text")
 
 CSV_OPTIONS = ("sep", "delimiter", "quote", "escape", "header")
@@ -60,6 +61,7 @@ READ_OPTIONS = (
     "deadLetterTopic",
     "pipeline",
     "pipelineVersion",
+    "checkpointLocation",
     *CSV_OPTIONS,
     *AVRO_OPTIONS,
     *REGISTRY_ALIASES,
@@ -154,6 +156,7 @@ class ReadOptions:
     dead_letter_topic: str | None = None
     pipeline: str | None = None
     pipeline_version: str | None = None
+    checkpoint_location: str | None = None  # of the query that reads, for its watermark
     csv: CsvDialect = field(default_factory=CsvDialect)
     avro: AvroOptions = field(default_factory=AvroOptions)
     fetch_bytes_max: int = 8 * 1024 * 1024
@@ -226,6 +229,7 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
         dead_letter_topic=_dead_letter_topic(given),
         pipeline=given.get("pipeline"),
         pipeline_version=given.get("pipelineVersion"),
+        checkpoint_location=given.get("checkpointLocation"),
         csv=_csv_dialect(given, value_format),
         avro=parse_avro_options(given.get, value_format),
         fetch_bytes_max=given.integer("kafka.max.partition.fetch.bytes", 1)

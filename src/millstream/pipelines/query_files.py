@@ -1,11 +1,14 @@
-"""What a writer looks up in the query's checkpoint: who the query is, and what a batch reads.
+"""What readers and writers look up in the query's checkpoint: who the query is, what a batch reads,
+and where its watermark stands.
 
-A writer is given neither by Spark, only the option `checkpointLocation`. Spark writes both files
-before it begins the batch:
+Spark tells neither, only the option `checkpointLocation`. It writes both files before it plans the
+partitions of the batch, and does not change them when it repeats the batch:
 
     metadata        {"id": "<the query's id>"}, the same after every restart
-    offsets/N       two lines of Spark's, then one for each source: where batch N ends in it, as
-                    {"topic": {"0": 17}} if it is ours, or "-"
+    offsets/N       "v1"; then {"batchWatermarkMs": ..., "batchTimestampMs": ..., ...}, with the
+                    watermark that the batches before N have led to, 0 if there is none; then a line
+                    for each source: where batch N ends in it, as {"topic": {"0": 17}} if it is
+                    ours, or "-"
 
 Spark does not sync them. A batch that is decided must keep its ends, or a replay would leave out
 what came since; and a query must keep its id, or it would begin anew and write all of it again.
@@ -53,6 +56,34 @@ def batch_ends(location: str, batch_id: int) -> Offsets | None:
     return ends
 
 
+def batch_watermark_ms(location: str, ends: Offsets) -> int | None:
+    """The watermark of the batch that is being planned, which ends here; None if there is none yet.
+
+    The batch is the newest that has offsets. Raises `ConfigError` if it is another query's.
+    """
+    newest = _newest_batch(location)
+    text = None if newest is None else _read(f"{location}/offsets/{newest}")
+    lines = text.splitlines() if text is not None else []
+    if not any(_offsets_of(line) == ends for line in lines[2:]):
+        raise ConfigError(
+            f"checkpointLocation: the newest batch in {location} is not the one that is read. Give "
+            "the reader the checkpointLocation of its own query, the same as the writer's"
+        )
+    watermark_ms = int(json.loads(lines[1])["batchWatermarkMs"])
+    return watermark_ms or None
+
+
+def watermark_ms_of(location: str, batch_id: int) -> int | None:
+    """The watermark of a batch; None if there is none yet. Raises `ConfigError` if not known."""
+    text = _read(f"{location}/offsets/{batch_id}")
+    if text is None:
+        raise ConfigError(
+            f"there is no batch {batch_id} in the checkpoint {location}: name the "
+            "checkpointLocation of the query itself, as its tasks reach it"
+        )
+    return int(json.loads(text.splitlines()[1])["batchWatermarkMs"]) or None
+
+
 def sync_batch(location: str, batch_id: int) -> None:
     """Make `offsets/N` outlive a power cut, where that is ours to do: on a local disk."""
     checkpoint = Path(_local_path(location))
@@ -87,15 +118,33 @@ def _offsets_of(line: str) -> Offsets:
         return {}
 
 
-def _read(location: str) -> str | None:
-    """A small file on any file system that pyarrow knows; None if it is not there."""
+def _newest_batch(location: str) -> int | None:
     from pyarrow import ArrowInvalid, fs
 
     try:
-        if _is_local(location):
-            files, path = fs.LocalFileSystem(), _local_path(location)
-        else:
-            files, path = fs.FileSystem.from_uri(arrow_uri(location))
+        files, path = _open(f"{location}/offsets")
+        found = files.get_file_info(fs.FileSelector(path))
+    except (OSError, ArrowInvalid):
+        return None
+    return max((int(it.base_name) for it in found if it.base_name.isdigit()), default=None)
+
+
+def _open(location: str) -> tuple[Any, str]:
+    """The file system that pyarrow has for a location, and the path in it."""
+    from pyarrow import fs
+
+    if _is_local(location):
+        return fs.LocalFileSystem(), _local_path(location)
+    files, path = fs.FileSystem.from_uri(arrow_uri(location))
+    return files, path
+
+
+def _read(location: str) -> str | None:
+    """A small file on any file system that pyarrow knows; None if it is not there."""
+    from pyarrow import ArrowInvalid
+
+    try:
+        files, path = _open(location)
         with files.open_input_stream(path) as stream:
             content: bytes = stream.read()
             return content.decode()

@@ -28,10 +28,11 @@ from pyspark.sql.streaming.datasource import (
 
 from millstream.clock import SystemClock
 from millstream.errors import ConfigError
-from millstream.pipelines.offsets import OffsetRange, from_json, to_json
-from millstream.pipelines.options import ReadOptions, parse_read_options
+from millstream.pipelines.offsets import OffsetRange, Offsets, from_json, to_json
+from millstream.pipelines.options import WATERMARK_COLUMN, ReadOptions, parse_read_options
 from millstream.pipelines.planning import StreamPlanner, plan_batch
 from millstream.pipelines.positions import Positions
+from millstream.pipelines.query_files import batch_watermark_ms
 from millstream.pipelines.workers import keep_memory, settle
 from millstream.pipelines.write_options import parse_write_options
 
@@ -72,7 +73,13 @@ class MillstreamSource(DataSource):
         return TopicReader(_read_options(self.options, schema, streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return TopicStreamReader(_read_options(self.options, schema, streaming=True))
+        options = _read_options(self.options, schema, streaming=True)
+        if WATERMARK_COLUMN in schema.names and options.checkpoint_location is None:
+            raise ConfigError(
+                f"the schema names {WATERMARK_COLUMN}, which stands in the query's checkpoint: "
+                "give the reader the same checkpointLocation as the writer"
+            )
+        return TopicStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from millstream.pipelines.writing import TopicWriter
@@ -101,11 +108,12 @@ def _read_options(
 
 
 class RangePartition(InputPartition):
-    """One task's range."""
+    """One task's range, and the batch's watermark if it is to be in the rows."""
 
-    def __init__(self, wanted: OffsetRange) -> None:
+    def __init__(self, wanted: OffsetRange, watermark_ms: int | None = None) -> None:
         super().__init__(wanted)
         self.wanted = wanted
+        self.watermark_ms = watermark_ms
 
 
 def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -120,7 +128,7 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
     if options.row_schema is not None:
         from millstream.pipelines.typed import typed_batches
 
-        yield from typed_batches(options, wanted)
+        yield from typed_batches(options, wanted, partition.watermark_ms)
     else:
         for columns in fetch_columns(options, wanted):
             yield raw_batch(wanted.topic, wanted.partition, columns)
@@ -180,8 +188,17 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._planner.latest) or None
 
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> Sequence[InputPartition]:
-        tasks = self._planner.tasks(from_json(start), from_json(end))
-        return [RangePartition(it) for it in tasks]
+        ends = from_json(end)
+        tasks = self._planner.tasks(from_json(start), ends)
+        watermark_ms = self._watermark_ms(ends) if tasks else None
+        return [RangePartition(it, watermark_ms) for it in tasks]
+
+    def _watermark_ms(self, ends: Offsets) -> int | None:
+        """Spark has written it down before it asks for partitions."""
+        schema, location = self._options.row_schema, self._options.checkpoint_location
+        if location is None or schema is None or WATERMARK_COLUMN not in schema.names:
+            return None
+        return batch_watermark_ms(location, ends)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._options, partition)

@@ -7,6 +7,8 @@ The schema has the columns of the value, and may name these besides:
     _timestamp                  timestamp: its own
     _headers                    array<struct<key: string, value: binary>>
     _error                      string: why it did not decode; null for a good record
+    _watermark                  timestamp: the batch's watermark, by which rows are late; null if
+                                there is none yet. It needs the option checkpointLocation
 
 A record that does not decode ends the query (mode `fail`), is left out (`drop`), or is written to
 the dead-letter topic and left out (`deadletter`). A schema that names `_error` gets it as a row
@@ -27,8 +29,9 @@ import pyarrow.compute as pc
 
 from millstream.errors import ConfigError, MillstreamError
 from millstream.pipelines.arrow import raw_batch
-from millstream.pipelines.dead_letters import write_dead_letters
+from millstream.pipelines.dead_letters import DeadLetters
 from millstream.pipelines.decoding import Decoded, Failure, make_decoder
+from millstream.pipelines.options import WATERMARK_COLUMN
 from millstream.pipelines.reading import fetch_columns
 
 if TYPE_CHECKING:
@@ -51,6 +54,7 @@ METADATA_TYPES = {
     "_timestamp": "timestamp",
     "_headers": "array<struct<key:string,value:binary>>",
     ERROR_COLUMN: "string",
+    WATERMARK_COLUMN: "timestamp",
 }
 
 
@@ -90,27 +94,39 @@ def _value_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field for field in schema if field.name not in METADATA_TYPES])
 
 
-def typed_batches(options: ReadOptions, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+def typed_batches(
+    options: ReadOptions, wanted: OffsetRange, watermark_ms: int | None = None
+) -> Iterator[pa.RecordBatch]:
     """What a task yields for its range: rows of `options.row_schema`."""
     assert options.row_schema is not None
     schema = arrow_schema(options.row_schema)
     decoder = make_decoder(options, _value_schema(schema))
     counts: Counter[str] = Counter()
-    for columns in fetch_columns(options, wanted):
-        decoded = decoder.decode(columns)
-        if decoded.failures:
-            counts.update(failure.reason for failure in decoded.failures)
-            _handle(options, wanted, columns, decoded.failures)
-        yield assemble(schema, wanted, columns, decoded)
+    letters = DeadLetters(options, wanted)
+    try:
+        for columns in fetch_columns(options, wanted):
+            decoded = decoder.decode(columns)
+            if decoded.failures:
+                counts.update(failure.reason for failure in decoded.failures)
+                _handle(options, wanted, columns, decoded.failures, letters)
+            yield assemble(schema, wanted, columns, decoded, watermark_ms)
+    except GeneratorExit:
+        letters.flush()  # Spark has rows enough: this task ends well, too
+        raise
+    letters.flush()
     if counts:
         _report(options, wanted, counts)
 
 
 def _handle(
-    options: ReadOptions, wanted: OffsetRange, columns: Columns, failures: list[Failure]
+    options: ReadOptions,
+    wanted: OffsetRange,
+    columns: Columns,
+    failures: list[Failure],
+    letters: DeadLetters,
 ) -> None:
     if options.mode == "deadletter":
-        write_dead_letters(options, wanted, columns, failures)
+        letters.add(columns, failures)
     elif options.mode == "fail":
         first = failures[0]
         offset = memoryview(columns.offsets).cast("q")[first.row]
@@ -140,7 +156,11 @@ def _report(options: ReadOptions, wanted: OffsetRange, counts: Counter[str]) -> 
 
 
 def assemble(
-    schema: pa.Schema, wanted: OffsetRange, columns: Columns, decoded: Decoded
+    schema: pa.Schema,
+    wanted: OffsetRange,
+    columns: Columns,
+    decoded: Decoded,
+    watermark_ms: int | None = None,
 ) -> pa.RecordBatch:
     """The decoded rows with the reader's own columns, in the order of the schema."""
     if all(name not in METADATA_TYPES for name in schema.names):
@@ -157,6 +177,9 @@ def assemble(
     for field in schema:
         if field.name == ERROR_COLUMN:
             arrays.append(errors)
+        elif field.name == WATERMARK_COLUMN:
+            watermark_us = None if watermark_ms is None else watermark_ms * 1000
+            arrays.append(pa.repeat(pa.scalar(watermark_us, field.type), values.num_rows))
         elif field.name in METADATA_TYPES:
             array = raw.column(field.name.removeprefix("_"))
             array = array if rows is None else array.take(rows)

@@ -1,0 +1,141 @@
+"""Which rows are late: decided once, by us, before Spark's operators see them.
+
+Spark drops rows by the watermark of the batch *before* the last, and shows nothing of them but a
+number. But the watermark of the batch at hand stands in the checkpoint before the batch is planned.
+The reader of topics puts it into every row, if the schema names `_watermark timestamp`;
+`with_watermark_column` does for streams of other sources. It only grows, and is the same when a
+batch is repeated, and so is all that is decided by it. It is never behind the one that Spark drops
+by: of the rows that are on time here, Spark drops none.
+
+When a row is late is the operator's rule, as a deadline:
+
+    tumbling, hopping, calendar   the end of the window, for each window that the row belongs to
+    session                       time + gap
+    sliding, joins                time + interval
+
+At or behind the watermark, it is late. A row without a time is, too: no window is its own. A batch
+has no watermark, and nothing is late in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from millstream.errors import ConfigError
+from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.options import WATERMARK_COLUMN
+from millstream.pipelines.query_files import watermark_ms_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+LATE = "_late"
+LATENESS = "_lateness"
+LATE_ROWS = "late_rows"  # where the query's progress counts those that were dropped
+_BATCH_ID = "streaming.sql.batchId"
+
+
+def mark_late(frame: DataFrame, time: str | Column, within: Duration) -> DataFrame:
+    """The rows with `_late`, whether `time + within` is at or behind the watermark, and with
+    `_lateness`, how many seconds `time` itself is behind it; null where there is none."""
+    from pyspark.sql.functions import lit, make_dt_interval
+
+    check_time(frame, time)
+    within_us = duration_us(within, "within", zero_allowed=True)
+    moment = as_column(time)
+    seconds = lit(within_us).cast("decimal(18, 0)") / lit(1_000_000).cast("decimal(18, 0)")
+    deadline = moment + make_dt_interval(secs=seconds.cast("decimal(18, 6)"))
+    return frame.withColumns(
+        {LATE: is_late(frame, moment, deadline), LATENESS: lateness(frame, moment)}
+    )
+
+
+def is_late(frame: DataFrame, time: Column, deadline: Column) -> Column:
+    """Never null. Raises `ConfigError` if the frame is a stream and has no `_watermark`."""
+    from pyspark.sql.functions import coalesce, lit
+
+    if not frame.isStreaming:
+        return time.isNull()
+    return time.isNull() | coalesce(deadline <= watermark(frame), lit(False))
+
+
+def lateness(frame: DataFrame, time: Column) -> Column:
+    """Seconds behind the watermark."""
+    from pyspark.sql.functions import lit, unix_micros
+
+    if not frame.isStreaming:
+        return lit(None).cast("double")
+    behind_us = unix_micros(watermark(frame)) - unix_micros(time)
+    return behind_us.cast("double") / lit(1e6)
+
+
+def watermark(frame: DataFrame) -> Column:
+    """The column with the batch's watermark. Raises `ConfigError` if there is none."""
+    from pyspark.sql.functions import col
+
+    if WATERMARK_COLUMN not in frame.columns:
+        raise ConfigError(
+            f"late rows of a stream are told by the column {WATERMARK_COLUMN}, which is missing: "
+            f'add "{WATERMARK_COLUMN} timestamp" to the schema of the topic, or, with another '
+            "source, frame.transform(with_watermark_column, checkpoint) with the query's own"
+        )
+    return col(WATERMARK_COLUMN)
+
+
+def with_watermark_column(frame: DataFrame, checkpoint: str) -> DataFrame:
+    """The rows with `_watermark`, for streams of any source; `checkpoint` is the place of the query
+    that this becomes, where tasks can read it. Call it before `withWatermark`, which it would undo.
+    It costs a trip through Python; the reader of topics does the same for nothing."""
+    from pyspark.sql.functions import lit
+    from pyspark.sql.types import StructType
+
+    if not frame.isStreaming:
+        return frame.withColumn(WATERMARK_COLUMN, lit(None).cast("timestamp"))
+    schema = StructType([*frame.schema.fields]).add(WATERMARK_COLUMN, "timestamp")
+
+    def fill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return fill_watermark(batches, checkpoint)
+
+    return frame.mapInArrow(fill, schema)
+
+
+def fill_watermark(batches: Iterator[pa.RecordBatch], checkpoint: str) -> Iterator[pa.RecordBatch]:
+    """In a task: the batches with the watermark of the micro-batch that the task belongs to."""
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
+    if batch_id is None:
+        raise ConfigError(f"{WATERMARK_COLUMN}: this is not a task of a streaming query")
+    watermark_ms = watermark_ms_of(checkpoint, int(batch_id))
+    watermark_us = None if watermark_ms is None else watermark_ms * 1000
+    value = pa.scalar(watermark_us, pa.timestamp("us", tz="UTC"))
+    for batch in batches:
+        yield batch.append_column(WATERMARK_COLUMN, pa.repeat(value, batch.num_rows))
+
+
+def check_time(frame: DataFrame, time: str | Column) -> None:
+    """Raises `ConfigError` unless `time` is a timestamp."""
+    if isinstance(time, str) and time not in frame.columns:
+        raise ConfigError(f"there is no column {time!r}: {', '.join(frame.columns)}")
+    (field,) = frame.select(as_column(time)).schema.fields
+    kind = field.dataType.simpleString()
+    if kind == "timestamp":
+        return
+    name = field.name
+    how = {
+        "string": f"to_timestamp({name})",
+        "bigint": f"timestamp_millis({name}), if it counts milliseconds",
+        "int": f"timestamp_seconds({name})",
+        "timestamp_ntz": f'to_utc_timestamp({name}, "Europe/Berlin"), with the zone it is told in',
+    }.get(kind, f"cast({name} as timestamp)")
+    raise ConfigError(f"time is a timestamp, and {name} is {kind}: convert it with {how}")
+
+
+def as_column(given: str | Column) -> Column:
+    from pyspark.sql.functions import col
+
+    return col(f"`{given}`") if isinstance(given, str) else given

@@ -1,0 +1,356 @@
+"""Tumbling, hopping, session and calendar windows: one definition says all there is to say.
+
+    sales = tumbling("10 minutes", key="shop", time="at", stragglers="divert",
+                     n="count(*)", total="sum(amount)")
+    orders.transform(sales)         the results: shop, window_start, window_end, n, total, _kind
+    orders.transform(sales.late)    the stragglers: all columns, window_start, window_end, _lateness
+
+`_kind` is one of
+
+    final         nothing that is on time can change it any more
+    preliminary   as far as is known (emit="change": each time that it changes; emit="every 10
+                  seconds": not oftener than that, by the clock of the batches)
+    correction    a straggler changed what had been final; `_old` has the values that it had,
+                  and is null if the window had had no rows
+
+A row is late for a window when the window's end, and `allowed_lateness` after it, is at or behind
+the watermark; a session's row when `time + gap` is. What becomes of late rows is the policy:
+
+    drop       they are counted in the query's progress (`observedMetrics["late_rows"].dropped`)
+    divert     they come out of `late`, for a topic or a table of their own
+    correct    results are final when the watermark reaches the end of the window, and corrected by
+               stragglers for `allowed_lateness` after that; later ones come out of `late`
+
+Results that come once, when they are final, are computed by Spark's own aggregation, with any
+aggregate function that Spark has; write the query in append mode. Those that change are kept in
+bucketed state (revisions.py), which can `count`, `sum`, `avg`, `min` and `max`; append mode as
+well, or an upsert by key and window. As a batch, a definition gives the final results of all rows.
+
+A stream needs a watermark on `time`, and `_watermark` (see event_time/lateness.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, get_args
+
+from millstream.errors import ConfigError
+from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.event_time.lateness import (
+    LATE_ROWS,
+    LATENESS,
+    as_column,
+    check_time,
+    is_late,
+    lateness,
+    watermark,
+)
+from millstream.pipelines.options import WATERMARK_COLUMN
+from millstream.pipelines.windows.aggregates import EXAMPLE, Aggregate
+from millstream.pipelines.windows.kinds import Calendar, Hopping, Kind, Session, Tumbling, Unit
+from millstream.pipelines.windows.sliding import KIND, OLD, Stragglers
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+START = "window_start"
+END = "window_end"
+_IS_LATE = "_is_late"
+_CLOSES = "_closes"
+_EVERY = "every "
+_EMISSIONS = 'emit: choose "final", "change" or "every 10 seconds"'
+
+
+@dataclass(frozen=True)
+class Window:
+    """Call it with a frame, or hand it to `frame.transform`. Frozen, and fit for many frames."""
+
+    kind: Kind
+    keys: tuple[str | Column, ...]
+    time: str | Column
+    aggregates: Mapping[str, str | Column | Aggregate]
+    stragglers: Stragglers
+    allowed_lateness_us: int
+    emit: str
+    buckets: int
+    count_as: str
+
+    def __post_init__(self) -> None:
+        if self.stragglers not in get_args(Stragglers):
+            choices = ", ".join(get_args(Stragglers))
+            raise ConfigError(f"stragglers={self.stragglers!r}: choose one of {choices}")
+        _ = self.every_us
+        if not self.aggregates:
+            raise ConfigError(f"a window without aggregates has no result: {EXAMPLE}")
+        if self.stragglers == "correct" and not self.allowed_lateness_us:
+            raise ConfigError(
+                "stragglers='correct' corrects nothing without allowed_lateness: say for how long "
+                'after the watermark, like allowed_lateness="1 hour"'
+            )
+        if isinstance(self.kind, Session) and (self.is_revised or self.allowed_lateness_us):
+            raise ConfigError(
+                "a session comes once, when it is over: drop its stragglers or divert them, and "
+                'leave out emit and allowed_lateness; a longer delay in withWatermark("time", ...) '
+                "waits longer for them"
+            )
+
+    @property
+    def every_us(self) -> int | None:
+        """How often preliminary results may come; None if they do not."""
+        if self.emit == "final":
+            return None
+        if self.emit == "change":
+            return 0
+        if isinstance(self.emit, str) and self.emit.startswith(_EVERY):
+            return duration_us(self.emit.removeprefix(_EVERY), "emit")
+        raise ConfigError(f"{_EMISSIONS}, not {self.emit!r}")
+
+    @property
+    def is_revised(self) -> bool:
+        """Whether results of a window may come more than once."""
+        return self.stragglers == "correct" or self.emit != "final"
+
+    def __call__(self, frame: DataFrame) -> DataFrame:
+        """The results."""
+        self._check(frame)
+        if not frame.isStreaming:
+            return self._of_batch(frame)
+        on_time = self._without_late(frame)
+        if isinstance(self.kind, Session):
+            return self._sessions(on_time)
+        if self.is_revised:
+            from millstream.pipelines.windows.revisions import revised_windows
+
+            return revised_windows(self, on_time)
+        return self._aligned(on_time)
+
+    def late(self, frame: DataFrame) -> DataFrame:
+        """The stragglers that were too late: a row for each window whose results lack it."""
+        from pyspark.sql.functions import lit
+
+        self._check(frame)
+        found = self._assign(frame).where(_IS_LATE)
+        seconds = lateness(frame, as_column(self.time))
+        shown = [as_column(it) for it in frame.columns if it != WATERMARK_COLUMN]
+        bounds = [] if isinstance(self.kind, Session) else [as_column(START), as_column(END)]
+        kind = lit("late").alias(KIND)
+        return found.select(*shown, *bounds, kind, seconds.alias(LATENESS))
+
+    def _check(self, frame: DataFrame) -> None:
+        check_time(frame, self.time)
+        for key in self.keys:
+            if isinstance(key, str) and key not in frame.columns:
+                raise ConfigError(f"there is no column {key!r}: {', '.join(frame.columns)}")
+        taken = {*self.key_names(frame), START, END, KIND, OLD, LATENESS}
+        for name in self.aggregates:
+            if name in taken:
+                raise ConfigError(f"there is a column {name} already: choose another name")
+        if not frame.isStreaming:
+            return
+        if not self._mark(frame):
+            (field,) = frame.select(as_column(self.time)).schema.fields
+            raise ConfigError(
+                f"a stream's window needs a watermark on {field.name}, or its results would never "
+                f'be final: frame.withWatermark("{field.name}", "1 minute") before it'
+            )
+        watermark(frame)
+
+    def key_names(self, frame: DataFrame) -> list[str]:
+        return frame.select(*map(as_column, self.keys)).columns
+
+    def _assign(self, frame: DataFrame) -> DataFrame:
+        """A row for each window that a row belongs to, with its bounds and whether it is late."""
+        from pyspark.sql.functions import col, explode_outer, timestamp_micros
+
+        time = as_column(self.time)
+        if isinstance(self.kind, Session):
+            from pyspark.sql.functions import unix_micros
+
+            deadline = timestamp_micros(unix_micros(time) + self.kind.gap_us)
+            return frame.withColumn(_IS_LATE, is_late(frame, time, deadline))
+        starts = self.kind.starts_us(time)
+        if isinstance(self.kind, Hopping):
+            starts = explode_outer(starts)
+        placed = frame.withColumn("_start_us", starts)
+        end_us = self.kind.end_us(col("_start_us"))
+        bounds = {
+            START: timestamp_micros("_start_us"),
+            END: timestamp_micros(end_us),
+            _CLOSES: timestamp_micros(end_us + self.allowed_lateness_us),
+        }
+        late = is_late(frame, time, bounds[_CLOSES]).alias(_IS_LATE)
+        marks = {self._closing: self._mark(frame)}
+        named = [it.alias(name, metadata=marks.get(name, {})) for name, it in bounds.items()]
+        return placed.select(*map(as_column, frame.columns), *named, late)
+
+    @property
+    def _closing(self) -> str:
+        """The column by which Spark closes a window."""
+        return _CLOSES if self.allowed_lateness_us else END
+
+    def _mark(self, frame: DataFrame) -> dict[str, int]:
+        """What Spark notes at a column with a watermark."""
+        from millstream.pipelines.state.spark import WATERMARK_DELAY
+
+        (time,) = frame.select(as_column(self.time)).schema.fields
+        delay = time.metadata.get(WATERMARK_DELAY)
+        return {} if delay is None else {WATERMARK_DELAY: delay}
+
+    def _without_late(self, frame: DataFrame) -> DataFrame:
+        from pyspark.sql.functions import col, count_if
+
+        assigned = self._assign(frame)
+        if self.stragglers == "drop":
+            assigned = assigned.observe(self.count_as, count_if(col(_IS_LATE)).alias("dropped"))
+        return assigned.where(~col(_IS_LATE))
+
+    def _of_batch(self, frame: DataFrame) -> DataFrame:
+        """All rows, all final."""
+        from pyspark.sql.functions import lit
+
+        assigned = self._assign(frame).where(~as_column(_IS_LATE))
+        if isinstance(self.kind, Session):
+            results = self._sessions(assigned)
+        else:
+            keys = [*map(as_column, self.keys), as_column(START), as_column(END)]
+            results = self._finish(assigned.groupBy(*keys).agg(*self._columns()))
+        if self.stragglers != "correct":
+            return results
+        old = ", ".join(
+            f"`{name}`: {results.schema[name].dataType.simpleString()}" for name in self.aggregates
+        )
+        return results.withColumn(OLD, lit(None).cast(f"struct<{old}>"))
+
+    def _aligned(self, on_time: DataFrame) -> DataFrame:
+        """Spark's own aggregation. It closes a group when the watermark reaches the column that
+        bears one: here the moment until which the window's stragglers may come."""
+        closes = [] if self._closing == END else [as_column(_CLOSES)]
+        keys = [*map(as_column, self.keys), as_column(START), as_column(END)]
+        return self._finish(on_time.groupBy(*keys, *closes).agg(*self._columns()))
+
+    def _sessions(self, on_time: DataFrame) -> DataFrame:
+        from pyspark.sql.functions import col, session_window
+
+        assert isinstance(self.kind, Session)
+        gap = f"{self.kind.gap_us} microseconds"
+        window = session_window(as_column(self.time), gap)
+        found = on_time.groupBy(*map(as_column, self.keys), window).agg(*self._columns())
+        start, end = col("session_window.start").alias(START), col("session_window.end").alias(END)
+        return self._finish(
+            found.select(
+                *(as_column(it) for it in found.columns if it != "session_window"), start, end
+            )
+        )
+
+    def _columns(self) -> list[Column]:
+        return [native_aggregate(it, name).alias(name) for name, it in self.aggregates.items()]
+
+    def _finish(self, found: DataFrame) -> DataFrame:
+        """Results in the order of columns that all kinds have."""
+        from pyspark.sql.functions import lit
+
+        keys = [it for it in found.columns if it not in (START, END, _CLOSES, *self.aggregates)]
+        shown = map(as_column, [*keys, START, END, *self.aggregates])
+        return found.select(*shown, lit("final").alias(KIND))
+
+
+def tumbling(
+    size: Duration,
+    *,
+    time: str | Column,
+    key: str | Column | Sequence[str | Column] = (),
+    stragglers: Stragglers = "drop",
+    allowed_lateness: Duration | None = None,
+    emit: str = "final",
+    buckets: int = 16,
+    count_as: str = LATE_ROWS,
+    **aggregates: str | Column | Aggregate,
+) -> Window:
+    """Windows one after another; see the head of this module. Raises `ConfigError`."""
+    lateness_us = _lateness_us(allowed_lateness)
+    kind = Tumbling(duration_us(size, "size"))
+    keys = _keys(key)
+    return Window(kind, keys, time, aggregates, stragglers, lateness_us, emit, buckets, count_as)
+
+
+def hopping(
+    size: Duration,
+    slide: Duration,
+    *,
+    time: str | Column,
+    key: str | Column | Sequence[str | Column] = (),
+    stragglers: Stragglers = "drop",
+    allowed_lateness: Duration | None = None,
+    emit: str = "final",
+    buckets: int = 16,
+    count_as: str = LATE_ROWS,
+    **aggregates: str | Column | Aggregate,
+) -> Window:
+    """Windows of `size`, one beginning every `slide`. Raises `ConfigError`."""
+    lateness_us = _lateness_us(allowed_lateness)
+    kind = Hopping(duration_us(size, "size"), duration_us(slide, "slide"))
+    keys = _keys(key)
+    return Window(kind, keys, time, aggregates, stragglers, lateness_us, emit, buckets, count_as)
+
+
+def calendar(
+    unit: Unit,
+    zone: str,
+    *,
+    time: str | Column,
+    key: str | Column | Sequence[str | Column] = (),
+    stragglers: Stragglers = "drop",
+    allowed_lateness: Duration | None = None,
+    emit: str = "final",
+    buckets: int = 16,
+    count_as: str = LATE_ROWS,
+    **aggregates: str | Column | Aggregate,
+) -> Window:
+    """Days, weeks, months, quarters or years in a time zone. Raises `ConfigError`."""
+    lateness_us = _lateness_us(allowed_lateness)
+    kind = Calendar(unit, zone)
+    keys = _keys(key)
+    return Window(kind, keys, time, aggregates, stragglers, lateness_us, emit, buckets, count_as)
+
+
+def session(
+    gap: Duration,
+    *,
+    time: str | Column,
+    key: str | Column | Sequence[str | Column] = (),
+    stragglers: Stragglers = "drop",
+    count_as: str = LATE_ROWS,
+    **aggregates: str | Column | Aggregate,
+) -> Window:
+    """What comes without a gap. Stragglers are dropped or diverted. Raises `ConfigError`."""
+    kind = Session(duration_us(gap, "gap"))
+    return Window(kind, _keys(key), time, aggregates, stragglers, 0, "final", 1, count_as)
+
+
+def native_aggregate(given: str | Column | Aggregate, name: str) -> Column:
+    """An aggregate as Spark's own expression."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if isinstance(given, str):
+        if "(" not in given:
+            raise ConfigError(f"{name}={given!r} is no aggregate: {EXAMPLE}")
+        return F.expr(given)
+    if not isinstance(given, Aggregate):
+        return given
+    of = F.expr(given.of) if isinstance(given.of, str) else given.of
+    if of is None:
+        return F.count(F.lit(1))
+    if given.kind == "percentile":
+        return F.percentile(of, given.fraction)
+    return F.collect_list(of) if given.kind == "collect" else getattr(F, given.kind)(of)
+
+
+def _keys(key: str | Column | Sequence[str | Column]) -> tuple[str | Column, ...]:
+    from pyspark.sql import Column
+
+    return (key,) if isinstance(key, str | Column) else tuple(key)
+
+
+def _lateness_us(allowed: Duration | None) -> int:
+    return 0 if allowed is None else duration_us(allowed, "allowed_lateness", zero_allowed=True)

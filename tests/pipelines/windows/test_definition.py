@@ -1,0 +1,253 @@
+"""Windows on Spark: a stream equals a batch, stragglers go where they should, Spark drops none."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
+from millstream.pipelines.windows.definition import (
+    Window,
+    calendar,
+    hopping,
+    session,
+    tumbling,
+)
+from tests.pipelines.windows.streams import COLUMNS, END, Files, seconds_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+
+SPEC: dict[str, Any] = {
+    "n": "count(*)",
+    "spent": "sum(amount)",
+    "mean": "avg(amount)",
+    "most": "max(amount)",
+}
+Batch = list[tuple[Any, ...]]
+
+
+@pytest.fixture
+def files(spark: SparkSession, tmp_path: Path) -> Iterator[Files]:
+    before = spark.conf.get(STORE_PROVIDER)
+    spark.conf.set(STORE_PROVIDER, ROCKSDB)
+    yield Files(spark, tmp_path)
+    spark.conf.set(STORE_PROVIDER, str(before))
+
+
+def shuffled(count: int, disorder_seconds: float) -> list[Batch]:
+    """Rows that are out of order by less than this, in four batches, and an end."""
+    rng = random.Random(5)
+    rows = [
+        (rng.choice(["ann", "bob", None]), rng.uniform(0, 600), rng.randrange(800) / 8)
+        for _ in range(count)
+    ]
+    rows.sort(key=lambda row: row[1] + rng.uniform(0, disorder_seconds))
+    size = count // 4
+    return [*(rows[begin : begin + size] for begin in range(0, count, size)), [END]]
+
+
+def comparable(rows: list[Row]) -> list[tuple[Any, ...]]:
+    """One row for each key and window: the last that came."""
+    latest = {(row.user, row.window_start, row.window_end): row for row in rows}
+    return sorted(
+        (
+            (row.user or "", row.window_start, row.window_end, row.n, row.spent, row.mean, row.most)
+            for row in latest.values()
+            if row.user != "end"
+        ),
+    )
+
+
+KINDS: dict[str, Callable[[], Window]] = {
+    "tumbling": lambda: tumbling("1 minute", key="user", time="time", **SPEC),
+    "hopping": lambda: hopping("1 minute", "25 seconds", key="user", time="time", **SPEC),
+    "session": lambda: session("4 seconds", key="user", time="time", **SPEC),
+    "calendar": lambda: calendar("day", "Europe/Berlin", key="user", time="time", **SPEC),
+    "waiting": lambda: tumbling(
+        "1 minute", key="user", time="time", allowed_lateness="30 seconds", **SPEC
+    ),
+    "changing": lambda: hopping(
+        "1 minute", "30 seconds", key="user", time="time", emit="change", **SPEC
+    ),
+    "corrected": lambda: tumbling(
+        "20 seconds",
+        key="user",
+        time="time",
+        stragglers="correct",
+        allowed_lateness="10 minutes",
+        **SPEC,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stream_equals_batch(files: Files, kind: str) -> None:
+    files.write(shuffled(400, disorder_seconds=9))
+    window = KINDS[kind]()
+    expected = files.history().transform(window).collect()
+    delay = "0 seconds" if kind == "corrected" else "10 seconds"
+    run = files.run(files.stream(delay).transform(window))
+    assert comparable(run.rows) == comparable(expected)
+    assert run.dropped_by_spark == 0
+    assert expected
+    if kind != "corrected":
+        assert run.dropped_by_us() == 0
+    finals = [row for row in run.rows if row["_kind"] == "final"]
+    assert len(finals) == len({(row.user, row.window_start, row.window_end) for row in finals})
+
+
+STRAGGLING: list[Batch] = [
+    [("ann", 5, 1.0), ("ann", 65, 1.0), (None, 70, 1.0)],
+    [("bob", 130, 1.0)],
+    [("bob", 130, 1.0)],  # from here on the watermark is at 130
+    [("ann", 50, 7.0), ("ann", 110, 7.0), ("ann", 125, 1.0), ("ann", None, 1.0)],
+    [END],
+]
+
+
+def test_stragglers_are_dropped_and_counted_by_us_and_never_by_spark(files: Files) -> None:
+    files.write(STRAGGLING)
+    window = tumbling("1 minute", key="user", time="time", n="count(*)")
+    run = files.run(files.stream("0 seconds").transform(window))
+    found = {(row.user, seconds_of(row.window_end)): row.n for row in run.rows}
+    found = {window: n for window, n in found.items() if window[0] != "end"}
+    assert found == {
+        ("ann", 60): 1,
+        ("ann", 120): 1,
+        (None, 120): 1,
+        ("bob", 180): 2,
+        ("ann", 180): 1,
+    }
+    assert run.dropped_by_us() == 3
+    assert run.dropped_by_spark == 0
+
+
+def test_hopping_rows_are_late_for_the_windows_that_are_closed_and_for_no_other(
+    files: Files,
+) -> None:
+    files.write(STRAGGLING)
+    window = hopping(
+        "1 minute", "30 seconds", key="user", time="time", stragglers="divert", n="count(*)"
+    )
+    results = files.run(files.stream("0 seconds").transform(window))
+    assert results.dropped_by_spark == 0
+    ann = {seconds_of(row.window_end): row.n for row in results.rows if row.user == "ann"}
+    assert ann == {30: 1, 60: 1, 90: 1, 120: 1, 150: 2, 180: 1}
+
+
+def test_diverted_rows_are_whole_and_tell_how_late_they_are(files: Files) -> None:
+    files.write(STRAGGLING)
+    window = hopping(
+        "1 minute", "30 seconds", key="user", time="time", stragglers="divert", n="count(*)"
+    )
+    run = files.run(files.stream("0 seconds").transform(window.late))
+    found = [
+        (row.user, row.amount, row.window_end and seconds_of(row.window_end), row["_lateness"])
+        for row in run.rows
+    ]
+    assert sorted(found, key=str) == [
+        ("ann", 1.0, None, None),
+        ("ann", 7.0, 60, 80.0),
+        ("ann", 7.0, 90, 80.0),
+        ("ann", 7.0, 120, 20.0),
+    ]
+    assert "_watermark" not in run.rows[0]
+    assert {row["_kind"] for row in run.rows} == {"late"}
+
+
+def test_late_sessions_are_told_by_their_gap(files: Files) -> None:
+    files.write(STRAGGLING)
+    window = session("30 seconds", key="user", time="time", stragglers="divert", n="count(*)")
+    late = files.run(files.stream("0 seconds").transform(window.late)).rows
+    assert sorted(row["_lateness"] or 0 for row in late) == [0, 80.0]
+
+
+def test_stragglers_correct_what_was_final(files: Files) -> None:
+    files.write(STRAGGLING)
+    window = tumbling(
+        "1 minute",
+        key="user",
+        time="time",
+        stragglers="correct",
+        allowed_lateness="50 seconds",
+        n="count(*)",
+        spent="sum(amount)",
+    )
+    run = files.run(files.stream("0 seconds").transform(window))
+    ann = [
+        (seconds_of(row.window_end), row["_kind"], row.n, row["_old"] and tuple(row["_old"]))
+        for row in run.rows
+        if row.user == "ann"
+    ]
+    assert sorted(ann) == [
+        (60, "final", 1, None),
+        (120, "correction", 2, (1, 1.0)),
+        (120, "final", 1, None),
+        (180, "final", 1, None),
+    ], "the row at 50 came 80 s late, and 20 s too late"
+    assert run.dropped_by_spark == 0
+
+
+def test_bad_definitions_are_refused_with_the_fix(spark: SparkSession) -> None:
+    n: dict[str, Any] = {"n": "count(*)"}
+    for make, message in (
+        (lambda: tumbling("1 month", time="time", **n), "a month has no fixed length"),
+        (lambda: tumbling("0 s", time="time", **n), "it must be longer than 0"),
+        (lambda: hopping("1 minute", "2 minutes", time="time", **n), "slide is longer than size"),
+        (lambda: hopping("1 day", "1 ms", time="time", **n), "use sliding_window"),
+        (lambda: tumbling("1 minute", time="time"), "a window without aggregates"),
+        (lambda: tumbling("1 minute", time="time", emit="often", **n), '"every 10 seconds"'),
+        (
+            lambda: tumbling("1 minute", time="time", emit="every blue moon", **n),
+            "emit 'blue moon'",
+        ),
+        (lambda: tumbling("1 minute", time="time", stragglers="keep", **n), "drop, divert, corr"),
+        (lambda: tumbling("1 minute", time="time", stragglers="correct", **n), "allowed_lateness="),
+        (lambda: calendar("hour", "UTC", time="time", **n), "choose one of day, week"),
+        (lambda: calendar("day", "Mars/Base", time="time", **n), 'like "Europe/Berlin"'),
+        (lambda: session("1 s", time="time", stragglers="correct", **n), "comes once"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            make()
+        assert message in str(refused.value)
+
+
+def test_frames_that_do_not_fit_are_refused_before_the_query_starts(spark: SparkSession) -> None:
+    history = spark.createDataFrame([], COLUMNS + ", told string, ms long")
+    endless = spark.readStream.format("rate").load()
+    marked = endless.withWatermark("timestamp", "1 minute")
+    with_column = marked.selectExpr("*", "cast(null as timestamp) as _watermark")
+    n: dict[str, Any] = {"n": "count(*)"}
+    for frame, window, message in (
+        (history, tumbling("1 s", time="told", **n), "told is string: convert it with to_timest"),
+        (history, tumbling("1 s", time="ms", **n), "timestamp_millis(ms)"),
+        (history, tumbling("1 s", time="nowhere", **n), "there is no column 'nowhere': user"),
+        (history, tumbling("1 s", time="time", key="me", **n), "there is no column 'me': user"),
+        (history, tumbling("1 s", time="time", key="user", user="count(*)"), "a column user alr"),
+        (history, tumbling("1 s", time="time", n="amount"), "n='amount' is no aggregate"),
+        (endless, tumbling("1 s", time="timestamp", **n), '.withWatermark("timestamp", "1 minute'),
+        (
+            marked,
+            tumbling("1 s", time="timestamp", **n),
+            'add "_watermark timestamp" to the schema',
+        ),
+        (
+            with_column,
+            tumbling("1 s", time="timestamp", emit="change", p="percentile(value, 0.5)"),
+            "there is no percentile of results that change",
+        ),
+        (
+            with_column.selectExpr("*", "string(value) as text"),
+            tumbling("1 s", time="timestamp", emit="change", s="sum(text)"),
+            "s: there is no sum of string",
+        ),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            frame.transform(window)
+        assert message in str(refused.value)
