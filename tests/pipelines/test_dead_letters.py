@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from millstream.errors import ApiError
-from millstream.pipelines.dead_letters import bytes_at, headers_at, write_dead_letters
+from millstream.pipelines.dead_letters import DeadLetters, bytes_at, headers_at
 from millstream.pipelines.decoding import Failure
 from millstream.pipelines.offsets import OffsetRange
 from millstream.pipelines.options import ReadOptions, parse_read_options
@@ -62,9 +62,10 @@ def write_bad_records(topics: Topics, topic: str, values: list[bytes | None], **
     topics.fill(topic, values)
     options = options_for(topics, topic, **given)
     wanted = OffsetRange(topic, 0, 0, len(values))
+    letters = DeadLetters(options, wanted)
     for columns in fetch_columns(options, wanted):
-        failures = [BAD._replace(row=row) for row in range(columns.row_count)]
-        write_dead_letters(options, wanted, columns, failures)
+        letters.add(columns, [BAD._replace(row=row) for row in range(columns.row_count)])
+    letters.flush()
 
 
 def millstream(topics: Topics, *arguments: str) -> Any:
@@ -84,7 +85,9 @@ def test_letter_has_the_record_and_all_about_it(topics: Topics) -> None:
     options = options_for(topics, topic, pipeline="revenue", pipelineVersion="3")
     wanted = OffsetRange(topic, 0, 0, 1)
     [columns] = fetch_columns(options, wanted)
-    write_dead_letters(options, wanted, columns, [BAD])
+    letters = DeadLetters(options, wanted)
+    letters.add(columns, [BAD])
+    letters.flush()
     [letter] = letters_in(topics, f"dlq.{topic}")
     assert letter.key() == f"{topic}/0/0".encode()
     assert letter.value() == b"bad"
@@ -119,7 +122,9 @@ def test_letters_of_a_dead_letter_topic_stay_where_they_are(topics: Topics) -> N
     options = options_for(topics, f"dlq.{topic}")
     wanted = OffsetRange(f"dlq.{topic}", 0, 0, 1)
     [columns] = fetch_columns(options, wanted)
-    write_dead_letters(options, wanted, columns, [BAD])
+    letters = DeadLetters(options, wanted)
+    letters.add(columns, [BAD])
+    letters.flush()
     assert len(letters_in(topics, f"dlq.{topic}")) == 1
 
 

@@ -16,10 +16,10 @@ The letter's own key is `topic/partition/offset`. A task that Spark runs again w
 again: at least once, and the key tells which are the same. `millstream dlq` shows, counts and
 replays them like all others, the record with its own key.
 
-Letters are durable before the rows of their batch leave the task, so that no record is skipped
-whose letter may be missing. The topic is created when it is first needed, as the broker creates
-those of share groups: kept for its retention time, not compacted, since the letter of a record
-without a value would be a tombstone.
+Letters are gathered, and durable before their task ends. A task that has not ended is run again,
+and so no record is skipped whose letter may be missing. The topic is created when it is first
+needed, as the broker creates those of share groups: kept for its retention time, not compacted,
+since the letter of a record without a value would be a tombstone.
 """
 
 from __future__ import annotations
@@ -52,21 +52,39 @@ _producers: dict[Cluster, RawProducer] = {}  # this process's, kept from task to
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 
 
-def write_dead_letters(
-    options: ReadOptions, wanted: OffsetRange, columns: Columns, failures: Sequence[Failure]
-) -> None:
-    """Write a letter for each failure; they are durable when this returns."""
-    topic = options.dead_letters_of(wanted.topic)
-    if wanted.topic == topic or wanted.topic.startswith(NAME_PREFIX):
-        logger.warning(
-            "%s is a dead-letter topic itself: what does not decode stays there", wanted.topic
-        )
-        return
-    # Its own connections: on the reader's a fetch is under way.
-    cluster = cluster_of(replace(options, client_id=f"{options.client_id}-dead-letters"))
-    partition = wanted.partition % partition_count(cluster, topic)
-    for letters in _in_batches(compose(options, wanted, columns, failures)):
-        _send(cluster, topic, partition, letters)
+class DeadLetters:
+    """The letters of one task: `add` them, and `flush` before it ends."""
+
+    def __init__(self, options: ReadOptions, wanted: OffsetRange) -> None:
+        self._options = options
+        self._wanted = wanted
+        self._topic = options.dead_letters_of(wanted.topic)
+        self._gathered: list[Record] = []
+        self._gathered_bytes = 0
+
+    def add(self, columns: Columns, failures: Sequence[Failure]) -> None:
+        """A letter for each failure."""
+        read = self._wanted.topic
+        if read == self._topic or read.startswith(NAME_PREFIX):
+            logger.warning("%s is a dead-letter topic itself: what does not decode stays", read)
+            return
+        for letter in compose(self._options, self._wanted, columns, failures):
+            self._gathered.append(letter)
+            self._gathered_bytes += len(letter.value or b"")
+            self._gathered_bytes += sum(len(it or b"") for _, it in letter.headers)
+            if self._gathered_bytes >= BATCH_BYTES:
+                self.flush()
+
+    def flush(self) -> None:
+        """All of them are durable when this returns."""
+        if not self._gathered:
+            return
+        # Its own connections: on the reader's a fetch is under way.
+        client_id = f"{self._options.client_id}-dead-letters"
+        cluster = cluster_of(replace(self._options, client_id=client_id))
+        partition = self._wanted.partition % partition_count(cluster, self._topic)
+        _send(cluster, self._topic, partition, _numbered(self._gathered))
+        self._gathered, self._gathered_bytes = [], 0
 
 
 # The topic
@@ -174,19 +192,6 @@ def headers_at(columns: Columns, row: int) -> tuple[Header, ...]:
         name = bytes_at(headers.names, index) or b""
         found.append((name.decode("utf-8", "replace"), bytes_at(headers.values, index)))
     return tuple(found)
-
-
-def _in_batches(records: Iterator[Record]) -> Iterator[list[Record]]:
-    batch: list[Record] = []
-    size = 0
-    for record in records:
-        batch.append(record)
-        size += len(record.value or b"") + sum(len(it or b"") for _, it in record.headers)
-        if size >= BATCH_BYTES:
-            yield _numbered(batch)
-            batch, size = [], 0
-    if batch:
-        yield _numbered(batch)
 
 
 def _numbered(letters: list[Record]) -> list[Record]:
