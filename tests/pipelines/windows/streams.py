@@ -72,7 +72,8 @@ class Run:
         return sum(int(it.numRowsDroppedByWatermark) for it in operators)
 
     def dropped_by_us(self, name: str = "late_rows") -> int:
-        return sum(int(it.observedMetrics[name].dropped) for it in self.progress)
+        metrics = [it.observedMetrics for it in self.progress if it.numInputRows]
+        return sum(int(it[name].dropped) for it in metrics)
 
 
 def moment(seconds: float | None) -> datetime | None:

@@ -40,13 +40,12 @@ _BATCH_ID = "streaming.sql.batchId"
 def mark_late(frame: DataFrame, time: str | Column, within: Duration) -> DataFrame:
     """The rows with `_late`, whether `time + within` is at or behind the watermark, and with
     `_lateness`, how many seconds `time` itself is behind it; null where there is none."""
-    from pyspark.sql.functions import lit, make_dt_interval
+    from pyspark.sql.functions import timestamp_micros, unix_micros
 
     check_time(frame, time)
-    within_us = duration_us(within, "within", zero_allowed=True)
     moment = as_column(time)
-    seconds = lit(within_us).cast("decimal(18, 0)") / lit(1_000_000).cast("decimal(18, 0)")
-    deadline = moment + make_dt_interval(secs=seconds.cast("decimal(18, 6)"))
+    within_us = duration_us(within, "within", zero_allowed=True)
+    deadline = timestamp_micros(unix_micros(moment) + within_us)
     return frame.withColumns(
         {LATE: is_late(frame, moment, deadline), LATENESS: lateness(frame, moment)}
     )

@@ -1,0 +1,233 @@
+"""Whose clock says when: three times of a row, and devices whose clocks are wrong.
+
+    event_time       when it happened, by whoever saw it happen: what windows go by
+    append_time      when it came into the log, by the broker's clock
+    processing_time  when the batch that reads it began: the same when the batch is repeated
+
+`name_times` names them. Times by devices need correction first. A device that says when something
+happened (`event`) and when it sent the row (`sent`), both by its own clock, and a server that says
+when it came (`received`), tell how wrong the clock is: `received - sent`, but for the time that the
+row was under way. So it happened at `event + (received - sent)`.
+
+    correct_clock           row by row, as an expression: one delayed row is wrong by its delay
+    correct_device_clocks   by the median of the device's last rows: a delayed row, or a false
+                            `sent`, does not count for much, and a clock that drifts is followed
+
+Both give `event_time`, and `_clock`, what is odd about the row; null if nothing is:
+
+    future    it would have happened after it was received, by more than `tolerance`
+    jump      the row's own offset is further than `tolerance` from the device's
+    no time   one of the three is missing
+
+`event_time` is never later than `received`, so a row from the future, or from a clock that jumped,
+does not drag the watermark ahead of the server's clock; and rows without a time have none.
+`count_odd_clocks` counts them in the query's progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.errors import ConfigError
+from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.event_time.lateness import as_column, check_time
+from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
+from millstream.pipelines.state.keys import HASH, Numbers, key_codes
+from millstream.pipelines.state.tables import concat, times_of
+from millstream.pipelines.windows.ranges import percentiles, sort_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+EVENT_TIME = "event_time"
+APPEND_TIME = "append_time"
+PROCESSING_TIME = "processing_time"
+CLOCK = "_clock"
+ODD_CLOCKS = "odd_clocks"  # where the query's progress counts them
+FUTURE, JUMP, NO_TIME = "future", "jump", "no time"
+MEMORY_MAX = 1000
+_OFFSET = "_offset_us"
+_RECEIVED = "_received"
+_ROWS = "rows"
+
+
+def name_times(
+    frame: DataFrame, event: str | Column, append: str | Column = "_timestamp"
+) -> DataFrame:
+    """The rows with `event_time`, `append_time` and `processing_time`."""
+    from pyspark.sql.functions import current_timestamp
+
+    check_time(frame, event)
+    check_time(frame, append)
+    return frame.withColumns(
+        {
+            EVENT_TIME: as_column(event),
+            APPEND_TIME: as_column(append),
+            PROCESSING_TIME: current_timestamp(),
+        }
+    )
+
+
+def correct_clock(
+    frame: DataFrame,
+    event: str | Column,
+    sent: str | Column,
+    received: str | Column,
+    *,
+    tolerance: Duration = "1 minute",
+) -> DataFrame:
+    """The rows with `event_time` and `_clock`, each corrected by its own three times."""
+    from pyspark.sql.functions import unix_micros
+
+    _check_free(frame, [EVENT_TIME, CLOCK])
+    for it in (event, sent, received):
+        check_time(frame, it)
+    offset_us = unix_micros(as_column(received)) - unix_micros(as_column(sent))
+    tolerance_us = duration_us(tolerance, "tolerance", zero_allowed=True)
+    return _corrected(frame, event, received, offset_us, offset_us, tolerance_us)
+
+
+def correct_device_clocks(
+    frame: DataFrame,
+    device: str | Column | Sequence[str | Column],
+    event: str | Column,
+    sent: str | Column,
+    received: str | Column,
+    *,
+    tolerance: Duration = "1 minute",
+    memory: int = 31,
+    forget: Duration = "1 day",
+    buckets: int = 16,
+) -> DataFrame:
+    """The rows with `event_time`, `_clock` and `_offset_us`, the offset of the device's clock: the
+    median of its last `memory` rows up to this one, in the order in which they were received. Of a
+    device that sends nothing for as long as `forget`, nothing is remembered.
+
+    A stream needs a watermark on `received`. Rows come out without one: put `withWatermark` on
+    `event_time` behind this.
+    """
+    from pyspark.sql import Column
+    from pyspark.sql.functions import unix_micros
+
+    from millstream.pipelines.state.spark import arrow_schema, run_operator
+
+    _check_free(frame, [EVENT_TIME, CLOCK, _OFFSET, _RECEIVED])
+    for it in (event, sent, received):
+        check_time(frame, it)
+    if not 1 <= memory <= MEMORY_MAX:
+        raise ConfigError(f"memory {memory}: choose between 1 and {MEMORY_MAX} rows")
+    tolerance_us = duration_us(tolerance, "tolerance", zero_allowed=True)
+    own_us = unix_micros(as_column(received)) - unix_micros(as_column(sent))
+    prepared = frame.withColumns({_RECEIVED: as_column(received), _OFFSET: own_us})
+    keys = [device] if isinstance(device, str | Column) else list(device)
+    names = prepared.select(*map(as_column, keys)).columns
+    for name, key in zip(names, keys, strict=True):
+        if name not in prepared.columns:
+            prepared = prepared.withColumn(name, as_column(key))
+    schema = arrow_schema(prepared.schema)
+    operator = DeviceOffsets(schema, names, memory, duration_us(forget, "forget"))
+    found = run_operator(operator, {_ROWS: prepared}, buckets)
+    robust = _corrected(found, event, received, as_column(_OFFSET), own_us, tolerance_us)
+    return robust.drop(_RECEIVED)
+
+
+def count_odd_clocks(frame: DataFrame, name: str = ODD_CLOCKS) -> DataFrame:
+    """The same rows; the progress has `observedMetrics[name]` with a count for each oddity."""
+    from pyspark.sql.functions import col, count_if, lit
+
+    counts = [
+        count_if(col(CLOCK) == lit(it)).alias(it.replace(" ", "_"))
+        for it in (FUTURE, JUMP, NO_TIME)
+    ]
+    return frame.observe(name, *counts)
+
+
+def _corrected(
+    frame: DataFrame,
+    event: str | Column,
+    received: str | Column,
+    offset_us: Column,
+    own_us: Column,
+    tolerance_us: int,
+) -> DataFrame:
+    from pyspark.sql.functions import abs as absolute
+    from pyspark.sql.functions import least, lit, timestamp_micros, unix_micros, when
+
+    event_us, received_us = unix_micros(as_column(event)), unix_micros(as_column(received))
+    happened_us = event_us + offset_us
+    odd = (
+        when(happened_us.isNull() | own_us.isNull(), lit(NO_TIME))
+        .when(absolute(own_us - offset_us) > tolerance_us, lit(JUMP))
+        .when(happened_us > received_us + tolerance_us, lit(FUTURE))
+    )
+    # `least` passes over nulls; a row without one of the times has no time.
+    bounded = when(happened_us.isNotNull(), least(happened_us, received_us))
+    return frame.withColumns({EVENT_TIME: timestamp_micros(bounded), CLOCK: odd})
+
+
+def _check_free(frame: DataFrame, names: Sequence[str]) -> None:
+    for name in names:
+        if name in frame.columns:
+            raise ConfigError(
+                f'there is a column {name} already: frame.withColumnRenamed("{name}", ...) before'
+            )
+
+
+class DeviceOffsets(Operator):
+    """Rows come out as they went in, with the median of the device's last offsets for their own."""
+
+    def __init__(
+        self, schema: pa.Schema, devices: Sequence[str], memory: int, forget_us: int
+    ) -> None:
+        self.identity = f"device offsets of {memory} rows, forgotten after {forget_us} us"
+        self.inputs = {_ROWS: InputSpec(schema, tuple(devices))}
+        samples = pa.schema([schema.field(name) for name in (*devices, _RECEIVED, _OFFSET)])
+        self.tables = {_ROWS: TableSpec(samples, tuple(devices), _RECEIVED)}
+        self.schema_out = schema
+        self._devices = tuple(devices)
+        self._memory = memory
+        self._forget_us = forget_us
+
+    def process(
+        self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
+    ) -> pa.RecordBatch:
+        samples = state[_ROWS]
+        new = rows[_ROWS]
+        is_whole = new.column(_OFFSET).is_valid()
+        incomplete = new.filter(pa.compute.invert(is_whole))
+        whole = new.filter(is_whole)
+        results = [incomplete.select(self.schema_out.names)]
+        if whole.num_rows:
+            kept = samples.take(whole.select([HASH, *self._devices]))
+            known = concat([kept, whole.select(kept.schema.names)])
+            medians, remembered = self._medians(known)
+            samples.append(known.take(pa.array(remembered)))
+            place = whole.schema.get_field_index(_OFFSET)
+            offsets = pa.array(medians[kept.num_rows :])
+            corrected = whole.set_column(place, whole.schema.field(_OFFSET), offsets)
+            results.append(corrected.select(self.schema_out.names))
+        samples.expire(watermark_us - self._forget_us)
+        last_us = max((page.last_us for page in samples.pages.values()), default=None)
+        state.wake_at(None if last_us is None else last_us + self._forget_us + 1)
+        return concat(results)
+
+    def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
+        return self.process(state, self.no_rows(), watermark_us)
+
+    def _medians(self, known: pa.RecordBatch) -> tuple[Numbers, Numbers]:
+        """Of each row the median of its device's last offsets; and which rows to remember."""
+        codes = key_codes(known, self._devices)
+        order = sort_rows(codes, times_of(known, _RECEIVED))
+        ordered = codes[order]
+        places = np.arange(len(order))
+        begins = np.searchsorted(ordered, ordered)
+        ends = np.searchsorted(ordered, ordered, side="right")
+        offsets = known.column(_OFFSET).to_numpy()[order].astype(np.float64)
+        first = np.maximum(begins, places - self._memory + 1)
+        medians = np.empty(len(order), np.int64)
+        medians[order] = np.rint(percentiles(offsets, first, places + 1, 0.5))
+        return medians, order[places >= ends - self._memory]

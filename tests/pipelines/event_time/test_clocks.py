@@ -1,0 +1,165 @@
+"""Clocks that are wrong: medians against a loop, expressions on Spark."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millstream.errors import ConfigError
+from millstream.pipelines.event_time.clocks import (
+    DeviceOffsets,
+    correct_clock,
+    correct_device_clocks,
+    name_times,
+)
+from millstream.pipelines.state.trial import Trial
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TIME = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema(
+    [("id", pa.int64()), ("device", pa.string()), ("_received", TIME), ("_offset_us", pa.int64())]
+)
+MEMORY = 5
+
+
+class Sample(NamedTuple):
+    device: str
+    offset_us: int | None
+
+
+SAMPLES = st.builds(
+    Sample, st.sampled_from(["pump", "fan"]), st.none() | st.integers(-(10**6), 10**6)
+)
+
+
+def rows(samples: Sequence[Sample], first: int) -> dict[str, pa.RecordBatch]:
+    """Each is received a microsecond after the one before."""
+    found = [
+        {"id": first + n, "device": it.device, "_received": first + n, "_offset_us": it.offset_us}
+        for n, it in enumerate(samples)
+    ]
+    return {"rows": pa.RecordBatch.from_pylist(found, schema=SCHEMA)}
+
+
+def medians(samples: Sequence[Sample]) -> list[int | None]:
+    seen: dict[str, list[int]] = {"pump": [], "fan": []}
+    found: list[int | None] = []
+    for it in samples:
+        if it.offset_us is None:
+            found.append(None)
+            continue
+        seen[it.device].append(it.offset_us)
+        found.append(round(statistics.median(seen[it.device][-MEMORY:])))
+    return found
+
+
+@settings(max_examples=60)
+@given(st.lists(st.lists(SAMPLES, max_size=8), max_size=6))
+def test_offset_is_the_median_of_the_devices_last_rows_however_the_stream_is_cut(
+    batches: list[list[Sample]],
+) -> None:
+    trial = Trial(DeviceOffsets(SCHEMA, ["device"], MEMORY, 10**9), bucket_count=2)
+    found: dict[int, Any] = {}
+    for batch in batches:
+        result = trial.feed(rows(batch, len(found)))
+        found |= dict(
+            zip(*(result[name].to_pylist() for name in ("id", "_offset_us")), strict=True)
+        )
+    samples = [it for batch in batches for it in batch]
+    assert [found[n] for n in range(len(samples))] == medians(samples)
+    trial.finish()
+    assert all(store.index is None and not store.pages for store in trial.buckets)
+
+
+def offsets_of(offsets: Sequence[int], memory: int = 7) -> list[int]:
+    trial = Trial(DeviceOffsets(SCHEMA, ["device"], memory, 10**9))
+    result = trial.feed(rows([Sample("pump", it) for it in offsets], 0))
+    by_id = dict(zip(*(result[name].to_pylist() for name in ("id", "_offset_us")), strict=True))
+    return [by_id[n] for n in range(len(offsets))]
+
+
+def test_outlier_does_not_move_the_clock() -> None:
+    found = offsets_of([100, 101, 99, 100, 9_000_000, 100, 102])
+    assert max(found) <= 102
+
+
+def test_drift_is_followed_within_half_of_the_memory() -> None:
+    drifting = list(range(0, 1000, 10))
+    found = offsets_of(drifting)
+    assert all(own - offset <= 30 for own, offset in zip(drifting, found, strict=True))
+
+
+def test_clock_that_was_set_is_believed_when_most_rows_say_so() -> None:
+    found = offsets_of([0] * 10 + [3600] * 10)
+    assert found[:13] == [0] * 13
+    assert found[13:] == [3600] * 7
+
+
+def test_devices_that_are_silent_are_forgotten() -> None:
+    trial = Trial(DeviceOffsets(SCHEMA, ["device"], MEMORY, 50))
+    trial.feed(rows([Sample("pump", 7)] * 5, 0))
+    (row,) = trial.feed(rows([Sample("pump", 1000)], 100), 100).to_pylist()
+    assert row["_offset_us"] == 7, "what is there is used until the batch is over"
+    trial.advance(155)
+    (row,) = trial.feed(rows([Sample("pump", 2000)], 300), 300).to_pylist()
+    assert row["_offset_us"] == 2000
+
+
+def at(seconds: float) -> datetime:
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+
+
+COLUMNS = "id int, device string, event timestamp, sent timestamp, received timestamp"
+
+
+def test_rows_are_corrected_by_their_own_three_times(spark: SparkSession) -> None:
+    given_rows = [
+        (1, "pump", at(10), at(12), at(3612)),  # an hour slow
+        (2, "pump", at(5000), at(5002), at(2)),  # fast
+        (3, "pump", at(9000), at(10), at(20)),  # it says that it happens after it was sent
+        (4, "pump", at(10), None, at(20)),
+        (5, "pump", at(30), at(10), at(20)),  # within the tolerance, but not after `received`
+    ]
+    frame = spark.createDataFrame(given_rows, COLUMNS)  # type: ignore[type-var]
+    found = frame.transform(correct_clock, "event", "sent", "received").selectExpr(
+        "id", "unix_seconds(event_time) - unix_seconds(timestamp'2026-01-01') as s", "_clock"
+    )
+    assert {row.id: (row.s, row["_clock"]) for row in found.collect()} == {
+        1: (3610, None),
+        2: (0, None),
+        3: (20, "future"),
+        4: (None, "no time"),
+        5: (20, None),
+    }
+
+
+def test_devices_clocks_are_corrected_and_jumps_are_flagged(spark: SparkSession) -> None:
+    given_rows = [(n, "pump", at(n), at(n), at(n + 100)) for n in range(20)]
+    given_rows[10] = (10, "pump", at(10), at(10 - 5000), at(110))  # `sent` is false
+    frame = spark.createDataFrame(given_rows, COLUMNS)
+    found = frame.transform(correct_device_clocks, "device", "event", "sent", "received")
+    found = found.selectExpr(
+        "id", "unix_seconds(event_time) - unix_seconds(timestamp'2026-01-01') as s", "_clock"
+    )
+    assert {row.id: (row.s, row["_clock"]) for row in found.collect()} == {
+        n: (n + 100, "jump" if n == 10 else None) for n in range(20)
+    }
+
+
+def test_times_are_named_and_names_that_are_taken_are_refused(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([(at(1), at(2))], "happened timestamp, _timestamp timestamp")
+    named = frame.transform(name_times, "happened")
+    assert named.columns[2:] == ["event_time", "append_time", "processing_time"]
+    with pytest.raises(ConfigError, match="there is a column event_time already"):
+        correct_clock(named, "happened", "happened", "_timestamp")
+    with pytest.raises(ConfigError, match="memory 0: choose between"):
+        correct_device_clocks(frame, "happened", "happened", "happened", "happened", memory=0)
