@@ -1,0 +1,310 @@
+"""As-of join: each event with the version of a table that was valid at the event's time.
+
+    sales.transform(as_of_join, tax_rates, "country", time="sold_at", valid_from="since")
+
+The table is a history: a row says what holds for its key from `valid_from` on, until the next row
+of that key. An event gets the last version at or before its time; with `how="left"` it comes out
+without one, too. A version whose `deleted` is true ends the one before it: from then on there is
+none. The history may come in any order and long after the events it is about, as far as the
+watermark allows: an event waits until `time + allowed_lateness` is behind the watermark. What it
+gets then is final, and depends on nothing but what had come in time: a replay yields the same.
+
+Of two versions of one key from the same time, the one with the greater `sequence` counts (an
+offset, a number in a log), so a version can be set right; without a sequence it is decided by what
+is in them, on every replay alike.
+
+What comes behind `watermark - allowed_lateness` is late:
+
+    an event     has no result; with `stragglers="divert"` it comes out with `_kind` = late and
+                 `_lateness` in seconds, with "drop" it is counted in the query's progress
+    a version    holds for all events that have no result yet, however old it is: a table may be
+                 loaded while events flow. It changes no result that is out. That it came is told
+                 the same ways, as `_kind` = late_version, with the event's columns null
+
+Versions are kept as long as an event on time can need them: those after the horizon, and of each
+key the last one before it, forever. An event or version without a time is late; a null key
+matches nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.joins.frames import (
+    On,
+    check_choice,
+    check_flag,
+    check_order,
+    check_time,
+    check_watermark,
+    count_late,
+    name_column,
+    name_keys,
+    other_columns,
+)
+from millstream.pipelines.joins.matching import (
+    common_codes,
+    has_null_key,
+    is_last,
+    is_true,
+    numbers_of,
+    sort_versions,
+    take_or_null,
+)
+from millstream.pipelines.joins.tidying import TIDY_ROWS_MIN, tidied_tables, tidy
+from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
+from millstream.pipelines.state.keys import HASH, Numbers, key_codes
+from millstream.pipelines.state.tables import concat, times_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+How = Literal["inner", "left"]
+Stragglers = Literal["drop", "divert"]
+KIND = "_kind"
+LATENESS = "_lateness"
+FINAL, LATE, LATE_VERSION = "final", "late", "late_version"
+_EVENTS = "events"
+_VERSIONS = "versions"
+
+
+@dataclass(frozen=True)
+class Events:
+    """The side that is enriched."""
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    time: str
+
+
+@dataclass(frozen=True)
+class History:
+    """The side that is looked up; `carried` are the columns that come out."""
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    valid_from: str
+    carried: tuple[str, ...]
+    sequence: str | None = None
+    deleted: str | None = None
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        return (self.valid_from,) if self.sequence is None else (self.valid_from, self.sequence)
+
+
+class AsOfJoin(Operator):
+    """The operator: pure, on columns."""
+
+    def __init__(
+        self,
+        events: Events,
+        history: History,
+        how: How,
+        allowed_lateness_us: int = 0,
+        tidy_rows_min: int = TIDY_ROWS_MIN,
+    ) -> None:
+        self.identity = f"as-of join, {how}, {allowed_lateness_us} us, by {history.order}"
+        self.inputs = {
+            _EVENTS: InputSpec(events.schema, events.keys),
+            _VERSIONS: InputSpec(history.schema, history.keys),
+        }
+        versions = TableSpec(history.schema, history.keys, history.valid_from)
+        self.tables = {
+            _EVENTS: TableSpec(events.schema, events.keys, events.time),
+            **tidied_tables(_VERSIONS, versions),
+        }
+        self.schema_out = pa.schema(
+            [
+                *events.schema,
+                *(history.schema.field(name) for name in history.carried),
+                pa.field(KIND, pa.string()),
+                pa.field(LATENESS, pa.float64()),
+            ]
+        )
+        self._events = events
+        self._history = history
+        self._how = how
+        self._lateness_us = allowed_lateness_us
+        self._tidy_rows_min = tidy_rows_min
+
+    def process(
+        self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
+    ) -> pa.RecordBatch:
+        horizon_us = watermark_us - self._lateness_us
+        results = [self.nothing, self._settle(state, horizon_us)]
+        results += self._add_versions(state, rows[_VERSIONS], watermark_us)
+        results += self._add_events(state, rows[_EVENTS], watermark_us)
+        tidy(state, _VERSIONS, lambda it: self._needed(it, horizon_us), self._tidy_rows_min)
+        state.wake_at(self._wake_us(state, horizon_us))
+        return concat(results)
+
+    def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
+        return self.process(state, self.no_rows(), watermark_us)
+
+    def _settle(self, state: BucketState, horizon_us: int) -> pa.RecordBatch:
+        """Events that have become final, with their versions. What comes in this batch is not
+        among them: it would be there or not, depending on where the batch begins."""
+        due = state[_EVENTS].select(None, horizon_us)
+        state[_EVENTS].expire(horizon_us + 1)
+        if not due.num_rows:
+            return self.nothing
+        last_us = int(times_of(due, self._events.time).max())
+        hashes = np.unique(due.column(HASH).to_numpy())
+        versions = state[_VERSIONS].select(None, last_us, hashes)
+        places = self._valid_at(due, versions)
+        if self._how == "inner":
+            due, places = due.filter(pa.array(places >= 0)), places[places >= 0]
+        return self._rows_out(
+            [due.column(name) for name in self._events.schema.names],
+            [take_or_null(versions.column(name), places) for name in self._history.carried],
+            FINAL,
+            pa.nulls(due.num_rows, pa.float64()),
+        )
+
+    def _valid_at(self, events: pa.RecordBatch, versions: pa.RecordBatch) -> Numbers:
+        """Of each event, the place of its version; -1 if there is none."""
+        event_codes, codes = common_codes(events, self._events.keys, versions, self._history.keys)
+        order = sort_versions(versions, codes, self._history.order)
+        all_codes = np.concatenate([codes[order], event_codes])
+        times = times_of(versions, self._history.valid_from)[order]
+        times = np.concatenate([times, times_of(events, self._events.time)])
+        merged = np.lexsort((times, all_codes))  # stable: versions before events of their time
+        is_version = merged < len(order)
+        latest = np.maximum.accumulate(np.where(is_version, np.arange(len(merged)), -1))
+        found = merged[np.maximum(latest, 0)]
+        is_found = (latest >= 0) & (all_codes[found] == all_codes[merged])
+        places = np.full(len(merged), -1, np.int64)
+        places[merged[is_found]] = order[found[is_found]]
+        places = places[len(order) :]
+        is_deleted = np.append(is_true(versions, self._history.deleted), False)
+        return np.where(is_deleted[places], -1, places)
+
+    def _add_versions(
+        self, state: BucketState, new: pa.RecordBatch, watermark_us: int
+    ) -> list[pa.RecordBatch]:
+        if not new.num_rows:
+            return []
+        is_known = ~has_null_key(new, (*self._history.keys, self._history.valid_from))
+        state[_VERSIONS].append(new.filter(pa.array(is_known)))
+        late = new.filter(self._is_late(new, self._history.valid_from, watermark_us))
+        return [
+            self._rows_out(
+                [pa.nulls(late.num_rows, field.type) for field in self._events.schema],
+                [late.column(name) for name in self._history.carried],
+                LATE_VERSION,
+                _lateness(late.column(self._history.valid_from), watermark_us),
+            )
+        ]
+
+    def _add_events(
+        self, state: BucketState, new: pa.RecordBatch, watermark_us: int
+    ) -> list[pa.RecordBatch]:
+        if not new.num_rows:
+            return []
+        is_late = self._is_late(new, self._events.time, watermark_us)
+        state[_EVENTS].append(new.filter(pc.invert(is_late)))
+        late = new.filter(is_late)
+        carried = [self._history.schema.field(name) for name in self._history.carried]
+        return [
+            self._rows_out(
+                [late.column(name) for name in self._events.schema.names],
+                [pa.nulls(late.num_rows, field.type) for field in carried],
+                LATE,
+                _lateness(late.column(self._events.time), watermark_us),
+            )
+        ]
+
+    def _is_late(self, rows: pa.RecordBatch, time: str, watermark_us: int) -> pa.Array:
+        times = rows.column(time).view(pa.int64())
+        return pc.fill_null(pc.less_equal(times, watermark_us - self._lateness_us), True)
+
+    def _needed(self, versions: pa.RecordBatch, horizon_us: int) -> pa.RecordBatch:
+        """Versions that an event after the horizon can get; of equal times only the last one. A
+        delete stays: an older version that comes late must not come to life by it."""
+        codes = key_codes(versions, self._history.keys)
+        order = sort_versions(versions, codes, self._history.order)
+        codes = codes[order]
+        times = numbers_of(versions.column(self._history.valid_from))[order]
+        is_replaced = ~is_last(codes)
+        is_replaced[:-1] &= times[1:] <= np.maximum(times[:-1], horizon_us)
+        return versions.take(pa.array(order[~is_replaced]))
+
+    def _rows_out(
+        self, events: list[pa.Array], versions: list[pa.Array], kind: str, lateness: pa.Array
+    ) -> pa.RecordBatch:
+        kinds = pa.repeat(pa.scalar(kind), len(lateness))
+        return pa.RecordBatch.from_arrays(
+            [*events, *versions, kinds, lateness], schema=self.schema_out
+        )
+
+    def _wake_us(self, state: BucketState, horizon_us: int) -> int | None:
+        """When the next event may be final."""
+        waiting = [page.first_us for page in state[_EVENTS].pages.values()]
+        if not waiting:
+            return None
+        return max(min(waiting), horizon_us + 1) + self._lateness_us
+
+
+def _lateness(times: pa.Array, watermark_us: int) -> pa.Array:
+    behind_us = pc.subtract(watermark_us, times.view(pa.int64()))
+    return pc.divide(behind_us.cast(pa.float64()), 1e6)
+
+
+def as_of_join(
+    frame: DataFrame,
+    versions: DataFrame,
+    on: On,
+    *,
+    time: str | Column,
+    valid_from: str | Column,
+    how: How = "left",
+    sequence: str | Column | None = None,
+    deleted: str | Column | None = None,
+    stragglers: Stragglers = "drop",
+    allowed_lateness: Duration = "0 seconds",
+    buckets: int = 16,
+) -> DataFrame:
+    """Each row of `frame` with the version valid at its time; see the head of this module.
+
+    Two streams need a watermark on `time`; with one on `valid_from`, too, rows wait for the slower
+    of both. Raises `ConfigError` before anything runs.
+    """
+    from millstream.pipelines.state.spark import arrow_schema, run_operator
+
+    lateness_us = duration_us(allowed_lateness, "allowed_lateness", zero_allowed=True)
+    check_choice("how", how, How)
+    check_choice("stragglers", stragglers, Stragglers)
+    left_keys, right_keys = name_keys(frame, versions, on)
+    frame, time_name = name_column(frame, time)
+    versions, from_name = name_column(versions, valid_from)
+    check_time(frame, time_name)
+    check_time(versions, from_name)
+    check_watermark(frame, time_name)
+    versions, sequence_name = name_column(versions, sequence)
+    versions, deleted_name = name_column(versions, deleted)
+    check_order(versions, sequence_name)
+    check_flag(versions, deleted_name)
+    carried = other_columns(frame, versions, (*right_keys, deleted_name), (KIND, LATENESS))
+    operator = AsOfJoin(
+        Events(arrow_schema(frame.schema), left_keys, time_name),
+        History(
+            arrow_schema(versions.schema),
+            right_keys,
+            from_name,
+            carried,
+            sequence_name,
+            deleted_name,
+        ),
+        how,
+        lateness_us,
+    )
+    result = run_operator(operator, {_EVENTS: frame, _VERSIONS: versions}, buckets)
+    return result if stragglers == "divert" else count_late(result, KIND, LATENESS, FINAL)

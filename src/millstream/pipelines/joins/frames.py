@@ -1,0 +1,138 @@
+"""What joins check of DataFrames, and name, before anything runs. Every error says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args, overload
+
+from millstream.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+On: TypeAlias = str | Sequence[str] | Mapping[str, str]  # left name: right name
+LATE_ROWS = "late_rows"  # where the query's progress counts those that were dropped
+_TIMES = ("timestamp", "timestamp_ntz")
+_ORDERED = ("tinyint", "smallint", "int", "bigint", "date", *_TIMES)
+
+
+def check_choice(name: str, value: object, choices: Any) -> None:
+    """`choices` is a `Literal`."""
+    if value not in get_args(choices):
+        raise ConfigError(f"{name}={value!r}: choose one of {', '.join(get_args(choices))}")
+
+
+def name_keys(left: DataFrame, right: DataFrame, on: On) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The columns that must be equal, of both sides."""
+    if left.isStreaming != right.isStreaming:
+        raise ConfigError(
+            "one side of the join is a stream and the other is not: read both as streams, or both "
+            "as batches. For a table that does not change, use Spark's own join"
+        )
+    if isinstance(on, str):
+        on = [on]
+    columns = dict(on) if isinstance(on, Mapping) else {name: name for name in on}
+    if not columns:
+        raise ConfigError('a join needs a column that both sides have: on="user"')
+    for left_name, right_name in columns.items():
+        kinds = kind_of(left, left_name), kind_of(right, right_name)
+        if kinds[0] != kinds[1]:
+            raise ConfigError(
+                f"{left_name} is {kinds[0]} and {right_name} is {kinds[1]}: cast one of them, "
+                "since equal values of different types would not meet"
+            )
+    return tuple(columns), tuple(columns.values())
+
+
+def kind_of(frame: DataFrame, name: str) -> str:
+    """A column's type; raises `ConfigError` if there is no such column."""
+    if name not in frame.columns:
+        raise ConfigError(f"there is no column {name!r}: {', '.join(frame.columns)}")
+    return frame.schema[name].dataType.simpleString()
+
+
+@overload
+def name_column(frame: DataFrame, given: str | Column) -> tuple[DataFrame, str]: ...
+
+
+@overload
+def name_column(frame: DataFrame, given: None) -> tuple[DataFrame, None]: ...
+
+
+def name_column(frame: DataFrame, given: str | Column | None) -> tuple[DataFrame, str | None]:
+    """The frame with this column in it, and its name."""
+    if given is None:
+        return frame, None
+    if isinstance(given, str):
+        kind_of(frame, given)
+        return frame, given
+    (name,) = frame.select(given).columns
+    return (frame if name in frame.columns else frame.withColumn(name, given)), name
+
+
+def check_time(frame: DataFrame, name: str) -> None:
+    kind = kind_of(frame, name)
+    if kind not in _TIMES:
+        raise ConfigError(
+            f"a join by time needs timestamps, and {name} is {kind}: convert it with "
+            f"to_timestamp({name}), or timestamp_millis({name}) if it counts milliseconds"
+        )
+
+
+def check_order(frame: DataFrame, name: str | None) -> None:
+    kind = None if name is None else kind_of(frame, name)
+    if kind is not None and kind not in _ORDERED:
+        raise ConfigError(
+            f"sequence says which row is newer, and {name} is {kind}: give it a column of "
+            "integers or times, like a topic's offset"
+        )
+
+
+def check_flag(frame: DataFrame, name: str | None) -> None:
+    kind = None if name is None else kind_of(frame, name)
+    if kind not in (None, "boolean"):
+        raise ConfigError(
+            f"deleted says whether a row is a delete, and {name} is {kind}: "
+            f"give it a condition, like col({name!r}) == 'd'"
+        )
+
+
+def check_watermark(frame: DataFrame, name: str) -> None:
+    from millstream.pipelines.state.spark import watermark_delay_ms
+
+    if frame.isStreaming and watermark_delay_ms(frame, name) is None:
+        raise ConfigError(
+            f"a join of streams needs a watermark on {name}, or its rows would wait for "
+            f'ever: frame.withWatermark("{name}", "1 minute") before it'
+        )
+
+
+def other_columns(
+    left: DataFrame,
+    right: DataFrame,
+    without: Sequence[str | None],
+    reserved: Sequence[str],
+) -> tuple[str, ...]:
+    """The columns of the right side that come out beside those of the left."""
+    carried = tuple(name for name in right.columns if name not in without)
+    taken = {*left.columns, *reserved}
+    shared = [name for name in carried if name in taken]
+    shared += [name for name in left.columns if name in reserved]
+    if shared:
+        raise ConfigError(
+            f"the result would have two columns {shared[0]}: rename one before the join with "
+            f'withColumnRenamed("{shared[0]}", ...)'
+        )
+    return carried
+
+
+def count_late(result: DataFrame, kind: str, lateness: str, final: str) -> DataFrame:
+    """The results alone; all else is counted, by kind, in the query's progress."""
+    from pyspark.sql.functions import col, count_if
+
+    counts = [
+        count_if(col(kind) == "late").alias("dropped"),
+        count_if(col(kind) == "late_version").alias("versions"),
+    ]
+    found = result.observe(LATE_ROWS, *counts).where(col(kind) == final)
+    return found.drop(kind, lateness)

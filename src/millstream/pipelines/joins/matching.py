@@ -1,0 +1,105 @@
+"""Which rows of two sides have the same key, and which of several versions counts.
+
+Versions of a key are ordered by columns (a time, a number in a log) and, where these are equal, by
+what is in the rows: so which one is last does not depend on the order in which they came, and a
+replay yields the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.pipelines.state.keys import HASH, HASH_FIELD, Numbers, key_codes, key_hashes
+from millstream.pipelines.state.tables import concat, expand
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+_BEFORE_ALL = np.iinfo(np.int64).min
+
+
+def common_codes(
+    left: pa.RecordBatch,
+    left_keys: Sequence[str],
+    right: pa.RecordBatch,
+    right_keys: Sequence[str],
+) -> tuple[Numbers, Numbers]:
+    """Numbers of the keys of both sides: the same number for the same key, and for no other."""
+    names = [str(place) for place in range(len(left_keys))]
+    both = concat([_only_keys(left, left_keys, names), _only_keys(right, right_keys, names)])
+    codes = key_codes(both, names)
+    return codes[: left.num_rows], codes[left.num_rows :]
+
+
+def has_null_key(rows: pa.RecordBatch, keys: Sequence[str]) -> Mask:
+    """A null is equal to nothing, as in SQL: such a row has no partner."""
+    found = np.zeros(rows.num_rows, np.bool_)
+    for name in keys:
+        found |= rows.column(name).is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def sort_versions(rows: pa.RecordBatch, codes: Numbers, by: Sequence[str]) -> Numbers:
+    """The order by key, then by these columns (null first), then by content."""
+    ranks = [numbers_of(rows.column(name)) for name in by]
+    order = np.lexsort((*reversed(ranks), codes))
+    is_tied = np.ones(max(rows.num_rows - 1, 0), np.bool_)
+    for values in (codes, *ranks):
+        ordered = values[order]
+        is_tied &= ordered[1:] == ordered[:-1]
+    if is_tied.any():
+        columns = [rows.column(name) for name in rows.schema.names if name != HASH]
+        content = key_hashes(columns, rows.num_rows)
+        order = np.lexsort((content, *reversed(ranks), codes))
+    return order
+
+
+def is_last(codes: Numbers) -> Mask:
+    """Of sorted codes, where each one occurs for the last time."""
+    last = np.ones(len(codes), np.bool_)
+    last[:-1] = codes[1:] != codes[:-1]
+    return last
+
+
+def numbers_of(column: pa.Array) -> Numbers:
+    """A column of integers, times or dates as numbers in the same order; null is before all."""
+    if pa.types.is_temporal(column.type):
+        column = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
+    numbers: Numbers = column.cast(pa.int64()).fill_null(_BEFORE_ALL).to_numpy()
+    return numbers
+
+
+def is_true(rows: pa.RecordBatch, flag: str | None) -> Mask:
+    """A column of booleans, in which null is false; without a column, nothing is true."""
+    if flag is None:
+        return np.zeros(rows.num_rows, np.bool_)
+    found: Mask = pc.fill_null(rows.column(flag), False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def pairs(left_codes: Numbers, right_codes: Numbers) -> tuple[Numbers, Numbers]:
+    """All pairs of rows with the same code: places on the left, and on the right."""
+    order = np.argsort(right_codes, kind="stable")
+    ordered = right_codes[order]
+    starts = np.searchsorted(ordered, left_codes)
+    lengths = np.searchsorted(ordered, left_codes, side="right") - starts
+    return np.repeat(np.arange(len(left_codes)), lengths), order[expand(starts, lengths)]
+
+
+def take_or_null(column: pa.Array, places: Numbers) -> pa.Array:
+    """Values at these places; null where the place is negative."""
+    if not len(column):
+        return pa.nulls(len(places), column.type)
+    return column.take(pa.array(np.maximum(places, 0), mask=places < 0))
+
+
+def _only_keys(rows: pa.RecordBatch, keys: Sequence[str], names: Sequence[str]) -> pa.RecordBatch:
+    columns = [rows.column(name) for name in keys]
+    fields = [pa.field(name, it.type) for name, it in zip(names, columns, strict=True)]
+    return pa.RecordBatch.from_arrays(
+        [rows.column(HASH), *columns], schema=pa.schema([HASH_FIELD, *fields])
+    )
