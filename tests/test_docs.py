@@ -47,7 +47,15 @@ def page_run(page: Path, tmp_path: Path) -> Iterator[PageRun]:
 
 def long_on_spark(paths: list[Path]) -> list[Any]:
     """Those that start Spark, several times some of them, are for `make test-all`."""
-    slow = {"avro.md", "pipelines.md", "stores.md", "cluster.md", "shop.py", "real_time.py"}
+    slow = {
+        "avro.md",
+        "pipelines.md",
+        "stores.md",
+        "cluster.md",
+        "shop.py",
+        "real_time.py",
+        "windows.md",
+    }
     marks = [pytest.mark.slow, pytest.mark.timeout(900)]
     return [pytest.param(it, marks=marks) if it.name in slow else it for it in paths]
 

@@ -41,6 +41,14 @@ def sessions(frame: DataFrame) -> DataFrame:
     return late.groupBy(session_window("timestamp", "1 minute"), "value").count()
 
 
+def final_windows(frame: DataFrame) -> DataFrame:
+    from millstream.pipelines.windows.definition import tumbling
+
+    late = frame.withWatermark("timestamp", "1 minute")
+    late = late.selectExpr("*", "cast(null as timestamp) as _watermark")
+    return late.transform(tumbling("1 minute", time="timestamp", n="count(*)"))
+
+
 @pytest.mark.parametrize(
     ("function", "key", "mode"),
     [
@@ -51,6 +59,7 @@ def sessions(frame: DataFrame) -> DataFrame:
         (windowed, "timestamp", "update"),
         (windowed, "", "append"),
         (sessions, "value", "append"),
+        (final_windows, "window_start", "append"),
     ],
 )
 def test_mode_fits_the_plan_and_the_output(

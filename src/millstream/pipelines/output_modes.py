@@ -4,6 +4,7 @@
     aggregate, output has a key      update   each change takes the place of the row with that key
     aggregate, output has no key     append   once, when the watermark says that it is final
     session windows                  append   Spark knows no other for them
+    our windows                      append   their results are final; see windows/definition.py
 
 `@pipeline(output_mode=...)` overrides it, which transformWithState needs if it updates.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
+from millstream.pipelines.event_time.lateness import IS_LATE
 from millstream.pipelines.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -31,8 +33,9 @@ def choose_output_mode(pipeline: Pipeline, result: DataFrame) -> str:
     if AGGREGATE not in operators:
         return "append"
     has_key = all(output.key for output in pipeline.writes.values())
-    has_sessions = "session_window" in plan.toString()
-    if has_key and not has_sessions:
+    text = plan.toString()
+    has_sessions = "session_window" in text
+    if has_key and not has_sessions and IS_LATE not in text:
         return "update"
     if WATERMARK not in operators:
         why = "of session windows" if has_sessions else "into an output without a key"

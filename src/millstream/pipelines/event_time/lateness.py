@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 LATE = "_late"
+IS_LATE = "_is_late"  # of a row for a window; no window's results have it
 LATENESS = "_lateness"
 LATE_ROWS = "late_rows"  # where the query's progress counts those that were dropped
 _BATCH_ID = "streaming.sql.batchId"

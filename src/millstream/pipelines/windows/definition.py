@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, get_args
 from millstream.errors import ConfigError
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.event_time.lateness import (
+    IS_LATE,
     LATE_ROWS,
     LATENESS,
     as_column,
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 
 START = "window_start"
 END = "window_end"
-_IS_LATE = "_is_late"
 _CLOSES = "_closes"
 _EVERY = "every "
 _EMISSIONS = 'emit: choose "final", "change" or "every 10 seconds"'
@@ -130,7 +130,7 @@ class Window:
         from pyspark.sql.functions import lit
 
         self._check(frame)
-        found = self._assign(frame).where(_IS_LATE)
+        found = self._assign(frame).where(IS_LATE)
         seconds = lateness(frame, as_column(self.time))
         shown = [as_column(it) for it in frame.columns if it != WATERMARK_COLUMN]
         bounds = [] if isinstance(self.kind, Session) else [as_column(START), as_column(END)]
@@ -168,7 +168,7 @@ class Window:
             from pyspark.sql.functions import unix_micros
 
             deadline = timestamp_micros(unix_micros(time) + self.kind.gap_us)
-            return frame.withColumn(_IS_LATE, is_late(frame, time, deadline))
+            return frame.withColumn(IS_LATE, is_late(frame, time, deadline))
         starts = self.kind.starts_us(time)
         if isinstance(self.kind, Hopping):
             starts = explode_outer(starts)
@@ -179,7 +179,7 @@ class Window:
             END: timestamp_micros(end_us),
             _CLOSES: timestamp_micros(end_us + self.allowed_lateness_us),
         }
-        late = is_late(frame, time, bounds[_CLOSES]).alias(_IS_LATE)
+        late = is_late(frame, time, bounds[_CLOSES]).alias(IS_LATE)
         marks = {self._closing: self._mark(frame)}
         named = [it.alias(name, metadata=marks.get(name, {})) for name, it in bounds.items()]
         return placed.select(*map(as_column, frame.columns), *named, late)
@@ -202,14 +202,14 @@ class Window:
 
         assigned = self._assign(frame)
         if self.stragglers == "drop":
-            assigned = assigned.observe(self.count_as, count_if(col(_IS_LATE)).alias("dropped"))
-        return assigned.where(~col(_IS_LATE))
+            assigned = assigned.observe(self.count_as, count_if(col(IS_LATE)).alias("dropped"))
+        return assigned.where(~col(IS_LATE))
 
     def _of_batch(self, frame: DataFrame) -> DataFrame:
         """All rows, all final."""
         from pyspark.sql.functions import lit
 
-        assigned = self._assign(frame).where(~as_column(_IS_LATE))
+        assigned = self._assign(frame).where(~as_column(IS_LATE))
         if isinstance(self.kind, Session):
             results = self._sessions(assigned)
         else:
