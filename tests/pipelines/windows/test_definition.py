@@ -102,6 +102,46 @@ def test_stream_equals_batch(files: Files, kind: str) -> None:
     assert len(finals) == len({(row.user, row.window_start, row.window_end) for row in finals})
 
 
+VALUES = "count(*), sum(amount), avg(amount), max(amount)"
+BY_DUCKDB = {
+    "tumbling": f"""
+        select who, floor(s / 60) * 60 as b, b + 60, {VALUES} from events group by who, b""",
+    "hopping": f"""
+        select who, b, b + 60, {VALUES}
+        from (select *, unnest(range(-75, 700, 25)) as b from events)
+        where b <= s and s < b + 60 group by who, b""",
+    "session": f"""
+        with marked as (
+            select *, s - lag(s) over (partition by who order by s) >= 4 as is_new from events),
+        numbered as (
+            select *, count(*) filter (is_new) over (partition by who order by s) as n from marked)
+        select who, min(s), max(s) + 4, {VALUES} from numbered group by who, n""",
+}
+
+
+@pytest.mark.parametrize("kind", BY_DUCKDB)
+def test_batch_has_the_windows_of_duckdb(files: Files, kind: str) -> None:
+    import duckdb
+    import pyarrow as pa
+
+    rows = [row for batch in shuffled(400, disorder_seconds=9)[:-1] for row in batch]
+    files.write([rows])
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    events = pa.table(columns, names=["who", "s", "amount"])
+    result = duckdb.from_arrow(events).query("events", BY_DUCKDB[kind]).fetchall()
+    expected = sorted((who or "", *values) for who, *values in result)
+    found = [
+        (who, seconds_of(start), seconds_of(end), *values)
+        for who, start, end, *values in comparable(
+            files.history().transform(KINDS[kind]()).collect()
+        )
+    ]
+    assert len(found) == len(expected)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine[0] == theirs[0]
+        assert mine[1:] == pytest.approx(theirs[1:], abs=1e-5)
+
+
 STRAGGLING: list[Batch] = [
     [("ann", 5, 1.0), ("ann", 65, 1.0), (None, 70, 1.0)],
     [("bob", 130, 1.0)],
