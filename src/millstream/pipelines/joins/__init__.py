@@ -1,8 +1,13 @@
 """Joins of streams and tables. Each module opens with what its join does to which rows.
 
-as_of.py         the version that was valid at the time of the event
+    as_of.py         the version that was valid at the time of the event
+    table_table.py   two tables that change, joined as a table that changes
+    changes.py       a table's change log as rows with weights, which such joins take
 
-matching.py      which rows have the same key, and which of them is the newest (pure)
-tidying.py       tables that only grow, made small again now and then (pure)
-frames.py        what these joins check of DataFrames before anything runs
+    matching.py      which rows have the same key, and which of them is the newest
+    weights.py       rows with weights: tables and their changes
+    tidying.py       tables that only grow, made small again now and then
+    frames.py        what these joins check of DataFrames before anything runs
+
+Operators are pure and know no Spark; only the functions that take DataFrames do.
 """

@@ -1,0 +1,216 @@
+"""Table-table join: two tables that change, joined as a table that changes. A maintained view.
+
+    posts = post_log.transform(changes, "post_id", sequence="offset", deleted=...)
+    follows = follow_log.transform(changes, ("follower", "author"), sequence="offset", deleted=...)
+    timeline = posts.transform(table_join, follows, "author")
+
+Both sides come as changes with `_weight` (see changes.py and weights.py), and so does the result:
+an insert is a row with weight 1, a delete its row with -1, an update both. The sum of all that has
+come out is, after every batch, the join of both tables as they are then: inner, left, right or
+full, whatever was inserted, updated or deleted, on either side. Rows are told apart by all of their
+columns; a row that is there twice has weight 2.
+
+What a batch costs is what it changes: changes of one side meet the rows of the other with their
+key, and nothing is computed anew. Both tables are kept whole, since any row may change tomorrow;
+a view of a table that only grows, grows. There are no stragglers, as there is no time: a change
+counts when it comes, and corrects what is out.
+
+`_op` says it in words, "delete" or "insert"; within a batch deletes come first, so a sink that
+upserts by a key ends right. A null key matches nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.errors import ConfigError
+from millstream.pipelines.joins.frames import On, check_choice, name_keys, other_columns
+from millstream.pipelines.joins.matching import common_codes, has_null_key, pairs, take_or_null
+from millstream.pipelines.joins.tidying import TIDY_ROWS_MIN, tidied_tables, tidy
+from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate, weights_of
+from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
+from millstream.pipelines.state.keys import HASH, Numbers
+from millstream.pipelines.state.tables import concat
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+How = Literal["inner", "left", "right", "full"]
+OP = "_op"
+_LEFT, _RIGHT = "left", "right"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One table: its columns, `_weight` among them; `carried` are those that come out."""
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    carried: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Delta:
+    """Rows of one side: those that were there, then those that are new; with the key's number."""
+
+    rows: pa.RecordBatch
+    codes: Numbers
+    weights: Numbers
+    old_count: int
+
+    @property
+    def places(self) -> tuple[Numbers, Numbers]:
+        """Of old rows and of new ones, those whose key can match."""
+        matching = np.flatnonzero(self.codes >= 0)
+        return matching[matching < self.old_count], matching[matching >= self.old_count]
+
+
+class TableJoin(Operator):
+    """The operator: pure, on columns."""
+
+    def __init__(
+        self, left: Side, right: Side, how: How, tidy_rows_min: int = TIDY_ROWS_MIN
+    ) -> None:
+        self.identity = f"table join, {how}"
+        self._sides = {_LEFT: left, _RIGHT: right}
+        self.inputs = {
+            name: InputSpec(side.schema, side.keys) for name, side in self._sides.items()
+        }
+        self.tables = {
+            table: spec
+            for name, side in self._sides.items()
+            for table, spec in tidied_tables(name, TableSpec(side.schema, side.keys, None)).items()
+        }
+        self._joined = pa.schema(
+            [side.schema.field(name) for side in (left, right) for name in side.carried]
+            + [WEIGHT_FIELD]
+        )
+        self.schema_out = pa.schema([*self._joined, pa.field(OP, pa.string())])
+        self._how = how
+        self._tidy_rows_min = tidy_rows_min
+
+    def process(
+        self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
+    ) -> pa.RecordBatch:
+        new = {name: rows[name] for name in self._sides}
+        hashes = np.unique(np.concatenate([it.column(HASH).to_numpy() for it in new.values()]))
+        old = {name: consolidate(state[name].select(hashes=hashes)) for name in self._sides}
+        left, right = self._deltas(old, new)
+        for name in self._sides:
+            state[name].append(new[name])
+            tidy(state, name, consolidate, self._tidy_rows_min)
+        found = [*self._pairs(left, right)]
+        if self._how in ("left", "full"):
+            found.append(self._alone(left, right, is_left=True))
+        if self._how in ("right", "full"):
+            found.append(self._alone(right, left, is_left=False))
+        return _with_op(consolidate(concat(found)), self.schema_out)
+
+    def _deltas(
+        self, old: Mapping[str, pa.RecordBatch], new: Mapping[str, pa.RecordBatch]
+    ) -> tuple[Delta, Delta]:
+        rows = {name: concat([old[name], new[name]]) for name in self._sides}
+        keys = [self._sides[name].keys for name in (_LEFT, _RIGHT)]
+        codes = common_codes(rows[_LEFT], keys[0], rows[_RIGHT], keys[1])
+        left, right = (
+            Delta(
+                rows[name],
+                np.where(has_null_key(rows[name], self._sides[name].keys), -1, numbers),
+                weights_of(rows[name]),
+                old[name].num_rows,
+            )
+            for name, numbers in zip((_LEFT, _RIGHT), codes, strict=True)
+        )
+        return left, right
+
+    def _pairs(self, left: Delta, right: Delta) -> list[pa.RecordBatch]:
+        """New with old, old with new, new with new: a product's change."""
+        left_old, left_new = left.places
+        right_old, right_new = right.places
+        right_all = np.concatenate([right_old, right_new])
+        found = []
+        for left_places, right_places in ((left_new, right_all), (left_old, right_new)):
+            a, b = pairs(left.codes[left_places], right.codes[right_places])
+            a, b = left_places[a], right_places[b]
+            found.append(self._rows_out(left, a, right, b, left.weights[a] * right.weights[b]))
+        return found
+
+    def _alone(self, side: Delta, other: Delta, *, is_left: bool) -> pa.RecordBatch:
+        """Rows without a partner: new ones, and old ones that lost their last or got their first.
+
+        With `alone` 1 or 0, the change of `rows * alone` is `old * (after - before) + new * after`.
+        """
+        count = max(int(side.codes.max(initial=-1)), int(other.codes.max(initial=-1))) + 1
+        other_old, other_new = other.places
+        partners = np.zeros(count + 1, np.int64)  # the last place is that of null keys: code -1
+        np.add.at(partners, other.codes[other_old], other.weights[other_old])
+        before = (partners == 0).astype(np.int64)
+        np.add.at(partners, other.codes[other_new], other.weights[other_new])
+        after = (partners == 0).astype(np.int64)
+        is_old = np.arange(side.rows.num_rows) < side.old_count
+        factors = after[side.codes] - np.where(is_old, before[side.codes], 0)
+        places = np.flatnonzero(factors)
+        nobody = np.full(len(places), -1, np.int64)
+        weights = (side.weights * factors)[places]
+        if is_left:
+            return self._rows_out(side, places, other, nobody, weights)
+        return self._rows_out(other, nobody, side, places, weights)
+
+    def _rows_out(
+        self,
+        left: Delta,
+        left_places: Numbers,
+        right: Delta,
+        right_places: Numbers,
+        weights: Numbers,
+    ) -> pa.RecordBatch:
+        columns = [
+            take_or_null(delta.rows.column(name), places)
+            for delta, places, side in (
+                (left, left_places, self._sides[_LEFT]),
+                (right, right_places, self._sides[_RIGHT]),
+            )
+            for name in side.carried
+        ]
+        return pa.RecordBatch.from_arrays([*columns, pa.array(weights)], schema=self._joined)
+
+
+def _with_op(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    is_delete = weights_of(rows) < 0
+    words = pa.array(["insert", "delete"]).take(pa.array(is_delete.astype(np.int8)))
+    return pa.RecordBatch.from_arrays([*rows.columns, words], schema=schema)
+
+
+def table_join(
+    left: DataFrame, right: DataFrame, on: On, *, how: How = "inner", buckets: int = 16
+) -> DataFrame:
+    """Changes of the join of two tables; see the head of this module.
+
+    Both frames have `_weight` (`changes` makes it), and all other columns have names of their own,
+    except the keys. Raises `ConfigError` before anything runs.
+    """
+    from millstream.pipelines.state.spark import arrow_schema, run_operator
+
+    check_choice("how", how, How)
+    for name, frame in ((_LEFT, left), (_RIGHT, right)):
+        if WEIGHT not in frame.columns:
+            raise ConfigError(
+                f"the {name} side has no column {WEIGHT}: make changes of a change log with "
+                'frame.transform(changes, "its key", sequence="offset"), or, if rows are only '
+                f'ever added, frame.withColumn("{WEIGHT}", lit(1).cast("bigint"))'
+            )
+    left_keys, right_keys = name_keys(left, right, on)
+    kept = left.drop(WEIGHT)
+    dropped = [WEIGHT, *(it for it in right_keys if it in left_keys and how in ("inner", "left"))]
+    carried = other_columns(kept, right, dropped, (WEIGHT, OP))
+    operator = TableJoin(
+        Side(arrow_schema(left.schema), left_keys, tuple(kept.columns)),
+        Side(arrow_schema(right.schema), right_keys, carried),
+        how,
+    )
+    return run_operator(operator, {_LEFT: left, _RIGHT: right}, buckets)
