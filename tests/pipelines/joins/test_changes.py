@@ -46,7 +46,7 @@ def weights(rows: pa.RecordBatch) -> Counter[tuple[object, ...]]:
     return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.lists(st.lists(A_CHANGE, max_size=6), max_size=8), st.randoms())
 def test_sum_of_weights_is_the_table_after_every_batch(
     batches: list[list[tuple[int | None, str | None, bool | None]]], random: Random

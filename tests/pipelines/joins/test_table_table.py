@@ -71,7 +71,7 @@ def joined(
     return {row: n for row, n in result.items() if n}
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(BATCHES, st.sampled_from(HOWS))
 def test_sum_of_changes_is_the_join_after_every_batch(
     batches: list[tuple[list[Any], list[Any]]], how: How

@@ -2,7 +2,8 @@
 
     as_of.py         the version that was valid at the time of the event
     table_table.py   two tables that change, joined as a table that changes
-    changes.py       a table's change log as rows with weights, which such joins take
+    stream_table.py  a stream, enriched from a table as it is now
+    changes.py       a table's change log as rows with weights, which joins of tables take
 
     matching.py      which rows have the same key, and which of them is the newest
     weights.py       rows with weights: tables and their changes

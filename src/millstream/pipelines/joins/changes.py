@@ -24,11 +24,11 @@ import pyarrow as pa
 
 from millstream.errors import ConfigError
 from millstream.pipelines.joins.frames import check_flag, check_order, kind_of, name_column
-from millstream.pipelines.joins.matching import is_last, is_true, sort_versions
+from millstream.pipelines.joins.matching import is_true, newest
 from millstream.pipelines.joins.tidying import TIDY_ROWS_MIN, tidied_tables, tidy
 from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate, weighted
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
-from millstream.pipelines.state.keys import HASH, key_codes
+from millstream.pipelines.state.keys import HASH
 from millstream.pipelines.state.tables import concat
 
 if TYPE_CHECKING:
@@ -80,9 +80,7 @@ class Changes(Operator):
         )
 
     def _newest(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        codes = key_codes(rows, self._keys)
-        order = sort_versions(rows, codes, (self._sequence,))
-        return rows.take(pa.array(order[is_last(codes[order])]))
+        return newest(rows, self._keys, (self._sequence,))
 
     def _alive(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         return rows.filter(pa.array(~is_true(rows, self._deleted)))

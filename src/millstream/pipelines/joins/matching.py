@@ -58,6 +58,13 @@ def sort_versions(rows: pa.RecordBatch, codes: Numbers, by: Sequence[str]) -> Nu
     return order
 
 
+def newest(rows: pa.RecordBatch, keys: Sequence[str], by: Sequence[str]) -> pa.RecordBatch:
+    """Of each key, the last row by these columns."""
+    codes = key_codes(rows, keys)
+    order = sort_versions(rows, codes, by)
+    return rows.take(pa.array(order[is_last(codes[order])]))
+
+
 def is_last(codes: Numbers) -> Mask:
     """Of sorted codes, where each one occurs for the last time."""
     last = np.ones(len(codes), np.bool_)

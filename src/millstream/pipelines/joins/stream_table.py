@@ -1,0 +1,149 @@
+"""Stream-table join: a stream, enriched from a table as it is when a row comes.
+
+    clicks.transform(enrich, users, "user_id", sequence="offset", deleted=col("op") == "delete")
+
+The table comes as its change log, in upserts and deletes by key (a compacted topic, a database's
+changes), and is kept here, beside the stream: a row is looked up without leaving the machine.
+In each batch changes are applied first, then the stream's rows get what the table says of
+their key, and come out at once; with `how="left"` also where it says nothing. Of several changes of
+a key the one with the greatest `sequence` counts, in whatever order they come. A key that was
+deleted is forgotten sooner or later, and a change from before the delete would then bring it back:
+across batches, changes of a key come in the order of their log, as topics have it.
+
+At the start the table is there before the first row of the stream is looked up, if the first batch
+has all of it: set a limit per batch for the stream, and none for the table. A batch's changes of
+one bucket are in memory at once, so a large table wants more `buckets`, of some 100 MB each.
+
+What a row gets depends on when it comes: no row waits, and none is late. Who needs the same on
+every replay, or the version of a time in the past, takes `as_of_join`. A null key matches nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.pipelines.joins.frames import (
+    On,
+    check_choice,
+    check_flag,
+    check_order,
+    name_column,
+    name_keys,
+    other_columns,
+)
+from millstream.pipelines.joins.matching import (
+    common_codes,
+    has_null_key,
+    is_true,
+    newest,
+    take_or_null,
+)
+from millstream.pipelines.joins.tidying import TIDY_ROWS_MIN, tidied_tables, tidy
+from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
+from millstream.pipelines.state.keys import HASH, Numbers
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+How = Literal["inner", "left"]
+_STREAM = "stream"
+_TABLE = "table"
+
+
+@dataclass(frozen=True)
+class ChangeLog:
+    """The table's side; `carried` are the columns that come out."""
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    carried: tuple[str, ...]
+    sequence: str
+    deleted: str | None = None
+
+
+class Enrich(Operator):
+    """The operator: pure, on columns. Keeps the newest row of each key of the table."""
+
+    def __init__(
+        self, stream: InputSpec, table: ChangeLog, how: How, tidy_rows_min: int = TIDY_ROWS_MIN
+    ) -> None:
+        self.identity = f"stream-table join by {table.sequence}, deletes by {table.deleted}"
+        self.inputs = {_STREAM: stream, _TABLE: InputSpec(table.schema, table.keys)}
+        self.tables = tidied_tables(_TABLE, TableSpec(table.schema, table.keys, None))
+        carried = [table.schema.field(name) for name in table.carried]
+        self.schema_out = pa.schema([*stream.schema, *carried])
+        self._stream = stream
+        self._table = table
+        self._how = how
+        self._tidy_rows_min = tidy_rows_min
+
+    def process(
+        self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
+    ) -> pa.RecordBatch:
+        new = rows[_TABLE]
+        state[_TABLE].append(new.filter(pa.array(~has_null_key(new, self._table.keys))))
+        tidy(state, _TABLE, self._current, self._tidy_rows_min)
+        stream = rows[_STREAM]
+        if not stream.num_rows:
+            return self.nothing
+        hashes = np.unique(stream.column(HASH).to_numpy())
+        current = self._current(state[_TABLE].select(hashes=hashes))
+        places = self._places(stream, current)
+        if self._how == "inner":
+            stream, places = stream.filter(pa.array(places >= 0)), places[places >= 0]
+        return pa.RecordBatch.from_arrays(
+            [
+                *(stream.column(name) for name in self._stream.schema.names),
+                *(take_or_null(current.column(name), places) for name in self._table.carried),
+            ],
+            schema=self.schema_out,
+        )
+
+    def _current(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        rows = newest(rows, self._table.keys, (self._table.sequence,))
+        return rows.filter(pa.array(~is_true(rows, self._table.deleted)))
+
+    def _places(self, stream: pa.RecordBatch, current: pa.RecordBatch) -> Numbers:
+        """Of each row, its row of the table, which has each key once; -1 if there is none."""
+        codes, current_codes = common_codes(stream, self._stream.keys, current, self._table.keys)
+        at = np.full(stream.num_rows + current.num_rows, -1, np.int64)
+        at[current_codes] = np.arange(current.num_rows)
+        places: Numbers = at[codes]
+        return places
+
+
+def enrich(
+    frame: DataFrame,
+    table: DataFrame,
+    on: On,
+    *,
+    sequence: str | Column,
+    deleted: str | Column | None = None,
+    how: How = "left",
+    buckets: int = 16,
+) -> DataFrame:
+    """Rows of a stream with what a table says of their key; see the head of this module.
+
+    `on` names the table's primary key. Raises `ConfigError` before anything runs.
+    """
+    from millstream.pipelines.state.spark import arrow_schema, run_operator
+
+    check_choice("how", how, How)
+    left_keys, right_keys = name_keys(frame, table, on)
+    table, sequence_name = name_column(table, sequence)
+    table, deleted_name = name_column(table, deleted)
+    check_order(table, sequence_name)
+    check_flag(table, deleted_name)
+    without = (*right_keys, sequence_name, deleted_name)
+    carried = other_columns(frame, table, without, ())
+    operator = Enrich(
+        InputSpec(arrow_schema(frame.schema), left_keys),
+        ChangeLog(arrow_schema(table.schema), right_keys, carried, sequence_name, deleted_name),
+        how,
+    )
+    return run_operator(operator, {_STREAM: frame, _TABLE: table}, buckets)

@@ -1,0 +1,113 @@
+"""A stream enriched from a table, against a dict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millstream.pipelines.joins.stream_table import ChangeLog, Enrich, How
+from millstream.pipelines.state import InputSpec
+from millstream.pipelines.state.trial import Trial
+
+CLICKS = pa.schema([("click", pa.int64()), ("user", pa.string())])
+USERS = pa.schema(
+    [("name", pa.string()), ("town", pa.string()), ("offset", pa.int64()), ("gone", pa.bool_())]
+)
+NAMES = st.sampled_from(["ann", "bea", "carl", None])
+A_CLICK = st.tuples(st.integers(0, 3), NAMES)
+
+
+class User(NamedTuple):
+    name: str | None
+    town: str | None
+    gone: bool | None
+
+
+A_USER = st.builds(User, NAMES, st.sampled_from(["Graz", "Bern", None]), st.booleans() | st.none())
+BATCHES = st.lists(
+    st.tuples(st.lists(A_CLICK, max_size=5), st.lists(A_USER, max_size=5)), max_size=8
+)
+
+
+def operator(how: How, tidy_rows_min: int = 3) -> Enrich:
+    users = ChangeLog(USERS, ("name",), ("name", "town"), "offset", "gone")
+    return Enrich(InputSpec(CLICKS, ("user",)), users, how, tidy_rows_min)
+
+
+def columns(
+    clicks: Sequence[tuple[Any, ...]], users: Sequence[tuple[Any, ...]]
+) -> dict[str, pa.RecordBatch]:
+    return {"stream": to_batch(clicks, CLICKS), "table": to_batch(users, USERS)}
+
+
+def to_batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [pa.array([row[at] for row in rows], it.type) for at, it in enumerate(schema)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def found(rows: pa.RecordBatch) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(it.values()) for it in rows.to_pylist())
+
+
+@settings(max_examples=40)
+@given(BATCHES, st.sampled_from(["inner", "left"]), st.randoms())
+def test_each_row_gets_what_the_table_says_when_it_comes(
+    batches: list[tuple[list[tuple[int, str | None]], list[User]]], how: How, random: Random
+) -> None:
+    """Changes of a batch come in any order, before the rows of the stream."""
+    trial = Trial(operator(how), bucket_count=2)
+    table: dict[str, tuple[str | None, str | None]] = {}
+    offset = 0
+    for clicks, users in batches:
+        log = []
+        for it in users:
+            log.append((it.name, it.town, offset, it.gone))
+            offset += 1
+            if it.name is not None:
+                table[it.name] = it.name, it.town
+                if it.gone:
+                    del table[it.name]
+        random.shuffle(log)
+        expected = Counter(
+            (click, user, *table.get(str(user), (None, None)))
+            for click, user in clicks
+            if how == "left" or user in table
+        )
+        assert found(trial.feed(columns(clicks, log))) == expected
+
+
+def test_older_change_that_comes_again_does_nothing() -> None:
+    trial = Trial(operator("left"))
+    trial.feed(columns([], [("ann", "Graz", 5, False)]))
+    rows = trial.feed(columns([(1, "ann")], [("ann", "Bern", 4, False)]))
+    assert found(rows) == {(1, "ann", "ann", "Graz"): 1}
+
+
+@pytest.mark.parametrize(("how", "count"), [("inner", 0), ("left", 1)])
+def test_row_without_a_partner(how: How, count: int) -> None:
+    assert Trial(operator(how)).feed(columns([(1, "ann")], [])).num_rows == count
+
+
+def test_deleted_rows_leave_no_state() -> None:
+    trial = Trial(operator("left", tidy_rows_min=1))
+    trial.feed(columns([], [("ann", "Graz", 0, False)]))
+    trial.feed(columns([], [("ann", None, 1, True)]))
+    assert all(store.index is None and not store.pages for store in trial.buckets)
+
+
+def test_table_of_many_keys_answers_each_of_them() -> None:
+    trial = Trial(operator("inner", tidy_rows_min=1_000))
+    users = [(f"u{number}", f"t{number}", number, False) for number in range(20_000)]
+    for begin in range(0, 20_000, 5_000):
+        trial.feed(columns([], users[begin : begin + 5_000]))
+    clicks = [(number, f"u{number}") for number in range(0, 20_000, 7)]
+    rows = trial.feed(columns(clicks, [])).to_pylist()
+    assert len(rows) == len(clicks)
+    assert all(it["town"] == f"t{it['click']}" for it in rows)
