@@ -3,6 +3,7 @@
     as_of.py         the version that was valid at the time of the event
     table_table.py   two tables that change, joined as a table that changes
     stream_table.py  a stream, enriched from a table as it is now
+    interval.py      two streams whose events lie near each other in time (Spark's own join)
     changes.py       a table's change log as rows with weights, which joins of tables take
 
     matching.py      which rows have the same key, and which of them is the newest

@@ -1,0 +1,172 @@
+"""Interval join: pairs of events of two streams that lie near each other in time. Spark's own join.
+
+    searches.transform(interval_join, clicks, "query_id", time="searched_at",
+                       right_time="clicked_at", within="10 minutes", how="left")
+
+Rows match that have the same key and whose times differ by at most `within`, whichever is first;
+with `within=("0 seconds", "10 minutes")`, right rows from the one before the left row to the other
+after it. `how` is inner, left, right or full: a row without a partner comes out when none can come.
+
+A row is late when nothing that is on time can match it, `time` and its reach behind the watermark,
+and Spark never sees it. Late rows are counted in the query's progress, as `late_left` and
+`late_right`; with `stragglers="divert"` they are not, and
+`searches.transform(late_rows, "searched_at", "10 minutes")` has them, for a topic or table.
+Spark by itself drops rows sooner, as soon as their time is behind the watermark. So the watermark
+is laid on a column `time + reach`, which the condition is written in; the result bears none.
+
+Without a bound both streams are kept for ever: `within=None` is refused, unless `unbounded=True`
+says that this is meant, as for streams that end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from millstream.errors import ConfigError
+from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.event_time.lateness import LATE, as_column, is_late, mark_late
+from millstream.pipelines.joins.frames import (
+    On,
+    check_choice,
+    check_time,
+    check_watermark,
+    name_column,
+    name_keys,
+    other_columns,
+)
+from millstream.pipelines.options import WATERMARK_COLUMN
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+How = Literal["inner", "left", "right", "full"]
+Stragglers = Literal["drop", "divert"]
+Within: TypeAlias = "Duration | tuple[Duration, Duration]"
+_LEFT_DUE, _RIGHT_DUE = "_left_due", "_right_due"
+_RIGHT_KEY = "_right_key_"
+
+
+def interval_join(
+    left: DataFrame,
+    right: DataFrame,
+    on: On,
+    *,
+    time: str | Column,
+    right_time: str | Column | None = None,
+    within: Within | None,
+    how: How = "inner",
+    stragglers: Stragglers = "drop",
+    unbounded: bool = False,
+    count_as: str = "late",
+) -> DataFrame:
+    """Pairs of rows within an interval; see the head of this module. Raises `ConfigError`."""
+    check_choice("how", how, How)
+    check_choice("stragglers", stragglers, Stragglers)
+    reach = reach_us(within, how, unbounded=unbounded)
+    left_keys, right_keys = name_keys(left, right, on)
+    left, left_time = name_column(left, time)
+    right, other_time = name_column(right, time if right_time is None else right_time)
+    for frame, name in ((left, left_time), (right, other_time)):
+        check_time(frame, name)
+        if reach is not None:
+            check_watermark(frame, name)
+    shown = left.drop(WATERMARK_COLUMN)
+    shared = [a for a, b in zip(left_keys, right_keys, strict=True) if a == b]
+    carried = other_columns(shown, right, [*shared, WATERMARK_COLUMN], (_LEFT_DUE, _RIGHT_DUE))
+    if reach is not None:
+        before_us, after_us = reach
+        names = (
+            (None, None) if stragglers == "divert" else (f"{count_as}_left", f"{count_as}_right")
+        )
+        left = _with_due(left, left_time, after_us, _LEFT_DUE, names[0])
+        right = _with_due(right, other_time, before_us, _RIGHT_DUE, names[1])
+    renamed = {name: f"{_RIGHT_KEY}{at}" for at, name in enumerate(right_keys)}
+    right = right.drop(WATERMARK_COLUMN).withColumnsRenamed(renamed)
+    left = left.drop(WATERMARK_COLUMN)
+    joined = left.join(right, _condition(left_keys, list(renamed.values()), reach), how)
+    return joined.select(*_shown(shown.columns, shared, renamed, carried))
+
+
+def late_rows(frame: DataFrame, time: str | Column, reach: Duration) -> DataFrame:
+    """The rows that came too late for a join that reaches so far, with `_lateness` in seconds."""
+    return mark_late(frame, time, reach).where(LATE).drop(LATE, WATERMARK_COLUMN)
+
+
+def reach_us(within: Within | None, how: How, *, unbounded: bool) -> tuple[int, int] | None:
+    """How far right rows may be before a left row, and after it; None for a join without bound."""
+    if within is None:
+        if not unbounded:
+            raise ConfigError(
+                "a join of streams without a bound keeps all rows of both for ever: say how far "
+                'apart two rows may be, like within="10 minutes"; if the streams end, or have few '
+                "rows, say unbounded=True"
+            )
+        if how != "inner":
+            raise ConfigError(
+                f"how={how!r} needs a bound, within: without one no row ever knows that it stays "
+                "without a partner"
+            )
+        return None
+    if unbounded:
+        raise ConfigError("within is a bound: leave out unbounded=True, or say within=None")
+    if not isinstance(within, tuple):
+        length_us = duration_us(within, "within", zero_allowed=True)
+        return length_us, length_us
+    if len(within) != 2:
+        raise ConfigError('within: one duration, or two, like ("0 seconds", "10 minutes")')
+    before, after = (duration_us(it, "within", zero_allowed=True) for it in within)
+    return before, after
+
+
+def _with_due(
+    frame: DataFrame, time: str, reach_us: int, due: str, count_as: str | None
+) -> DataFrame:
+    """The rows that are not late; the watermark moves to the column until which a row is on time.
+    Spark takes the first column that bears one, so the time itself loses it."""
+    from pyspark.sql.functions import col, count_if, timestamp_micros, unix_micros
+
+    from millstream.pipelines.state.spark import WATERMARK_DELAY, watermark_delay_ms
+
+    delay_ms = watermark_delay_ms(frame, time)
+    metadata = {} if delay_ms is None else {WATERMARK_DELAY: delay_ms}
+    time_us = unix_micros(as_column(time).cast("timestamp"))
+    deadline = timestamp_micros(time_us + reach_us)
+    marked = frame.withColumn(LATE, is_late(frame, as_column(time), deadline))
+    if count_as is not None:
+        marked = marked.observe(count_as, count_if(col(LATE)).alias("dropped"))
+    columns = [as_column(name) for name in frame.columns if name != time]
+    plain = timestamp_micros(time_us).cast(frame.schema[time].dataType).alias(time)
+    return marked.where(~col(LATE)).select(*columns, plain, deadline.alias(due, metadata=metadata))
+
+
+def _condition(
+    left_keys: tuple[str, ...], right_keys: list[str], reach: tuple[int, int] | None
+) -> Column:
+    """`right_due` is `right + before`, `left_due` is `left + after`; hence the bounds."""
+    from functools import reduce
+
+    from pyspark.sql.functions import col, expr
+
+    terms = [as_column(a) == col(b) for a, b in zip(left_keys, right_keys, strict=True)]
+    if reach is not None:
+        before_us, after_us = reach
+        terms += [
+            expr(f"{_RIGHT_DUE} >= {_LEFT_DUE} - INTERVAL {after_us} MICROSECONDS"),
+            expr(f"{_RIGHT_DUE} <= {_LEFT_DUE} + INTERVAL {before_us} MICROSECONDS"),
+        ]
+    return reduce(lambda a, b: a & b, terms)
+
+
+def _shown(
+    left: list[str], shared: list[str], renamed: dict[str, str], right: tuple[str, ...]
+) -> list[Column]:
+    """All columns of the left, then of the right; a key that both call the same comes once."""
+    from pyspark.sql.functions import coalesce, col
+
+    shown = [
+        coalesce(as_column(name), col(renamed[name])).alias(name)
+        if name in shared
+        else as_column(name)
+        for name in left
+    ]
+    return shown + [col(renamed[it]).alias(it) if it in renamed else as_column(it) for it in right]
