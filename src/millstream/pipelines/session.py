@@ -54,7 +54,8 @@ SPARK_SETTINGS = (
     SparkSetting(
         "spark.python.unix.domain.socket.enabled",
         "true",
-        "over TCP each task in Python waits 40 ms for an acknowledgement that the system delays.",
+        "over TCP a small task in Python took 40 ms longer, about as long as the system may delay "
+        "an acknowledgement.",
     ),
     SparkSetting(
         "spark.sql.session.timeZone", "UTC", "the same windows and dates wherever it runs."

@@ -4,9 +4,10 @@ After every task Spark's worker runs `gc.collect()`, which looks at every object
 modules: 50 ms of a core, ten times what a small task takes. `settle` puts those objects out of the
 collector's sight, once they are all there.
 
-A task that reads much allocates and frees megabytes with every fetch. By default glibc gives them
-back to the system each time, and gets them again zeroed, page by page, which costs several times
-what decoding does. `keep_memory` has it keep some.
+A task that reads much allocates and frees megabytes with every fetch. By default glibc may give
+them back to the system each time, and get them again zeroed, page by page: where it does, decoding
+takes five times as long. Whether it does depends on what else is allocated; `keep_memory` has it
+keep some.
 """
 
 from __future__ import annotations
