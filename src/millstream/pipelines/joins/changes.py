@@ -23,7 +23,13 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
-from millstream.pipelines.joins.frames import check_flag, check_order, kind_of, name_column
+from millstream.pipelines.joins.frames import (
+    check_comparable,
+    check_flag,
+    check_order,
+    kind_of,
+    name_column,
+)
 from millstream.pipelines.joins.matching import is_true, newest
 from millstream.pipelines.joins.tidying import TIDY_ROWS_MIN, tidied_tables, tidy
 from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate, weighted
@@ -106,5 +112,6 @@ def changes(
     frame, deleted_name = name_column(frame, deleted)
     check_order(frame, sequence_name)
     check_flag(frame, deleted_name)
+    check_comparable(frame)
     operator = Changes(arrow_schema(frame.schema), keys, sequence_name, deleted_name)
     return run_operator(operator, {_CHANGES: frame}, buckets)

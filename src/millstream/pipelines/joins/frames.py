@@ -97,6 +97,17 @@ def check_flag(frame: DataFrame, name: str | None) -> None:
         )
 
 
+def check_comparable(frame: DataFrame) -> None:
+    """Rows that are told apart by all of their columns have none that Spark cannot compare."""
+    for field in frame.schema:
+        kind = field.dataType.simpleString()
+        if "map<" in kind or "variant" in kind:
+            raise ConfigError(
+                f"{field.name} is {kind}, of which no two can be compared, so a row that is taken "
+                f"away would not be found: use to_json({field.name}), or map_entries of a map"
+            )
+
+
 def check_watermark(frame: DataFrame, name: str) -> None:
     from millstream.pipelines.state.spark import watermark_delay_ms
 

@@ -52,8 +52,8 @@ def sort_versions(rows: pa.RecordBatch, codes: Numbers, by: Sequence[str]) -> Nu
         ordered = values[order]
         is_tied &= ordered[1:] == ordered[:-1]
     if is_tied.any():
-        columns = [rows.column(name) for name in rows.schema.names if name != HASH]
-        content = key_hashes(columns, rows.num_rows)
+        compared = [it.name for it in rows.schema if it.name != HASH and not _has_map(it.type)]
+        content = key_hashes([rows.column(name) for name in compared], rows.num_rows)
         order = np.lexsort((content, *reversed(ranks), codes))
     return order
 
@@ -102,6 +102,12 @@ def take_or_null(column: pa.Array, places: Numbers) -> pa.Array:
     if not len(column):
         return pa.nulls(len(places), column.type)
     return column.take(pa.array(np.maximum(places, 0), mask=places < 0))
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    """Maps are equal to nothing in Spark, and have no hash."""
+    inner = [kind.field(at).type for at in range(kind.num_fields)]
+    return pa.types.is_map(kind) or any(map(_has_map, inner))
 
 
 def _only_keys(rows: pa.RecordBatch, keys: Sequence[str], names: Sequence[str]) -> pa.RecordBatch:

@@ -29,7 +29,13 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
-from millstream.pipelines.joins.frames import On, check_choice, name_keys, other_columns
+from millstream.pipelines.joins.frames import (
+    On,
+    check_choice,
+    check_comparable,
+    name_keys,
+    other_columns,
+)
 from millstream.pipelines.joins.matching import common_codes, has_null_key, pairs, take_or_null
 from millstream.pipelines.joins.tidying import TIDY_ROWS_MIN, tidied_tables, tidy
 from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate, weights_of
@@ -198,6 +204,7 @@ def table_join(
 
     check_choice("how", how, How)
     for name, frame in ((_LEFT, left), (_RIGHT, right)):
+        check_comparable(frame)
         if WEIGHT not in frame.columns:
             raise ConfigError(
                 f"the {name} side has no column {WEIGHT}: make changes of a change log with "
