@@ -1,0 +1,235 @@
+"""Joins on Spark: a stream ends with what SQL computes from all rows; bad input has no query."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.pipelines.event_time.lateness import with_watermark_column
+from millstream.pipelines.joins.as_of import as_of_join
+from millstream.pipelines.joins.changes import changes
+from millstream.pipelines.joins.interval import interval_join
+from millstream.pipelines.joins.stream_table import enrich
+from millstream.pipelines.joins.table_table import table_join
+from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+SALES = "country string, sold_at timestamp, sale int"
+RATES = "country string, since timestamp, rate int"
+LOG = "id int, author string, text string, offset long, gone boolean"
+FOLLOWS = "follower string, author string, place long, unfollowed boolean"
+
+
+def at(seconds: float) -> datetime:
+    return BEGIN + timedelta(seconds=seconds)
+
+
+@dataclass
+class Streams:
+    """Files that come one after another, one of each side in a micro-batch."""
+
+    spark: SparkSession
+    place: Path
+
+    def write(self, name: str, columns: str, batches: Sequence[Sequence[tuple[Any, ...]]]) -> None:
+        directory = self.place / name
+        directory.mkdir()
+        for number, batch in enumerate(batches):
+            part = str(self.place / f"part-{name}-{number}")
+            self.spark.createDataFrame(list(batch), columns).coalesce(1).write.parquet(part)
+            (written,) = Path(part).glob("*.parquet")
+            target = written.rename(directory / f"{number:04}.parquet")
+            os.utime(target, (number, number))  # Spark takes the oldest first
+
+    def stream(self, name: str, columns: str) -> DataFrame:
+        reader = self.spark.readStream.schema(columns).option("maxFilesPerTrigger", 1)
+        return reader.parquet(str(self.place / name))
+
+    def marked(self, name: str, columns: str, time: str, delay: str) -> DataFrame:
+        with_mark = self.stream(name, columns).transform(
+            with_watermark_column, str(self.place / "checkpoint")
+        )
+        return with_mark.withWatermark(time, delay)
+
+    def batch(self, name: str, columns: str) -> DataFrame:
+        return self.spark.read.schema(columns).parquet(str(self.place / name))
+
+    def run(self, result: DataFrame) -> tuple[list[Row], list[Any]]:
+        found: list[Row] = []
+
+        def keep(rows: DataFrame, batch_id: int) -> None:
+            found.extend(rows.collect())
+
+        writer = result.writeStream.foreachBatch(keep).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(self.place / "checkpoint")).start()
+        query.awaitTermination()
+        return found, list(query.recentProgress)
+
+
+@pytest.fixture
+def streams(spark: SparkSession, tmp_path: Path) -> Any:
+    before = spark.conf.get(STORE_PROVIDER)
+    spark.conf.set(STORE_PROVIDER, ROCKSDB)
+    yield Streams(spark, tmp_path)
+    spark.conf.set(STORE_PROVIDER, str(before))
+
+
+def cut(rows: Sequence[tuple[Any, ...]], count: int) -> list[Sequence[tuple[Any, ...]]]:
+    size = -(-len(rows) // count)
+    return [rows[begin : begin + size] for begin in range(0, len(rows), size)]
+
+
+def write_sales(streams: Streams) -> None:
+    """In disorder by some seconds; at the end, a sale that moves the watermark past all others."""
+    rng = random.Random(5)
+    moments = sorted(
+        (rng.uniform(0, 200) for _ in range(400)), key=lambda it: it + rng.random() * 8
+    )
+    sales = [(rng.choice(["at", "ch", None]), at(it), place) for place, it in enumerate(moments)]
+    rates = [(rng.choice(["at", "ch"]), at(it), place) for place, it in enumerate(moments[::10])]
+    streams.write("sales", SALES, [*cut(sales, 4), [("end", at(10_000), -1)]])
+    streams.write("rates", RATES, cut(rates, 4))
+
+
+def test_as_of_join_of_streams_is_that_of_sql(streams: Streams) -> None:
+    write_sales(streams)
+    arguments = {"time": "sold_at", "valid_from": "since"}
+    history, rates = streams.batch("sales", SALES), streams.batch("rates", RATES)
+    history.createOrReplaceTempView("sales")
+    rates.createOrReplaceTempView("rates")
+    expected = Counter(
+        map(
+            tuple,
+            streams.spark.sql(
+                """
+                select sale, max_by(rate, since) from sales left join rates
+                on sales.country = rates.country and since <= sold_at group by sale
+                """
+            ).collect(),
+        )
+    )
+    of_batch = history.transform(as_of_join, rates, "country", **arguments).collect()
+    assert Counter((it.sale, it.rate) for it in of_batch) == expected
+    live = streams.stream("sales", SALES).withWatermark("sold_at", "20 seconds")
+    joined = live.transform(as_of_join, streams.stream("rates", RATES), "country", **arguments)
+    of_stream, progress = streams.run(joined)
+    del expected[(-1, None)]  # what the last sale waits for does not come
+    assert Counter((it.sale, it.rate) for it in of_stream if it.sale >= 0) == expected
+    counted = [it.observedMetrics["late_rows"].dropped for it in progress if it.numInputRows]
+    assert set(counted) == {0}
+
+
+def test_table_join_of_change_logs_adds_up_to_the_join(streams: Streams) -> None:
+    rng = random.Random(6)
+    people = ["ann", "bea", "carl"]
+    posts = [
+        (rng.randint(1, 9), rng.choice(people), rng.choice("xy"), place, rng.random() < 0.3)
+        for place in range(80)
+    ]
+    follows = [
+        (rng.choice(people), rng.choice(people), place, rng.random() < 0.4) for place in range(80)
+    ]
+    streams.write("posts", LOG, cut(posts, 4))
+    streams.write("follows", FOLLOWS, cut(follows, 4))
+    left = streams.stream("posts", LOG).transform(
+        changes, "id", sequence="offset", deleted="gone", buckets=4
+    )
+    right = streams.stream("follows", FOLLOWS).transform(
+        changes, ["follower", "author"], sequence="place", deleted="unfollowed", buckets=4
+    )
+    view: Counter[tuple[Any, ...]] = Counter()
+    for row in streams.run(left.transform(table_join, right, "author", buckets=4))[0]:
+        view[row.follower, row.id, row.author, row.text] += row["_weight"]
+    alive = {it[0]: it for it in posts}
+    following = {it[:2]: it for it in follows}
+    expected = Counter(
+        (follower, post, author, text)
+        for post, author, text, _, gone in alive.values()
+        for follower, followed, _, left_again in following.values()
+        if author == followed and not gone and not left_again
+    )
+    assert {it: n for it, n in view.items() if n} == expected
+
+
+def test_enriched_rows_know_the_table_of_their_batch(streams: Streams) -> None:
+    streams.write("clicks", "author string, click int", [[("ann", 1)], [("ann", 2)], [("ann", 3)]])
+    log = [(1, "ann", "x", 0, False), (1, "ann", "y", 1, False), (1, "ann", None, 2, True)]
+    streams.write("users", LOG, [[it] for it in log])
+    clicks = streams.stream("clicks", "author string, click int")
+    users = streams.stream("users", LOG)
+    result = clicks.transform(enrich, users, "author", sequence="offset", deleted="gone")
+    found, _ = streams.run(result)
+    assert sorted((it.click, it.text) for it in found if it.text) == [(1, "x"), (2, "y")]
+    assert [it.text for it in found if it.click == 3] == [None]
+
+
+def pairs_of(rows: list[Row]) -> Counter[tuple[int | None, int | None]]:
+    """Without the rows that only move the watermark."""
+    return Counter((it.sale, it.rate) for it in rows if -1 not in (it.sale, it.rate))
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
+def test_interval_join_of_streams_is_that_of_sql(streams: Streams, how: str) -> None:
+    write_sales(streams)
+    streams.write("end", RATES, [[("end", at(10_000), -1)]])
+    rates = streams.place / "rates"
+    (streams.place / "end/0000.parquet").rename(rates / "9999.parquet")
+    os.utime(rates / "9999.parquet", (99, 99))
+    arguments = {"time": "sold_at", "right_time": "since", "within": ("2 seconds", "5 seconds")}
+    streams.batch("sales", SALES).createOrReplaceTempView("sales")
+    streams.batch("rates", RATES).createOrReplaceTempView("rates")
+    expected = streams.spark.sql(
+        f"""
+        select sale, rate from sales {how} join rates on sales.country = rates.country and since
+        between sold_at - interval 2 seconds and sold_at + interval 5 seconds
+        """
+    )
+    live = streams.marked("sales", SALES, "sold_at", "20 seconds")
+    table = streams.marked("rates", RATES, "since", "20 seconds")
+    result = live.transform(interval_join, table, "country", how=how, **arguments)
+    found, progress = streams.run(result)
+    assert pairs_of(found) == pairs_of(expected.collect())
+    operators = [it for one in progress for it in one.stateOperators]
+    assert operators
+    assert sum(int(it.numRowsDroppedByWatermark) for it in operators) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"on": "nobody"}, "there is no column 'nobody'"),
+        ({"on": {"sale": "country"}}, "sale is int and country is string: cast one"),
+        ({"time": "sale"}, "sale is int: convert it with"),
+        ({"how": "outer"}, "choose one of inner, left"),
+        ({"stragglers": "keep"}, "choose one of drop, divert"),
+        ({"sequence": "country"}, "country is string: give it a column of integers"),
+        ({"deleted": "rate"}, "rate is int: give it a condition"),
+        ({"allowed_lateness": "1 month"}, "a month has no fixed length"),
+    ],
+)
+def test_bad_input_is_refused_before_the_query_starts(
+    spark: SparkSession, arguments: dict[str, Any], message: str
+) -> None:
+    sales, rates = spark.createDataFrame([], SALES), spark.createDataFrame([], RATES)
+    usual = {"on": "country", "time": "sold_at", "valid_from": "since"}
+    with pytest.raises(ConfigError) as refused:
+        as_of_join(sales, rates, **(usual | arguments))
+    assert message in str(refused.value)
+
+
+def test_table_join_without_weights_is_refused_with_the_line_to_add(spark: SparkSession) -> None:
+    sales, rates = spark.createDataFrame([], SALES), spark.createDataFrame([], RATES)
+    with pytest.raises(ConfigError, match=r"frame\.transform\(changes"):
+        table_join(sales, rates, "country")
