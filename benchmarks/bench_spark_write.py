@@ -48,7 +48,7 @@ def run(targets: Sequence[Target], scale: Scale) -> Iterator[Measurement]:
     files = Path(tempfile.mkdtemp(prefix="bench-bids-"))
     try:
         with spark_session() as spark:
-            _write_files(spark, files, scale.of(ROWS))
+            _write_files(files, scale.of(ROWS))
             for target in targets:
                 yield from _measure(spark, target, files, scale, "batch", _write_batch)
                 yield from _measure(spark, target, files, scale, "stream", _write_stream)
@@ -56,12 +56,13 @@ def run(targets: Sequence[Target], scale: Scale) -> Iterator[Measurement]:
         shutil.rmtree(files)
 
 
-def _write_files(spark: SparkSession, files: Path, count: int) -> None:
+def _write_files(files: Path, count: int) -> None:
+    """The same bids in each of them, with other keys."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    values = json_bids(count // FILES)
     for number in range(FILES):
-        values = json_bids(count // FILES)
         keys = [b"%d" % (number + FILES * row) for row in range(len(values))]
         table = pa.table({"key": pa.array(keys), "value": pa.array(values)})
         pq.write_table(table, files / f"bids-{number}.parquet", compression="none")
