@@ -83,16 +83,16 @@ class Window:
         _ = self.every_us
         if not self.aggregates:
             raise ConfigError(f"a window without aggregates has no result: {EXAMPLE}")
-        if self.stragglers == "correct" and not self.allowed_lateness_us:
-            raise ConfigError(
-                "stragglers='correct' corrects nothing without allowed_lateness: say for how long "
-                'after the watermark, like allowed_lateness="1 hour"'
-            )
         if isinstance(self.kind, Session) and (self.is_revised or self.allowed_lateness_us):
             raise ConfigError(
                 "a session comes once, when it is over: drop its stragglers or divert them, and "
                 'leave out emit and allowed_lateness; a longer delay in withWatermark("time", ...) '
                 "waits longer for them"
+            )
+        if self.stragglers == "correct" and not self.allowed_lateness_us:
+            raise ConfigError(
+                "stragglers='correct' corrects nothing without allowed_lateness: say for how long "
+                'after the watermark, like allowed_lateness="1 hour"'
             )
 
     @property
