@@ -262,8 +262,9 @@ def test_event_without_versions(how: How) -> None:
 
 def test_version_is_kept_until_no_event_on_time_can_need_it() -> None:
     """It is replaced, but only just behind the horizon: an event in between may still come."""
-    trial = Trial(operator(tidy_rows_min=1))
+    trial = Trial(operator(tidy_rows_min=1), bucket_count=1)
     trial.feed(columns([], [Rate("at", 5, 1, 0, False), Rate("at", 12, 2, 0, False)]), 0)
-    trial.feed(columns([], [Rate("ch", 12, 3, 0, False)]), 10)
+    doubled = [Rate("ch", 12, 3, 0, False), Rate("ch", 13, 3, 0, False)]
+    trial.feed(columns([], doubled), 10)
     trial.feed(columns([Sale("at", 11, 1), Sale("at", 12, 2)], []), 10)
     assert {it.sale.sale: it.rate for it in results(trial.advance(12))} == {1: 1, 2: 2}
