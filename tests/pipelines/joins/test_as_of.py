@@ -194,11 +194,12 @@ def test_order_of_arrival_changes_nothing(
     assert Counter(pieces) == Counter(it for rows in found for it in results(rows))
 
 
-def test_event_waits_for_the_watermark_and_not_longer() -> None:
+def test_event_waits_for_the_watermark_not_longer_and_comes_once() -> None:
     trial = Trial(operator(lateness_us=7))
     trial.feed(columns([Sale("at", 20, 1)], []), 0)
     assert trial.feed(columns([], [Rate("at", 20, 19, 0, False)]), 26).num_rows == 0
     assert [it.rate for it in results(trial.advance(27))] == [19]
+    assert trial.advance(28).num_rows == 0
 
 
 def test_replaced_versions_are_forgotten_behind_the_horizon() -> None:
