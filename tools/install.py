@@ -33,9 +33,12 @@ def main(venv: Path) -> None:
     say("installing requirements.lock: Spark is 400 MB, it may take a few minutes")
     shown = [] if sys.stderr.isatty() else ["--quiet"]  # bars are for a terminal
     lock = str(ROOT / "requirements.lock")
-    run(*install, *shown, "--require-hashes", "--requirement", lock)
+    # Spark starts many small Python processes. Where nothing may be written when they import, each
+    # would compile all of it again.
+    run(*install, *shown, "--compile-bytecode", "--require-hashes", "--requirement", lock)
     say("building millstream, with its compiled parts")
     run(*install, "--quiet", "--no-build-isolation", "--no-deps", "--editable", str(ROOT))
+    run(str(python), "-m", "compileall", "-q", str(ROOT / "src"))
     stamp.write_text(wanted)
 
 
