@@ -68,6 +68,14 @@ def test_mode_fits_the_plan_and_the_output(
     assert choose_output_mode(declared(key), function(stream)) == mode
 
 
+def test_rows_beside_an_aggregate_with_a_key_need_none(stream: DataFrame) -> None:
+    writes = {"counts": table("c", key="value"), "rows": table("r")}
+    several = pipeline(reads=topic("in"), writes=writes, name="p")(lambda frame: frame)
+    assert choose_output_mode(several, {"counts": counted(stream), "rows": stream}) == "update"
+    with pytest.raises(ConfigError, match="into an output without a key"):
+        choose_output_mode(several, {"counts": stream, "rows": counted(stream)})
+
+
 def test_aggregate_that_is_never_final_needs_a_key_or_a_watermark(stream: DataFrame) -> None:
     with pytest.raises(
         ConfigError, match=r"without a watermark it is never final.*or give the out"

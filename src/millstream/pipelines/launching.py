@@ -46,11 +46,12 @@ def launch(
     checkpoint = Checkpoint(spark, location)
     checkpoint.claim(pipeline, topic_ids)
     starting = fixed_starting(pipeline, settings, checkpoint)
-    result = apply_to_streams(pipeline, spark, settings, starting)
+    made = apply_to_streams(pipeline, spark, settings, starting)
+    result = combine(pipeline, made)
     writer = (
         result.writeStream.queryName(pipeline.name)
         .option("checkpointLocation", location)
-        .outputMode(choose_output_mode(pipeline, result))
+        .outputMode(choose_output_mode(pipeline, made))
     )
     if once:
         writer = writer.trigger(availableNow=True)
@@ -116,12 +117,13 @@ def apply_to_streams(
     spark: SparkSession,
     settings: Settings,
     starting: Mapping[str, Offsets],
-) -> DataFrame:
+) -> Any:
+    """What the pipeline's function makes of its inputs; `combine` checks it."""
     frames = {
         parameter: read_stream(pipeline, spark, parameter, settings, starting.get(parameter))
         for parameter in pipeline.reads
     }
-    return combine(pipeline, pipeline(**frames))
+    return pipeline(**frames)
 
 
 def read_stream(

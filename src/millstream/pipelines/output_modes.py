@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
@@ -22,29 +23,48 @@ if TYPE_CHECKING:
 
 AGGREGATE = "Aggregate"
 WATERMARK = "EventTimeWatermark"
+SESSIONS = "session_window"
 
 
-def choose_output_mode(pipeline: Pipeline, result: DataFrame) -> str:
-    """Raises `ConfigError` where the result can never be final, and the output has no key."""
+def choose_output_mode(pipeline: Pipeline, result: DataFrame | Mapping[str, DataFrame]) -> str:
+    """For what the pipeline's function returned: a DataFrame, or one for each output by name.
+
+    An output that is no aggregate gets its rows once in any mode. Raises `ConfigError` where a
+    result can never be final, and its output has no key.
+    """
     if pipeline.output_mode is not None:
         return pipeline.output_mode
-    plan: Any = result._jdf.queryExecution().analyzed()
-    operators = streaming_operators(plan)
-    if AGGREGATE not in operators:
+    branches = result if isinstance(result, Mapping) else dict.fromkeys(pipeline.writes, result)
+    plans = {name: it._jdf.queryExecution().analyzed() for name, it in branches.items()}
+    aggregates = {
+        name: plan for name, plan in plans.items() if AGGREGATE in streaming_operators(plan)
+    }
+    if not aggregates:
         return "append"
-    has_key = all(output.key for output in pipeline.writes.values())
-    text = plan.toString()
-    has_sessions = "session_window" in text
-    if has_key and not has_sessions and IS_LATE not in text:
+    if all(
+        pipeline.writes[name].key and not _is_appended(plan) for name, plan in aggregates.items()
+    ):
         return "update"
-    if WATERMARK not in operators:
-        why = "of session windows" if has_sessions else "into an output without a key"
-        raise ConfigError(
-            f"{pipeline.name} writes an aggregate {why}, and without a watermark it is never "
-            'final: add topic(..., watermark=("column", "10 minutes"))'
-            + ("" if has_sessions else ', or give the output a key: key="..."')
-        )
+    for plan in aggregates.values():
+        _check_becomes_final(pipeline, plan)
     return "append"
+
+
+def _is_appended(plan: Any) -> bool:
+    text = plan.toString()
+    return SESSIONS in text or IS_LATE in text
+
+
+def _check_becomes_final(pipeline: Pipeline, plan: Any) -> None:
+    if WATERMARK in streaming_operators(plan):
+        return
+    has_sessions = SESSIONS in plan.toString()
+    why = "of session windows" if has_sessions else "into an output without a key"
+    raise ConfigError(
+        f"{pipeline.name} writes an aggregate {why}, and without a watermark it is never "
+        'final: add topic(..., watermark=("column", "10 minutes"))'
+        + ("" if has_sessions else ', or give the output a key: key="..."')
+    )
 
 
 def streaming_operators(plan: Any) -> set[str]:
