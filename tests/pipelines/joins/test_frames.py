@@ -1,0 +1,99 @@
+"""What joins refuse before anything runs, and what they say then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.pipelines.joins.frames import (
+    check_choice,
+    check_comparable,
+    check_flag,
+    check_order,
+    check_time,
+    check_watermark,
+    kind_of,
+    name_column,
+    name_keys,
+    other_columns,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+How = Literal["inner", "left"]
+
+
+@pytest.fixture
+def sales(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame(
+        [], "id long, country string, sold_at timestamp, tags map<int,int>"
+    )
+
+
+@pytest.fixture
+def rates(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([], "land string, country int, rate double, is_gone boolean")
+
+
+def test_choice_is_one_of_those_there_are() -> None:
+    check_choice("how", "left", How)
+    with pytest.raises(ConfigError, match="how='outer': choose one of inner, left"):
+        check_choice("how", "outer", How)
+
+
+def test_keys_are_named_on_both_sides(sales: DataFrame, rates: DataFrame) -> None:
+    assert name_keys(sales, rates, {"country": "land"}) == (("country",), ("land",))
+    assert name_keys(sales, sales, ["id", "country"]) == (("id", "country"), ("id", "country"))
+
+
+def test_keys_that_cannot_meet_are_refused(
+    spark: SparkSession, sales: DataFrame, rates: DataFrame
+) -> None:
+    with pytest.raises(ConfigError, match="country is string and country is int: cast one"):
+        name_keys(sales, rates, "country")
+    with pytest.raises(ConfigError, match="needs a column that both sides have"):
+        name_keys(sales, rates, [])
+    with pytest.raises(ConfigError, match="no column 'town': id, country"):
+        kind_of(sales, "town")
+    stream = spark.readStream.format("rate").load()
+    with pytest.raises(ConfigError, match="one side of the join is a stream"):
+        name_keys(sales, stream, "id")
+
+
+def test_column_is_given_by_name_or_made(sales: DataFrame) -> None:
+    assert name_column(sales, None) == (sales, None)
+    assert name_column(sales, "id") == (sales, "id")
+    frame, name = name_column(sales, (sales.id * 2).alias("twice"))
+    assert (name, frame.columns[-1]) == ("twice", "twice")
+
+
+def test_columns_of_the_wrong_kind_are_refused(sales: DataFrame, rates: DataFrame) -> None:
+    check_time(sales, "sold_at")
+    with pytest.raises(ConfigError, match=r"id is bigint: convert it with to_timestamp\(id\)"):
+        check_time(sales, "id")
+    check_order(sales, "id")
+    with pytest.raises(ConfigError, match="country is string: give it a column of integers"):
+        check_order(sales, "country")
+    check_flag(rates, "is_gone")
+    with pytest.raises(ConfigError, match="rate is double: give it a condition"):
+        check_flag(rates, "rate")
+    check_comparable(rates)
+    with pytest.raises(ConfigError, match=r"tags is map<int,int>.*use to_json\(tags\)"):
+        check_comparable(sales)
+
+
+def test_stream_without_a_watermark_is_refused(spark: SparkSession, sales: DataFrame) -> None:
+    check_watermark(sales, "sold_at")
+    stream = spark.readStream.format("rate").load()
+    check_watermark(stream.withWatermark("timestamp", "1 minute"), "timestamp")
+    with pytest.raises(ConfigError, match="needs a watermark on timestamp"):
+        check_watermark(stream, "timestamp")
+
+
+def test_result_has_no_two_columns_of_a_name(sales: DataFrame, rates: DataFrame) -> None:
+    assert other_columns(sales, rates, ["country"], ["_late"]) == ("land", "rate", "is_gone")
+    with pytest.raises(ConfigError, match="two columns country: rename one"):
+        other_columns(sales, rates, [], [])
