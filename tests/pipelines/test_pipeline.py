@@ -107,7 +107,7 @@ def test_table_replaces_by_key_or_appends() -> None:
     [
         (lambda: topic("a b"), "'a b' cannot name a topic"),
         (lambda: topic("t", bad="ignore"), "must be deadletter, drop or fail"),
-        (lambda: topic("t", format="xml"), "must be raw, json, csv or text"),
+        (lambda: topic("t", format="xml"), "must be raw, json, avro, csv or text"),
         (lambda: topic("t", starting="yesterday"), "must be earliest, latest, a datetime"),
         (lambda: topic("t", watermark="at"), r'write \("column", "10 minutes"\)'),  # type: ignore[arg-type]
         (lambda: table("1; drop"), "cannot name a table"),

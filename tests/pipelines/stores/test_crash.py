@@ -17,7 +17,7 @@ from tests.pipelines.stores.conftest import Database
 from tests.pipelines.stores.writer import QUERY, expected_after
 
 ROOT = Path(__file__).resolve().parents[3]
-CALLS_MAX = 80
+CALLS_MAX = 160
 STATEMENTS_MIN = 30
 RANDOM_KILLS = 8
 BATCHES_AT_ONCE = 12
