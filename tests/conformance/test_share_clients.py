@@ -187,7 +187,7 @@ def test_client_hears_of_its_acknowledgements(own_broker: BrokerUnderTest, clien
 @clients()
 def test_redelivery_changes_the_order(own_broker: BrokerUnderTest, client: str) -> None:
     """m1 m2 m3 m4 m5 become m1 m2 m4 m3 m5: the second consumer took m3 and died, while the first
-    had m4."""
+    had m4. A client that fetches ahead may have had m5 by then, too."""
     queue = Queue(own_broker)
     queue.produce_each(["m1", "m2", "m3", "m4", "m5"])
     with (
@@ -202,7 +202,8 @@ def test_redelivery_changes_the_order(own_broker: BrokerUnderTest, client: str) 
         first.acknowledge(in_work)
         assert first.commit() == {0: None}
         processed += [*values(in_work), process_one(first), process_one(first)]
-    assert processed == ["m1", "m2", "m4", "m3", "m5"]
+    assert processed[:3] == ["m1", "m2", "m4"]
+    assert sorted(processed[3:]) == ["m3", "m5"]
 
 
 def process_one(consumer: ShareConsumer) -> str:
