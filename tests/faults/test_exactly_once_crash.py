@@ -36,10 +36,8 @@ from tests.faults.kill_points import (
     processes_of_session,
     signal_session,
 )
-from tests.peers.cache import PeerMissing
-from tests.peers.kafka import start_kafka
-from tests.peers.postgres import PostgresServer, start_postgres
-from tests.peers.servers import Server, start_millstream
+from tests.peers.postgres import PostgresServer
+from tests.peers.servers import Server
 from tests.pipelines.conftest import Topics
 from tests.pipelines.test_writing import committed_offsets, read_committed
 
@@ -55,33 +53,6 @@ USERS = 7
 SHORT_TIMEOUT_MS = 2000
 # Quick to start rather than quick in the long run.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
-
-@pytest.fixture(
-    scope="module",
-    params=["millstream", pytest.param("kafka", marks=[pytest.mark.java, pytest.mark.slow])],
-)
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
-    directory = tmp_path_factory.mktemp("exactly-once")
-    if request.param == "kafka":
-        settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
-        running = start_kafka(directory, settings)
-    else:
-        running = start_millstream(directory / "data")
-    yield running
-    running.stop()
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    try:
-        running = start_postgres()
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
-    yield running
-    running.remove()
 
 
 @dataclass

@@ -35,9 +35,6 @@ from tests.faults.kill_points import (
     signal_session,
 )
 from tests.faults.plain_driver import Settings
-from tests.peers.cache import PeerMissing
-from tests.peers.kafka import start_kafka
-from tests.peers.postgres import PostgresServer, start_postgres
 from tests.peers.servers import Server, start_millstream
 from tests.pipelines.conftest import Topics
 from tests.pipelines.test_writing import committed_offsets, read_committed
@@ -59,33 +56,6 @@ DECIDED = {"topic": "decided", "topics": "decided", "fan": "stored", "pgfan": "s
 PIPELINES = [it if it == "fan" else pytest.param(it, marks=pytest.mark.slow) for it in POINTS]
 # Points within tasks, of which Spark runs another attempt.
 TASK_POINTS = ("task begins", "task begun", "task written")
-
-
-@pytest.fixture(
-    scope="module",
-    params=["millstream", pytest.param("kafka", marks=[pytest.mark.java, pytest.mark.slow])],
-)
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
-    directory = tmp_path_factory.mktemp("kills")
-    if request.param == "kafka":
-        settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
-        running = start_kafka(directory, settings)
-    else:
-        running = start_millstream(directory / "data")
-    yield running
-    running.stop()
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    try:
-        running = start_postgres()
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
-    yield running
-    running.remove()
 
 
 @dataclass
