@@ -116,9 +116,11 @@ def test_stream_batch_and_sql_agree(stream: Any, tmp_path: Path) -> None:
 
 def test_stragglers_are_diverted_or_corrected(stream: Any, tmp_path: Path) -> None:
     live, _ = stream
-    late = [("ann", 1, BEGIN + timedelta(seconds=seconds), 5.0) for seconds in (1, 285)]
-    frame = live.sparkSession.createDataFrame(late, COLUMNS)
-    frame.coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+    # A batch more, so that what came before is final when the stragglers come.
+    for user, seconds in [("bob", [300]), ("ann", [1, 285])]:
+        rows = [(user, 1, BEGIN + timedelta(seconds=it), 5.0) for it in seconds]
+        frame = live.sparkSession.createDataFrame(rows, COLUMNS)
+        frame.coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
     result = live.transform(
         sliding_window, "user", "time", "30 seconds", stragglers="correct", n="count(*)"
     )
