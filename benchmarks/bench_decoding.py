@@ -17,8 +17,8 @@ import duckdb
 import pyarrow as pa
 
 from benchmarks.bids import make_bids
-from millstream.pipelines.decoding import make_decoder
-from millstream.pipelines.options import parse_read_options
+from millstream.pipelines.reading.decoding import make_decoder
+from millstream.pipelines.reading.options import parse_read_options
 from millstream.records.columns import Columns, decode_columns
 from millstream.records.record import Record, encode_batch
 

@@ -20,7 +20,7 @@ import psutil
 from tests.peers.spark_connector import connector_jars
 
 from benchmarks.targets import Target
-from millstream.pipelines.session import spark_settings
+from millstream.pipelines.running.session import spark_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,7 +21,7 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from examples.nexmark.generator import SCHEMAS, Batch, Generator, Settings
 
-from millstream.pipelines.encoding.json import JsonEncoder
+from millstream.pipelines.writing.encoding.json import JsonEncoder
 
 TOPICS = Batch._fields
 KEYS = {"person": "id", "auction": "id"}

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 
 from millstream.cli.run import StatusLines, status_line, status_table
-from millstream.pipelines.status import Status
+from millstream.pipelines.running.status import Status
 from tests.cli.conftest import Run
 from tests.peers.servers import free_port
 
@@ -95,7 +95,7 @@ def test_wrong_command_line_is_refused_in_one_line(
 def test_broker_that_does_not_answer_has_its_own_exit_code(
     run: Run, shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.pipelines.topics.CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr("millstream.pipelines.running.topics.CONNECT_SECONDS", 0.1)
     outcome = run("run", "shop.py", "-b", f"127.0.0.1:{free_port()}")
     assert outcome.exit_code == 3
     assert "no broker answers at 127.0.0.1" in outcome.err

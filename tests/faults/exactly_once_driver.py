@@ -25,7 +25,7 @@ from typing import Any
 
 from millstream.pipelines import pipeline, table, topic
 from millstream.pipelines.pipeline import Pipeline
-from millstream.pipelines.session import spark_settings
+from millstream.pipelines.running.session import spark_settings
 
 ALL = ("topic", "topics", "sqlite", "postgres", "fan", "pgfan")
 SCHEMA = "id long, user string, amount long"

@@ -276,11 +276,11 @@ def patch_staging(kill: Kill, module: Any) -> None:
 
 PATCHES: Mapping[str, Callable[[Kill, Any], None]] = {
     "millstream.client.producing": patch_producing,
-    "millstream.pipelines.decisions": patch_decisions,
-    "millstream.pipelines.settling": patch_settling,
-    "millstream.pipelines.writing": patch_writing,
-    "millstream.pipelines.fan_out": patch_fan_out,
-    "millstream.pipelines.sinks": patch_sinks,
+    "millstream.pipelines.writing.decisions": patch_decisions,
+    "millstream.pipelines.writing.settling": patch_settling,
+    "millstream.pipelines.writing.writer": patch_writing,
+    "millstream.pipelines.running.fan_out": patch_fan_out,
+    "millstream.pipelines.running.sinks": patch_sinks,
     "millstream.pipelines.stores.sqlite": patch_sqlite,
     "millstream.pipelines.stores.postgres": patch_postgres,
     "millstream.pipelines.stores.staging": patch_staging,

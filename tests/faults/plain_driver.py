@@ -31,17 +31,17 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from millstream.pipelines import fan_out
-from millstream.pipelines.checkpoint import Checkpoint
-from millstream.pipelines.decisions import TaskTransaction, encode_decision
-from millstream.pipelines.fan_out import FanOutSink
 from millstream.pipelines.offsets import Offsets, to_json
-from millstream.pipelines.progress import GroupProgress, parse_offset_log
 from millstream.pipelines.query_files import sync_batch
+from millstream.pipelines.running import fan_out
+from millstream.pipelines.running.checkpoint import Checkpoint
+from millstream.pipelines.running.fan_out import FanOutSink
+from millstream.pipelines.running.progress import GroupProgress, parse_offset_log
 from millstream.pipelines.source import MillstreamSource
 from millstream.pipelines.stores import TableSpec, open_store
-from millstream.pipelines.write_options import parse_write_options
-from millstream.pipelines.writing import transaction_timeout_ms
+from millstream.pipelines.writing.decisions import TaskTransaction, encode_decision
+from millstream.pipelines.writing.options import parse_write_options
+from millstream.pipelines.writing.writer import transaction_timeout_ms
 from tests.faults import kill_points
 from tests.faults.kill_points import Kill
 

@@ -39,7 +39,7 @@ from tests.faults.kill_points import (
 from tests.peers.postgres import PostgresServer
 from tests.peers.servers import Server
 from tests.pipelines.conftest import Topics
-from tests.pipelines.test_writing import committed_offsets, read_committed
+from tests.pipelines.writing.test_writer import committed_offsets, read_committed
 
 pytest.importorskip("pyspark")
 

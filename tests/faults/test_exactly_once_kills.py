@@ -37,7 +37,7 @@ from tests.faults.kill_points import (
 from tests.faults.plain_driver import Settings
 from tests.peers.servers import Server, start_millstream
 from tests.pipelines.conftest import Topics
-from tests.pipelines.test_writing import committed_offsets, read_committed
+from tests.pipelines.writing.test_writer import committed_offsets, read_committed
 
 pytest.importorskip("pyspark")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millstream.pipelines.failures import passes
+from millstream.pipelines.running.failures import passes
 from tests.peers.cache import PeerMissing
 from tests.peers.servers import Server, start_millstream
 from tests.peers.spark_connector import connector_jars

@@ -14,13 +14,13 @@ import fastavro
 import pytest
 
 from millstream.pipelines import pipeline, topic
-from millstream.pipelines.registry import Registry, RegistrySettings
+from millstream.pipelines.reading.registry import Registry, RegistrySettings
 from tests.peers.apicurio import program, start_apicurio
 from tests.peers.cache import PeerMissing
 from tests.peers.kafka import start_kafka
 from tests.peers.schema_registry import running_registry
 from tests.pipelines.conftest import Topics
-from tests.pipelines.decoding.avro_values import avro, framed, logical, record, text_of
+from tests.pipelines.reading.decoding.avro_values import avro, framed, logical, record, text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,8 +16,8 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 
 from millstream.errors import ConfigError, SchemaMismatch, StoreError
 from millstream.pipelines import Pipeline, pipeline, table, topic
-from millstream.pipelines.failures import PipelineFailed, explain_failure
-from millstream.pipelines.topics import BrokerUnreachable
+from millstream.pipelines.running.failures import PipelineFailed, explain_failure
+from millstream.pipelines.running.topics import BrokerUnreachable
 from tests.peers.servers import free_port
 from tests.pipelines.conftest import Topics, run_to_end
 
@@ -143,7 +143,7 @@ def test_retention_that_was_faster_is_named_and_passed_over_if_told_to(
 def test_broker_that_is_elsewhere_is_named(
     spark: SparkSession, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.pipelines.topics.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("millstream.pipelines.running.topics.CONNECT_SECONDS", 0.5)
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(BrokerUnreachable, match=f"no broker answers at {address}: .*refused"):
         run(copies("any"), spark, where | {"broker": address})

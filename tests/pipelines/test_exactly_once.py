@@ -18,7 +18,7 @@ from millstream.client.transactions import open_transactions
 from millstream.pipelines.source import MillstreamSource
 from tests.peers.kafka import start_kafka
 from tests.pipelines.conftest import Topics
-from tests.pipelines.test_writing import forget_last_commit, run_available, stream, values_of
+from tests.pipelines.writing.test_writer import forget_last_commit, run_available, stream, values_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,7 +38,7 @@ def faulty_source(name: str, fault: Fault, flag: Path) -> type[MillstreamSource]
             return name
 
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 Spark's name
-            from millstream.pipelines.writing import TopicStreamWriter
+            from millstream.pipelines.writing.writer import TopicStreamWriter
 
             class FaultyWriter(TopicStreamWriter):
                 def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803
@@ -65,7 +65,7 @@ def raises_after(commit: Any, messages: Any, batch_id: int) -> None:
 
 
 def raises_after_the_decision(commit: Any, messages: Any, batch_id: int) -> None:
-    from millstream.pipelines import settling as module
+    from millstream.pipelines.writing import settling as module
 
     settling: Any = module
     original = settling.end_transactions
@@ -96,7 +96,7 @@ def waits_for_time_out(commit: Any, messages: Any, batch_id: int) -> None:
     import time
 
     from millstream.client.transactions import open_transactions
-    from millstream.pipelines import settling as module
+    from millstream.pipelines.writing import settling as module
 
     settling: Any = module
     original = settling.end_transactions
@@ -220,7 +220,7 @@ def test_stream_aborts_what_a_losing_attempt_has_left_open(
             return "twice"
 
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 Spark's name
-            from millstream.pipelines.writing import TopicStreamWriter, write_open
+            from millstream.pipelines.writing.writer import TopicStreamWriter, write_open
 
             class TwiceWriter(TopicStreamWriter):
                 def write(self, iterator: Any) -> Any:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from millstream.pipelines import Pipeline, pipeline, topic
-from millstream.pipelines.failures import explain_failure
+from millstream.pipelines.running.failures import explain_failure
 from tests.peers.servers import start_millstream
 from tests.pipelines.conftest import Topics
-from tests.pipelines.test_writing import values_of
+from tests.pipelines.writing.test_writer import values_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

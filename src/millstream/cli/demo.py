@@ -45,7 +45,7 @@ def demo(
     """
     if ctx.invoked_subcommand is not None:
         return
-    from millstream.pipelines.session import check_spark
+    from millstream.pipelines.running.session import check_spark
 
     check_spark()
     from millstream.cli.shop.run import ShopRun

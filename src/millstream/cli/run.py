@@ -16,9 +16,9 @@ from millstream.cli.options import ClientConfig, read_properties
 from millstream.cli.output import console, note, print_pairs
 from millstream.pipelines.pipeline import Pipeline, Topic
 from millstream.pipelines.pipeline import Table as Sink
-from millstream.pipelines.settings import Settings, load_settings
-from millstream.pipelines.status import Status
-from millstream.pipelines.topics import BrokerUnreachable
+from millstream.pipelines.running.settings import Settings, load_settings
+from millstream.pipelines.running.status import Status
+from millstream.pipelines.running.topics import BrokerUnreachable
 
 LINE_EVERY_S = 5.0
 STATE_STYLES = {"failed": "bold red", "done": "green", "stopped": "yellow", "working": "bold"}
@@ -105,7 +105,7 @@ def run(
 
 def run_targets(targets: list[str], given: dict[str, Any], *, once: bool, dry_run: bool) -> None:
     """Run what the targets name, or show what would run."""
-    from millstream.pipelines.loading import load_pipelines, parse_target
+    from millstream.pipelines.running.loading import load_pipelines, parse_target
 
     parsed = [parse_target(it) for it in targets]
     pipelines = [it for target in parsed for it in load_pipelines(target)]
@@ -140,7 +140,7 @@ def security_settings(client_config: Path | None) -> dict[str, str] | None:
 
 
 def print_plan(pipelines: list[Pipeline], settings: Settings) -> None:
-    from millstream.pipelines.runner import with_defaults
+    from millstream.pipelines.running.runner import with_defaults
 
     settings = with_defaults(settings)
     print_pairs(environment(settings))
@@ -194,8 +194,8 @@ def shorten(path: Any) -> str:
 
 
 def run_shown(pipelines: list[Pipeline], settings: Settings, *, once: bool) -> None:
-    from millstream.pipelines.runner import LOG_NAME
-    from millstream.pipelines.runner import run as run_pipelines
+    from millstream.pipelines.running.runner import LOG_NAME
+    from millstream.pipelines.running.runner import run as run_pipelines
 
     def announce(settled: Settings) -> None:
         if settings.is_embedded:

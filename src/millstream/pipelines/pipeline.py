@@ -240,8 +240,8 @@ class Pipeline:
         defines the pipeline. `checkpoint` is a directory; the pipeline's own, by its name, is below
         it. `once`: take what is there now, in as many batches as it needs, and end.
         """
-        from millstream.pipelines.launching import launch
-        from millstream.pipelines.settings import load_settings
+        from millstream.pipelines.running.launching import launch
+        from millstream.pipelines.running.settings import load_settings
 
         given = {"broker": broker, "store": store, "checkpoint": checkpoint, "trigger": trigger}
         return launch(self, spark, load_settings(self.home, overrides=given), once=once)
@@ -258,16 +258,16 @@ class Pipeline:
         A DataFrame, or whatever the function returns. `starting` says where to begin; by default
         where a new stream would, or at the beginning if that is "latest". Bad records are dropped.
         """
-        from millstream.pipelines.launching import read_history
-        from millstream.pipelines.settings import load_settings
+        from millstream.pipelines.running.launching import read_history
+        from millstream.pipelines.running.settings import load_settings
 
         settings = load_settings(self.home, overrides={"broker": broker})
         return self(**read_history(self, spark, settings, starting))
 
     def run(self, *, once: bool = False, **settings: str) -> None:
         """Run it in a session of its own until Ctrl-C, as `millstream run` does."""
-        from millstream.pipelines.runner import run
-        from millstream.pipelines.settings import load_settings
+        from millstream.pipelines.running.runner import run
+        from millstream.pipelines.running.settings import load_settings
 
         run([self], load_settings(self.home, overrides=settings), once=once)
 

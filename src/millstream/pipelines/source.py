@@ -29,12 +29,12 @@ from pyspark.sql.streaming.datasource import (
 from millstream.clock import SystemClock
 from millstream.errors import ConfigError
 from millstream.pipelines.offsets import OffsetRange, Offsets, from_json, to_json
-from millstream.pipelines.options import WATERMARK_COLUMN, ReadOptions, parse_read_options
-from millstream.pipelines.planning import StreamPlanner, plan_batch
-from millstream.pipelines.positions import Positions
 from millstream.pipelines.query_files import batch_watermark_ms
+from millstream.pipelines.reading.options import WATERMARK_COLUMN, ReadOptions, parse_read_options
+from millstream.pipelines.reading.planning import StreamPlanner, plan_batch
+from millstream.pipelines.reading.positions import Positions
 from millstream.pipelines.workers import keep_memory, settle
-from millstream.pipelines.write_options import parse_write_options
+from millstream.pipelines.writing.options import parse_write_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,14 +51,14 @@ class MillstreamSource(DataSource):
         return "millstream"
 
     def schema(self) -> str:
-        from millstream.pipelines.arrow import HEADERS_SCHEMA, RAW_SCHEMA
+        from millstream.pipelines.reading.arrow import HEADERS_SCHEMA, RAW_SCHEMA
 
         value_format = str(self.options.get("valueFormat", "raw")).lower()
         if value_format == "text":
             return "value string"
         if value_format == "avro":
-            from millstream.pipelines.avro_options import parse_avro_options
-            from millstream.pipelines.decoding.avro_columns import columns_of
+            from millstream.pipelines.reading.avro_options import parse_avro_options
+            from millstream.pipelines.reading.decoding.avro_columns import columns_of
 
             avro = parse_avro_options(self.options.get, value_format)
             return columns_of(avro, str(self.options.get("subscribe", "")).strip())
@@ -82,14 +82,14 @@ class MillstreamSource(DataSource):
         return TopicStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from millstream.pipelines.writing import TopicWriter
+        from millstream.pipelines.writing.writer import TopicWriter
 
         if overwrite:
             raise ConfigError('a topic cannot be overwritten, only added to: use mode("append")')
         return TopicWriter(parse_write_options(self.options, streaming=False), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from millstream.pipelines.writing import TopicStreamWriter
+        from millstream.pipelines.writing.writer import TopicStreamWriter
 
         return TopicStreamWriter(parse_write_options(self.options, streaming=True), schema)
 
@@ -102,7 +102,7 @@ def _read_options(
         if "value" not in schema.names:
             raise ConfigError("a schema is given; say with valueFormat what the values are")
         return parsed
-    from millstream.pipelines.typed import typed_options
+    from millstream.pipelines.reading.typed import typed_options
 
     return typed_options(parsed, schema)
 
@@ -118,15 +118,15 @@ class RangePartition(InputPartition):
 
 def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """What a task yields for its range."""
-    from millstream.pipelines.arrow import raw_batch
-    from millstream.pipelines.reading import fetch_columns
+    from millstream.pipelines.reading.arrow import raw_batch
+    from millstream.pipelines.reading.fetching import fetch_columns
 
     if not isinstance(partition, RangePartition):
         return  # Spark's own, where nothing is to be read
     wanted = partition.wanted
     keep_memory()
     if options.row_schema is not None:
-        from millstream.pipelines.typed import typed_batches
+        from millstream.pipelines.reading.typed import typed_batches
 
         yield from typed_batches(options, wanted, partition.watermark_ms)
     else:

@@ -12,8 +12,8 @@ from millstream.cli.shop.audit import Made, judge
 from millstream.cli.shop.history import COLUMNS, compute
 from millstream.cli.shop.traffic import Customers
 from millstream.cli.shop.watching import ALL
-from millstream.pipelines.settings import Settings
-from millstream.pipelines.topics import check_topics
+from millstream.pipelines.running.settings import Settings
+from millstream.pipelines.running.topics import check_topics
 from tests.pipelines.conftest import spark  # noqa: F401 - the one session
 
 

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millstream.cli.shop import pipelines
-from millstream.pipelines.loading import Target, load_pipelines
-from millstream.pipelines.outputs import rows_of
+from millstream.pipelines.running.loading import Target, load_pipelines
+from millstream.pipelines.running.outputs import rows_of
 from tests.pipelines.conftest import spark  # noqa: F401 - the one session
 
 EARLY, LATE = (datetime(2026, 3, 1, 12, 0, it, tzinfo=UTC) for it in (3, 14))

@@ -9,7 +9,7 @@ import pytest
 from millstream.cli.failures import CommandFailed
 from millstream.cli.shop import history
 from millstream.cli.shop.run import ShopRun, kill_group
-from millstream.pipelines.settings import load_settings
+from millstream.pipelines.running.settings import load_settings
 
 
 def test_shop_opens_and_customers_come() -> None:

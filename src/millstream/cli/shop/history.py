@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.cli.shop.pipelines import enrich, interest, sales
-from millstream.pipelines.outputs import rows_of
-from millstream.pipelines.session import create_session
+from millstream.pipelines.running.outputs import rows_of
+from millstream.pipelines.running.session import create_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

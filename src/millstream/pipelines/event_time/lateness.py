@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 
 from millstream.errors import ConfigError
 from millstream.pipelines.durations import Duration, duration_us
-from millstream.pipelines.options import WATERMARK_COLUMN
 from millstream.pipelines.query_files import watermark_ms_of
+from millstream.pipelines.reading.options import WATERMARK_COLUMN
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -34,7 +34,7 @@ from millstream.pipelines.joins.frames import (
     name_keys,
     other_columns,
 )
-from millstream.pipelines.options import WATERMARK_COLUMN
+from millstream.pipelines.reading.options import WATERMARK_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -47,7 +47,7 @@ from millstream.pipelines.event_time.lateness import (
     lateness,
     watermark,
 )
-from millstream.pipelines.options import WATERMARK_COLUMN
+from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.windows.aggregates import EXAMPLE, Aggregate
 from millstream.pipelines.windows.kinds import Calendar, Hopping, Kind, Session, Tumbling, Unit
 from millstream.pipelines.windows.sliding import KIND, OLD, Stragglers

@@ -1,0 +1,1 @@
+"""How a batch's records come in: offsets planned, record batches fetched, decoded into Arrow."""

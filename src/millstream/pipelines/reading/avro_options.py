@@ -1,0 +1,105 @@
+"""The options of valueFormat avro, for reading and writing; Confluent's names where it has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from millstream.errors import ConfigError
+from millstream.pipelines.reading.registry import RegistrySettings, parse_urls
+
+REGISTRY_OPTIONS = (
+    "schema.registry.url",
+    "basic.auth.user.info",
+    "bearer.auth.token",
+    "schema.registry.ssl.ca.location",
+    "schema.registry.ssl.certificate.location",
+    "schema.registry.ssl.key.location",
+    "schema.registry.ssl.key.password",
+    "schema.registry.request.timeout.ms",
+)
+READ_OPTIONS = ("avroSchema", "avroWriterSchema", *REGISTRY_OPTIONS)
+WRITE_OPTIONS = ("avroSchema", "avroSubject", "auto.register.schemas", *REGISTRY_OPTIONS)
+# Confluent's longer names for the same.
+_WITH_PREFIX = ("basic.auth.user.info", "bearer.auth.token")
+PREFIXED_OPTIONS = tuple(f"schema.registry.{it}" for it in _WITH_PREFIX)
+
+
+@dataclass(frozen=True)
+class AvroOptions:
+    """What it takes to read or write Avro."""
+
+    schema: str | None = None  # of the reader, or for writing; JSON
+    writer_schema: str | None = None  # in reading without a registry, if it is another one
+    registry: RegistrySettings | None = None
+    subject: str | None = None
+    registers: bool = True
+
+
+def parse_avro_options(get: Callable[[str], str | None], value_format: str) -> AvroOptions:
+    """`get` gives an option by its name. Raises `ConfigError`."""
+    given = [it for it in {*READ_OPTIONS, *WRITE_OPTIONS, *PREFIXED_OPTIONS} if get(it) is not None]
+    if value_format != "avro":
+        if given:
+            raise ConfigError(f"{min(given)} makes no sense without valueFormat=avro")
+        return AvroOptions()
+    registry = _registry(get, given)
+    if registry is not None and get("avroWriterSchema") is not None:
+        raise ConfigError(
+            "avroWriterSchema makes no sense with a schema registry, which has the writers' schemas"
+        )
+    return AvroOptions(
+        schema=_schema_text("avroSchema", get("avroSchema")),
+        writer_schema=_schema_text("avroWriterSchema", get("avroWriterSchema")),
+        registry=registry,
+        subject=get("avroSubject"),
+        registers=_flag(get, "auto.register.schemas", True),
+    )
+
+
+def _registry(get: Callable[[str], str | None], given: list[str]) -> RegistrySettings | None:
+    url = get("schema.registry.url")
+    if url is None:
+        aimless = [it for it in given if it not in ("avroSchema", "avroWriterSchema")]
+        if aimless:
+            raise ConfigError(f"{min(aimless)} makes no sense without schema.registry.url")
+        return None
+    user_info = get("basic.auth.user.info") or get("schema.registry.basic.auth.user.info")
+    token = get("bearer.auth.token") or get("schema.registry.bearer.auth.token")
+    if user_info is not None and ":" not in user_info:
+        raise ConfigError("basic.auth.user.info must be user:password")
+    if user_info is not None and token is not None:
+        raise ConfigError("choose one of basic.auth.user.info and bearer.auth.token")
+    timeout = get("schema.registry.request.timeout.ms") or str(RegistrySettings.patience_ms)
+    if not timeout.isdigit() or int(timeout) < 1:
+        raise ConfigError(f"schema.registry.request.timeout.ms is {timeout!r}; write milliseconds")
+    return RegistrySettings(
+        urls=parse_urls(url),
+        user_info=user_info,
+        token=token,
+        ca_location=get("schema.registry.ssl.ca.location"),
+        certificate_location=get("schema.registry.ssl.certificate.location"),
+        key_location=get("schema.registry.ssl.key.location"),
+        key_password=get("schema.registry.ssl.key.password"),
+        patience_ms=int(timeout),
+    )
+
+
+def _flag(get: Callable[[str], str | None], name: str, default: bool) -> bool:
+    text = (get(name) or str(default)).lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"{name} is {text!r}; it must be true or false")
+    return text == "true"
+
+
+def _schema_text(option: str, given: str | None) -> str | None:
+    """The JSON itself, or what is in the file of that name."""
+    if given is None or given.lstrip().startswith(("{", "[", '"')):
+        return given
+    try:
+        return Path(given.removeprefix("file://")).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{option} is neither JSON nor a file that can be read: {given[:100]}: {error.strerror}"
+        ) from None

@@ -1,0 +1,431 @@
+"""The options of `format("millstream")`: Spark's and Kafka's own names, checked before all else.
+
+An option that does not exist is refused, with the nearest one that does. `kafka.*` options are
+those of a Kafka client; what has no meaning here (a Java keystore, an interceptor) is refused by
+name rather than ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from millstream.client.security import JAVA_SETTINGS as JAVA_SECURITY_SETTINGS
+from millstream.client.security import SETTINGS as SECURITY_SETTINGS
+from millstream.client.security import Security
+from millstream.errors import ConfigError
+from millstream.pipelines.offsets import EARLIEST, LATEST, Offsets, parse_offsets
+from millstream.pipelines.reading.avro_options import PREFIXED_OPTIONS as REGISTRY_ALIASES
+from millstream.pipelines.reading.avro_options import READ_OPTIONS as AVRO_OPTIONS
+from millstream.pipelines.reading.avro_options import AvroOptions, parse_avro_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+WATERMARK_COLUMN = "_watermark"  # which the reader of a stream fills in, if the schema names it
+FORMATS = ("raw", "json", "avro", "csv", "text")
+
+CSV_OPTIONS = ("sep", "delimiter", "quote", "escape", "header")
+# What becomes of records that do not decode, in our words and in Spark's.
+MODES = {
+    "fail": "fail",
+    "failfast": "fail",
+    "drop": "drop",
+    "dropmalformed": "drop",
+    "deadletter": "deadletter",
+}
+READ_OPTIONS = (
+    "assign",
+    "subscribe",
+    "subscribePattern",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "minOffsetsPerTrigger",
+    "maxOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "failOnDataLoss",
+    "includeHeaders",
+    "valueFormat",
+    "mode",
+    "deadLetterTopic",
+    "pipeline",
+    "pipelineVersion",
+    "checkpointLocation",
+    *CSV_OPTIONS,
+    *AVRO_OPTIONS,
+    *REGISTRY_ALIASES,
+)
+KAFKA_OPTIONS = (
+    "bootstrap.servers",
+    "client.id",
+    "group.id",
+    "isolation.level",
+    "max.partition.fetch.bytes",
+    "fetch.max.wait.ms",
+    "request.timeout.ms",
+    "default.api.timeout.ms",
+)
+# What Java clients and Spark's own connector have, and what to write instead.
+_INSTEAD = {
+    "kafka.ssl.truststore.password": "no password: kafka.ssl.ca.location is a PEM file",
+    "kafka.ssl.keystore.password": "kafka.ssl.key.password",
+    "kafka.ssl.keystore.key": "kafka.ssl.key.location, a PEM file",
+    "kafka.ssl.keystore.certificate.chain": "kafka.ssl.certificate.location, a PEM file",
+    "kafka.ssl.protocol": "nothing: both sides agree on the newest they know",
+    "kafka.ssl.enabled.protocols": "nothing: both sides agree on the newest they know",
+    "kafka.sasl.login.callback.handler.class": "kafka.sasl.username and kafka.sasl.password",
+    "kafka.sasl.kerberos.service.name": "another mechanism: Kerberos is not supported",
+    "kafka.auto.offset.reset": "startingOffsets",
+    "kafka.key.deserializer": "the columns key and value, which are bytes",
+    "kafka.value.deserializer": "valueFormat, or the columns key and value, which are bytes",
+    "kafka.enable.auto.commit": "nothing: progress is committed with every batch",
+    "kafka.interceptor.classes": "nothing: interceptors are Java classes",
+    "kafka.fetch.max.bytes": "kafka.max.partition.fetch.bytes: a task reads one partition",
+    "kafka.max.poll.records": "maxOffsetsPerTrigger",
+    "kafkaconsumer.polltimeoutms": "kafka.default.api.timeout.ms",
+    "fetchoffset.numretries": "kafka.default.api.timeout.ms",
+    "fetchoffset.retryintervalms": "kafka.default.api.timeout.ms",
+    "groupidprefix": "nothing: readers join no consumer group",
+}
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d|milliseconds?|seconds?|minutes?|hours?|days?)?")
+_MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which topics are read: exactly one of these is set."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where to begin or end: at an offset of each partition, or at a moment."""
+
+    everywhere: int = LATEST
+    offsets: Offsets = field(default_factory=dict)
+    timestamp_ms: int | None = None
+    timestamps_ms: Offsets = field(default_factory=dict)
+    when_none_is_as_new: str = "error"  # or "latest"
+
+
+@dataclass(frozen=True)
+class CsvDialect:
+    """How a line of CSV is written; Spark's defaults."""
+
+    separator: str = ","
+    quote: str = '"'
+    escape: str = "\\"
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a reader needs to know."""
+
+    bootstrap_servers: str
+    selection: Selection
+    starting: Position
+    ending: Position
+    security: Security = field(default_factory=Security)
+    client_id: str = "millstream-spark"
+    group_id: str | None = None
+    read_committed: bool = True
+    min_offsets_per_trigger: int | None = None
+    max_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 15 * 60_000
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    value_format: str = "raw"
+    row_schema: StructType | None = None  # what typed rows look like; None: raw ones
+    mode: str = "fail"  # or drop, deadletter
+    dead_letter_topic: str | None = None
+    pipeline: str | None = None
+    pipeline_version: str | None = None
+    checkpoint_location: str | None = None  # of the query that reads, for its watermark
+    csv: CsvDialect = field(default_factory=CsvDialect)
+    avro: AvroOptions = field(default_factory=AvroOptions)
+    fetch_bytes_max: int = 8 * 1024 * 1024
+    fetch_wait_ms: int = 500
+    request_timeout_ms: int = 30_000  # for one request
+    patience_ms: int = 120_000  # for brokers that are away, or leaders that are not elected
+
+    def dead_letters_of(self, topic: str) -> str:
+        """Where the dead letters of a topic go."""
+        return self.dead_letter_topic or f"dlq.{topic}"
+
+
+class GivenOptions:
+    """The user's options, looked up whatever their case, each of them once known."""
+
+    def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+        _refuse_unknown(options, known)
+
+    def get(self, name: str) -> str | None:
+        return self._values.get(name.lower())
+
+    def integer(self, name: str, low: int) -> int | None:
+        text = self.get(name)
+        if text is None:
+            return None
+        if not text.strip().isdigit() or int(text) < low:
+            raise ConfigError(f"{name} is {text!r}; it must be a whole number of at least {low}")
+        return int(text)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        text = self.get(name)
+        if text is None:
+            return default
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{name} is {text!r}; it must be true or false")
+        return text.lower() == "true"
+
+
+def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """Raises `ConfigError` for options that are unknown, missing or do not fit together."""
+    given = GivenOptions(options, (*READ_OPTIONS, *(f"kafka.{it}" for it in KAFKA_OPTIONS)))
+    bootstrap = given.get("kafka.bootstrap.servers")
+    if bootstrap is None:
+        raise ConfigError('kafka.bootstrap.servers is missing; write "host:port"')
+    _check_fits(given, streaming)
+    value_format = (given.get("valueFormat") or "raw").lower()
+    if value_format not in FORMATS:
+        raise ConfigError(f"valueFormat is {value_format}; it must be one of {', '.join(FORMATS)}")
+    return ReadOptions(
+        bootstrap_servers=bootstrap,
+        selection=_selection(given),
+        starting=_position(given, "starting", LATEST if streaming else EARLIEST),
+        ending=_position(given, "ending", LATEST),
+        security=security_of(options),
+        client_id=given.get("kafka.client.id") or "millstream-spark",
+        group_id=given.get("kafka.group.id"),
+        read_committed=_is_read_committed(given),
+        min_offsets_per_trigger=given.integer("minOffsetsPerTrigger", 1),
+        max_offsets_per_trigger=given.integer("maxOffsetsPerTrigger", 1),
+        max_trigger_delay_ms=parse_duration_ms(
+            "maxTriggerDelay", given.get("maxTriggerDelay") or "15m"
+        ),
+        min_partitions=given.integer("minPartitions", 1),
+        max_records_per_partition=given.integer("maxRecordsPerPartition", 1),
+        fail_on_data_loss=given.boolean("failOnDataLoss", True),
+        include_headers=given.boolean("includeHeaders", False),
+        value_format=value_format,
+        mode=_mode(given, value_format),
+        dead_letter_topic=_dead_letter_topic(given),
+        pipeline=given.get("pipeline"),
+        pipeline_version=given.get("pipelineVersion"),
+        checkpoint_location=given.get("checkpointLocation"),
+        csv=_csv_dialect(given, value_format),
+        avro=parse_avro_options(given.get, value_format),
+        fetch_bytes_max=given.integer("kafka.max.partition.fetch.bytes", 1)
+        or ReadOptions.fetch_bytes_max,
+        fetch_wait_ms=given.integer("kafka.fetch.max.wait.ms", 1) or ReadOptions.fetch_wait_ms,
+        request_timeout_ms=given.integer("kafka.request.timeout.ms", 1)
+        or ReadOptions.request_timeout_ms,
+        patience_ms=given.integer("kafka.default.api.timeout.ms", 1) or ReadOptions.patience_ms,
+    )
+
+
+# For streams only.
+TRIGGER_OPTIONS = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay")
+
+
+def _check_fits(given: GivenOptions, streaming: bool) -> None:
+    """Options that say something else in a batch than in a stream, or fight each other."""
+    if streaming:
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+            if given.get(name) is not None:
+                raise ConfigError(f"{name} makes no sense for a stream: it does not end")
+    else:
+        for name in TRIGGER_OPTIONS:
+            if given.get(name) is not None:
+                raise ConfigError(
+                    f"{name} makes no sense for a batch, which has no triggers; set endingOffsets"
+                )
+        if (given.get("startingOffsets") or "").strip().lower() == "latest":
+            raise ConfigError(
+                "startingOffsets=latest makes no sense for a batch: it would read nothing"
+            )
+    least = given.integer("minOffsetsPerTrigger", 1)
+    most = given.integer("maxOffsetsPerTrigger", 1)
+    if least is not None and most is not None and least > most:
+        raise ConfigError(
+            f"minOffsetsPerTrigger is {least}, more than maxOffsetsPerTrigger, which is {most}"
+        )
+
+
+def parse_duration_ms(option: str, text: str) -> int:
+    """`15m`, `30 seconds`, `500ms`: in milliseconds."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None:
+        raise ConfigError(f"{option} is {text!r}; write a duration such as 30s or 15 minutes")
+    unit = found[2] or "ms"
+    unit = "ms" if unit.startswith("milli") else unit if unit == "ms" else unit[0]
+    return int(found[1]) * _MILLISECONDS[unit]
+
+
+def _refuse_unknown(options: Mapping[str, str], known: tuple[str, ...]) -> None:
+    """Security options are known to all who connect."""
+    secure = (f"kafka.{it}" for it in (*SECURITY_SETTINGS, *JAVA_SECURITY_SETTINGS))
+    by_lower = {name.lower(): name for name in (*known, *secure)}
+    for name in options:
+        lower = name.lower()
+        if lower in by_lower or lower == "path":
+            continue
+        if lower in _INSTEAD:
+            raise ConfigError(f"{name} has no meaning here; use {_INSTEAD[lower]}")
+        if f"kafka.{lower}" in by_lower:
+            raise ConfigError(f"option {name} is not known; did you mean kafka.{name}?")
+        close = get_close_matches(lower, by_lower, n=1)
+        hint = f"; did you mean {by_lower[close[0]]}?" if close else ""
+        raise ConfigError(f"option {name} is not known{hint}")
+
+
+def _selection(given: GivenOptions) -> Selection:
+    chosen = [name for name in ("subscribe", "subscribePattern", "assign") if given.get(name)]
+    if len(chosen) != 1:
+        what = f"{' and '.join(chosen)} are given" if chosen else "none is given"
+        raise ConfigError(f"{what}: choose one of subscribe, subscribePattern and assign")
+    text = given.get(chosen[0]) or ""
+    if chosen[0] == "subscribe":
+        return Selection(topics=tuple(dict.fromkeys(filter(None, map(str.strip, text.split(","))))))
+    if chosen[0] == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise ConfigError(f"subscribePattern {text!r}: {error}") from None
+        return Selection(pattern=text)
+    return Selection(partitions=_assigned(text))
+
+
+def _assigned(text: str) -> tuple[tuple[str, int], ...]:
+    try:
+        nested = json.loads(text)
+        return tuple((topic, int(it)) for topic, indexes in nested.items() for it in indexes)
+    except (ValueError, AttributeError, TypeError):
+        raise ConfigError(f'assign is {text!r}; write JSON like {{"topic": [0, 1]}}') from None
+
+
+def _position(given: GivenOptions, prefix: str, default: int) -> Position:
+    """Spark's order: a timestamp for all, then timestamps by partition, then offsets."""
+    strategy = (given.get("startingOffsetsByTimestampStrategy") or "error").lower()
+    if strategy not in ("error", "latest"):
+        raise ConfigError(
+            f"startingOffsetsByTimestampStrategy is {strategy}; it must be error or latest"
+        )
+    if prefix == "ending":
+        strategy = "latest"
+    name = f"{prefix}Timestamp"
+    timestamp = given.integer(name, 0)
+    if timestamp is not None:
+        return Position(timestamp_ms=timestamp, when_none_is_as_new=strategy)
+    name = f"{prefix}OffsetsByTimestamp"
+    text = given.get(name)
+    if text is not None:
+        return Position(timestamps_ms=parse_offsets(name, text), when_none_is_as_new=strategy)
+    name = f"{prefix}Offsets"
+    text = given.get(name)
+    match (text or "").strip().lower():
+        case "":
+            return Position(everywhere=default)
+        case "latest":
+            return Position(everywhere=LATEST)
+        case "earliest" if prefix == "starting":
+            return Position(everywhere=EARLIEST)
+        case _:
+            offsets = parse_offsets(name, text or "")
+            refused = EARLIEST if prefix == "ending" else LATEST if default == EARLIEST else None
+            _check_named_ends(name, offsets, refused)
+            return Position(everywhere=default, offsets=offsets)
+
+
+def _check_named_ends(name: str, offsets: Offsets, refused: int | None) -> None:
+    """Of -1, the end, and -2, the beginning, one may be `refused`: a batch reads something."""
+    for (topic, partition), offset in offsets.items():
+        if offset < EARLIEST or offset == refused:
+            raise ConfigError(
+                f"{name} of {topic}-{partition} is {offset}; it must be an offset"
+                + ("" if refused == LATEST else ", -1 for the end")
+                + ("" if refused == EARLIEST else ", -2 for the beginning")
+            )
+
+
+def _is_read_committed(given: GivenOptions) -> bool:
+    level = given.get("kafka.isolation.level") or "read_committed"
+    if level not in ("read_committed", "read_uncommitted"):
+        raise ConfigError(
+            f"kafka.isolation.level is {level}; it must be read_committed or read_uncommitted"
+        )
+    return level == "read_committed"
+
+
+def security_of(options: Mapping[str, str]) -> Security:
+    names = {f"kafka.{name}": name for name in (*SECURITY_SETTINGS, *JAVA_SECURITY_SETTINGS)}
+    settings = {
+        names[name.lower()]: value for name, value in options.items() if name.lower() in names
+    }
+    return Security.from_settings(settings)
+
+
+def _mode(given: GivenOptions, value_format: str) -> str:
+    """What becomes of records that do not decode; without a format none is looked at."""
+    text = given.get("mode")
+    if text is None:
+        return ReadOptions.mode
+    if value_format == "raw":
+        raise ConfigError("mode makes no sense without valueFormat: raw records are not decoded")
+    if text.lower() == "permissive":
+        raise ConfigError(
+            "mode is PERMISSIVE; to have rows for records that do not decode, name _error string "
+            "in the schema and set mode to drop or deadletter"
+        )
+    if text.lower() not in MODES:
+        raise ConfigError(f"mode is {text}; it must be one of {', '.join(MODES)}")
+    return MODES[text.lower()]
+
+
+def _dead_letter_topic(given: GivenOptions) -> str | None:
+    topic = given.get("deadLetterTopic")
+    mode = (given.get("mode") or "").lower()
+    if topic is not None and MODES.get(mode) != "deadletter":
+        raise ConfigError("deadLetterTopic makes no sense without mode=deadletter")
+    if topic is not None and topic in map(str.strip, (given.get("subscribe") or "").split(",")):
+        raise ConfigError(f"deadLetterTopic {topic} is read itself; choose another one")
+    return topic
+
+
+def _csv_dialect(given: GivenOptions, value_format: str) -> CsvDialect:
+    for name in CSV_OPTIONS:
+        if given.get(name) is not None and value_format != "csv":
+            raise ConfigError(f"{name} makes no sense without valueFormat=csv")
+    if given.boolean("header", False):
+        raise ConfigError("header=true makes no sense here: every record is a line of its own")
+    plain = CsvDialect()
+    dialect = CsvDialect(
+        given.get("sep") or given.get("delimiter") or plain.separator,
+        given.get("quote") or plain.quote,
+        given.get("escape") or plain.escape,
+    )
+    for name, text in (
+        ("sep", dialect.separator),
+        ("quote", dialect.quote),
+        ("escape", dialect.escape),
+    ):
+        if len(text) != 1 or not text.isascii() or text in "\r\n":
+            raise ConfigError(f"{name} is {text!r}; it must be one ASCII character")
+    return dialect

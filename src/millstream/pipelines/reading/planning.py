@@ -1,0 +1,219 @@
+"""What a batch reads, and what each micro-batch of a stream reads: from where to where.
+
+The brokers' logs move while a query stands still. Partitions and topics are added: those are read
+from their beginning. Retention deletes records that were not read, topics are deleted, and made
+anew under the same name: that is data lost, an error unless `failOnDataLoss` is false. Then a
+stream goes on with what there is: at the new beginning of the log.
+
+A topic made anew is known by its end, which lies before the stream's place, or, while the query
+runs, by its id. One that was deleted while the query stood, and has grown beyond its place since,
+is not noticed: the offsets in a checkpoint, which are those of Spark's own connector, have no ids.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from uuid import UUID
+
+from millstream.clock import Clock
+from millstream.errors import ConfigError
+from millstream.pipelines.offsets import (
+    OffsetRange,
+    Offsets,
+    TopicPartition,
+    count_between,
+    limit_total,
+    plan_tasks,
+)
+from millstream.pipelines.reading.options import ReadOptions
+from millstream.pipelines.reading.positions import Positions, report_loss, skip_deleted
+
+# A broker that has just started may not know for a moment how far its log is committed.
+CONFIRM_ATTEMPTS = 10
+CONFIRM_PAUSE_SECONDS = 0.2
+
+_GONE = "Restore the topic, start the query anew with another checkpoint"
+
+
+def plan_batch(options: ReadOptions, positions: Positions) -> list[OffsetRange]:
+    """The tasks of a batch query."""
+    known = positions.partitions()
+    start = positions.resolve(options.starting, known)
+    end = positions.resolve(options.ending, known)
+    if options.ending.offsets:
+        latest = positions.latest(known)
+        for (topic, partition), offset in sorted(end.items()):
+            if offset > latest[topic, partition]:
+                raise ConfigError(
+                    f"endingOffsets of {topic}-{partition} is {offset}, but what can be read ends "
+                    f"at {latest[topic, partition]}"
+                )
+    if options.starting.offsets:
+        start = _within_logs(options, start, positions)
+    return _tasks(options, skip_deleted(options, start, positions.earliest(known)), end)
+
+
+def _within_logs(options: ReadOptions, start: Offsets, positions: Positions) -> Offsets:
+    """No place beyond the end of its partition."""
+    ends = positions.log_ends(start)
+    for (topic, partition), offset in sorted(start.items()):
+        end = ends[topic, partition]
+        if offset > end:
+            report_loss(
+                options,
+                f"startingOffsets of {topic}-{partition} is {offset}, but its log ends at {end}",
+                "Check the option, and whether the topic was made anew",
+            )
+            start = start | {(topic, partition): end}
+    return start
+
+
+def _tasks(options: ReadOptions, start: Offsets, end: Offsets) -> list[OffsetRange]:
+    ranges = [
+        OffsetRange(topic, partition, start[topic, partition], offset)
+        for (topic, partition), offset in sorted(end.items())
+    ]
+    return plan_tasks(ranges, options.min_partitions, options.max_records_per_partition)
+
+
+class StreamPlanner:
+    """Decides where micro-batches end and what they read; lives in the driver, with the query."""
+
+    def __init__(self, options: ReadOptions, positions: Positions, clock: Clock) -> None:
+        self._options = options
+        self._positions = positions
+        self._clock = clock
+        self._target: Offsets | None = None  # where availableNow ends
+        self._last_batch_ms: int | None = None
+        self._topic_ids: dict[str, UUID | None] = {}
+        self._made_anew: set[TopicPartition] = set()
+        self.latest: Offsets = {}  # when last asked
+
+    def initial(self) -> Offsets:
+        """Where a query without a checkpoint begins."""
+        known = self._positions.partitions()
+        start = self._positions.resolve(self._options.starting, known)
+        if not self._options.starting.offsets:
+            return start
+        return _within_logs(self._options, start, self._positions)
+
+    def fix_target(self) -> None:
+        """Read up to what there is now, and then no further."""
+        found, _ = self._positions.find()
+        self._target = self._positions.latest(found)
+
+    def next_end(self, start: Offsets, *, without_limit: bool = False) -> Offsets:
+        """Where the next batch ends; `start` itself where there is nothing to do yet."""
+        begin, latest = self._begin_and_latest(start)
+        self.latest = latest
+        if without_limit:
+            return latest
+        if self._waits_for_more(begin, latest):
+            return start
+        most = self._options.max_offsets_per_trigger
+        return latest if most is None else limit_total(begin, latest, most)
+
+    def tasks(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
+        """What a batch between these offsets reads; also one that was planned before a crash."""
+        if not end.keys() <= self.latest.keys():  # else it was just looked at
+            found, _ = self._positions.find()
+            self._check_gone({it for it in end if end[it] > start.get(it, 0)} - set(found))
+            end = {it: end[it] for it in end if it in found}
+        back = {it for it in end if it in start and end[it] < start[it]}
+        anew = {it for it in end if it not in start} | back | (self._made_anew & set(end))
+        self._made_anew.clear()
+        begin = {it: start[it] for it in end if it not in anew} | self._positions.earliest(anew)
+        busy = [it for it in end if end[it] > begin[it]]
+        begin |= skip_deleted(
+            self._options, {it: begin[it] for it in busy}, self._positions.earliest(busy)
+        )
+        return _tasks(self._options, begin, self._cut_back(begin, end))
+
+    def _begin_and_latest(self, start: Offsets) -> tuple[Offsets, Offsets]:
+        """Where to begin in each partition that there is, and where they end."""
+        found, _ = self._positions.find()
+        self._check_gone(set(start) - set(found))
+        latest = self._target if self._target is not None else self._positions.latest(found)
+        latest = {it: latest[it] for it in found if it in latest}
+        self._check_ids(start)
+        behind = self._confirm({it: start[it] for it in latest if start.get(it, 0) > latest[it]})
+        # Where the log goes on beyond an open transaction, a reader of uncommitted records was
+        # here before: nothing is to be read, and nothing lost.
+        latest |= {it: start[it] for it in latest if start.get(it, 0) > latest[it]} | behind
+        anew = set(behind) | (self._made_anew & set(latest))
+        begin = {it: start[it] for it in latest if it in start and it not in anew}
+        added = [it for it in latest if it not in begin]
+        earliest = self._positions.earliest(added)
+        self._check_added({it: earliest[it] for it in added if it not in anew})
+        return begin | earliest, latest
+
+    def _check_gone(self, gone: Iterable[TopicPartition]) -> None:
+        names = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(gone))
+        if names:
+            report_loss(
+                self._options, f"{names}: deleted, perhaps before all records were read", _GONE
+            )
+
+    def _check_ids(self, start: Offsets) -> None:
+        """Notice topics that were made anew since the last look."""
+        for name, topic_id in self._positions.topic_ids.items():
+            if self._topic_ids.setdefault(name, topic_id) == topic_id:
+                continue
+            report_loss(
+                self._options,
+                f"topic {name} was deleted and made anew, perhaps before all records were read",
+                _GONE,
+            )
+            self._topic_ids[name] = topic_id
+            self._made_anew |= {it for it in start if it[0] == name}
+
+    def _confirm(self, ahead: Offsets) -> Offsets:
+        """The ends of those partitions whose log ends before these places, for good."""
+        for _ in range(CONFIRM_ATTEMPTS):
+            ends = self._positions.log_ends(ahead)
+            ahead = {it: offset for it, offset in ahead.items() if ends[it] < offset}
+            if not ahead:
+                return {}
+            time.sleep(CONFIRM_PAUSE_SECONDS)
+        details = ", ".join(
+            f"{topic}-{partition} ends at {ends[topic, partition]}, the query is at {offset}"
+            for (topic, partition), offset in sorted(ahead.items())
+        )
+        report_loss(self._options, f"topics were made anew or cut back: {details}", _GONE)
+        return self._positions.latest(ahead)
+
+    def _check_added(self, earliest: Offsets) -> None:
+        late = ", ".join(
+            f"{topic}-{partition} begins at {offset}"
+            for (topic, partition), offset in sorted(earliest.items())
+            if offset > 0
+        )
+        if late:
+            report_loss(
+                self._options,
+                f"new partitions have lost records before they were read: {late}",
+                "Raise retention.ms or retention.bytes of the topic",
+            )
+
+    def _cut_back(self, begin: Offsets, end: Offsets) -> Offsets:
+        """`end`, where a replayed batch was planned beyond what the log has now, cut to that."""
+        unseen = {it: end[it] for it in end if end[it] > self.latest.get(it, -1) and it in begin}
+        if not unseen:
+            return end
+        return end | {
+            it: max(min(end[it], latest), begin[it]) for it, latest in self._confirm(unseen).items()
+        }
+
+    def _waits_for_more(self, begin: Offsets, latest: Offsets) -> bool:
+        """Whether `minOffsetsPerTrigger` are not there yet, and the last batch is not long ago."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._target is not None:
+            return False
+        now_ms = self._clock.monotonic_ms()
+        last_ms = self._last_batch_ms
+        waited = last_ms is None or now_ms - last_ms >= self._options.max_trigger_delay_ms
+        if not waited and count_between(begin, latest) < least:
+            return True
+        self._last_batch_ms = now_ms
+        return False

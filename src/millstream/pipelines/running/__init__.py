@@ -1,0 +1,1 @@
+"""How a pipeline is started, watched and stopped: settings, session, queries, outputs, failures."""

@@ -1,0 +1,135 @@
+"""A pipeline's checkpoint as the driver sees it: whose it is, and which batch ended where.
+
+Beside Spark's own files we keep `millstream.json`, which says for which topics the checkpoint was
+made, by name and id: offsets of other topics, and of a topic that was deleted and made anew, would
+be nonsense, and Spark does not notice. All of it is read through Hadoop's file systems, so that a
+checkpoint may be wherever Spark can have one.
+
+    {"pipeline": "revenue", "reads": {"orders": "orders"}, "topics": {"orders": "<topic id>"}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from millstream.errors import ConfigError
+from millstream.pipelines.offsets import Offsets, from_json, to_json
+from millstream.pipelines.query_files import sync_batch
+from millstream.pipelines.running.progress import parse_offset_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from millstream.pipelines.pipeline import Pipeline
+
+OWNER_FILE = "millstream.json"
+STARTING_FILE = "millstream-starting.json"
+
+
+class Checkpoint:
+    """See the module."""
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self.location = location
+        self._jvm: Any = spark._jvm
+        self._hadoop: Any = spark._jsc.hadoopConfiguration()
+
+    def batch_end(self, batch_id: int) -> Offsets:
+        """Where a batch that was begun ends."""
+        return parse_offset_log(self._read(f"offsets/{batch_id}") or "")
+
+    def durable_batch_end(self, batch_id: int) -> Offsets:
+        """The same, safe from a power cut: for who is about to write the batch."""
+        sync_batch(self.location, batch_id)
+        return self.batch_end(batch_id)
+
+    def last_completed_batch(self) -> int | None:
+        """The newest batch that Spark knows to be done."""
+        numbers = [int(name) for name in self._list("commits") if name.isdigit()]
+        return max(numbers, default=None)
+
+    def claim(self, pipeline: Pipeline, topic_ids: Mapping[str, UUID]) -> None:
+        """Make it the pipeline's; raises `ConfigError` if it was made for something else."""
+        topics = {parameter: it.name for parameter, it in pipeline.reads.items()}
+        ids = {name: str(topic_ids[name]) for name in topics.values() if name in topic_ids}
+        text = self._read(OWNER_FILE)
+        if text is not None:
+            earlier = json.loads(text)
+            self._check_names(earlier, topics)
+            self._check_ids(pipeline, earlier.get("topics", {}), ids)
+            if earlier.get("topics") == ids:
+                return
+        owner = {"pipeline": pipeline.name, "reads": topics, "topics": ids}
+        self._write(OWNER_FILE, json.dumps(owner))
+
+    def _check_names(self, earlier: Mapping[str, Any], topics: Mapping[str, str]) -> None:
+        if sorted(earlier["reads"].values()) != sorted(topics.values()):
+            raise ConfigError(
+                f"the checkpoint {self.location} was made by {earlier['pipeline']} reading "
+                f"{', '.join(earlier['reads'].values())}, and now it is to read "
+                f"{', '.join(topics.values())}: its offsets mean nothing there. Give the pipeline "
+                "another name or checkpoint (it starts anew), or the topics they had"
+            )
+
+    def _check_ids(
+        self, pipeline: Pipeline, earlier: Mapping[str, str], now: Mapping[str, str]
+    ) -> None:
+        """A reader cannot tell a topic made anew from the old one, once it has grown as long."""
+        may_lose = {it.name for it in pipeline.reads.values() if it.may_lose_data}
+        for name, topic_id in now.items():
+            if earlier.get(name, topic_id) == topic_id or name in may_lose:
+                continue
+            raise ConfigError(
+                f"topic {name} was deleted and made anew since {pipeline.name} last ran, and the "
+                f"checkpoint {self.location} has the offsets of the old one. Give the pipeline "
+                "another name or checkpoint (it starts anew), or accept that some records are "
+                'left out: topic(..., options={"failOnDataLoss": False})'
+            )
+
+    def starting(self) -> dict[str, Offsets]:
+        """Where inputs began that were to begin at a place that moves, by parameter."""
+        text = self._read(STARTING_FILE)
+        found = {} if text is None else json.loads(text)
+        return {parameter: from_json(offsets) for parameter, offsets in found.items()}
+
+    def keep_starting(self, starting: Mapping[str, Offsets]) -> None:
+        content = {parameter: to_json(offsets) for parameter, offsets in starting.items()}
+        self._write(STARTING_FILE, json.dumps(content))
+
+    # Files
+
+    def _path(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}")
+
+    def _list(self, name: str) -> list[str]:
+        path = self._path(name)
+        files = path.getFileSystem(self._hadoop)
+        if not files.exists(path):
+            return []
+        return [str(it.getPath().getName()) for it in files.listStatus(path)]
+
+    def _read(self, name: str) -> str | None:
+        path = self._path(name)
+        files = path.getFileSystem(self._hadoop)
+        if not files.exists(path):
+            return None
+        stream = files.open(path)
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def _write(self, name: str, content: str) -> None:
+        """As a whole or not at all."""
+        path, unfinished = self._path(name), self._path(f".{name}.unfinished")
+        files = path.getFileSystem(self._hadoop)
+        stream = files.create(unfinished, True)
+        try:
+            stream.write(bytearray(content, "utf-8"))
+        finally:
+            stream.close()
+        files.delete(path, False)
+        files.rename(unfinished, path)

@@ -1,0 +1,249 @@
+"""From a declared pipeline to a running query: readers, the function, an output mode, a sink.
+
+Everything that can be wrong is looked for before the first batch: the session, the checkpoint, the
+topics, what the function returns. The session is the caller's: nothing of it is changed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from millstream.errors import ConfigError
+from millstream.pipelines.offsets import EARLIEST, Offsets, to_json
+from millstream.pipelines.pipeline import Pipeline, Topic
+from millstream.pipelines.reading.counting import OBSERVED, count_failures
+from millstream.pipelines.reading.options import (
+    TRIGGER_OPTIONS,
+    WATERMARK_COLUMN,
+    parse_read_options,
+)
+from millstream.pipelines.reading.positions import Positions
+from millstream.pipelines.running.checkpoint import Checkpoint
+from millstream.pipelines.running.output_modes import choose_output_mode
+from millstream.pipelines.running.outputs import combine
+from millstream.pipelines.running.settings import Settings
+from millstream.pipelines.running.sinks import attach_sink
+from millstream.pipelines.running.topics import check_topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
+
+SOURCE = "millstream"
+ERROR_COLUMN = "_error"
+
+
+def launch(
+    pipeline: Pipeline, spark: SparkSession, settings: Settings, *, once: bool = False
+) -> StreamingQuery:
+    """Start the pipeline's query; it goes on by itself."""
+    refuse_connect(spark)
+    location = checkpoint_location(pipeline, settings)
+    refuse_running_twin(pipeline, spark)
+    topic_ids = check_topics(settings, [pipeline])
+    checkpoint = Checkpoint(spark, location)
+    checkpoint.claim(pipeline, topic_ids)
+    starting = fixed_starting(pipeline, settings, checkpoint)
+    made = apply_to_streams(pipeline, spark, settings, starting)
+    result = combine(pipeline, made)
+    writer = (
+        result.writeStream.queryName(pipeline.name)
+        .option("checkpointLocation", location)
+        .outputMode(choose_output_mode(pipeline, made))
+    )
+    if once:
+        writer = writer.trigger(availableNow=True)
+    elif settings.trigger is not None:
+        writer = writer.trigger(processingTime=settings.trigger)
+    return attach_sink(pipeline, result, writer, settings, checkpoint).start()
+
+
+def checkpoint_location(pipeline: Pipeline, settings: Settings) -> str:
+    return f"{settings.required_checkpoint().rstrip('/')}/{pipeline.name}"
+
+
+def refuse_connect(spark: SparkSession) -> None:
+    from pyspark.sql import SparkSession as Classic
+
+    if type(spark).__module__.startswith("pyspark.sql.connect") or not isinstance(spark, Classic):
+        raise ConfigError(
+            "pipelines do not run in a Spark Connect session, because their sinks work in the "
+            "driver's own process: use a classic session (SparkSession.builder.master(...)), or "
+            'read with spark.readStream.format("millstream")'
+        )
+
+
+def refuse_running_twin(pipeline: Pipeline, spark: SparkSession) -> None:
+    if any(query.name == pipeline.name for query in spark.streams.active):
+        raise ConfigError(
+            f"a query named {pipeline.name} is running in this session: stop it first, or run a "
+            f'{pipeline.name}.variant("another-name") beside it'
+        )
+
+
+def fixed_starting(
+    pipeline: Pipeline, settings: Settings, checkpoint: Checkpoint
+) -> dict[str, Offsets]:
+    """Where inputs begin that are to begin at a moment or at the end, as it was the first time."""
+    moving = {
+        parameter: it
+        for parameter, it in pipeline.reads.items()
+        if it.starting == "latest" or isinstance(it.starting, datetime)
+    }
+    if not moving:
+        return {}
+    kept = checkpoint.starting()
+    starting = {}
+    for parameter, it in moving.items():
+        options = read_options(pipeline, it, settings) | starting_options(it.name, it.starting)
+        parsed = parse_read_options(options, streaming=True)
+        positions = Positions(parsed)
+        try:
+            known = positions.partitions()
+            found = kept.get(parameter) or positions.resolve(parsed.starting, known)
+        finally:
+            positions.close()
+        # Partitions that came since are read from their beginning, as in a query that runs.
+        starting[parameter] = {partition: found.get(partition, EARLIEST) for partition in known}
+    if kept.keys() != starting.keys():
+        checkpoint.keep_starting(starting)
+    return starting
+
+
+def apply_to_streams(
+    pipeline: Pipeline,
+    spark: SparkSession,
+    settings: Settings,
+    starting: Mapping[str, Offsets],
+) -> Any:
+    """What the pipeline's function makes of its inputs; `combine` checks it."""
+    frames = {
+        parameter: read_stream(pipeline, spark, parameter, settings, starting.get(parameter))
+        for parameter in pipeline.reads
+    }
+    return pipeline(**frames)
+
+
+def read_stream(
+    pipeline: Pipeline,
+    spark: SparkSession,
+    parameter: str,
+    settings: Settings,
+    starting: Offsets | None = None,
+) -> DataFrame:
+    """An input as a stream; records that do not decode are counted in the query's progress."""
+    topic = with_columns(pipeline.reads[parameter])
+    options = read_options(pipeline, topic, settings)
+    if starting is None:
+        options |= starting_options(topic.name, topic.starting)
+    else:
+        options["startingOffsets"] = json.dumps(to_json(starting))
+    if topic.schema is not None and WATERMARK_COLUMN in field_names(topic.schema):
+        options.setdefault("checkpointLocation", checkpoint_location(pipeline, settings))
+    parse_read_options(options, streaming=True)  # Spark would tell only when the query runs
+    reader = spark.readStream.format(SOURCE).options(**options)
+    if topic.schema is None:
+        frame = load(reader)
+    elif topic.bad == "fail" or ERROR_COLUMN in field_names(topic.schema):
+        frame = load(reader.schema(topic.schema))
+    else:
+        frame = load(reader.schema(with_error_column(topic.schema)))
+        frame = count_failures(frame, f"{OBSERVED}.{parameter}")
+    return frame if topic.watermark is None else frame.withWatermark(*topic.watermark)
+
+
+def load(reader: Any) -> DataFrame:
+    """`reader.load()`, where Spark's workers have the Python that has us."""
+    try:
+        frame: DataFrame = reader.load()
+    except Exception as error:
+        if "DATA_SOURCE_NOT_FOUND" in str(error):
+            raise ConfigError(
+                "the Python of Spark's workers has no millstream: set PYSPARK_PYTHON to one that "
+                f"has, before the session is made (this one is {sys.executable})"
+            ) from error
+        raise
+    return frame
+
+
+def field_names(schema: str | StructType) -> list[str]:
+    return with_error_column(schema).names[:-1]
+
+
+def with_error_column(schema: str | StructType) -> StructType:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    given = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    assert isinstance(given, StructType)
+    return StructType([*given.fields, StructField(ERROR_COLUMN, StringType())])
+
+
+def read_history(
+    pipeline: Pipeline,
+    spark: SparkSession,
+    settings: Settings,
+    starting: str | datetime | Mapping[int, int] | None,
+) -> dict[str, DataFrame]:
+    """The inputs as batches, by parameter."""
+    check_topics(settings, [pipeline])
+    frames = {}
+    for parameter, declared in pipeline.reads.items():
+        it = with_columns(declared)
+        reader = spark.read.format(SOURCE)
+        if it.schema is not None:
+            reader = reader.schema(it.schema)
+        begin = starting or ("earliest" if it.starting == "latest" else it.starting)
+        options = read_options(pipeline, it, settings) | starting_options(it.name, begin)
+        for_streams = {name.lower() for name in TRIGGER_OPTIONS}
+        options = {n: v for n, v in options.items() if n.lower() not in for_streams}
+        if it.schema is not None and it.bad == "deadletter":
+            # The stream has sent them there already, or will.
+            options = {n: v for n, v in options.items() if n != "deadLetterTopic"}
+            options["mode"] = "drop"
+        frames[parameter] = load(reader.options(**options))
+    return frames
+
+
+def with_columns(topic: Topic) -> Topic:
+    """The topic, with the columns of its Avro schema if it names none."""
+    if topic.schema is not None or topic.read_format != "avro":
+        return topic
+    from millstream.pipelines.reading.avro_options import parse_avro_options
+    from millstream.pipelines.reading.decoding.avro_columns import columns_of
+
+    given = {name.lower(): value for name, value in topic.options.items()}
+    avro = parse_avro_options(lambda name: given.get(name.lower()), "avro")
+    return replace(topic, schema=columns_of(avro, topic.name))
+
+
+def read_options(pipeline: Pipeline, topic: Topic, settings: Settings) -> dict[str, str]:
+    options = {**settings.kafka_options(), "subscribe": topic.name}
+    if topic.read_format != "raw":
+        options["valueFormat"] = topic.read_format
+    if topic.schema is not None:
+        options |= {
+            "mode": topic.bad,
+            "pipeline": pipeline.name,
+            "pipelineVersion": pipeline.version,
+        }
+        if topic.bad == "deadletter":
+            options["deadLetterTopic"] = topic.dead_letters
+    return options | dict(topic.options)
+
+
+def starting_options(name: str, starting: str | datetime | Mapping[int, int]) -> dict[str, str]:
+    if isinstance(starting, str):
+        return {"startingOffsets": starting}
+    if isinstance(starting, datetime):
+        return {
+            "startingTimestamp": str(round(starting.timestamp() * 1000)),
+            "startingOffsetsByTimestampStrategy": "latest",
+        }
+    offsets = to_json({(name, partition): offset for partition, offset in starting.items()})
+    return {"startingOffsets": json.dumps(offsets)}

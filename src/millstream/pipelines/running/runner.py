@@ -1,0 +1,208 @@
+"""Running pipelines as a program: in a session of our own, on a broker of our own if need be.
+
+`millstream run` is a thin shell around it. Ctrl-C and SIGTERM let the batches under way end, and
+then stop; a second Ctrl-C does not wait. If one pipeline fails, all stop, and the error is raised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from millstream.pipelines.pipeline import Pipeline
+from millstream.pipelines.running.failures import explain_failure, passes
+from millstream.pipelines.running.launching import launch
+from millstream.pipelines.running.session import check_spark, create_session
+from millstream.pipelines.running.settings import Settings
+from millstream.pipelines.running.status import Status, Watched
+from millstream.pipelines.running.topics import check_topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TICK_SECONDS = 0.25
+FINISH_SECONDS_MAX = 60.0
+RESTARTS_MAX = 5
+LOG_NAME = "spark.log"
+PREFERRED_PORT = 9092  # where the other commands look for a broker
+
+Show = Callable[[list[Status]], None]
+
+
+def run(
+    pipelines: Sequence[Pipeline],
+    settings: Settings,
+    *,
+    once: bool = False,
+    show: Show = lambda statuses: None,
+    announce: Callable[[Settings], None] = lambda settings: None,
+) -> list[Status]:
+    """Run until all have ended, or until told to stop; raises `PipelineFailed`.
+
+    `announce` is told the settings as they came out, before Spark starts; `show` how things are,
+    four times a second.
+    """
+    check_spark()
+    with embedded_broker(with_defaults(settings)) as settings:
+        announce(settings)
+        check_topics(settings, pipelines)
+        names = ", ".join(it.name for it in pipelines)
+        spark = create_session(
+            settings.master, settings.spark, f"millstream run: {names}", settings.home / LOG_NAME
+        )
+        try:
+            return Run(pipelines, spark, settings, once=once).until_end(show)
+        finally:
+            spark.stop()
+
+
+@contextlib.contextmanager
+def embedded_broker(settings: Settings) -> Iterator[Settings]:
+    """The settings with the address of a broker: the one named, or one that lives as long as we."""
+    if not settings.is_embedded:
+        yield settings
+        return
+    from millstream.broker.embedded import Broker
+
+    port = PREFERRED_PORT if is_free(PREFERRED_PORT) else 0
+    settings.broker_data.mkdir(parents=True, exist_ok=True)
+    with Broker.start(settings.broker_data, port=port, in_process=False) as broker:
+        created = True if settings.create_topics is None else settings.create_topics
+        yield replace(settings, broker=broker.bootstrap_servers, create_topics=created)
+
+
+def with_defaults(settings: Settings) -> Settings:
+    """Checkpoints go to our own directory unless another is named."""
+    if settings.checkpoint is not None:
+        return settings
+    return replace(settings, checkpoint=str(settings.home / "checkpoints"))
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+class Run:
+    """Pipelines running in one session."""
+
+    def __init__(
+        self, pipelines: Sequence[Pipeline], spark: SparkSession, settings: Settings, *, once: bool
+    ) -> None:
+        self._pipelines = pipelines
+        self._spark = spark
+        self._settings = settings
+        self._once = once
+        self._stopping = threading.Event()
+        self._watched: list[Watched] = []
+
+    def until_end(self, show: Show) -> list[Status]:
+        with self._signals():
+            try:
+                self._start()
+                while self._any_runs():
+                    show(self._look())
+                    if self._stopping.wait(TICK_SECONDS):
+                        self._finish_batches(show)
+                        break
+                self._raise_failure()
+            finally:
+                self._stop_all()
+        statuses = self._look()
+        show(statuses)
+        return statuses
+
+    def _start(self) -> None:
+        from pyspark.errors import PySparkException
+
+        for pipeline in self._pipelines:
+            try:
+                query = self._launch(pipeline)
+            except PySparkException as error:
+                raise explain_failure(pipeline.name, error) from error
+            self._watched.append(Watched(pipeline, query))
+
+    def _launch(self, pipeline: Pipeline) -> StreamingQuery:
+        return launch(pipeline, self._spark, self._settings, once=self._once)
+
+    def _any_runs(self) -> bool:
+        """Start again what a busy machine kept from starting; raise what else went wrong."""
+        for it in self._watched:
+            error = None if it.query.isActive else it.query.exception()
+            if error is not None and passes(error) and it.restarts < RESTARTS_MAX:
+                it.restarts += 1
+                it.query = self._launch(it.pipeline)
+        self._raise_failure()
+        return any(it.query.isActive for it in self._watched)
+
+    def _look(self) -> list[Status]:
+        return [it.update() for it in self._watched]
+
+    def _raise_failure(self) -> None:
+        for it in self._watched:
+            error = None if it.query.isActive else it.query.exception()
+            if error is not None:
+                it.status.state = "failed"
+                raise explain_failure(it.pipeline.name, error)
+
+    def _finish_batches(self, show: Show) -> None:
+        """Wait until every query is between two batches, or in a batch begun after we asked."""
+        waiting = {it.pipeline.name: batch_number(it) for it in self._watched}
+        deadline = time.monotonic() + FINISH_SECONDS_MAX
+        while waiting and time.monotonic() < deadline:
+            for it in self._watched:
+                name = it.pipeline.name
+                if name in waiting and is_between_batches(it, waiting[name]):
+                    del waiting[name]
+                    it.query.stop()
+                    it.status.state = "stopped"
+            show(self._look())
+            time.sleep(TICK_SECONDS / 5)
+
+    def _stop_all(self) -> None:
+        for it in self._watched:
+            if it.query.isActive:
+                it.query.stop()
+                it.status.state = "stopped"
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first Ctrl-C or SIGTERM asks to stop, the next one does not ask."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def ask(number: int, frame: Any) -> None:
+            if self._stopping.is_set():
+                raise KeyboardInterrupt
+            self._stopping.set()
+
+        earlier = {it: signal.signal(it, ask) for it in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in earlier.items():
+                signal.signal(number, handler)
+
+
+def batch_number(watched: Watched) -> int:
+    last = watched.query.lastProgress
+    return -1 if last is None else int(last.batchId)
+
+
+def is_between_batches(watched: Watched, batch_then: int) -> bool:
+    if not watched.query.isActive or batch_number(watched) > batch_then:
+        return True
+    return not watched.query.status["isTriggerActive"]

@@ -1,0 +1,97 @@
+"""How running pipelines are doing: rows, lag, time of a batch, dead letters."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from millstream.pipelines.offsets import count_between, from_json
+from millstream.pipelines.pipeline import Pipeline
+from millstream.pipelines.reading.counting import OBSERVED
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+RATE_SECONDS = 5.0
+
+
+@dataclass
+class Status:
+    """What is known of one pipeline."""
+
+    name: str
+    state: str = "starting"  # then waiting, working, done, stopped or failed
+    batches: int = 0
+    rows: int = 0
+    rows_per_second: float = 0.0
+    lag: int | None = None
+    batch_ms: int | None = None
+    failed: int = 0  # records that did not decode
+
+
+@dataclass
+class Watched:
+    """A running pipeline, and what was seen of it so far."""
+
+    pipeline: Pipeline
+    query: StreamingQuery
+    restarts: int = 0
+    status: Status = field(init=False)
+    _last_batch: int = -1
+    _samples: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self.status = Status(self.pipeline.name)
+
+    def update(self) -> Status:
+        """Look again."""
+        last = self.query.lastProgress
+        if last is not None:
+            self._take(json.loads(last.json))
+        if self.query.isActive:
+            self.status.state = "working" if self.query.status["isTriggerActive"] else "waiting"
+        elif self.status.state not in ("stopped", "failed"):
+            self.status.state = "done"
+        self._measure_rate(time.monotonic())
+        return self.status
+
+    def _take(self, last: Mapping[str, Any]) -> None:
+        if last["batchId"] > self._last_batch + 1:
+            progresses = [json.loads(it.json) for it in self.query.recentProgress]
+        else:
+            progresses = [last]
+        for it in progresses:
+            if it["batchId"] > self._last_batch and it["durationMs"].get("addBatch") is not None:
+                self._last_batch = it["batchId"]
+                self.status.batches += 1
+                self.status.rows += it["numInputRows"]
+                self.status.failed += failed_records(it)
+                self.status.batch_ms = it["durationMs"].get("triggerExecution")
+        self.status.lag = lag_of(last)
+
+    def _measure_rate(self, now: float) -> None:
+        self._samples.append((now, self.status.rows))
+        while now - self._samples[0][0] > RATE_SECONDS:
+            self._samples.popleft()
+        began, rows = self._samples[0]
+        self.status.rows_per_second = (self.status.rows - rows) / max(now - began, 1e-3)
+
+
+def lag_of(progress: Mapping[str, Any]) -> int | None:
+    """Records that are there and not yet read, over all topics; None before the first batch."""
+    lags = [
+        count_between(from_json(source["endOffset"]), from_json(source["latestOffset"]))
+        for source in progress["sources"]
+        if source.get("endOffset") and source.get("latestOffset")
+    ]
+    return sum(lags) if lags else None
+
+
+def failed_records(progress: Mapping[str, Any]) -> int:
+    """Records of the batch that did not decode, over all inputs."""
+    observed = progress.get("observedMetrics") or {}
+    return sum(it["failed"] for name, it in observed.items() if name.startswith(OBSERVED))

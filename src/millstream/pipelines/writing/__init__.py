@@ -1,0 +1,1 @@
+"""How records go out exactly once: encoded, written in open transactions, decided, settled."""

@@ -1,0 +1,297 @@
+"""Which batch of a query is decided, and which transactions that decision holds.
+
+A streaming query writes each batch in many transactions, one for each task, and leaves them open.
+The *decision* says that all of them are to be committed: one record in the topic
+`__millstream_decisions`, written in a transaction of the driver's own, together with the offsets of
+the query's group. Before the decision a batch has not happened; after it, it has, and whoever finds
+the decision can and must complete it (`millstream.pipelines.writing.settling`).
+
+The records, JSON, in the topic's only partition (compacted; see docs/formats/decisions.md):
+
+    decision:<id>     {"version": 1, "batch": N, "ends": {...}, "tasks": [...]}
+                      in the driver's transaction; "ends" is where the batch ends in its sources
+    completed:<id>    {"version": 1, "batch": N}
+                      when all of it is committed
+
+where <id> is the driver's transactional id. Both keep their last value. A batch below the last
+decision is decided and completed; the order of `completed` records does not matter, the highest
+counts, so that a driver that has been superseded does no harm with a late one.
+
+The topic is read uncommitted, up to its end, and each transaction's marker is looked for: the open
+transaction of another query, whose driver has died, is then in nobody's way. A reader that has
+begun the query's next transaction (InitProducerId) knows that all earlier ones have their markers.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from millstream.client.cluster import Cluster, check
+from millstream.client.fetching import Fetched, fetch_batches, log_end_offset
+from millstream.client.producing import RawProducer, WrittenRange
+from millstream.client.transactions import Transaction, add_offsets
+from millstream.errors import ApiError, ErrorCode, MillstreamError
+from millstream.pipelines.offsets import Offsets, from_json, to_json
+from millstream.records.batch import BatchHeader, iterate_headers
+from millstream.records.compression import Compression
+from millstream.records.record import ControlType, Record, decode_batch, encode_batch
+
+DECISIONS_TOPIC = "__millstream_decisions"
+PARTITION = 0
+FORMAT_VERSION = 1
+TOPIC_SETTINGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(16 * 1024 * 1024),
+    "max.message.bytes": str(8 * 1024 * 1024),
+}
+NO_BATCH = -1
+FETCH_WAIT_MS = 100  # for a leader that does not know yet how far its log is replicated
+
+
+class TaskTransaction(NamedTuple):
+    """What one task has written, and how to end it."""
+
+    transaction: Transaction
+    written: tuple[WrittenRange, ...]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A batch that has happened."""
+
+    batch_id: int
+    tasks: tuple[TaskTransaction, ...] = ()
+    ends: Offsets | None = None  # None where the checkpoint does not tell
+
+
+@dataclass
+class QueryState:
+    """What the topic says of one query."""
+
+    decision: Decision = field(default_factory=lambda: Decision(NO_BATCH))
+    completed_batch_id: int = NO_BATCH
+
+    @property
+    def decided_batch_id(self) -> int:
+        return self.decision.batch_id
+
+    @property
+    def is_completed(self) -> bool:
+        return self.completed_batch_id >= self.decision.batch_id
+
+
+def encode_decision(decision: Decision) -> bytes:
+    tasks = []
+    for task in decision.tasks:
+        written: dict[str, list[list[int]]] = {}
+        for it in task.written:
+            numbers = [it.partition, it.first_offset, it.end_offset, it.record_count]
+            written.setdefault(it.topic, []).append(numbers)
+        identity = task.transaction
+        tasks.append(
+            {
+                "id": identity.transactional_id,
+                "producer": identity.producer_id,
+                "epoch": identity.epoch,
+                "written": written,
+            }
+        )
+    return _to_json(
+        {
+            "version": FORMAT_VERSION,
+            "batch": decision.batch_id,
+            "ends": None if decision.ends is None else to_json(decision.ends),
+            "tasks": tasks,
+        }
+    )
+
+
+def decode_decision(value: bytes) -> Decision:
+    fields = _from_json(value)
+    return Decision(
+        int(fields["batch"]),
+        tuple(
+            TaskTransaction(
+                Transaction(task["id"], int(task["producer"]), int(task["epoch"])),
+                tuple(
+                    WrittenRange(topic, *numbers)
+                    for topic, ranges in task["written"].items()
+                    for numbers in ranges
+                ),
+            )
+            for task in fields["tasks"]
+        ),
+        None if fields["ends"] is None else from_json(fields["ends"]),
+    )
+
+
+def _to_json(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _from_json(value: bytes) -> Any:
+    fields = json.loads(value)
+    if fields["version"] > FORMAT_VERSION:
+        raise MillstreamError(
+            f"a record in {DECISIONS_TOPIC} is of version {fields['version']}, written by a newer "
+            "Millstream; run the query with that"
+        )
+    return fields
+
+
+class DecisionLog:
+    """One query's records in the topic; one thread at a time."""
+
+    def __init__(self, cluster: Cluster, transactional_id: str) -> None:
+        self._cluster = cluster
+        self._decision_key = f"decision:{transactional_id}".encode()
+        self._completed_key = f"completed:{transactional_id}".encode()
+        self._state = QueryState()
+        self._position = 0  # all below is in the state
+        # By producer id, with its epoch: the marker is not read yet.
+        self._undecided: dict[int, tuple[Decision, tuple[int, int]]] = {}
+
+    def create_topic(self) -> None:
+        """Unless it is there."""
+        if self._position > 0 or DECISIONS_TOPIC in self._cluster.retrying(
+            lambda: self._cluster.refresh([DECISIONS_TOPIC])
+        ):
+            return
+        topic = {
+            "name": DECISIONS_TOPIC,
+            "num_partitions": 1,
+            "replication_factor": -1,
+            "configs": [{"name": name, "value": it} for name, it in TOPIC_SETTINGS.items()],
+        }
+        answer = self._cluster.retrying(
+            lambda: self._cluster.any_connection().call(
+                "create_topics", {"topics": [topic], "timeout": 30_000}
+            )
+        )
+        code = answer.topics[0].error_code
+        if code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            check(
+                code,
+                f"creating {DECISIONS_TOPIC}, which exactly-once delivery needs: let this user "
+                "create it, or create it with 1 partition and cleanup.policy=compact",
+            )
+
+    def latest(self, driver: Transaction) -> QueryState:
+        """What is decided and completed; `driver` is the query's transaction, begun before.
+
+        Raises PRODUCER_FENCED if another driver, begun since, is about to decide.
+        """
+        end_offset = log_end_offset(self._cluster, DECISIONS_TOPIC, PARTITION)
+        if end_offset < self._position:
+            self.forget()  # the topic has been made anew
+        while self._position < end_offset:
+            fetched = self._fetch()
+            self._position = max(self._position, fetched.log_start_offset)
+            for position, header in iterate_headers(fetched.records):
+                self._apply(fetched.records, position, header)
+                self._position = header.next_offset
+            if not fetched.records and fetched.end_offset >= end_offset:
+                break  # compaction has left nothing of the rest
+        for decision, (producer_id, epoch) in self._undecided.values():
+            if producer_id == driver.producer_id and epoch > driver.epoch:
+                raise ApiError(
+                    ErrorCode.PRODUCER_FENCED,
+                    f"another driver of {driver.transactional_id} is deciding: stop this one",
+                )
+            # Compaction drops aborted records, and markers only later: it was committed.
+            self._take(decision)
+        self._undecided.clear()
+        return self._state
+
+    def _fetch(self) -> Fetched:
+        """What there is from here on, or from the beginning, if the topic was made anew."""
+        where = (self._cluster, DECISIONS_TOPIC, PARTITION)
+        try:
+            return fetch_batches(*where, self._position, wait_ms=FETCH_WAIT_MS)
+        except ApiError as error:
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or self._position == 0:
+                raise
+        self.forget()
+        return fetch_batches(*where, self._position, wait_ms=FETCH_WAIT_MS)
+
+    def forget(self) -> None:
+        """Read all of it again next time."""
+        self._state, self._position = QueryState(), 0
+        self._undecided.clear()
+
+    def _apply(self, records: memoryview | bytes, position: int, header: BatchHeader) -> None:
+        if header.is_control:
+            ended = self._undecided.pop(header.producer_id, None)
+            if ended is not None and _marker(records, position) is ControlType.COMMIT:
+                self._take(ended[0])
+            return
+        for record in decode_batch(records, position):
+            if record.value is None:
+                continue
+            if record.key == self._decision_key:
+                producer = (header.producer_id, header.producer_epoch)
+                self._undecided[header.producer_id] = decode_decision(record.value), producer
+            elif record.key == self._completed_key:
+                batch_id = int(_from_json(record.value)["batch"])
+                self._state.completed_batch_id = max(self._state.completed_batch_id, batch_id)
+
+    def _take(self, decision: Decision) -> None:
+        if decision.batch_id >= self._state.decided_batch_id:
+            self._state.decision = decision
+
+    # Writing
+
+    def send_decision(self, producer: RawProducer, decision: Decision) -> None:
+        """Within the producer's transaction, which the caller ends."""
+        identity = producer.identity(DECISIONS_TOPIC, PARTITION)
+        batch = encode_batch(
+            [Record(0, _now_ms(), self._decision_key, encode_decision(decision))],
+            compression=Compression.ZSTD,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            base_sequence=identity.base_sequence,
+            is_transactional=True,
+        )
+        producer.send(DECISIONS_TOPIC, PARTITION, batch, 1)
+
+    def write_completed(self, batch_id: int) -> None:
+        """Not in a transaction: it says no more than what is true already."""
+        value = _to_json({"version": FORMAT_VERSION, "batch": batch_id})
+        producer = RawProducer(self._cluster)
+        batch = encode_batch([Record(0, _now_ms(), self._completed_key, value)])
+        producer.send(DECISIONS_TOPIC, PARTITION, batch, 1)
+        producer.flush()
+
+
+def decide(
+    cluster: Cluster,
+    log: DecisionLog,
+    driver: Transaction,
+    decision: Decision,
+    *,
+    group_id: str | None,
+    offsets: Offsets,
+) -> None:
+    """Make the batch happen: raises PRODUCER_FENCED if another driver has taken over.
+
+    When anything else is raised, it is open whether the batch has happened.
+    """
+    producer = RawProducer(cluster)
+    producer.resume(driver)
+    log.send_decision(producer, decision)
+    if group_id is not None and offsets:
+        add_offsets(cluster, driver, group_id, offsets)
+    producer.end(commit=True)
+
+
+def _marker(records: memoryview | bytes, position: int) -> ControlType | None:
+    found = decode_batch(records, position)
+    return ControlType.from_key(found[0].key) if found else None
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,481 @@
+"""`df.write.format("millstream")` and `df.writeStream.format("millstream")`.
+
+A stream is written exactly once, unless told otherwise. Spark makes a writer anew for every batch,
+in two processes of the driver's and in every task; nothing is kept between them but what is on the
+brokers, in the checkpoint and in the messages that tasks send back:
+
+    driver   the writer is pickled for the tasks     begin the query's next transaction, which
+             (`_prepare`)                            fences an older driver; complete or abort
+                                                     what it finds
+    task     write()                                 write in a transaction of its own, leave it
+                                                     open, say in the message what it is
+    driver   commit()                                decide; commit the tasks' transactions
+    driver   abort()                                 look whether it is decided; if not, abort
+
+Every message carries the transaction that the driver began, so that the decision is made with it:
+a driver that has been superseded since is fenced. See `decisions.py` and `settling.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from millstream.client.cluster import Cluster
+from millstream.client.producing import RawProducer
+from millstream.client.transactions import (
+    FENCED,
+    Transaction,
+    begin_transaction,
+    end_transactions,
+)
+from millstream.errors import ApiError, ConfigError, ErrorCode, MillstreamError
+from millstream.pipelines.offsets import Offsets, to_json
+from millstream.pipelines.query_files import batch_ends, query_id, sync_batch
+from millstream.pipelines.workers import keep_memory, settle
+from millstream.pipelines.writing.batching import Batcher, Layout
+from millstream.pipelines.writing.decisions import Decision, DecisionLog, TaskTransaction, decide
+from millstream.pipelines.writing.options import EXACTLY_ONCE, WriteOptions
+from millstream.pipelines.writing.settling import Settling
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+
+BATCH_ID_PROPERTY = "streaming.sql.batchId"
+TIMEOUT_MS_DEFAULT = 15 * 60_000  # the most that Kafka allows unless it is told otherwise
+DECISION_TIMEOUT_MS = 180_000  # longer than brokers that are away are waited for
+
+_clusters: dict[tuple[Any, ...], Cluster] = {}
+_logs: dict[tuple[Any, ...], DecisionLog] = {}
+_timeouts_ms: dict[str, int] = {}
+
+
+@dataclass
+class TaskMessage(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    row_count: int
+    driver: Transaction | None = None
+    task: TaskTransaction | None = None  # None where nothing was written
+    is_skipped: bool = False  # the batch had been decided before
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """What the driver tells the tasks of one batch."""
+
+    driver: Transaction
+    decided_batch_id: int
+    timeout_ms: int
+
+    @property
+    def task_prefix(self) -> str:
+        return task_prefix(self.driver.transactional_id)
+
+
+def task_prefix(transactional_id: str) -> str:
+    """What the transactional ids of a query's tasks begin with."""
+    return f"{transactional_id}-task-"
+
+
+class TopicWriter(DataSourceArrowWriter):
+    """A batch job. With delivery exactly-once readers see nothing of it before it has succeeded:
+    each task leaves a transaction open, and `commit` ends them all. Should the driver die while it
+    does so, some are committed and some are not: a job has no checkpoint to remember it by."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        check_schema(options, schema)
+        self._options = options
+        self._job_id = f"millstream-{uuid4().hex}"
+        self._timeout_ms = (
+            0
+            if options.delivery != EXACTLY_ONCE
+            else transaction_timeout_ms(options, cluster_for(options, "driver"))
+        )
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
+        if self._options.delivery != EXACTLY_ONCE:
+            return write_at_least_once(self._options, iterator)
+        return write_open(self._options, task_prefix(self._job_id), self._timeout_ms, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._end(messages, commit=True)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._end(messages, commit=False)
+
+    def _end(self, messages: Sequence[WriterCommitMessage | None], *, commit: bool) -> None:
+        tasks = _tasks_of(messages)
+        if self._options.delivery != EXACTLY_ONCE:
+            return
+        cluster = cluster_for(self._options, "driver")
+        codes = end_transactions(cluster, [it.transaction for it in tasks], commit)
+        failed = [code for code in codes if code is not ErrorCode.NONE]
+        if commit and failed:
+            raise ApiError(
+                failed[0],
+                f"{len(failed)} of {len(tasks)} transactions of this job were not committed; "
+                "the others were. Raise kafka.transaction.timeout.ms if the job takes long",
+            )
+        settling = _settling(self._options, self._job_id, cluster, self._timeout_ms)
+        settling.sweep(task_prefix(self._job_id), keep=tasks)
+
+
+class TopicStreamWriter(DataSourceStreamArrowWriter):
+    """A stream's batch; see the module."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        check_schema(options, schema)
+        self._options = options
+        self._plan: BatchPlan | None = None
+        if options.delivery == EXACTLY_ONCE and options.checkpoint_location is None:
+            raise ConfigError(
+                "exactly-once delivery needs the option checkpointLocation on the writer itself: "
+                "the query is known by it"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled it is for the tasks of a batch, and only then: the batch is about to begin."""
+        if self._plan is None and self._options.delivery == EXACTLY_ONCE:
+            self._plan = self._prepare()
+        settle("prepare a batch")
+        return self.__dict__
+
+    def _prepare(self) -> BatchPlan:
+        """Leave nothing behind of earlier batches and drivers."""
+        cluster = cluster_for(self._options, "driver")
+        transactional_id = query_transactional_id(self._options)
+        timeout_ms = transaction_timeout_ms(self._options, cluster)
+        log = _decision_log(cluster, transactional_id)
+        log.create_topic()
+        driver = begin_transaction(
+            cluster, transactional_id, decision_timeout_ms(self._options, cluster)
+        )
+        state = log.latest(driver)
+        settling = _settling(self._options, transactional_id, cluster, timeout_ms)
+        if not state.is_completed:
+            driver = settling.settle(driver, state.decision)
+        settling.sweep(task_prefix(transactional_id))
+        self._check_same_batch(state.decision)
+        return BatchPlan(driver, state.decided_batch_id, timeout_ms)
+
+    def _check_same_batch(self, decision: Decision) -> None:
+        """Batches that are decided are passed over: they must be what they were."""
+        location = self._options.checkpoint_location
+        if decision.ends is None or location is None:
+            return
+        found = batch_ends(location, decision.batch_id)
+        if found != decision.ends:
+            raise ConfigError(
+                f"batch {decision.batch_id} was written up to {to_json(decision.ends)}, but the "
+                f"checkpoint {location} says {None if found is None else to_json(found)}: it has "
+                "been set back or changed, and records would be left out. Restore it; or, to write "
+                "again what comes after it, name the query anew with kafka.transactional.id"
+            )
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
+        plan = self._plan
+        if plan is None:
+            return write_at_least_once(self._options, iterator)
+        if _batch_id() <= plan.decided_batch_id:
+            for _ in iterator:
+                pass
+            return TaskMessage(0, plan.driver, is_skipped=True)
+        message = write_open(self._options, plan.task_prefix, plan.timeout_ms, iterator)
+        message.driver = plan.driver
+        return message
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
+        if self._options.delivery != EXACTLY_ONCE:
+            self._commit_offsets(batchId)
+            return
+        known = [it for it in messages if isinstance(it, TaskMessage)]
+        if any(it.is_skipped for it in known):
+            return
+        driver = _driver_of(messages)
+        assert driver is not None, "Spark runs at least one task for every batch"
+        cluster = cluster_for(self._options, "driver")
+        log = _decision_log(cluster, driver.transactional_id)
+        ends = self._batch_ends(batchId)
+        decision = Decision(batchId, tuple(_tasks_of(messages)), ends)
+        decide(
+            cluster,
+            log,
+            driver,
+            decision,
+            group_id=self._group_id(driver.transactional_id),
+            offsets=self._offsets_here(cluster, ends),
+        )
+        settling = self._settling_for(cluster, driver)
+        settling.settle(driver, decision)
+        settling.sweep(task_prefix(driver.transactional_id), keep=decision.tasks)
+        settle("commit a batch")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
+        """Also called when `commit` has raised: then the batch may have been decided."""
+        driver = _driver_of(messages)
+        if self._options.delivery != EXACTLY_ONCE or driver is None:
+            return  # what failed tasks left open, the next batch finds
+        cluster = cluster_for(self._options, "driver")
+        timeout_ms = decision_timeout_ms(self._options, cluster)
+        try:
+            driver = begin_transaction(cluster, driver.transactional_id, timeout_ms, after=driver)
+        except ApiError as error:
+            if error.code in FENCED:
+                logger.warning("batch %d is another driver's now", batchId)
+                return
+            raise
+        state = _decision_log(cluster, driver.transactional_id).latest(driver)
+        settling = self._settling_for(cluster, driver)
+        if not state.is_completed:
+            settling.settle(driver, state.decision)
+        if state.decided_batch_id < batchId:
+            end_transactions(cluster, [it.transaction for it in _tasks_of(messages)], commit=False)
+        settling.sweep(task_prefix(driver.transactional_id), keep=state.decision.tasks)
+
+    def _settling_for(self, cluster: Cluster, driver: Transaction) -> Settling:
+        timeout_ms = transaction_timeout_ms(self._options, cluster)
+        return _settling(self._options, driver.transactional_id, cluster, timeout_ms)
+
+    # Progress, as a group's offsets
+
+    def _group_id(self, transactional_id: str) -> str:
+        options = self._options
+        return options.group_id or (
+            f"millstream-{options.query_name}" if options.query_name else transactional_id
+        )
+
+    def _batch_ends(self, batch_id: int) -> Offsets | None:
+        """Where the batch ends in its sources, made durable."""
+        location = self._options.checkpoint_location
+        if location is None:
+            return None
+        ends = batch_ends(location, batch_id)
+        if ends is None:
+            logger.warning("offsets/%d cannot be read: no progress is shown", batch_id)
+        else:
+            sync_batch(location, batch_id)
+        return ends
+
+    def _offsets_here(self, cluster: Cluster, ends: Offsets | None) -> Offsets:
+        """What of it are topics of this cluster."""
+        if ends is None or not self._options.commits_offsets:
+            return {}
+        topics = sorted({topic for topic, _ in ends})
+        counts = {topic: _partition_count(cluster, topic) for topic in topics}
+        return {it: offset for it, offset in ends.items() if it[1] < counts[it[0]]}
+
+    def _commit_offsets(self, batch_id: int) -> None:
+        """At least once: after the batch, and not with it."""
+        cluster = cluster_for(self._options, "driver")
+        offsets = self._offsets_here(cluster, self._batch_ends(batch_id))
+        if offsets:
+            from millstream.pipelines.running.progress import GroupProgress
+
+            options = self._options
+            group_id = self._group_id(query_transactional_id(options))
+            progress = GroupProgress(options.bootstrap_servers, group_id, security=options.security)
+            progress.report(offsets)
+            progress.close()
+
+
+# What tasks do
+
+
+def write_at_least_once(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
+    """Write rows that readers see at once; if the task is repeated, so are they."""
+    keep_memory()
+    cluster = cluster_for(options, "task")
+    producer = RawProducer(cluster)
+    producer.begin()
+    try:
+        count = Batcher(options, cluster, producer).write(batches)
+        producer.flush()
+    except BaseException:
+        producer.discard()
+        raise
+    settle("write")
+    return TaskMessage(count)
+
+
+def write_open(
+    options: WriteOptions, prefix: str, timeout_ms: int, batches: Iterator[pa.RecordBatch]
+) -> TaskMessage:
+    """Write rows in a transaction and leave it open, for whoever has the message to end.
+
+    Attempts of one task have different ids: the speculative one does not fence the other.
+    """
+    keep_memory()
+    context = _task_context()
+    transactional_id = f"{prefix}{context.partitionId()}-{context.attemptNumber()}"
+    first = next((it for it in batches if it.num_rows), None)
+    if first is None:
+        return TaskMessage(0)
+    cluster = cluster_for(options, "task")
+    producer = RawProducer(cluster)
+    producer.begin(transactional_id, timeout_ms)
+    try:
+        count = Batcher(options, cluster, producer).write(_with_first(first, batches))
+        written = producer.flush()
+    except BaseException:
+        _abort_quietly(producer)
+        raise
+    settle("write")
+    assert producer.transaction is not None
+    return TaskMessage(count, task=TaskTransaction(producer.transaction, tuple(written)))
+
+
+def _abort_quietly(producer: RawProducer) -> None:
+    """So that what went wrong before is told; what stays open is swept later."""
+    try:
+        producer.end(commit=False)
+    except (ApiError, OSError) as error:
+        logger.warning("a transaction is left to be aborted by the driver: %s", error)
+
+
+def _batch_id() -> int:
+    text = _task_context().getLocalProperty(BATCH_ID_PROPERTY)
+    if text is None:
+        raise MillstreamError(f"Spark has not told this task its batch ({BATCH_ID_PROPERTY})")
+    return int(text)
+
+
+def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest
+
+
+def _task_context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None
+    return context
+
+
+# What both need
+
+
+def check_schema(options: WriteOptions, schema: StructType) -> None:
+    """Raises `ConfigError` before anything runs."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from millstream.pipelines.writing.encoding import make_encoder
+
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    layout = Layout(options, arrow)
+    if options.value_format != "raw":
+        make_encoder(options, pa.schema([arrow.field(it) for it in layout.value_columns]))
+
+
+def query_transactional_id(options: WriteOptions) -> str:
+    """The driver's transactional id, the same for all runs of the query."""
+    if options.transactional_id is not None:
+        return options.transactional_id
+    assert options.checkpoint_location is not None
+    return f"millstream-{query_id(options.checkpoint_location)}"
+
+
+def cluster_for(options: WriteOptions, role: str) -> Cluster:
+    """This process's connections, kept from batch to batch; for writers and tasks, of which a
+    process runs one at a time.
+    """
+    key = (options.bootstrap_servers, options.client_id, options.security, role)
+    cluster = _clusters.get(key)
+    if cluster is None:
+        cluster = _clusters[key] = make_cluster(options, role)
+    return cluster
+
+
+def make_cluster(options: WriteOptions, role: str) -> Cluster:
+    """Driver and tasks have client ids of their own: the one ends what the others have written."""
+    return Cluster(
+        options.bootstrap_servers,
+        client_id=f"{options.client_id}-{role}",
+        security=options.security,
+        timeout_seconds=options.patience_ms / 1000,
+        request_timeout_seconds=options.request_timeout_ms / 1000,
+    )
+
+
+def transaction_timeout_ms(options: WriteOptions, cluster: Cluster) -> int:
+    """How long tasks' transactions may stay open: as long as the brokers allow, unless told."""
+    return options.transaction_timeout_ms or _longest_timeout_ms(options, cluster)
+
+
+def decision_timeout_ms(options: WriteOptions, cluster: Cluster) -> int:
+    """How long the driver's own transaction may."""
+    return min(DECISION_TIMEOUT_MS, _longest_timeout_ms(options, cluster))
+
+
+def _longest_timeout_ms(options: WriteOptions, cluster: Cluster) -> int:
+    known = _timeouts_ms.get(options.bootstrap_servers)
+    if known is None:
+        known = _timeouts_ms[options.bootstrap_servers] = _ask_timeout_ms(cluster)
+    return known
+
+
+def _ask_timeout_ms(cluster: Cluster) -> int:
+    broker_id = cluster.broker_ids()[0]
+    asked = {
+        "resource_type": 4,  # a broker
+        "resource_name": str(broker_id),
+        "configuration_keys": ["transaction.max.timeout.ms"],
+    }
+    answer = cluster.ask_broker(broker_id, "describe_configs", {"resources": [asked]})
+    for it in answer.results[0].configs:
+        if it.name == "transaction.max.timeout.ms" and it.value:
+            return int(it.value)
+    return TIMEOUT_MS_DEFAULT  # not told, or not allowed to know
+
+
+def _decision_log(cluster: Cluster, transactional_id: str) -> DecisionLog:
+    """Kept too: what has been read of the topic need not be read again."""
+    key = (id(cluster), transactional_id)
+    log = _logs.get(key)
+    if log is None:
+        log = _logs[key] = DecisionLog(cluster, transactional_id)
+    return log
+
+
+def _settling(
+    options: WriteOptions, transactional_id: str, cluster: Cluster, timeout_ms: int
+) -> Settling:
+    return Settling(
+        cluster,
+        _decision_log(cluster, transactional_id),
+        timeout_ms=timeout_ms,
+        fail_on_loss=options.fail_on_data_loss,
+    )
+
+
+def _tasks_of(messages: Sequence[WriterCommitMessage | None]) -> list[TaskTransaction]:
+    return [it.task for it in messages if isinstance(it, TaskMessage) and it.task is not None]
+
+
+def _driver_of(messages: Sequence[WriterCommitMessage | None]) -> Transaction | None:
+    return next((it.driver for it in messages if isinstance(it, TaskMessage)), None)
+
+
+def _partition_count(cluster: Cluster, topic: str) -> int:
+    def count() -> int:
+        try:
+            return len(cluster.topic(topic).partitions)
+        except ApiError as error:
+            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return 0  # a topic of another cluster
+            raise
+
+    return cluster.retrying(count)

@@ -1,0 +1,57 @@
+"""Spark's checkpoint as the driver reads it, with real files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.pipelines import Pipeline, pipeline, table, topic
+from millstream.pipelines.running.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def declared(*names: str) -> Pipeline:
+    reads = {f"frame{number}": topic(name) for number, name in enumerate(names)}
+    declare = pipeline(reads=reads, writes=table("t"), name="p")
+    return declare(lambda frame0, frame1=None: frame0)
+
+
+def test_checkpoint_tells_its_batches(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint = Checkpoint(spark, str(tmp_path))
+    assert checkpoint.last_completed_batch() is None
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "offsets" / "11").write_text('v1\n{}\n{"orders": {"0": 17}}')
+    for name in ("9", "10", ".10.crc", "10.tmp"):
+        (tmp_path / "commits" / name).write_text("v1\n{}")
+    assert checkpoint.last_completed_batch() == 10
+    assert checkpoint.batch_end(11) == {("orders", 0): 17}
+
+
+def test_checkpoint_belongs_to_the_topics_it_was_made_for(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    checkpoint = Checkpoint(spark, str(tmp_path / "new" / "p"))
+    checkpoint.claim(declared("a", "b"), {})
+    checkpoint.claim(declared("b", "a"), {})
+    with pytest.raises(ConfigError, match="made by p reading a, b, and now it is to read a:"):
+        checkpoint.claim(declared("a"), {})
+
+
+def test_checkpoint_knows_a_topic_that_was_made_anew(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint = Checkpoint(spark, str(tmp_path / "p"))
+    old, new = UUID(int=1), UUID(int=2)
+    checkpoint.claim(declared("a"), {})  # from a broker that has no ids
+    checkpoint.claim(declared("a"), {"a": old, "written": new})
+    checkpoint.claim(declared("a"), {"a": old})
+    with pytest.raises(ConfigError, match="topic a was deleted and made anew since p last ran"):
+        checkpoint.claim(declared("a"), {"a": new})
+    forgiving = topic("a", options={"failOnDataLoss": False})
+    checkpoint.claim(declared("a").variant("p", reads=forgiving), {"a": new})
+    checkpoint.claim(declared("a"), {"a": new})

@@ -1,0 +1,271 @@
+"""Pipelines as streams and over history, in the shared session, on a real broker."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.pipelines import Pipeline, pipeline, table, topic
+from millstream.pipelines.running.checkpoint import Checkpoint
+from millstream.pipelines.running.launching import refuse_connect, starting_options
+from tests.pipelines.conftest import Topics, run_to_end
+from tests.pipelines.test_progress import committed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = "id long, user string, amount double, at timestamp"
+
+
+def order(number: int, user: str = "ada", minute: int = 0) -> bytes:
+    at = f"2026-03-01T12:{minute:02}:10Z"
+    return json.dumps({"id": number, "user": user, "amount": 1.5, "at": at}).encode()
+
+
+def per_user(orders: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
+
+    return orders.groupBy("user").agg(F.sum("amount").alias("total"))
+
+
+@pytest.fixture
+def where(topics: Topics, tmp_path: Path) -> dict[str, Any]:
+    return {
+        "broker": topics.bootstrap,
+        "store": f"sqlite:///{tmp_path}/store.db",
+        "checkpoint": str(tmp_path / "checkpoints"),
+    }
+
+
+@pytest.fixture
+def orders(topics: Topics) -> str:
+    name = topics.create(partitions=2)
+    topics.fill(name, [order(1), order(2, "bob"), b'{"id": "what"}'], partition=0)
+    topics.fill(name, [order(3)], partition=1)
+    return name
+
+
+def totals(orders: str, **settings: Any) -> Pipeline:
+    declare = pipeline(
+        reads=topic(orders, schema=SCHEMA),
+        writes=table("totals", key="user"),
+        name=f"totals-{orders}",
+        **settings,
+    )
+    return declare(per_user)
+
+
+def stored(tmp_path: Path, query: str) -> list[Any]:
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        return connection.execute(query).fetchall()
+
+
+def run_once(declared: Pipeline, spark: SparkSession, where: dict[str, Any]) -> Any:
+    return run_to_end(lambda: declared.start(spark, once=True, **where))
+
+
+def test_batch_leaves_out_what_is_said_for_streams_only(
+    spark: SparkSession, topics: Topics, orders: str
+) -> None:
+    reads = topic(orders, schema=SCHEMA, options={"maxOffsetsPerTrigger": 1})
+    declared = pipeline(reads=reads, writes=table("totals", key="user"))(per_user)
+    assert declared.batch(spark, broker=topics.bootstrap).count() == 2
+
+
+def test_stream_that_begins_at_the_end_keeps_to_where_that_was(
+    spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any], tmp_path: Path
+) -> None:
+    """Also when it dies in its first batch, of which Spark keeps only where it ends."""
+    declare = pipeline(
+        reads=topic(orders, schema=SCHEMA, starting="latest"),
+        writes=table("totals", key="user"),
+        name=f"late-{orders}",
+    )
+    late = declare(per_user)
+    run_once(late, spark, where)
+    topics.fill(orders, [order(4, "eve")], partition=1)
+    topics.grow(orders, 3)
+    topics.fill(orders, [order(5, "eve")], partition=2)
+    run_once(late, spark, where)
+    assert stored(tmp_path, "SELECT * FROM totals") == [("eve", 3.0)]
+
+
+def test_stream_keeps_a_table_up_to_date_and_shows_its_progress(
+    spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any], tmp_path: Path
+) -> None:
+    declared = totals(orders)
+    query = run_once(declared, spark, where)
+    found = "select user, total from totals order by user"
+    assert stored(tmp_path, found) == [("ada", 3.0), ("bob", 1.5)]
+    assert committed(topics, declared.group_id, orders) == {0: 3, 1: 1}
+    observed = json.loads(query.lastProgress.json)["observedMetrics"]["millstream.orders"]
+    assert observed == {"records": 4, "failed": 1}
+
+    topics.fill(orders, [order(4, "bob")], partition=1)
+    run_once(declared, spark, where)
+    assert stored(tmp_path, found) == [("ada", 3.0), ("bob", 3.0)]
+    assert committed(topics, declared.group_id, orders) == {0: 3, 1: 2}
+
+
+def test_batch_gives_what_the_stream_gives(
+    spark: SparkSession, topics: Topics, orders: str
+) -> None:
+    rows = totals(orders).batch(spark, broker=topics.bootstrap).orderBy("user").collect()
+    assert [tuple(row) for row in rows] == [("ada", 3.0), ("bob", 1.5)]
+    late = totals(orders).batch(spark, broker=topics.bootstrap, starting={0: 1, 1: 1}).collect()
+    assert [tuple(row) for row in late] == [("bob", 1.5)]
+
+
+def test_pipeline_reads_two_topics_and_writes_one(
+    spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any]
+) -> None:
+    users, named = topics.create(), topics.create()
+    topics.fill(users, [b'{"user": "ada", "country": "UK"}'])
+
+    @pipeline(
+        reads={
+            "orders": topic(orders, schema=SCHEMA, bad="drop"),
+            "users": topic(users, schema="user string, country string"),
+        },
+        writes=topic(named, schema="id long, country string", key="id"),
+        name=f"named-{named}",
+    )
+    def name_country(orders: DataFrame, users: DataFrame) -> DataFrame:
+        return orders.join(users, "user").select("id", "country")
+
+    run_once(name_country, spark, where)
+    read = spark.read.format("millstream").option("kafka.bootstrap.servers", topics.bootstrap)
+    rows = read.option("subscribe", named).load().orderBy("key").collect()
+    assert [(row.key, json.loads(row.value)) for row in rows] == [
+        (b"1", {"id": 1, "country": "UK"}),
+        (b"3", {"id": 3, "country": "UK"}),
+    ]
+    assert committed(topics, name_country.group_id, orders) == {0: 3, 1: 1}
+
+
+@pytest.fixture
+def running(spark: SparkSession, orders: str, where: dict[str, Any]) -> Iterator[Pipeline]:
+    declared = totals(orders)
+    query = declared.start(spark, **where)
+    yield declared
+    query.stop()
+
+
+def test_pipeline_that_runs_already_is_refused(
+    running: Pipeline, spark: SparkSession, where: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match=r"is running in this session.*variant\("):
+        running.start(spark, **where)
+
+
+def test_missing_checkpoint_and_broker_are_asked_for(spark: SparkSession, orders: str) -> None:
+    with pytest.raises(ConfigError, match="no checkpoint directory is named"):
+        totals(orders).start(spark, broker="127.0.0.1:1")
+    with pytest.raises(ConfigError, match="no broker is named"):
+        totals(orders).start(spark, checkpoint="unused")
+
+
+def test_topic_that_does_not_exist_is_named(spark: SparkSession, where: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"no topic missing at .*millstream topic create missing"):
+        totals("missing").start(spark, **where)
+
+
+def test_option_that_does_not_exist_is_named(
+    spark: SparkSession, orders: str, where: dict[str, Any]
+) -> None:
+    reads = topic(orders, schema=SCHEMA, options={"maxOffsetPerTrigger": 5})
+    with pytest.raises(ConfigError, match="did you mean maxOffsetsPerTrigger"):
+        totals(orders).variant("wrong-option", reads=reads).start(spark, **where)
+
+
+def test_columns_that_make_no_record_are_named(
+    spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any]
+) -> None:
+    writes = topic(topics.create(), key="nobody")
+    with pytest.raises(ConfigError, match="keyColumns names nobody, which is not among user"):
+        totals(orders).variant("wrong-key", writes=writes).start(spark, **where)
+
+
+def test_checkpoint_of_other_topics_is_refused(
+    spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any]
+) -> None:
+    declared = totals(orders)
+    Checkpoint(spark, f"{where['checkpoint']}/{declared.name}").claim(declared, {})
+    other = declared.variant(declared.name, reads=topic(topics.create(), schema=SCHEMA))
+    with pytest.raises(ConfigError, match=f"made by {declared.name} reading {orders}, and now"):
+        other.start(spark, **where)
+
+
+def test_result_that_is_no_stream_is_refused(
+    spark: SparkSession, orders: str, where: dict[str, Any]
+) -> None:
+    reads, writes = topic(orders, schema=SCHEMA), table("t")
+    number = pipeline(reads=reads, writes=writes, name="number")(lambda orders: 5)
+    with pytest.raises(ConfigError, match="number returns int"):
+        number.start(spark, **where)
+    fixed = pipeline(reads=reads, writes=writes, name="fixed")(lambda orders: spark.range(3))
+    with pytest.raises(ConfigError, match="what fixed returns is not a stream"):
+        fixed.start(spark, **where)
+
+
+def test_session_of_spark_connect_is_refused() -> None:
+    class Session: ...
+
+    Session.__module__ = "pyspark.sql.connect.session"
+    with pytest.raises(ConfigError, match="Spark Connect"):
+        refuse_connect(Session())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("starting", "options"),
+    [
+        ("latest", {"startingOffsets": "latest"}),
+        ({0: 5, 2: 7}, {"startingOffsets": '{"t": {"0": 5, "2": 7}}'}),
+        (
+            datetime(2026, 3, 1, tzinfo=UTC),
+            {
+                "startingTimestamp": "1772323200000",
+                "startingOffsetsByTimestampStrategy": "latest",
+            },
+        ),
+    ],
+)
+def test_start_is_told_in_the_readers_words(starting: Any, options: dict[str, str]) -> None:
+    assert starting_options("t", starting) == options
+
+
+@pytest.mark.slow
+@pytest.mark.java
+@pytest.mark.usefixtures("connector")
+def test_pipeline_takes_over_the_checkpoint_of_sparks_own_connector(
+    spark: SparkSession, topics: Topics, where: dict[str, Any], tmp_path: Path
+) -> None:
+    name = topics.create(partitions=2)
+    topics.fill(name, [order(1), order(2)], partition=0)
+    declared = pipeline(
+        reads=topic(name, schema=SCHEMA), writes=table("ids", key="id"), name=f"ids-{name}"
+    )(lambda orders: orders.select("id"))
+    theirs = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", topics.bootstrap)
+        .option("subscribe", name)
+        .option("startingOffsets", "earliest")
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", f"{where['checkpoint']}/{declared.name}")
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert theirs.awaitTermination(240)
+    topics.fill(name, [order(3)], partition=0)
+    topics.fill(name, [order(4)], partition=1)
+    run_once(declared, spark, where)
+    assert stored(tmp_path, "select id from ids order by id") == [(3,), (4,)]
+    assert committed(topics, declared.group_id, name) == {0: 3, 1: 1}

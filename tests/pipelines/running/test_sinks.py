@@ -1,0 +1,71 @@
+"""Tables as sinks, and the options that topics are written with."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from millstream.errors import MillstreamError
+from millstream.pipelines import Pipeline, pipeline, table, topic
+from millstream.pipelines.running.checkpoint import Checkpoint
+from millstream.pipelines.running.progress import GroupProgress
+from millstream.pipelines.running.settings import Settings
+from millstream.pipelines.running.sinks import TableSink, open_checked, table_specs, write_options
+from tests.pipelines.conftest import Topics
+from tests.pipelines.test_progress import committed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def declared(source: str, **writes: object) -> Pipeline:
+    return pipeline(reads=topic(source), writes=writes, name=f"p-{source}")(lambda f: f)  # type: ignore[arg-type]
+
+
+def test_two_tables_are_written_as_one(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    source = topics.create()
+    settings = Settings(home=tmp_path, broker=topics.bootstrap)
+    (tmp_path / "c" / "offsets").mkdir(parents=True)
+    (tmp_path / "c" / "offsets" / "0").write_text(f'v1\n{{}}\n{{"{source}": {{"0": 4}}}}')
+    fans = declared(source, small=table("small"), large=table("large", key="id"))
+    frame = spark.range(4).selectExpr(
+        "case when id < 2 then struct(id) end as small",
+        "case when id >= 2 then struct(id) end as large",
+    )
+    specs = table_specs(fans)
+    store = open_checked(fans, frame, specs, settings)
+    progress = GroupProgress(topics.bootstrap, fans.group_id)
+    sink = TableSink(fans.name, store, specs, Checkpoint(spark, str(tmp_path / "c")), progress)
+    sink(frame, 0)
+    sink(frame, 0)
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        assert sorted(connection.execute("select id from small")) == [(0,), (1,)]
+        assert sorted(connection.execute("select id from large")) == [(2,), (3,)]
+    assert committed(topics, fans.group_id, source) == {0: 4}
+
+
+def test_table_that_does_not_fit_is_refused_before_anything_starts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    settings = Settings(home=tmp_path, broker="127.0.0.1:1")
+    only = pipeline(reads=topic("t"), writes=table("t", key="id"), name="p")(lambda f: f)
+    specs = table_specs(only)
+    open_checked(only, spark.range(1), specs, settings)
+    with pytest.raises(MillstreamError, match="word"):
+        open_checked(only, spark.range(1).selectExpr("id", "'x' as word"), specs, settings)
+
+
+def test_topic_is_written_with_the_options_that_it_declares(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, broker="host:1", kafka={"security.protocol": "SSL"})
+    written = topic("out", schema="id long, at timestamp", key=("id", "at"))
+    assert write_options(declared("in", out=written), written, ["id", "at"], settings) == {
+        "kafka.bootstrap.servers": "host:1",
+        "kafka.security.protocol": "SSL",
+        "kafka.group.id": "p-in",
+        "topic": "out",
+        "valueFormat": "json",
+        "keyColumns": "id,at",
+    }

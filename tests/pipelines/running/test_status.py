@@ -1,0 +1,50 @@
+"""What is read out of a query's progress."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from millstream.pipelines import pipeline, table, topic
+from millstream.pipelines.running.status import Watched, failed_records, lag_of
+
+
+def progress(batch: int, rows: int, *, end: int = 0, latest: int = 0, failed: int = 0) -> Any:
+    return SimpleNamespace(
+        json=json.dumps(
+            {
+                "batchId": batch,
+                "numInputRows": rows,
+                "durationMs": {"addBatch": 5, "triggerExecution": 40 + batch},
+                "sources": [{"endOffset": {"t": {"0": end}}, "latestOffset": {"t": {"0": latest}}}],
+                "observedMetrics": {"millstream.t": {"failed": failed}, "their": {"x": 1}},
+            }
+        )
+    )
+
+
+def test_lag_is_what_is_there_and_not_read() -> None:
+    assert lag_of(json.loads(progress(1, 1, end=7, latest=10).json)) == 3
+    assert lag_of({"sources": [{"endOffset": None, "latestOffset": None}]}) is None
+
+
+def test_only_our_own_observations_count_as_failed() -> None:
+    assert failed_records(json.loads(progress(1, 1, failed=2).json)) == 2
+    assert failed_records({}) == 0
+
+
+def test_status_counts_every_batch_once_also_those_that_were_not_looked_at() -> None:
+    query = SimpleNamespace(
+        isActive=True, status={"isTriggerActive": False}, lastProgress=None, recentProgress=[]
+    )
+    declared = pipeline(reads=topic("t"), writes=table("t"), name="p")(lambda frame: frame)
+    watched = Watched(declared, query)  # type: ignore[arg-type]
+    assert watched.update().state == "waiting"
+    query.recentProgress = [progress(it, 10, failed=1) for it in range(4)]
+    query.lastProgress = query.recentProgress[-1]
+    watched.update()
+    query.isActive = False
+    status = watched.update()
+    assert (status.state, status.batches, status.rows, status.failed) == ("done", 4, 40, 4)
+    assert status.batch_ms == 43

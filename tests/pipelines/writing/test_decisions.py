@@ -1,0 +1,42 @@
+"""How a decision is written down; what becomes of it is test_settling.py's."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.client.producing import WrittenRange
+from millstream.client.transactions import Transaction
+from millstream.errors import MillstreamError
+from millstream.pipelines.writing.decisions import (
+    Decision,
+    QueryState,
+    TaskTransaction,
+    decode_decision,
+    encode_decision,
+)
+
+TASKS = (
+    TaskTransaction(
+        Transaction("query-0", 7, 3),
+        (WrittenRange("out", 0, 5, 9, 4), WrittenRange("other", 2, 0, 1, 1)),
+    ),
+    TaskTransaction(Transaction("query-1", 8, 0), ()),
+)
+
+
+@pytest.mark.parametrize("ends", [None, {("in", 0): 17, ("in", 1): 0}])
+def test_decision_is_read_as_it_was_written(ends: dict[tuple[str, int], int] | None) -> None:
+    decision = Decision(12, TASKS, ends)
+    assert decode_decision(encode_decision(decision)) == decision
+
+
+def test_decision_of_a_newer_version_is_refused() -> None:
+    newer = encode_decision(Decision(1)).replace(b'"version":1', b'"version":99')
+    with pytest.raises(MillstreamError, match="version 99, written by a newer Millstream"):
+        decode_decision(newer)
+
+
+def test_query_is_completed_when_its_last_decision_is() -> None:
+    assert QueryState().is_completed
+    assert not QueryState(Decision(3), completed_batch_id=2).is_completed
+    assert QueryState(Decision(3), completed_batch_id=3).is_completed

@@ -1,0 +1,310 @@
+"""Decisions and what follows from them, on Millstream and on Apache Kafka. No Spark here."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from millstream.client.cluster import Cluster, check
+from millstream.client.producing import RawProducer
+from millstream.client.transactions import (
+    Transaction,
+    begin_transaction,
+    end_transaction,
+    open_transactions,
+)
+from millstream.errors import ApiError, ErrorCode
+from millstream.pipelines.writing.decisions import (
+    NO_BATCH,
+    Decision,
+    DecisionLog,
+    TaskTransaction,
+    decide,
+    decode_decision,
+    encode_decision,
+)
+from millstream.pipelines.writing.settling import RecordsLost, Settling
+from millstream.records.record import Record, encode_batch
+from tests.peers.kafka import start_kafka
+from tests.peers.servers import Server, start_millstream
+from tests.pipelines.writing.test_writer import read_committed
+
+FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+LONG_MS = 60_000
+SHORT_MS = 1_000
+
+
+@pytest.fixture(
+    scope="module",
+    params=["millstream", pytest.param("kafka", marks=pytest.mark.java)],
+)
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    directory = tmp_path_factory.mktemp("settling")
+    if request.param == "kafka":
+        settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+        running = start_kafka(directory, settings)
+    else:
+        running = start_millstream(directory / "data")
+    yield running
+    running.stop()
+
+
+@dataclass
+class Query:
+    """One query's driver, and tasks that write for it."""
+
+    server: Server
+    driver: Cluster
+    tasks: Cluster
+    topic: str
+    transactional_id: str
+    log: DecisionLog
+
+    def settling(self, fail_on_loss: bool = True) -> Settling:
+        return Settling(self.driver, self.log, timeout_ms=LONG_MS, fail_on_loss=fail_on_loss)
+
+    def begin(self) -> Transaction:
+        return begin_transaction(self.driver, self.transactional_id, LONG_MS)
+
+    def write(self, number: int, values: list[str], timeout_ms: int = LONG_MS) -> TaskTransaction:
+        """What a task does: records in two batches, in a transaction that stays open."""
+        producer = RawProducer(self.tasks)
+        producer.begin(f"{self.transactional_id}-task-{number}-0", timeout_ms)
+        middle = len(values) // 2
+        for part in (values[:middle], values[middle:]):
+            send(producer, self.topic, part)
+        written = producer.flush()
+        assert producer.transaction is not None
+        return TaskTransaction(producer.transaction, tuple(written))
+
+    def decide(self, driver: Transaction, *tasks: TaskTransaction, batch_id: int = 0) -> Decision:
+        decision = Decision(batch_id, tasks)
+        decide(self.driver, self.log, driver, decision, group_id=None, offsets={})
+        return decision
+
+    def values(self) -> list[str]:
+        return sorted(
+            it.value().decode() for it in read_committed(self.server.bootstrap, self.topic)
+        )
+
+
+def send(producer: RawProducer, topic: str, values: list[str]) -> None:
+    if not values:
+        return
+    identity = producer.identity(topic, 0)
+    batch = encode_batch(
+        [Record(number, 1000, None, value.encode()) for number, value in enumerate(values)],
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        base_sequence=identity.base_sequence,
+        is_transactional=identity.is_transactional,
+    )
+    producer.send(topic, 0, batch, len(values))
+
+
+@pytest.fixture
+def query(server: Server) -> Iterator[Query]:
+    with (
+        Cluster(server.bootstrap, client_id="driver") as driver,
+        Cluster(server.bootstrap, client_id="task") as tasks,
+    ):
+        name = uuid.uuid4().hex[:8]
+        topic = {"name": f"topic-{name}", "num_partitions": 1, "replication_factor": 1}
+        answer = driver.any_connection().call("create_topics", {"topics": [topic], "timeout": 5000})
+        check(answer.topics[0].error_code, name)
+        log = DecisionLog(driver, f"query-{name}")
+        log.create_topic()
+        yield Query(server, driver, tasks, f"topic-{name}", f"query-{name}", log)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    import time
+
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def time_out(query: Query) -> None:
+    """Wait until the broker has aborted all of the query's open transactions."""
+    prefix = f"{query.transactional_id}-task-"
+    wait_for(lambda: not open_transactions(query.driver, prefix))
+
+
+def test_decision_survives_being_encoded(query: Query) -> None:
+    decision = Decision(7, (query.write(0, ["a", "b"]), query.write(1, ["c"])))
+    assert decode_decision(encode_decision(decision)) == decision
+
+
+def test_latest_of_a_new_query_knows_no_batch(query: Query) -> None:
+    state = query.log.latest(query.begin())
+    assert (state.decided_batch_id, state.completed_batch_id) == (NO_BATCH, NO_BATCH)
+    assert state.is_completed
+
+
+def test_latest_finds_a_decision_from_the_beginning_and_from_where_it_stopped(
+    query: Query,
+) -> None:
+    first = query.decide(query.begin(), batch_id=0)
+    driver = query.begin()
+    assert query.log.latest(driver).decision == first
+    second = query.decide(driver, query.write(0, ["a"]), batch_id=1)
+    driver = query.begin()
+    for log in (query.log, DecisionLog(query.driver, query.transactional_id)):
+        assert log.latest(driver).decision == second
+        assert not log.latest(driver).is_completed
+    query.log.write_completed(1)
+    assert query.log.latest(driver).is_completed
+
+
+def test_latest_passes_over_a_decision_that_was_aborted(query: Query) -> None:
+    first = query.decide(query.begin(), batch_id=0)
+    producer = RawProducer(query.driver)
+    producer.resume(query.begin())
+    query.log.send_decision(producer, Decision(1))
+    producer.flush()
+    driver = query.begin()  # another driver: what was open is aborted
+    assert query.log.latest(driver).decision == first
+
+
+def test_latest_does_not_take_what_a_newer_driver_is_about_to_decide(query: Query) -> None:
+    older = query.begin()
+    producer = RawProducer(query.driver)
+    producer.resume(query.begin())
+    query.log.send_decision(producer, Decision(1))
+    producer.flush()
+    with pytest.raises(ApiError, match="another driver") as caught:
+        query.log.latest(older)
+    assert caught.value.code is ErrorCode.PRODUCER_FENCED
+    producer.end(commit=False)
+    assert query.log.latest(query.begin()).decided_batch_id == NO_BATCH
+
+
+def test_latest_is_not_held_up_by_another_query_that_died_deciding(query: Query) -> None:
+    other = RawProducer(query.driver)
+    other.begin(f"other-{query.transactional_id}", LONG_MS)
+    DecisionLog(query.driver, "other").send_decision(other, Decision(9))
+    other.flush()
+    decision = query.decide(query.begin(), batch_id=3)
+    assert query.log.latest(query.begin()).decision == decision
+    other.end(commit=False)
+
+
+def test_latest_ignores_a_late_completion_of_an_earlier_batch(query: Query) -> None:
+    query.decide(query.begin(), batch_id=4)
+    query.log.write_completed(4)
+    query.log.write_completed(3)
+    assert query.log.latest(query.begin()).is_completed
+
+
+def test_decide_is_fenced_when_another_driver_has_begun(query: Query) -> None:
+    old = query.begin()
+    task = query.write(0, ["a"])
+    query.begin()
+    with pytest.raises(ApiError) as caught:
+        query.decide(old, task)
+    assert caught.value.code in FENCED
+    assert query.log.latest(query.begin()).decided_batch_id == NO_BATCH
+
+
+def test_settle_commits_what_was_decided_however_often(query: Query) -> None:
+    driver = query.begin()
+    tasks = query.write(0, ["a", "b"]), query.write(1, ["c"])
+    decision = query.decide(driver, *tasks)
+    end_transaction(query.driver, *tasks[0].transaction, commit=True)  # as far as another came
+    for _ in range(2):
+        assert query.settling().settle(driver, decision) == driver
+    assert query.values() == ["a", "b", "c"]
+    assert query.log.latest(driver).is_completed
+
+
+def test_settle_publishes_again_what_timed_out_after_the_decision(query: Query) -> None:
+    driver = query.begin()
+    slow = query.write(0, ["a", "b", "c"], SHORT_MS)
+    other = query.write(1, ["d"], SHORT_MS)
+    fine = query.write(2, ["e"])
+    decision = query.decide(driver, slow, other, fine)
+    wait_for(lambda: len(open_transactions(query.driver, f"{query.transactional_id}-task-")) == 1)
+    assert query.values() == []
+    driver = query.settling().settle(driver, decision)
+    assert query.values() == ["a", "b", "c", "d", "e"]
+    state = query.log.latest(driver)
+    assert state.is_completed
+    # A driver that finds the first decision does not do it once more.
+    query.settling().settle(driver, state.decision)
+    assert query.values() == ["a", "b", "c", "d", "e"]
+
+
+def test_settle_does_not_publish_again_what_was_committed_and_its_id_used_since(
+    query: Query,
+) -> None:
+    driver = query.begin()
+    task = query.write(0, ["a", "b"])
+    decision = query.decide(driver, task)
+    end_transaction(query.driver, *task.transaction, commit=True)
+    later = query.write(0, ["x"])
+    query.settling().settle(driver, decision)
+    assert query.values() == ["a", "b"]
+    end_transaction(query.driver, *later.transaction, commit=False)
+
+
+def test_settle_publishes_again_only_its_own_records_of_the_range(query: Query) -> None:
+    driver = query.begin()
+    plain = RawProducer(query.tasks)
+    plain.begin()
+    producer = RawProducer(query.tasks)
+    producer.begin(f"{query.transactional_id}-task-0-0", SHORT_MS)
+    for number in range(3):
+        send(producer, query.topic, [f"own{number}"])
+        producer.flush()
+        send(plain, query.topic, [f"other{number}"])
+        written = producer.flush()
+        plain.flush()
+    assert producer.transaction is not None
+    decision = query.decide(driver, TaskTransaction(producer.transaction, tuple(written)))
+    time_out(query)
+    query.settling().settle(driver, decision)
+    expected = [f"{who}{number}" for who in ("other", "own") for number in range(3)]
+    assert query.values() == expected
+
+
+def test_settle_says_which_records_are_lost_when_they_were_deleted(query: Query) -> None:
+    driver = query.begin()
+    decision = query.decide(driver, query.write(0, ["a", "b"], SHORT_MS))
+    time_out(query)
+    delete_records(query, 1)  # of two batches the first
+    with pytest.raises(RecordsLost, match=r"1 of 2 records .* failOnDataLoss=false"):
+        query.settling().settle(driver, decision)
+    query.settling(fail_on_loss=False).settle(query.begin(), decision)
+    assert query.values() == ["b"]
+
+
+def delete_records(query: Query, offset: int) -> None:
+    partition = {"partition_index": 0, "offset": offset}
+    fields = {
+        "topics": [{"name": query.topic, "partitions": [partition]}],
+        "timeout": 5000,
+    }
+    answer = query.driver.ask_leader(query.topic, 0, "delete_records", fields)
+    check(answer.topics[0].partitions[0].error_code, "deleting records")
+
+
+def test_sweep_aborts_what_no_decision_names_and_fences_its_writer(query: Query) -> None:
+    kept = query.write(0, ["a"])
+    producer = RawProducer(query.tasks)
+    producer.begin(f"{query.transactional_id}-task-1-0", LONG_MS)
+    send(producer, query.topic, ["left"])
+    producer.flush()
+    assert query.settling().sweep(f"{query.transactional_id}-task-", keep=[kept]) == 1
+    send(producer, query.topic, ["too late"])
+    with pytest.raises(ApiError) as caught:
+        producer.flush()
+    assert caught.value.code in FENCED
+    query.settling().settle(query.begin(), Decision(0, (kept,)))
+    assert query.values() == ["a"]
