@@ -20,7 +20,7 @@ from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.running.sinks import fan_out_sink, open_checked, table_specs
 from millstream.pipelines.writing.settling import Settling
 from tests.pipelines.conftest import Topics
-from tests.pipelines.test_progress import committed
+from tests.pipelines.running.test_progress import committed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

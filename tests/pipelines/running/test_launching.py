@@ -16,7 +16,7 @@ from millstream.pipelines import Pipeline, pipeline, table, topic
 from millstream.pipelines.running.checkpoint import Checkpoint
 from millstream.pipelines.running.launching import refuse_connect, starting_options
 from tests.pipelines.conftest import Topics, run_to_end
-from tests.pipelines.test_progress import committed
+from tests.pipelines.running.test_progress import committed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

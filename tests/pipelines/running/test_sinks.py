@@ -15,7 +15,7 @@ from millstream.pipelines.running.progress import GroupProgress
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.running.sinks import TableSink, open_checked, table_specs, write_options
 from tests.pipelines.conftest import Topics
-from tests.pipelines.test_progress import committed
+from tests.pipelines.running.test_progress import committed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
