@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import ConfigError
-from millstream.pipelines.durations import duration_us
+from millstream.pipelines.durations import duration_text, duration_us
 
 SECOND_US = 1_000_000
 
@@ -64,3 +64,14 @@ def test_bad_duration_is_refused_with_an_example(bad: Any, message: str) -> None
 
 def test_zero_is_taken_where_it_makes_sense() -> None:
     assert duration_us("0 seconds", zero_allowed=True) == 0
+
+
+@given(st.integers(1, 2**50))
+def test_text_of_a_duration_is_read_as_the_same(length_us: int) -> None:
+    assert duration_us(duration_text(length_us)) == length_us
+
+
+def test_text_of_a_duration_is_as_short_as_people_write_it() -> None:
+    assert duration_text(duration_us("90 min")) == "1 hour 30 minutes"
+    assert duration_text(1_000_000) == "1 second"
+    assert duration_text(0) == "0 seconds"

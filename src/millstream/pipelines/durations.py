@@ -56,6 +56,17 @@ def duration_us(duration: Duration, name: str = "duration", *, zero_allowed: boo
     return length_us
 
 
+def duration_text(length_us: int) -> str:
+    """As people write it, exactly: "1 hour 30 minutes"."""
+    parts = []
+    rest_us = length_us
+    for name in ("day", "hour", "minute", "second", "millisecond", "microsecond"):
+        count, rest_us = divmod(rest_us, _UNITS_US[name])
+        if count:
+            parts.append(f"{count} {name}{'' if count == 1 else 's'}")
+    return " ".join(parts) or "0 seconds"
+
+
 def _parse(text: str, name: str) -> int:
     total = Decimal(0)
     position = 0

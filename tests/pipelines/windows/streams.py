@@ -75,7 +75,7 @@ class Run:
         assert operators
         return sum(int(it.numRowsDroppedByWatermark) for it in operators)
 
-    def dropped_by_us(self, name: str = "late_rows") -> int:
+    def dropped_by_us(self, name: str) -> int:
         metrics = [it.observedMetrics for it in self.progress if it.numInputRows]
         return sum(int(it[name].dropped) for it in metrics)
 

@@ -97,7 +97,7 @@ def test_stream_equals_batch(files: Files, kind: str) -> None:
     assert run.dropped_by_spark == 0
     assert expected
     if kind != "corrected":
-        assert run.dropped_by_us() == 0
+        assert run.dropped_by_us(window.metric) == 0
     finals = [row for row in run.rows if row["_kind"] == "final"]
     assert len(finals) == len({(row.user, row.window_start, row.window_end) for row in finals})
 
@@ -164,7 +164,7 @@ def test_stragglers_are_dropped_and_counted_by_us_and_never_by_spark(files: File
         ("bob", 180): 2,
         ("ann", 180): 1,
     }
-    assert run.dropped_by_us() == 3
+    assert run.dropped_by_us("late.tumbling 1 minute") == 3
     assert run.dropped_by_spark == 0
 
 

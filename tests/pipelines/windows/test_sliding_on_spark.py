@@ -110,7 +110,8 @@ def test_stream_batch_and_sql_agree(stream: Any, tmp_path: Path) -> None:
     of_stream, progress = collect(result, tmp_path / "checkpoint")
     assert Counter(row for row in of_stream if row.shop) == Counter(of_batch), "to the last bit"
     assert {row["_kind"] for row in of_stream} == {"final"}
-    counted = [it.observedMetrics["late_rows"].dropped for it in progress if it.numInputRows]
+    metrics = [it.observedMetrics for it in progress if it.numInputRows]
+    counted = [it["late.sliding 30 seconds"].dropped for it in metrics]
     assert counted == [0] * 6
 
 

@@ -33,8 +33,8 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
+from millstream.pipelines.columns import as_column, check_time
 from millstream.pipelines.durations import Duration, duration_us
-from millstream.pipelines.event_time.lateness import as_column, check_time
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, key_codes
 from millstream.pipelines.state.tables import concat, times_of

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.errors import ConfigError
+from millstream.pipelines.columns import as_column, check_time
 from millstream.pipelines.durations import Duration, duration_us
-from millstream.pipelines.event_time.lateness import as_column, check_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from millstream.errors import ConfigError
+from millstream.pipelines.columns import as_column, check_time
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.query_files import watermark_ms_of
 from millstream.pipelines.reading.options import WATERMARK_COLUMN
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 LATE = "_late"
 IS_LATE = "_is_late"  # of a row for a window; no window's results have it
 LATENESS = "_lateness"
-LATE_ROWS = "late_rows"  # where the query's progress counts those that were dropped
 _BATCH_ID = "streaming.sql.batchId"
 
 
@@ -115,27 +115,3 @@ def fill_watermark(batches: Iterator[pa.RecordBatch], checkpoint: str) -> Iterat
     value = pa.scalar(watermark_us, pa.timestamp("us", tz="UTC"))
     for batch in batches:
         yield batch.append_column(WATERMARK_COLUMN, pa.repeat(value, batch.num_rows))
-
-
-def check_time(frame: DataFrame, time: str | Column) -> None:
-    """Raises `ConfigError` unless `time` is a timestamp."""
-    if isinstance(time, str) and time not in frame.columns:
-        raise ConfigError(f"there is no column {time!r}: {', '.join(frame.columns)}")
-    (field,) = frame.select(as_column(time)).schema.fields
-    kind = field.dataType.simpleString()
-    if kind == "timestamp":
-        return
-    name = field.name
-    how = {
-        "string": f"to_timestamp({name})",
-        "bigint": f"timestamp_millis({name}), if it counts milliseconds",
-        "int": f"timestamp_seconds({name})",
-        "timestamp_ntz": f'to_utc_timestamp({name}, "Europe/Berlin"), with the zone it is told in',
-    }.get(kind, f"cast({name} as timestamp)")
-    raise ConfigError(f"time is a timestamp, and {name} is {kind}: convert it with {how}")
-
-
-def as_column(given: str | Column) -> Column:
-    from pyspark.sql.functions import col
-
-    return col(f"`{given}`") if isinstance(given, str) else given

@@ -16,7 +16,8 @@
 A row is late for a window when the window's end, and `allowed_lateness` after it, is at or behind
 the watermark; a session's row when `time + gap` is. What becomes of late rows is the policy:
 
-    drop       they are counted in the query's progress (`observedMetrics["late_rows"].dropped`)
+    drop       they are counted in the query's progress, as `count_as`, or else by the window:
+               `observedMetrics["late.tumbling 10 minutes"].dropped`
     divert     they come out of `late`, for a topic or a table of their own
     correct    results are final when the watermark reaches the end of the window, and corrected by
                stragglers for `allowed_lateness` after that; later ones come out of `late`
@@ -33,16 +34,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, get_args
 
 from millstream.errors import ConfigError
+from millstream.pipelines.columns import (
+    WATERMARK_DELAY,
+    as_column,
+    check_lateness,
+    check_time,
+    check_watermark,
+    kind_of,
+    watermark_delay_ms,
+)
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.event_time.lateness import (
     IS_LATE,
-    LATE_ROWS,
     LATENESS,
-    as_column,
-    check_time,
     is_late,
     lateness,
     watermark,
@@ -74,7 +82,7 @@ class Window:
     allowed_lateness_us: int
     emit: str
     buckets: int
-    count_as: str
+    count_as: str | None
 
     def __post_init__(self) -> None:
         if self.stragglers not in get_args(Stragglers):
@@ -105,6 +113,11 @@ class Window:
         if isinstance(self.emit, str) and self.emit.startswith(_EVERY):
             return duration_us(self.emit.removeprefix(_EVERY), "emit")
         raise ConfigError(f"{_EMISSIONS}, not {self.emit!r}")
+
+    @property
+    def metric(self) -> str:
+        """Where the query's progress counts late rows that are dropped."""
+        return self.count_as or f"late.{self.kind.label}"
 
     @property
     def is_revised(self) -> bool:
@@ -140,20 +153,16 @@ class Window:
     def _check(self, frame: DataFrame) -> None:
         check_time(frame, self.time)
         for key in self.keys:
-            if isinstance(key, str) and key not in frame.columns:
-                raise ConfigError(f"there is no column {key!r}: {', '.join(frame.columns)}")
+            if isinstance(key, str):
+                kind_of(frame, key)
         taken = {*self.key_names(frame), START, END, KIND, OLD, LATENESS}
         for name in self.aggregates:
             if name in taken:
                 raise ConfigError(f"there is a column {name} already: choose another name")
         if not frame.isStreaming:
             return
-        if not self._mark(frame):
-            (field,) = frame.select(as_column(self.time)).schema.fields
-            raise ConfigError(
-                f"a stream's window needs a watermark on {field.name}, or its results would never "
-                f'be final: frame.withWatermark("{field.name}", "1 minute") before it'
-            )
+        check_watermark(frame, self.time, "results would never be final")
+        check_lateness(frame, self.time, timedelta(microseconds=self.allowed_lateness_us))
         watermark(frame)
 
     def key_names(self, frame: DataFrame) -> list[str]:
@@ -191,18 +200,15 @@ class Window:
 
     def _mark(self, frame: DataFrame) -> dict[str, int]:
         """What Spark notes at a column with a watermark."""
-        from millstream.pipelines.state.spark import WATERMARK_DELAY
-
-        (time,) = frame.select(as_column(self.time)).schema.fields
-        delay = time.metadata.get(WATERMARK_DELAY)
-        return {} if delay is None else {WATERMARK_DELAY: delay}
+        delay_ms = watermark_delay_ms(frame, self.time)
+        return {} if delay_ms is None else {WATERMARK_DELAY: delay_ms}
 
     def _without_late(self, frame: DataFrame) -> DataFrame:
         from pyspark.sql.functions import col, count_if
 
         assigned = self._assign(frame)
         if self.stragglers == "drop":
-            assigned = assigned.observe(self.count_as, count_if(col(IS_LATE)).alias("dropped"))
+            assigned = assigned.observe(self.metric, count_if(col(IS_LATE)).alias("dropped"))
         return assigned.where(~col(IS_LATE))
 
     def _of_batch(self, frame: DataFrame) -> DataFrame:
@@ -264,7 +270,7 @@ def tumbling(
     allowed_lateness: Duration | None = None,
     emit: str = "final",
     buckets: int = 16,
-    count_as: str = LATE_ROWS,
+    count_as: str | None = None,
     **aggregates: str | Column | Aggregate,
 ) -> Window:
     """Windows one after another; see the head of this module. Raises `ConfigError`."""
@@ -284,7 +290,7 @@ def hopping(
     allowed_lateness: Duration | None = None,
     emit: str = "final",
     buckets: int = 16,
-    count_as: str = LATE_ROWS,
+    count_as: str | None = None,
     **aggregates: str | Column | Aggregate,
 ) -> Window:
     """Windows of `size`, one beginning every `slide`. Raises `ConfigError`."""
@@ -304,7 +310,7 @@ def calendar(
     allowed_lateness: Duration | None = None,
     emit: str = "final",
     buckets: int = 16,
-    count_as: str = LATE_ROWS,
+    count_as: str | None = None,
     **aggregates: str | Column | Aggregate,
 ) -> Window:
     """Days, weeks, months, quarters or years in a time zone. Raises `ConfigError`."""
@@ -320,7 +326,7 @@ def session(
     time: str | Column,
     key: str | Column | Sequence[str | Column] = (),
     stragglers: Stragglers = "drop",
-    count_as: str = LATE_ROWS,
+    count_as: str | None = None,
     **aggregates: str | Column | Aggregate,
 ) -> Window:
     """What comes without a gap. Stragglers are dropped or diverted. Raises `ConfigError`."""

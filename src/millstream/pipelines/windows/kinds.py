@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 from zoneinfo import ZoneInfo
 
 from millstream.errors import ConfigError
+from millstream.pipelines.durations import duration_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -39,7 +40,7 @@ class Tumbling:
 
     @property
     def label(self) -> str:
-        return f"tumbling {self.size_us} us"
+        return f"tumbling {duration_text(self.size_us)}"
 
     def starts_us(self, time: Column) -> Column:
         """The start of the window, or an array of them."""
@@ -68,7 +69,7 @@ class Hopping:
 
     @property
     def label(self) -> str:
-        return f"hopping {self.size_us} us by {self.slide_us} us"
+        return f"hopping {duration_text(self.size_us)} by {duration_text(self.slide_us)}"
 
     def starts_us(self, time: Column) -> Column:
         from pyspark.sql.functions import lit, sequence, unix_micros
@@ -131,7 +132,7 @@ class Session:
 
     @property
     def label(self) -> str:
-        return f"session {self.gap_us} us"
+        return f"session {duration_text(self.gap_us)}"
 
 
 Aligned: TypeAlias = Tumbling | Hopping | Calendar  # their windows do not depend on the rows

@@ -269,7 +269,7 @@ def revised_windows(window: Window, on_time: DataFrame) -> DataFrame:
     """The results of a window on a stream whose rows are assigned and on time."""
     from pyspark.sql.functions import col, current_timestamp, expr
 
-    from millstream.pipelines.event_time.lateness import as_column
+    from millstream.pipelines.columns import as_column
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
     keys = window.key_names(on_time)

@@ -17,7 +17,8 @@ Rows come out as they went in, with the aggregates and `_kind`:
 Stragglers come by one of three policies:
 
     drop       an event is late when `time + allowed_lateness` is at or before the watermark; it is
-               counted in the query's progress and goes. Results wait that long, and are final
+               counted in the query's progress and goes (as `count_as`, or else like
+               `late.sliding 10 minutes`). Results wait that long, and are final
     divert     the same, but late events come out, as `late`
     correct    results are final when the watermark passes them, and corrected by stragglers until
                `time + allowed_lateness`; later ones come out as `late`
@@ -37,7 +38,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import ConfigError
-from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.columns import check_lateness, check_time, check_watermark, name_column
+from millstream.pipelines.durations import Duration, duration_text, duration_us
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, equal_keys, key_codes
 from millstream.pipelines.state.tables import concat, times_of
@@ -59,7 +61,6 @@ Emission = Literal["final", "early", "change"]
 KIND = "_kind"
 OLD = "_old"
 LATENESS = "_lateness"
-LATE_ROWS = "late_rows"  # where the query's progress counts those that were dropped
 KINDS = (None, "final", "preliminary", "correction")
 NOTHING, FINAL, PRELIMINARY, CORRECTION = range(4)
 _EVENTS = "events"
@@ -297,6 +298,7 @@ def sliding_window(
     allowed_lateness: Duration | None = None,
     emit: Emission = "final",
     buckets: int = 16,
+    count_as: str | None = None,
     **aggregates: str | Aggregate,
 ) -> DataFrame:
     """Aggregates of each event's last `interval`; see the head of this module.
@@ -316,9 +318,14 @@ def sliding_window(
     for name, value, choices in (("stragglers", stragglers, Stragglers), ("emit", emit, Emission)):
         if value not in get_args(choices):
             raise ConfigError(f"{name}={value!r}: choose one of {', '.join(get_args(choices))}")
-    frame, key_names = _name_columns(frame, [keys] if isinstance(keys, str | Column) else keys)
-    frame, (time_name,) = _name_columns(frame, [time])
-    _check_time(frame, time_name)
+    key_names = []
+    for key in [keys] if isinstance(keys, str | Column) else keys:
+        frame, name = name_column(frame, key)
+        key_names.append(name)
+    frame, time_name = name_column(frame, time)
+    check_time(frame, time_name, zoneless_allowed=True)
+    check_watermark(frame, time_name, "events would be kept for ever")
+    check_lateness(frame, time_name, allowed_lateness)
     carried = frame.columns
     frame, measures = _add_measured(frame, parse_aggregates(aggregates))
     policy = Policy(stragglers, lateness_us, emit) if frame.isStreaming else WITHOUT_STRAGGLERS
@@ -329,33 +336,16 @@ def sliding_window(
     result = run_operator(operator, {_EVENTS: frame}, buckets)
     unused = [OLD] if stragglers != "correct" else []
     if stragglers == "drop":
-        result, unused = _count_late(result), [OLD, LATENESS]
+        name = count_as or f"late.sliding {duration_text(interval_us)}"
+        result, unused = _count_late(result, name), [OLD, LATENESS]
     return result.select(*(col(f"`{name}`") for name in result.columns if name not in unused))
 
 
-def _count_late(result: DataFrame) -> DataFrame:
+def _count_late(result: DataFrame, name: str) -> DataFrame:
     from pyspark.sql.functions import col, count_if
 
     is_late = col(KIND) == "late"
-    return result.observe(LATE_ROWS, count_if(is_late).alias("dropped")).where(~is_late)
-
-
-def _name_columns(
-    frame: DataFrame, given: Sequence[str | Column]
-) -> tuple[DataFrame, tuple[str, ...]]:
-    """The frame with these columns in it, and their names; an expression may need an alias."""
-    names = []
-    for it in given:
-        if isinstance(it, str):
-            if it not in frame.columns:
-                raise ConfigError(f"there is no column {it!r}: {', '.join(frame.columns)}")
-            names.append(it)
-            continue
-        (name,) = frame.select(it).columns
-        if name not in frame.columns:
-            frame = frame.withColumn(name, it)
-        names.append(name)
-    return frame, tuple(names)
+    return result.observe(name, count_if(is_late).alias("dropped")).where(~is_late)
 
 
 def _add_measured(
@@ -372,22 +362,6 @@ def _add_measured(
             frame = frame.withColumn(column, expr(it.of) if isinstance(it.of, str) else it.of)
         measures.append(Measure(name, it.kind, column, it.fraction))
     return frame, measures
-
-
-def _check_time(frame: DataFrame, time: str) -> None:
-    from millstream.pipelines.state.spark import watermark_delay_ms
-
-    kind = frame.schema[time].dataType.simpleString()
-    if kind not in ("timestamp", "timestamp_ntz"):
-        raise ConfigError(
-            f"the time of a window is a timestamp, and {time} is {kind}: convert it with "
-            f"to_timestamp({time}), or timestamp_millis({time}) if it counts milliseconds"
-        )
-    if frame.isStreaming and watermark_delay_ms(frame, time) is None:
-        raise ConfigError(
-            f"a stream's window needs a watermark on {time}, or it would keep all events for "
-            f'ever: frame.withWatermark("{time}", "1 minute") before it'
-        )
 
 
 def _check_measure(schema: pa.Schema, measure: Measure, carried: Sequence[str]) -> None:

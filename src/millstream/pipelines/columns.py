@@ -1,0 +1,99 @@
+"""The columns that operators are told of: found, named and checked before anything runs.
+
+Every error says what is wrong, and what to do about it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, overload
+
+from millstream.errors import ConfigError
+from millstream.pipelines.durations import Duration, duration_text, duration_us
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+WATERMARK_DELAY = "spark.watermarkDelayMs"  # what Spark notes at a column with a watermark
+
+
+def as_column(given: str | Column) -> Column:
+    from pyspark.sql.functions import col
+
+    return col(f"`{given}`") if isinstance(given, str) else given
+
+
+def kind_of(frame: DataFrame, name: str) -> str:
+    """A column's type; raises `ConfigError` if there is no such column."""
+    if name not in frame.columns:
+        raise ConfigError(f"there is no column {name!r}: {', '.join(frame.columns)}")
+    return frame.schema[name].dataType.simpleString()
+
+
+@overload
+def name_column(frame: DataFrame, given: str | Column) -> tuple[DataFrame, str]: ...
+
+
+@overload
+def name_column(frame: DataFrame, given: None) -> tuple[DataFrame, None]: ...
+
+
+def name_column(frame: DataFrame, given: str | Column | None) -> tuple[DataFrame, str | None]:
+    """The frame with this column in it, and its name; an expression may need an alias."""
+    if given is None:
+        return frame, None
+    if isinstance(given, str):
+        kind_of(frame, given)
+        return frame, given
+    (name,) = frame.select(given).columns
+    return (frame if name in frame.columns else frame.withColumn(name, given)), name
+
+
+def check_time(frame: DataFrame, time: str | Column, *, zoneless_allowed: bool = False) -> str:
+    """The name of `time`; raises `ConfigError` unless it is a timestamp."""
+    if isinstance(time, str):
+        kind_of(frame, time)
+    (field,) = frame.select(as_column(time)).schema.fields
+    kind, name = field.dataType.simpleString(), field.name
+    if kind == "timestamp" or (zoneless_allowed and kind == "timestamp_ntz"):
+        return name
+    how = {
+        "string": f"to_timestamp({name})",
+        "bigint": f"timestamp_millis({name}), if it counts milliseconds",
+        "int": f"timestamp_seconds({name})",
+        "timestamp_ntz": f'to_utc_timestamp({name}, "Europe/Berlin"), with the zone it is told in',
+    }.get(kind, f"cast({name} as timestamp)")
+    raise ConfigError(f"time is a timestamp, and {name} is {kind}: convert it with {how}")
+
+
+def watermark_delay_ms(frame: DataFrame, time: str | Column) -> int | None:
+    """How far the watermark of a column is behind; None if it has none."""
+    (field,) = frame.select(as_column(time)).schema.fields
+    delay: int | None = field.metadata.get(WATERMARK_DELAY)
+    return delay
+
+
+def check_watermark(frame: DataFrame, time: str | Column, otherwise: str) -> None:
+    """Raises `ConfigError` if a stream has none on its time, or else what `otherwise` says."""
+    if frame.isStreaming and watermark_delay_ms(frame, time) is None:
+        (name,) = frame.select(as_column(time)).columns
+        raise ConfigError(
+            f"this needs a watermark on {name}, or else {otherwise}: "
+            f'frame.withWatermark("{name}", "1 minute") before it, or '
+            f'topic(..., watermark=("{name}", "1 minute"))'
+        )
+
+
+def check_lateness(frame: DataFrame, time: str | Column, allowed: Duration | None) -> None:
+    """Raises `ConfigError` if less lateness is allowed than the watermark has waited for anyway,
+    which is nearly always a misunderstanding of where it is counted from."""
+    delay_ms = watermark_delay_ms(frame, time) if frame.isStreaming else None
+    allowed_us = 0 if allowed is None else duration_us(allowed, "lateness", zero_allowed=True)
+    if not delay_ms or not allowed_us or allowed_us >= delay_ms * 1000:
+        return
+    (name,) = frame.select(as_column(time)).columns
+    delay, both = duration_text(delay_ms * 1000), duration_text(delay_ms * 1000 + allowed_us)
+    raise ConfigError(
+        f"allowed_lateness {duration_text(allowed_us)!r} is smaller than the watermark's delay of "
+        f"{delay}. It counts from the watermark on, so rows could be {both} late in all: leave it "
+        f'out, make it {delay} at least, or shorten the delay in withWatermark("{name}", ...)'
+    )
