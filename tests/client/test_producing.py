@@ -178,3 +178,16 @@ def test_end_without_commit_aborts_and_leaves_the_connections_clean(cluster: Clu
     send(second, topic, 0, ["kept"])
     second.end(commit=True)
     assert values_in(cluster, topic, 0) == ["kept"]
+
+
+def test_second_batch_of_a_partition_waits_until_its_leader_knows_the_producer(
+    cluster: Cluster,
+) -> None:
+    topic = create_topic(cluster)
+    producer = RawProducer(cluster)
+    producer.begin()
+    for value in ("a", "b", "c"):  # each sends off the one before
+        send(producer, topic, 0, [value])
+    assert [it.record_count for it in producer._written.values()] == [1]
+    producer.flush()
+    assert values_in(cluster, topic, 0) == ["a", "b", "c"]

@@ -10,6 +10,10 @@
 It is always idempotent, and transactional if `begin` was given a transactional id. Several requests
 are in flight on each connection; what fails for a while is sent again, in order, with the same
 sequence numbers, so that the broker recognises what it has. What fails for good raises `ApiError`.
+
+A partition's first batch flies alone. A leader that does not know a producer takes whatever sequence
+number comes first: were the first batch refused for a moment (the leader is not ready yet) and the
+second one taken, the first could never be sent again.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from millstream.client.cluster import BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, Clus
 from millstream.client.connection import Connection
 from millstream.client.transactions import (
     Transaction,
+    add_at_once,
     add_partitions,
     begin_transaction,
     end_transaction,
@@ -77,8 +82,11 @@ class _Request(NamedTuple):
 class RawProducer:
     """See the module. One thread at a time; `begin` before all else."""
 
-    def __init__(self, cluster: Cluster, *, request_bytes_max: int = REQUEST_BYTES_MAX) -> None:
+    def __init__(
+        self, cluster: Cluster, *, request_bytes_max: int = REQUEST_BYTES_MAX, lane: str = LANE
+    ) -> None:
         self._cluster = cluster
+        self._lane = lane  # another one for who leaves requests unanswered while others send
         self._request_bytes_max = request_bytes_max
         self._timeout_ms = int(cluster.timeout_seconds * 1000)
         self._producer_id, self._epoch = -1, -1
@@ -89,6 +97,7 @@ class RawProducer:
         self._waiting: dict[tuple[str, int], _Batch] = {}  # for the next requests, one of each
         self._waiting_bytes = 0
         self._in_flight: dict[int, deque[_Request]] = {}
+        self._introducing: set[tuple[str, int]] = set()  # partitions whose first batch is unanswered
         self._unsettled: deque[_Batch] = deque()  # sent, in order
 
     # Transactions
@@ -116,12 +125,17 @@ class RawProducer:
         check(answer.error_code, "getting a producer id")
         return int(answer.producer_id), int(answer.producer_epoch)
 
-    def join(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Take partitions into the transaction: one request for many is cheaper than `send`'s."""
+    def join(self, partitions: Iterable[tuple[str, int]], group_id: str | None = None) -> None:
+        """Take partitions into the transaction: one request for many is cheaper than `send`'s; and
+        a group, whose offsets are to be committed with it, in the same round."""
         new = [it for it in partitions if it not in self._joined]
-        if self.transaction is not None and new:
+        if self.transaction is None or not new:
+            return
+        if group_id is None:
             add_partitions(self._cluster, self.transaction, new)
-            self._joined.update(new)
+        else:
+            add_at_once(self._cluster, self.transaction, new, group_id)
+        self._joined.update(new)
 
     def end(self, commit: bool) -> None:
         """Commit what was written, or abort it."""
@@ -147,24 +161,30 @@ class RawProducer:
         """Send a batch soon; returns before it is answered."""
         key = (topic, partition)
         if key in self._waiting or self._waiting_bytes + len(batch) > self._request_bytes_max:
-            self._dispatch()
+            self.start()
         self._sequences[key] = (self._sequences.get(key, 0) + record_count) & SEQUENCE_MASK
         self._waiting[key] = _Batch(topic, partition, batch, record_count)
         self._waiting_bytes += len(batch)
 
     def flush(self) -> list[WrittenRange]:
         """Wait until all is answered; what was written so far, by partition."""
-        self._dispatch()
+        self.start()
         self._drain()
         return sorted(self._written.values())
 
-    def _dispatch(self) -> None:
+    def start(self) -> None:
+        """Send what waits for company, now."""
         batches = list(self._waiting.values())
         self._waiting.clear()
         self._waiting_bytes = 0
         if not batches:
             return
         self.join((it.topic, it.partition) for it in batches)
+        if any((it.topic, it.partition) in self._introducing for it in batches):
+            self._drain()
+        self._introducing.update(
+            key for it in batches if (key := (it.topic, it.partition)) not in self._written
+        )
         self._unsettled += batches
         try:
             self._send_requests(batches)
@@ -183,7 +203,7 @@ class RawProducer:
                 self._receive(flying)
             transactional_id = self.transaction.transactional_id if self.transaction else None
             body = _produce_body(transactional_id, self._timeout_ms, its)
-            connection = self._cluster.connection(leader, LANE)
+            connection = self._cluster.connection(leader, self._lane)
             connection.send("produce", PRODUCE_VERSION, body)
             flying.append(_Request(connection, its))
 
@@ -220,6 +240,7 @@ class RawProducer:
             self._unsettled.popleft()
         key = (batch.topic, batch.partition)
         end = base_offset + batch.record_count
+        self._introducing.discard(key)
         known = self._written.get(key)
         if known is None:
             known = WrittenRange(batch.topic, batch.partition, base_offset, end, 0)
@@ -234,6 +255,7 @@ class RawProducer:
         self._take_remaining_answers()
         self._waiting.clear()
         self._waiting_bytes = 0
+        self._introducing.clear()
         self._unsettled.clear()
 
     # When something goes wrong

@@ -82,28 +82,36 @@ def add_partitions(
     cluster: Cluster, transaction: Transaction, partitions: Iterable[TopicPartition]
 ) -> None:
     """Must be answered before the first record of the transaction is sent to a partition."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
+    partitions = list(partitions)
     answer = _ask(
         cluster,
         transaction.transactional_id,
         "add_partitions_to_txn",
-        {
-            "v3_and_below_transactional_id": transaction.transactional_id,
-            "v3_and_below_producer_id": transaction.producer_id,
-            "v3_and_below_producer_epoch": transaction.epoch,
-            "v3_and_below_topics": [
-                {"name": name, "partitions": numbers} for name, numbers in topics.items()
-            ],
-        },
+        _partitions_to_add(transaction, partitions),
         version_max=ADD_PARTITIONS_VERSION_MAX,
         error_of=_worst_of_partitions,
     )
     check(
         _worst_of_partitions(answer),
-        f"adding {', '.join(topics)} to a transaction of {transaction.transactional_id}",
+        f"adding {', '.join(sorted({topic for topic, _ in partitions}))} to a transaction of "
+        f"{transaction.transactional_id}",
     )
+
+
+def _partitions_to_add(
+    transaction: Transaction, partitions: Iterable[TopicPartition]
+) -> dict[str, Any]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return {
+        "v3_and_below_transactional_id": transaction.transactional_id,
+        "v3_and_below_producer_id": transaction.producer_id,
+        "v3_and_below_producer_epoch": transaction.epoch,
+        "v3_and_below_topics": [
+            {"name": name, "partitions": numbers} for name, numbers in topics.items()
+        ],
+    }
 
 
 def _worst_of_partitions(answer: Any) -> ErrorCode:
@@ -119,13 +127,8 @@ def _worst_of_partitions(answer: Any) -> ErrorCode:
     return min(telling, key=lambda code: code.retriable, default=ErrorCode.NONE)
 
 
-def add_offsets(
-    cluster: Cluster,
-    transaction: Transaction,
-    group_id: str,
-    offsets: Mapping[TopicPartition, int],
-) -> None:
-    """Commit a group's offsets with the transaction. The group must have no members."""
+def add_group(cluster: Cluster, transaction: Transaction, group_id: str) -> None:
+    """Must be answered before `commit_offsets`."""
     answer = _ask(
         cluster,
         transaction.transactional_id,
@@ -134,6 +137,43 @@ def add_offsets(
         version_max=ADD_OFFSETS_VERSION_MAX,
     )
     check(answer.error_code, f"adding offsets of group {group_id} to a transaction")
+
+
+def add_at_once(
+    cluster: Cluster,
+    transaction: Transaction,
+    partitions: Iterable[TopicPartition],
+    group_id: str,
+) -> None:
+    """`add_partitions` and `add_group`, both requests under way together."""
+    partitions = list(partitions)
+    adding = _Request(
+        transaction.transactional_id,
+        "add_partitions_to_txn",
+        ADD_PARTITIONS_VERSION_MAX,
+        _partitions_to_add(transaction, partitions),
+    )
+    adding_group = _Request(
+        transaction.transactional_id,
+        "add_offsets_to_txn",
+        ADD_OFFSETS_VERSION_MAX,
+        {**_identity(transaction), "group_id": group_id},
+    )
+    added, added_group = cluster.retrying(lambda: _ask_at_once(cluster, [adding, adding_group]))
+    # What was refused is asked for by itself: again, if that may help, or else to raise it.
+    if _worst_of_partitions(added) is not ErrorCode.NONE:
+        add_partitions(cluster, transaction, partitions)
+    if added_group.error_code is not ErrorCode.NONE:
+        add_group(cluster, transaction, group_id)
+
+
+def commit_offsets(
+    cluster: Cluster,
+    transaction: Transaction,
+    group_id: str,
+    offsets: Mapping[TopicPartition, int],
+) -> None:
+    """Commit a group's offsets with the transaction. The group must have no members."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for (topic, partition), offset in offsets.items():
         topics.setdefault(topic, []).append(
@@ -206,20 +246,41 @@ def end_transactions(
 def _end_at_once(
     cluster: Cluster, transactions: Sequence[Transaction], commit: bool
 ) -> list[ErrorCode]:
-    codes = [ErrorCode.NONE] * len(transactions)
+    ends = [
+        _Request(
+            it.transactional_id, "end_txn", END_VERSION_MAX, {**_identity(it), "committed": commit}
+        )
+        for it in transactions
+    ]
+    return [answer.error_code for answer in _ask_at_once(cluster, ends)]
+
+
+class _Request(NamedTuple):
+    """For the coordinator of a transactional id."""
+
+    transactional_id: str
+    api: str
+    version_max: int
+    fields: Mapping[str, Any]
+
+
+def _ask_at_once(cluster: Cluster, requests: Sequence[_Request]) -> list[Any]:
+    """What each is answered; none waits for another's answer, those of one broker keep order."""
+    answers: list[Any] = [None] * len(requests)
     by_coordinator: dict[int, list[int]] = {}
-    for number, it in enumerate(transactions):
+    for number, it in enumerate(requests):
         broker_id = cluster.coordinator(CoordinatorKind.TRANSACTION, it.transactional_id)
         by_coordinator.setdefault(broker_id, []).append(number)
     for broker_id, numbers in by_coordinator.items():
         connection = cluster.connection(broker_id)
-        version = connection.version_for("end_txn", newest=END_VERSION_MAX)
         for number in numbers:
-            fields = {**_identity(transactions[number]), "committed": commit}
-            connection.send_fields("end_txn", version, fields)
+            request = requests[number]
+            version = connection.version_for(request.api, newest=request.version_max)
+            connection.send_fields(request.api, version, request.fields)
+    for broker_id, numbers in by_coordinator.items():
         for number in numbers:
-            codes[number] = connection.receive().error_code
-    return codes
+            answers[number] = cluster.connection(broker_id).receive()
+    return answers
 
 
 def open_transactions(cluster: Cluster, prefix: str) -> list[OpenTransaction]:
