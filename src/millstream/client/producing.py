@@ -11,9 +11,9 @@ It is always idempotent, and transactional if `begin` was given a transactional 
 are in flight on each connection; what fails for a while is sent again, in order, with the same
 sequence numbers, so that the broker recognises what it has. What fails for good raises `ApiError`.
 
-A partition's first batch flies alone. A leader that does not know a producer takes whatever sequence
-number comes first: were the first batch refused for a moment (the leader is not ready yet) and the
-second one taken, the first could never be sent again.
+A partition's first batch flies alone. A leader that does not know a producer takes whatever
+sequence number comes first: were the first batch refused for a moment (the leader is not ready yet)
+and the second one taken, the first could never be sent again.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class RawProducer:
         self._waiting: dict[tuple[str, int], _Batch] = {}  # for the next requests, one of each
         self._waiting_bytes = 0
         self._in_flight: dict[int, deque[_Request]] = {}
-        self._introducing: set[tuple[str, int]] = set()  # partitions whose first batch is unanswered
+        self._introducing: set[tuple[str, int]] = set()  # their first is unanswered
         self._unsettled: deque[_Batch] = deque()  # sent, in order
 
     # Transactions
