@@ -14,6 +14,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conformance.differences import DIFFERENCES
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import Server
 from tests.peers.wire import Wire
 
@@ -66,7 +67,7 @@ class BrokerUnderTest:
         name = name or unique("topic")
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
-        self.admin.create_topics([topic])[name].result(30)
+        self.admin.create_topics([topic])[name].result(PATIENCE_SECONDS)
         self.await_leaders(name, partitions)
         return name
 
@@ -94,7 +95,7 @@ def unique(prefix: str) -> str:
     return f"{prefix}-{os.getpid()}-{next(_names)}"
 
 
-def eventually(condition: Callable[[], bool], seconds_max: float = 30) -> None:
+def eventually(condition: Callable[[], bool], seconds_max: float = PATIENCE_SECONDS) -> None:
     """Ask again until it holds: Apache Kafka applies many changes a moment after it answers."""
     deadline = time.monotonic() + seconds_max
     while not condition():

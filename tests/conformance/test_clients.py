@@ -105,6 +105,7 @@ QUICK = {
 def test_client_shares_a_topic_within_a_group_and_takes_over_when_a_member_leaves(
     broker: BrokerUnderTest, client: Any
 ) -> None:
+    """kafka-python's members look at the topic before they subscribe: see `group_consumer`."""
     topic = broker.create_topic(partitions=4)
     share_and_take_over(broker, client, topic, QUICK[client.name])
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.peers.cache import cached, fingerprint, require_command, run_build
 from tests.peers.java_runtime import java_command
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import Server, free_port, wait_until_listening
 
 _VERSION = "2.6.13.Final"
@@ -27,7 +28,6 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 </dependency></dependencies>
 </project>
 """
-_START_SECONDS_MAX = 90
 
 
 @dataclass
@@ -69,5 +69,5 @@ def start_apicurio(directory: Path) -> Apicurio:
             [java_command(), *options, *address, "-jar", str(program())], stdout=log, stderr=log
         )
     server = Server("apicurio", "127.0.0.1", port, process, directory)
-    wait_until_listening(server, log_path, _START_SECONDS_MAX)
+    wait_until_listening(server, log_path, PATIENCE_SECONDS)
     return Apicurio(server, f"http://127.0.0.1:{port}/apis/ccompat/v7")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.peers.cache import PROGRAMS, PeerMissing, cached, fingerprint, require_command, run_build
+from tests.peers.patience import PATIENCE_SECONDS
 
 KAFKA_VERSION = "4.3.1"
 OLD_CLIENT_VERSION = "3.9.1"  # what Spark's connector brings along
@@ -125,7 +126,11 @@ class ToolRunner:
         self._answers: queue.Queue[str] = queue.Queue()
 
     def run(
-        self, tool: str, *arguments: str | Path | int, stdin: str = "", timeout_seconds: float = 60
+        self,
+        tool: str,
+        *arguments: str | Path | int,
+        stdin: str = "",
+        timeout_seconds: float = PATIENCE_SECONDS,
     ) -> ToolResult:
         """Run a tool; `tool` is a class name, without the leading `org.apache.kafka.tools.`."""
         main_class = tool if tool.startswith("kafka.") else f"org.apache.kafka.tools.{tool}"
@@ -144,7 +149,11 @@ class ToolRunner:
         return ToolResult(answer["code"], answer["stdout"], answer["stderr"])
 
     def check(
-        self, tool: str, *arguments: str | Path | int, stdin: str = "", timeout_seconds: float = 60
+        self,
+        tool: str,
+        *arguments: str | Path | int,
+        stdin: str = "",
+        timeout_seconds: float = PATIENCE_SECONDS,
     ) -> ToolResult:
         """Run a tool that must succeed."""
         result = self.run(tool, *arguments, stdin=stdin, timeout_seconds=timeout_seconds)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.peers.java_runtime import classpath, java_command
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import Server, free_port, wait_until_listening
 
 CLUSTER_ID = "AAAAAAAAQACAAAAAAAAAAA"
@@ -16,7 +17,6 @@ _JVM_OPTIONS = [
     "-XX:TieredStopAtLevel=1",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 ]
-_START_SECONDS_MAX = 60
 
 
 def start_kafka(
@@ -40,7 +40,7 @@ def start_kafka(
     log = (directory / "server.log").open("a")
     process = subprocess.Popen([*java, "kafka.Kafka", str(properties)], stdout=log, stderr=log)
     server = Server("apache-kafka", "127.0.0.1", port, process, directory / "data")
-    wait_until_listening(server, directory / "server.log", _START_SECONDS_MAX)
+    wait_until_listening(server, directory / "server.log", PATIENCE_SECONDS)
     return server
 
 

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.peers.cache import require_command
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.programs import Member, Program, ProgramError, Record
-
-_SECONDS_MAX = 60
 
 
 class Kcat:
@@ -87,7 +86,10 @@ class Kcat:
 
     def _run(self, arguments: Sequence[str], stdin: bytes = b"") -> str:
         result = subprocess.run(
-            [self._command(), *arguments], input=stdin, capture_output=True, timeout=_SECONDS_MAX
+            [self._command(), *arguments],
+            input=stdin,
+            capture_output=True,
+            timeout=PATIENCE_SECONDS,
         )
         if result.returncode != 0:
             raise ProgramError(result.stderr.decode())

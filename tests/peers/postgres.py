@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.peers.cache import PeerMissing
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import free_port
 
 _INSTALLED = Path("/usr/lib/postgresql")  # where Debian keeps them, by version
-_START_SECONDS_MAX = 30
-_STOP_SECONDS_MAX = 30
 _ACCOUNTS = ("postgres", "nobody")
 
 
@@ -60,7 +59,7 @@ class PostgresServer:
 
     def _wait_until_ready(self) -> None:
         command = [program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
-        deadline = time.monotonic() + _START_SECONDS_MAX
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while subprocess.run(command, check=False).returncode != 0:
             assert self.process is not None
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -79,7 +78,7 @@ class PostgresServer:
     def _end(self, how: signal.Signals) -> None:
         assert self.process is not None
         self.process.send_signal(how)
-        self.process.wait(_STOP_SECONDS_MAX)
+        self.process.wait(PATIENCE_SECONDS)
 
     def remove(self) -> None:
         if self.process is not None and self.process.poll() is None:

@@ -36,7 +36,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_ANSWER_SECONDS_MAX = 60.0
+from tests.peers.patience import PATIENCE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Program:
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
 
-    def receive(self, timeout_seconds: float = _ANSWER_SECONDS_MAX) -> dict[str, Any]:
+    def receive(self, timeout_seconds: float = PATIENCE_SECONDS) -> dict[str, Any]:
         try:
             line = self._lines.get(timeout=timeout_seconds)
         except queue.Empty:
@@ -91,7 +91,7 @@ class Program:
         self._process.kill()
         self._process.wait()
 
-    def close(self, timeout_seconds: float = 30) -> None:
+    def close(self, timeout_seconds: float = PATIENCE_SECONDS) -> None:
         """End of input: the program leaves its group and ends."""
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -116,7 +116,9 @@ class Member:
         self.partitions: set[int] = set()
         self.records: list[Record] = []
 
-    def wait_until(self, condition: Callable[[Member], bool], timeout_seconds: float = 45) -> None:
+    def wait_until(
+        self, condition: Callable[[Member], bool], timeout_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         deadline = time.monotonic() + timeout_seconds
         while not condition(self):
             remaining = deadline - time.monotonic()

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_START_SECONDS_MAX = 20
-_STOP_SECONDS_MAX = 30
+from tests.peers.patience import PATIENCE_SECONDS
 
 
 @dataclass
@@ -33,7 +32,7 @@ class Server:
         """Ask for a clean shutdown and wait for it; returns the exit code."""
         self.process.terminate()
         try:
-            return self.process.wait(_STOP_SECONDS_MAX)
+            return self.process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
             raise
@@ -68,7 +67,7 @@ def start_millstream(
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
     server = Server("millstream", "127.0.0.1", port, process, data)
-    wait_until_listening(server, log_path, _START_SECONDS_MAX)
+    wait_until_listening(server, log_path, PATIENCE_SECONDS)
     return server
 
 

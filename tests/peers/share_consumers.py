@@ -25,10 +25,9 @@ from typing import Any, NamedTuple
 
 from tests.peers.clients import go_program
 from tests.peers.java_runtime import java_program
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.programs import Program, ProgramError, python_program
 from tests.peers.share_member import ACCEPT
-
-PATIENCE_SECONDS = 45.0
 
 
 class Delivered(NamedTuple):

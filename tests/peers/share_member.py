@@ -13,13 +13,13 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.wire import Wire, request_frame
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 FINAL_EPOCH = -1
 COORDINATOR_NOT_AVAILABLE = 15
 _SHARE = 2  # what a coordinator is asked for
-_PATIENCE_SECONDS = 30
 
 Acknowledgement: TypeAlias = tuple[int, int, int | Sequence[int]]  # first, last, type or types
 Acquired: TypeAlias = list[tuple[int, int, int]]  # first, last, delivery count
@@ -161,7 +161,7 @@ def initialize(
 ) -> None:
     """Have the group begin at an offset, as its coordinator does when it first assigns it."""
     key = f"{group}:{_as_kafka_prints(topic_id)}:{partition}"
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     with Wire(bootstrap) as wire:
         while True:
             wire.call("find_coordinator", 6, key_type=_SHARE, coordinator_keys=(key,))

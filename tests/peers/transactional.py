@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.wire import Wire, batch, produce_fields
 
 with warnings.catch_warnings():
@@ -32,7 +33,6 @@ IN_PROGRESS = {
     NOT_COORDINATOR,
     CONCURRENT_TRANSACTIONS,
 }
-_PATIENCE_SECONDS = 20
 _GROUP, _TRANSACTION = 0, 1  # what a coordinator is asked for
 
 # The newest version of each request that a client of that protocol sends.
@@ -235,7 +235,7 @@ class TransactionalProducer:
 
 def patiently(ask: Callable[[], Any], code: Callable[[Any], int] = int) -> Any:
     """Ask again while the answer only asks for patience."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while code(answer := ask()) in IN_PROGRESS:
         assert time.monotonic() < deadline, f"still in progress: {answer}"
         time.sleep(0.02)

@@ -24,6 +24,8 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
 
+from tests.peers.patience import PATIENCE_SECONDS
+
 API_KEYS = {name: key for key, name in api_key_map.items()}
 _CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
@@ -34,7 +36,7 @@ class ConnectionEnded(Exception):
 
 class Wire:
     def __init__(
-        self, bootstrap: str, timeout_seconds: float = 20, client_id: str = "wire"
+        self, bootstrap: str, timeout_seconds: float = PATIENCE_SECONDS, client_id: str = "wire"
     ) -> None:
         host, port = bootstrap.rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout_seconds)

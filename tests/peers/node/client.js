@@ -103,7 +103,7 @@ async function consume(command) {
     await consumer.subscribe({ topic: command.topic, fromBeginning: true })
     const records = []
     await new Promise((resolve, reject) => {
-      setTimeout(() => reject(new Error(`only ${records.length} records came`)), 30_000).unref()
+      setTimeout(() => reject(new Error(`only ${records.length} records came`)), 100_000).unref()
       consumer.run({
         autoCommit: false,
         eachMessage: async ({ partition, message }) => {

@@ -8,6 +8,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.programs import Record
 from tests.peers.python.serve import Command, say, say_record, serve
 
@@ -36,7 +37,7 @@ async def produce(command: Command, records: list[Record]) -> list[tuple[int, in
             )
             for record in records
         ]
-        results = [await asyncio.wait_for(future, 30) for future in futures]
+        results = [await asyncio.wait_for(future, PATIENCE_SECONDS) for future in futures]
         # acks=0 has no answer, hence no position
         return [(result.partition, result.offset) for result in results if result is not None]
     finally:
@@ -58,7 +59,7 @@ async def consume(command: Command) -> list[Record]:
         await consumer.seek_to_beginning(*assignment)
         records: list[Record] = []
         while len(records) < command["count"]:
-            records.append(to_record(await asyncio.wait_for(consumer.getone(), 30)))
+            records.append(to_record(await asyncio.wait_for(consumer.getone(), PATIENCE_SECONDS)))
         return records
     finally:
         await consumer.stop()

@@ -8,6 +8,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
 
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.programs import Record
 from tests.peers.python.serve import Command, say, say_record, serve
 
@@ -69,7 +70,7 @@ def consume(command: Command) -> list[Record]:
         consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in partitions])
         records: list[Record] = []
         while len(records) < command["count"]:
-            message = consumer.poll(30)
+            message = consumer.poll(PATIENCE_SECONDS)
             if message is None:
                 raise RuntimeError(f"only {len(records)} records came")
             records.append(to_record(message))
@@ -110,7 +111,7 @@ def transactional_producer(command: Command) -> Producer:
             **command["config"],
         }
     )
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_SECONDS)
     return producer
 
 
@@ -121,10 +122,10 @@ def transact(command: Command, transactions: list[tuple[bool, list[Record]]]) ->
         for record in records:
             producer.produce(command["topic"], record.value, partition=record.partition)
         if commit:
-            producer.commit_transaction(30)
+            producer.commit_transaction(PATIENCE_SECONDS)
         else:
-            producer.flush(30)  # an abort would throw away what has not left yet
-            producer.abort_transaction(30)
+            producer.flush(PATIENCE_SECONDS)  # an abort would throw away what has not left yet
+            producer.abort_transaction(PATIENCE_SECONDS)
 
 
 def transform(command: Command) -> int:
@@ -148,13 +149,15 @@ def transform(command: Command) -> int:
         for message in messages:
             producer.produce(command["target"], (to_record(message).value or b"").upper())
         positions = consumer.position(consumer.assignment())
-        producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), 30)
+        producer.send_offsets_to_transaction(
+            positions, consumer.consumer_group_metadata(), PATIENCE_SECONDS
+        )
         ended += 1
         if ended == 2:
-            producer.abort_transaction(30)
+            producer.abort_transaction(PATIENCE_SECONDS)
             rewind(consumer, messages)
         else:
-            producer.commit_transaction(30)
+            producer.commit_transaction(PATIENCE_SECONDS)
             done += len(messages)
     consumer.close()
     return ended

@@ -8,6 +8,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Message, ShareConsumer, TopicPartition
 
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.python.serve import Command, say
 
 
@@ -41,7 +42,7 @@ class Session:
                     self.consumer.acknowledge_offset(self.topic, partition, offset, kind)
                 say(acknowledged=len(command["types"]))
             case "commit":
-                results = self.consumer.commit_sync(30.0)
+                results = self.consumer.commit_sync(PATIENCE_SECONDS)
                 say(partitions=[[it.partition, name_of(error)] for it, error in results.items()])
             case "callbacks":
                 self.consumer.commit_async()  # callbacks come from within calls
