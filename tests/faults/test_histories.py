@@ -15,6 +15,7 @@ from millstream.testing.histories.workload import Plan, run_workload
 from tests.faults.broken_broker import ForgetfulBroker, broken_broker
 
 PREFIX = "check"
+RUNS_MAX = 5
 
 
 @pytest.mark.parametrize(
@@ -49,9 +50,16 @@ def test_broker_keeps_its_word_under_faults(tmp_path: Path, seed: int, seconds: 
     ],
 )
 def test_flaw_of_the_broker_is_found(tmp_path: Path, flaw: str, anomaly: Anomaly) -> None:
-    with broken_broker(tmp_path, flaw) as broker:
-        report = run_briefly(broker)
-    assert anomaly in report.counts, str(report)
+    """In one of a few short runs: a flaw shows only when some client comes across it."""
+    reports: list[Report] = []
+    for run in range(RUNS_MAX):
+        directory = tmp_path / str(run)
+        directory.mkdir()
+        with broken_broker(directory, flaw) as broker:
+            reports.append(run_briefly(broker))
+        if anomaly in reports[-1].counts:
+            return
+    pytest.fail("\n\n".join(map(str, reports)))
 
 
 def test_lost_flush_is_found(tmp_path: Path) -> None:
