@@ -11,8 +11,9 @@ from millstream.client.cluster import Cluster, CoordinatorKind, check
 from millstream.client.producing import RawProducer
 from millstream.client.transactions import (
     Transaction,
-    add_offsets,
+    add_at_once,
     begin_transaction,
+    commit_offsets,
     end_transaction,
     open_transactions,
 )
@@ -140,11 +141,12 @@ def test_open_transactions_lists_those_of_a_prefix(writer: Cluster, ender: Clust
     assert open_transactions(ender, f"id.{topic}-") == []
 
 
-def test_add_offsets_commits_them_with_the_transaction(writer: Cluster, ender: Cluster) -> None:
+def test_commit_offsets_is_part_of_the_transaction(writer: Cluster, ender: Cluster) -> None:
     topic = create_topic(ender)
     group = f"group-{topic}"
     transaction = begin_transaction(writer, f"id-{topic}", 60_000)
-    add_offsets(writer, transaction, group, {(topic, 0): 7})
+    add_at_once(writer, transaction, [(topic, 0)], group)
+    commit_offsets(writer, transaction, group, {(topic, 0): 7})
     end_transaction(writer, *transaction, commit=True)
     begin_transaction(writer, f"id-{topic}", 60_000)  # answered when the markers are written
     asked = {"group_id": group, "topics": [{"name": topic, "partition_indexes": [0]}]}

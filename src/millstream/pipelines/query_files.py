@@ -1,10 +1,11 @@
 """What readers and writers look up in the query's checkpoint: who the query is, what a batch reads,
 and where its watermark stands.
 
-Spark tells neither, only the option `checkpointLocation`. It writes both files before it plans the
-partitions of the batch, and does not change them when it repeats the batch:
+Spark tells neither, only the option `checkpointLocation`. It writes `metadata` and `offsets/N`
+before it plans the partitions of batch N, and does not change them when it repeats the batch:
 
     metadata        {"id": "<the query's id>"}, the same after every restart
+    commits/N       written when all sinks have returned from committing batch N
     offsets/N       "v1"; then {"batchWatermarkMs": ..., "batchTimestampMs": ..., ...}, with the
                     watermark that the batches before N have led to, 0 if there is none; then a line
                     for each source: where batch N ends in it, as {"topic": {"0": 17}} if it is
@@ -19,6 +20,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +57,22 @@ def batch_ends(location: str, batch_id: int) -> Offsets | None:
         for key, offset in _offsets_of(line).items():
             ends[key] = min(offset, ends.get(key, offset))
     return ends
+
+
+def newest_local_batch(location: str) -> int | None:
+    """The batch that is under way or was last; None where there is none, or listing is slow."""
+    if not _is_local(location):
+        return None
+    try:
+        found = Path(f"{_local_path(location)}/offsets").iterdir()
+        return max((int(it.name) for it in found if it.name.isdigit()), default=None)
+    except OSError:
+        return None
+
+
+def is_committed_here(location: str, batch_id: int) -> bool:
+    """Whether Spark has written down that the batch is done, in a checkpoint on a local disk."""
+    return _is_local(location) and Path(f"{_local_path(location)}/commits/{batch_id}").exists()
 
 
 def batch_watermark_ms(location: str, ends: Offsets) -> int | None:
@@ -97,6 +116,14 @@ def sync_batch(location: str, batch_id: int) -> None:
     for path in paths:
         _sync(path)
     _synced.add(location)
+
+
+def sync_batch_meanwhile(location: str, batch_id: int) -> Callable[[], None]:
+    """`sync_batch` in a thread; who calls what is returned waits until it is done."""
+    threads = ThreadPoolExecutor(max_workers=1)
+    synced = threads.submit(sync_batch, location, batch_id)
+    threads.shutdown(wait=False)
+    return synced.result
 
 
 def _sync(path: Path) -> None:

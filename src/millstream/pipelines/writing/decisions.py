@@ -25,20 +25,23 @@ begun the query's next transaction (InitProducerId) knows that all earlier ones 
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from millstream.client.cluster import Cluster, check
 from millstream.client.fetching import Fetched, fetch_batches, log_end_offset
 from millstream.client.producing import RawProducer, WrittenRange
-from millstream.client.transactions import Transaction, add_offsets
+from millstream.client.transactions import Transaction, commit_offsets
 from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.pipelines.offsets import Offsets, from_json, to_json
 from millstream.records.batch import BatchHeader, iterate_headers
 from millstream.records.compression import Compression
 from millstream.records.record import ControlType, Record, decode_batch, encode_batch
+
+logger = logging.getLogger(__name__)
 
 DECISIONS_TOPIC = "__millstream_decisions"
 PARTITION = 0
@@ -154,6 +157,7 @@ class DecisionLog:
         self._position = 0  # all below is in the state
         # By producer id, with its epoch: the marker is not read yet.
         self._undecided: dict[int, tuple[Decision, tuple[int, int]]] = {}
+        self._completions = RawProducer(cluster, lane="completions")
 
     def create_topic(self) -> None:
         """Unless it is there."""
@@ -185,6 +189,7 @@ class DecisionLog:
 
         Raises PRODUCER_FENCED if another driver, begun since, is about to decide.
         """
+        self._await_completions()
         end_offset = log_end_offset(self._cluster, DECISIONS_TOPIC, PARTITION)
         if end_offset < self._position:
             self.forget()  # the topic has been made anew
@@ -259,12 +264,21 @@ class DecisionLog:
         producer.send(DECISIONS_TOPIC, PARTITION, batch, 1)
 
     def write_completed(self, batch_id: int) -> None:
-        """Not in a transaction: it says no more than what is true already."""
+        """Not in a transaction, and nobody waits until it is there: it says no more than what is
+        true already, and who does not find it completes the batch once more."""
+        self._await_completions()
         value = _to_json({"version": FORMAT_VERSION, "batch": batch_id})
-        producer = RawProducer(self._cluster)
         batch = encode_batch([Record(0, _now_ms(), self._completed_key, value)])
-        producer.send(DECISIONS_TOPIC, PARTITION, batch, 1)
-        producer.flush()
+        self._completions.send(DECISIONS_TOPIC, PARTITION, batch, 1)
+        self._completions.start()
+
+    def _await_completions(self) -> None:
+        """For what was written last: it is answered long since, as a rule."""
+        try:
+            self._completions.flush()
+        except (ApiError, OSError) as error:
+            logger.warning("a completed batch could not be noted: %s", error)
+            self._completions.discard()
 
 
 def decide(
@@ -275,16 +289,26 @@ def decide(
     *,
     group_id: str | None,
     offsets: Offsets,
+    until_durable: Callable[[], None] = lambda: None,
 ) -> None:
     """Make the batch happen: raises PRODUCER_FENCED if another driver has taken over.
 
-    When anything else is raised, it is open whether the batch has happened.
+    When anything else is raised, it is open whether the batch has happened. `until_durable` returns
+    when all else is, on which the decision relies; it is called at the last moment.
     """
     producer = RawProducer(cluster)
     producer.resume(driver)
+    with_offsets = group_id if offsets else None
+    producer.join([(DECISIONS_TOPIC, PARTITION)], with_offsets)
     log.send_decision(producer, decision)
-    if group_id is not None and offsets:
-        add_offsets(cluster, driver, group_id, offsets)
+    producer.start()
+    try:
+        if with_offsets is not None:
+            commit_offsets(cluster, driver, with_offsets, offsets)
+        until_durable()
+    except BaseException:
+        producer.discard()
+        raise
     producer.end(commit=True)
 
 

@@ -19,8 +19,8 @@ a driver that has been superseded since is fenced. See `decisions.py` and `settl
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -40,8 +40,14 @@ from millstream.client.transactions import (
     end_transactions,
 )
 from millstream.errors import ApiError, ConfigError, ErrorCode, MillstreamError
-from millstream.pipelines.offsets import Offsets, to_json
-from millstream.pipelines.query_files import batch_ends, query_id, sync_batch
+from millstream.pipelines.offsets import Offsets, TopicPartition, to_json
+from millstream.pipelines.query_files import (
+    batch_ends,
+    is_committed_here,
+    newest_local_batch,
+    query_id,
+    sync_batch_meanwhile,
+)
 from millstream.pipelines.workers import keep_memory, settle
 from millstream.pipelines.writing.batching import Batcher, Layout
 from millstream.pipelines.writing.decisions import Decision, DecisionLog, TaskTransaction, decide
@@ -61,6 +67,8 @@ DECISION_TIMEOUT_MS = 180_000  # longer than brokers that are away are waited fo
 _clusters: dict[tuple[Any, ...], Cluster] = {}
 _logs: dict[tuple[Any, ...], DecisionLog] = {}
 _timeouts_ms: dict[str, int] = {}
+_prepared: dict[str, PreparedBatch] = {}  # by the query's transactional id
+_written_last: dict[str, tuple[TopicPartition, ...]] = {}  # by the task's transactional id
 
 
 @dataclass
@@ -84,6 +92,27 @@ class BatchPlan:
     @property
     def task_prefix(self) -> str:
         return task_prefix(self.driver.transactional_id)
+
+
+@dataclass(frozen=True)
+class PreparedBatch:
+    """The batch of a query that this process has prepared last."""
+
+    location: str
+    batch_id: int
+    ends: Offsets | None
+    plan: BatchPlan
+
+    def is_done(self) -> bool:
+        """Whether its commit has returned, and the next batch is the one that is being prepared.
+
+        Spark writes the one down when the other is true: the checkpoint says both.
+        """
+        return (
+            newest_local_batch(self.location) == self.batch_id + 1
+            and is_committed_here(self.location, self.batch_id)
+            and batch_ends(self.location, self.batch_id) == self.ends
+        )
 
 
 def task_prefix(transactional_id: str) -> str:
@@ -156,8 +185,41 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 
     def _prepare(self) -> BatchPlan:
         """Leave nothing behind of earlier batches and drivers."""
-        cluster = cluster_for(self._options, "driver")
         transactional_id = query_transactional_id(self._options)
+        plan = self._go_on(transactional_id) or self._clean_up(transactional_id)
+        location = self._options.checkpoint_location
+        assert location is not None
+        batch_id = newest_local_batch(location)
+        if batch_id is not None:
+            ends = batch_ends(location, batch_id)
+            _prepared[transactional_id] = PreparedBatch(location, batch_id, ends, plan)
+        return plan
+
+    def _go_on(self, transactional_id: str) -> BatchPlan | None:
+        """After a batch that this process prepared, which is committed and cleaned up behind.
+
+        It is enough then to begin the next transaction, if nobody else has begun one since: not
+        another driver, nor the commit, in order to write records again. None where that is so.
+        """
+        last = _prepared.pop(transactional_id, None)
+        if last is None or not last.is_done():
+            return None
+        cluster = cluster_for(self._options, "driver")
+        timeout_ms = decision_timeout_ms(self._options, cluster)
+        try:
+            driver = begin_transaction(
+                cluster, transactional_id, timeout_ms, after=last.plan.driver
+            )
+        except ApiError as error:
+            if error.code in FENCED:
+                return None
+            raise
+        decided_batch_id = max(last.batch_id, last.plan.decided_batch_id)
+        return replace(last.plan, driver=driver, decided_batch_id=decided_batch_id)
+
+    def _clean_up(self, transactional_id: str) -> BatchPlan:
+        """Begin the next transaction, whoever had the last; complete or abort what there is."""
+        cluster = cluster_for(self._options, "driver")
         timeout_ms = transaction_timeout_ms(self._options, cluster)
         log = _decision_log(cluster, transactional_id)
         log.create_topic()
@@ -209,7 +271,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         assert driver is not None, "Spark runs at least one task for every batch"
         cluster = cluster_for(self._options, "driver")
         log = _decision_log(cluster, driver.transactional_id)
-        ends = self._batch_ends(batchId)
+        ends, until_durable = self._batch_ends(batchId)
         decision = Decision(batchId, tuple(_tasks_of(messages)), ends)
         decide(
             cluster,
@@ -218,6 +280,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
             decision,
             group_id=self._group_id(driver.transactional_id),
             offsets=self._offsets_here(cluster, ends),
+            until_durable=until_durable,
         )
         settling = self._settling_for(cluster, driver)
         settling.settle(driver, decision)
@@ -258,17 +321,16 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
             f"millstream-{options.query_name}" if options.query_name else transactional_id
         )
 
-    def _batch_ends(self, batch_id: int) -> Offsets | None:
-        """Where the batch ends in its sources, made durable."""
+    def _batch_ends(self, batch_id: int) -> tuple[Offsets | None, Callable[[], None]]:
+        """Where the batch ends in its sources, and what to call to have that be durable."""
         location = self._options.checkpoint_location
         if location is None:
-            return None
+            return None, lambda: None
         ends = batch_ends(location, batch_id)
         if ends is None:
             logger.warning("offsets/%d cannot be read: no progress is shown", batch_id)
-        else:
-            sync_batch(location, batch_id)
-        return ends
+            return None, lambda: None
+        return ends, sync_batch_meanwhile(location, batch_id)
 
     def _offsets_here(self, cluster: Cluster, ends: Offsets | None) -> Offsets:
         """What of it are topics of this cluster."""
@@ -281,7 +343,9 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
     def _commit_offsets(self, batch_id: int) -> None:
         """At least once: after the batch, and not with it."""
         cluster = cluster_for(self._options, "driver")
-        offsets = self._offsets_here(cluster, self._batch_ends(batch_id))
+        ends, until_durable = self._batch_ends(batch_id)
+        offsets = self._offsets_here(cluster, ends)
+        until_durable()
         if offsets:
             from millstream.pipelines.running.progress import GroupProgress
 
@@ -321,25 +385,34 @@ def write_open(
     keep_memory()
     context = _task_context()
     transactional_id = f"{prefix}{context.partitionId()}-{context.attemptNumber()}"
-    first = next((it for it in batches if it.num_rows), None)
-    if first is None:
-        return TaskMessage(0)
     cluster = cluster_for(options, "task")
     producer = RawProducer(cluster)
-    producer.begin(transactional_id, timeout_ms)
     try:
+        expected = _written_last.pop(transactional_id, None)
+        if expected is not None:  # then it will write again: begin while its rows are on their way
+            producer.begin(transactional_id, timeout_ms)
+            producer.join(expected)
+        first = next((it for it in batches if it.num_rows), None)
+        if first is None:
+            producer.end(commit=False)
+            return TaskMessage(0)
+        if producer.transaction is None:
+            producer.begin(transactional_id, timeout_ms)
         count = Batcher(options, cluster, producer).write(_with_first(first, batches))
         written = producer.flush()
     except BaseException:
         _abort_quietly(producer)
         raise
     settle("write")
+    _written_last[transactional_id] = tuple((it.topic, it.partition) for it in written)
     assert producer.transaction is not None
     return TaskMessage(count, task=TaskTransaction(producer.transaction, tuple(written)))
 
 
 def _abort_quietly(producer: RawProducer) -> None:
     """So that what went wrong before is told; what stays open is swept later."""
+    if producer.transaction is None:
+        return
     try:
         producer.end(commit=False)
     except (ApiError, OSError) as error:
