@@ -83,11 +83,11 @@ def to_batch(rows: Sequence[Sale] | Sequence[Rate], schema: pa.Schema) -> pa.Rec
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def operator(how: How = "left", lateness_us: int = 0, tidy_rows_min: int = 3) -> AsOfJoin:
+def operator(how: How = "left", lateness_us: int = 0) -> AsOfJoin:
     """Tidies after every few rows, unless told."""
     events = Events(SALES, ("country",), "sold_at")
     history = History(RATES, ("land",), "since", ("since", "rate", "offset"), "offset", "gone")
-    return AsOfJoin(events, history, how, lateness_us, tidy_rows_min)
+    return AsOfJoin(events, history, how, lateness_us)
 
 
 class Result(NamedTuple):
@@ -203,7 +203,7 @@ def test_event_waits_for_the_watermark_not_longer_and_comes_once() -> None:
 
 
 def test_replaced_versions_are_forgotten_behind_the_horizon() -> None:
-    trial = Trial(operator(tidy_rows_min=10), bucket_count=1)
+    trial = Trial(operator(), bucket_count=1)
     for number in range(200):
         trial.feed(columns([], [Rate("at", number, number, 0, False)]), number - 1)
     kept = sum(page[3] for page in _pages(trial, "versions"))
@@ -213,7 +213,7 @@ def test_replaced_versions_are_forgotten_behind_the_horizon() -> None:
 
 
 def test_version_older_than_a_delete_does_not_come_to_life_late() -> None:
-    trial = Trial(operator(tidy_rows_min=1))
+    trial = Trial(operator())
     trial.feed(columns([], [Rate("at", 10, 19, 0, False), Rate("at", 20, 0, 0, True)]), 0)
     trial.feed(columns([Sale("at", 200, 1)], []), 100)
     trial.feed(columns([], [Rate("at", 15, 7, 0, False)]), 100)
@@ -235,7 +235,7 @@ def test_many_keys_at_once() -> None:
         for at in (0, 9)
     ]
     sales = [Sale(it, at, 0) for it in countries for at in (8, 9)]
-    trial = Trial(operator(tidy_rows_min=1_000))
+    trial = Trial(operator())
     trial.feed(columns(sales, rates))
     places = {it: place for place, it in enumerate(countries)}
     found = results(trial.finish())
@@ -263,7 +263,7 @@ def test_event_without_versions(how: How) -> None:
 
 def test_version_is_kept_until_no_event_on_time_can_need_it() -> None:
     """It is replaced, but only just behind the horizon: an event in between may still come."""
-    trial = Trial(operator(tidy_rows_min=1), bucket_count=1)
+    trial = Trial(operator(), bucket_count=1)
     trial.feed(columns([], [Rate("at", 5, 1, 0, False), Rate("at", 12, 2, 0, False)]), 0)
     doubled = [Rate("ch", 12, 3, 0, False), Rate("ch", 13, 3, 0, False)]
     trial.feed(columns([], doubled), 10)

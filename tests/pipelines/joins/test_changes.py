@@ -31,8 +31,8 @@ A_CHANGE = st.tuples(
 )
 
 
-def operator(tidy_rows_min: int = 3) -> Changes:
-    return Changes(SCHEMA, ["id"], "offset", "gone", tidy_rows_min)
+def operator() -> Changes:
+    return Changes(SCHEMA, ["id"], "offset", "gone")
 
 
 def columns(log: Sequence[Change]) -> dict[str, pa.RecordBatch]:
@@ -87,7 +87,7 @@ def test_delete_needs_no_columns_but_key_and_sequence() -> None:
 
 
 def test_deleted_rows_leave_no_state() -> None:
-    trial = Trial(operator(tidy_rows_min=1))
+    trial = Trial(operator())
     trial.feed(columns([Change(1, "a", 0, False)]))
     trial.feed(columns([Change(1, None, 1, True)]))
     assert all(store.index is None and not store.pages for store in trial.buckets)

@@ -36,9 +36,9 @@ BATCHES = st.lists(
 )
 
 
-def operator(how: How, tidy_rows_min: int = 3) -> Enrich:
+def operator(how: How) -> Enrich:
     users = ChangeLog(USERS, ("name",), ("name", "town"), "offset", "gone")
-    return Enrich(InputSpec(CLICKS, ("user",)), users, how, tidy_rows_min)
+    return Enrich(InputSpec(CLICKS, ("user",)), users, how)
 
 
 def columns(
@@ -96,14 +96,14 @@ def test_row_without_a_partner(how: How, count: int) -> None:
 
 
 def test_deleted_rows_leave_no_state() -> None:
-    trial = Trial(operator("left", tidy_rows_min=1))
+    trial = Trial(operator("left"))
     trial.feed(columns([], [("ann", "Graz", 0, False)]))
     trial.feed(columns([], [("ann", None, 1, True)]))
     assert all(store.index is None and not store.pages for store in trial.buckets)
 
 
 def test_table_of_many_keys_answers_each_of_them() -> None:
-    trial = Trial(operator("inner", tidy_rows_min=1_000))
+    trial = Trial(operator("inner"))
     users = [(f"u{number}", f"t{number}", number, False) for number in range(20_000)]
     for begin in range(0, 20_000, 5_000):
         trial.feed(columns([], users[begin : begin + 5_000]))

@@ -25,9 +25,9 @@ A_RIGHT = st.tuples(WEIGHTS, KEYS, st.sampled_from([0.5, float("inf"), None]))
 BATCHES = st.lists(st.tuples(st.lists(A_LEFT, max_size=4), st.lists(A_RIGHT, max_size=4)))
 
 
-def operator(how: How, tidy_rows_min: int = 3) -> TableJoin:
+def operator(how: How) -> TableJoin:
     left = Side(LEFT, ("key",), ("key", "a"))
-    return TableJoin(left, Side(RIGHT, ("key_2",), ("key_2", "b")), how, tidy_rows_min)
+    return TableJoin(left, Side(RIGHT, ("key_2",), ("key_2", "b")), how)
 
 
 def columns(
@@ -93,14 +93,14 @@ def test_sum_of_changes_is_the_join_after_every_batch(
 
 @pytest.mark.parametrize("how", HOWS)
 def test_deleted_rows_leave_no_state(how: How) -> None:
-    trial = Trial(operator(how, tidy_rows_min=1))
+    trial = Trial(operator(how))
     trial.feed(columns([("x", 1, 1)], [(1, "x", 0.5)]))
     trial.feed(columns([("x", 1, -1)], [(-1, "x", 0.5)]))
     assert all(store.index is None and not store.pages for store in trial.buckets)
 
 
 def test_state_stays_small_however_often_rows_change() -> None:
-    trial = Trial(operator("inner", tidy_rows_min=8), bucket_count=1)
+    trial = Trial(operator("inner"), bucket_count=1)
     for number in range(100):
         trial.feed(columns([("x", number, 1), ("x", number - 1, -1)], []))
     assert sum(map(len, trial.buckets[0].pages.values())) < 10_000

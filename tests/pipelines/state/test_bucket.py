@@ -48,7 +48,7 @@ def test_index_is_what_the_specification_says() -> None:
         ["count", "int64"],
     ]
     assert tables["held"]["horizon_us"] == 6
-    ((page_id, first_us, last_us, rows, _, _),) = tables["held"]["pages"]
+    ((page_id, first_us, last_us, rows, *_),) = tables["held"]["pages"]
     assert (first_us, last_us, rows) == (5, 9, 2), "an expired row goes when its page does"
     assert page_id in store.pages
 

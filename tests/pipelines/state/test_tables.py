@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,39 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from millstream.pipelines.state import tables
 from millstream.pipelines.state.keys import HASH, HASH_FIELD
-from millstream.pipelines.state.pages import decode_page, encode_page
-from millstream.pipelines.state.tables import NO_HORIZON, PageInfo, Table, TableSpec, expand
+from millstream.pipelines.state.tables import TableSpec, expand
 from tests.pipelines.state.rows import KEYS, ROWS, SPEC, Row, hashed, to_rows
-
-
-class Stored:
-    """A table that is closed and opened again, on bytes."""
-
-    def __init__(self, spec: TableSpec = SPEC) -> None:
-        self.spec = spec
-        self.blobs: dict[int, bytes] = {}
-        self.ids = count()
-        self.read: list[int] = []
-        self.table = self.open([], NO_HORIZON)
-
-    def open(self, pages: list[PageInfo], horizon_us: int) -> Table:
-        return Table(self.spec, pages, horizon_us, self.fetch, lambda: next(self.ids))
-
-    def fetch(self, page: PageInfo) -> pa.RecordBatch:
-        self.read.append(page.page_id)
-        return decode_page(self.blobs[page.page_id])
-
-    def reopen(self) -> list[int]:
-        """Write what changed; the pages that were written."""
-        self.table.compact()
-        written = {info.page_id: encode_page(rows) for info, rows in self.table.made()}
-        self.blobs |= written
-        for page_id in self.table.removed:
-            del self.blobs[page_id]
-        assert set(self.blobs) == set(self.table.pages)
-        self.table = self.open(list(self.table.pages.values()), self.table.horizon_us)
-        self.read.clear()
-        return list(written)
+from tests.pipelines.state.stored import Stored
 
 
 class TableMachine(RuleBasedStateMachine):
@@ -96,7 +66,9 @@ class TableMachine(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.stored.reopen()
-        tiers = Counter(tables._tier(page.size_bytes) for page in self.stored.table.pages.values())
+        tiers = Counter(
+            tables.tier_of(page.size_bytes) for page in self.stored.table.pages.values()
+        )
         assert all(number < tables.MERGE_COUNT for number in tiers.values())
 
     @invariant()

@@ -8,7 +8,6 @@
 
     matching.py      which rows have the same key, and which of them is the newest
     weights.py       rows with weights: tables and their changes
-    tidying.py       tables that only grow, made small again now and then
     frames.py        what these joins check of DataFrames before anything runs
 
 Operators are pure and know no Spark; only the functions that take DataFrames do.

@@ -36,16 +36,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.pipelines.columns import (
+    check_time,
+    check_watermark,
+    name_column,
+)
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.joins.frames import (
     On,
     check_choice,
     check_flag,
     check_order,
-    check_time,
-    check_watermark,
     count_late,
-    name_column,
     name_keys,
     other_columns,
 )
@@ -58,7 +60,6 @@ from millstream.pipelines.joins.matching import (
     sort_versions,
     take_or_null,
 )
-from millstream.pipelines.joins.tidying import TIDY_ROWS_MIN, tidied_tables, tidy
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, key_codes
 from millstream.pipelines.state.tables import concat, times_of
@@ -70,6 +71,7 @@ How = Literal["inner", "left"]
 Stragglers = Literal["drop", "divert"]
 KIND = "_kind"
 LATENESS = "_lateness"
+LATE_ROWS = "late.as_of"  # where the query's progress counts those that were dropped
 FINAL, LATE, LATE_VERSION = "final", "late", "late_version"
 _EVENTS = "events"
 _VERSIONS = "versions"
@@ -109,17 +111,15 @@ class AsOfJoin(Operator):
         history: History,
         how: How,
         allowed_lateness_us: int = 0,
-        tidy_rows_min: int = TIDY_ROWS_MIN,
     ) -> None:
         self.identity = f"as-of join, {how}, {allowed_lateness_us} us, by {history.order}"
         self.inputs = {
             _EVENTS: InputSpec(events.schema, events.keys),
             _VERSIONS: InputSpec(history.schema, history.keys),
         }
-        versions = TableSpec(history.schema, history.keys, history.valid_from)
         self.tables = {
             _EVENTS: TableSpec(events.schema, events.keys, events.time),
-            **tidied_tables(_VERSIONS, versions),
+            _VERSIONS: TableSpec(history.schema, history.keys, history.valid_from, by_key=True),
         }
         self.schema_out = pa.schema(
             [
@@ -133,7 +133,6 @@ class AsOfJoin(Operator):
         self._history = history
         self._how = how
         self._lateness_us = allowed_lateness_us
-        self._tidy_rows_min = tidy_rows_min
 
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
@@ -142,7 +141,7 @@ class AsOfJoin(Operator):
         results = [self.nothing, self._settle(state, horizon_us)]
         results += self._add_versions(state, rows[_VERSIONS], watermark_us)
         results += self._add_events(state, rows[_EVENTS], watermark_us)
-        tidy(state, _VERSIONS, lambda it: self._needed(it, horizon_us), self._tidy_rows_min)
+        state.keyed(_VERSIONS).merge(lambda rows, _: self._needed(rows, horizon_us))
         state.wake_at(self._wake_us(state, horizon_us))
         return concat(results)
 
@@ -271,6 +270,7 @@ def as_of_join(
     stragglers: Stragglers = "drop",
     allowed_lateness: Duration = "0 seconds",
     buckets: int = 16,
+    count_as: str = LATE_ROWS,
 ) -> DataFrame:
     """Each row of `frame` with the version valid at its time; see the head of this module.
 
@@ -285,9 +285,9 @@ def as_of_join(
     left_keys, right_keys = name_keys(frame, versions, on)
     frame, time_name = name_column(frame, time)
     versions, from_name = name_column(versions, valid_from)
-    check_time(frame, time_name)
-    check_time(versions, from_name)
-    check_watermark(frame, time_name)
+    check_time(frame, time_name, zoneless_allowed=True)
+    check_time(versions, from_name, zoneless_allowed=True)
+    check_watermark(frame, time_name, "its rows would wait for ever")
     versions, sequence_name = name_column(versions, sequence)
     versions, deleted_name = name_column(versions, deleted)
     check_order(versions, sequence_name)
@@ -307,4 +307,4 @@ def as_of_join(
         lateness_us,
     )
     result = run_operator(operator, {_EVENTS: frame, _VERSIONS: versions}, buckets)
-    return result if stragglers == "divert" else count_late(result, KIND, LATENESS, FINAL)
+    return result if stragglers == "divert" else count_late(result, KIND, LATENESS, FINAL, count_as)

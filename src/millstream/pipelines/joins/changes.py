@@ -23,15 +23,16 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
+from millstream.pipelines.columns import (
+    kind_of,
+    name_column,
+)
 from millstream.pipelines.joins.frames import (
     check_comparable,
     check_flag,
     check_order,
-    kind_of,
-    name_column,
 )
 from millstream.pipelines.joins.matching import is_true, newest
-from millstream.pipelines.joins.tidying import TIDY_ROWS_MIN, tidied_tables, tidy
 from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate, weighted
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH
@@ -53,18 +54,16 @@ class Changes(Operator):
         keys: Sequence[str],
         sequence: str,
         deleted: str | None,
-        tidy_rows_min: int = TIDY_ROWS_MIN,
     ) -> None:
         self.identity = f"changes by {sequence}, deletes by {deleted}"
         self.inputs = {_CHANGES: InputSpec(schema, tuple(keys))}
-        self.tables = tidied_tables(_ROWS, TableSpec(schema, tuple(keys), None))
+        self.tables = {_ROWS: TableSpec(schema, tuple(keys), None, by_key=True)}
         self.schema_out = pa.schema(
             [*(field for field in schema if field.name != deleted), WEIGHT_FIELD]
         )
         self._keys = tuple(keys)
         self._sequence = sequence
         self._deleted = deleted
-        self._tidy_rows_min = tidy_rows_min
 
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
@@ -73,7 +72,7 @@ class Changes(Operator):
         known = self._newest(state[_ROWS].select(hashes=np.unique(new.column(HASH).to_numpy())))
         both = self._newest(concat([known, new]))
         state[_ROWS].append(new)
-        tidy(state, _ROWS, lambda it: self._alive(self._newest(it)), self._tidy_rows_min)
+        state.keyed(_ROWS).merge(self._left_over)
         names = self.schema_out.names[:-1]
         return consolidate(
             concat(
@@ -87,6 +86,9 @@ class Changes(Operator):
 
     def _newest(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         return newest(rows, self._keys, (self._sequence,))
+
+    def _left_over(self, rows: pa.RecordBatch, is_whole: bool) -> pa.RecordBatch:
+        return self._alive(self._newest(rows)) if is_whole else self._newest(rows)
 
     def _alive(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         return rows.filter(pa.array(~is_true(rows, self._deleted)))

@@ -27,12 +27,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pyarrow as pa
 
+from millstream.pipelines.columns import (
+    name_column,
+)
 from millstream.pipelines.joins.frames import (
     On,
     check_choice,
     check_flag,
     check_order,
-    name_column,
     name_keys,
     other_columns,
 )
@@ -43,7 +45,6 @@ from millstream.pipelines.joins.matching import (
     newest,
     take_or_null,
 )
-from millstream.pipelines.joins.tidying import TIDY_ROWS_MIN, tidied_tables, tidy
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers
 
@@ -69,30 +70,27 @@ class ChangeLog:
 class Enrich(Operator):
     """The operator: pure, on columns. Keeps the newest row of each key of the table."""
 
-    def __init__(
-        self, stream: InputSpec, table: ChangeLog, how: How, tidy_rows_min: int = TIDY_ROWS_MIN
-    ) -> None:
+    def __init__(self, stream: InputSpec, table: ChangeLog, how: How) -> None:
         self.identity = f"stream-table join by {table.sequence}, deletes by {table.deleted}"
         self.inputs = {_STREAM: stream, _TABLE: InputSpec(table.schema, table.keys)}
-        self.tables = tidied_tables(_TABLE, TableSpec(table.schema, table.keys, None))
+        self.tables = {_TABLE: TableSpec(table.schema, table.keys, None, by_key=True)}
         carried = [table.schema.field(name) for name in table.carried]
         self.schema_out = pa.schema([*stream.schema, *carried])
         self._stream = stream
         self._table = table
         self._how = how
-        self._tidy_rows_min = tidy_rows_min
 
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
         new = rows[_TABLE]
         state[_TABLE].append(new.filter(pa.array(~has_null_key(new, self._table.keys))))
-        tidy(state, _TABLE, self._current, self._tidy_rows_min)
+        state.keyed(_TABLE).merge(self._newest)
         stream = rows[_STREAM]
         if not stream.num_rows:
             return self.nothing
         hashes = np.unique(stream.column(HASH).to_numpy())
-        current = self._current(state[_TABLE].select(hashes=hashes))
+        current = self._newest(state[_TABLE].select(hashes=hashes), is_whole=True)
         places = self._places(stream, current)
         if self._how == "inner":
             stream, places = stream.filter(pa.array(places >= 0)), places[places >= 0]
@@ -104,9 +102,10 @@ class Enrich(Operator):
             schema=self.schema_out,
         )
 
-    def _current(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _newest(self, rows: pa.RecordBatch, is_whole: bool) -> pa.RecordBatch:
+        """Of each key the last change; no delete that has nothing left to delete."""
         rows = newest(rows, self._table.keys, (self._table.sequence,))
-        return rows.filter(pa.array(~is_true(rows, self._table.deleted)))
+        return rows.filter(pa.array(~is_true(rows, self._table.deleted))) if is_whole else rows
 
     def _places(self, stream: pa.RecordBatch, current: pa.RecordBatch) -> Numbers:
         """Of each row, its row of the table, which has each key once; -1 if there is none."""

@@ -37,7 +37,6 @@ from millstream.pipelines.joins.frames import (
     other_columns,
 )
 from millstream.pipelines.joins.matching import common_codes, has_null_key, pairs, take_or_null
-from millstream.pipelines.joins.tidying import TIDY_ROWS_MIN, tidied_tables, tidy
 from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate, weights_of
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers
@@ -79,18 +78,15 @@ class Delta:
 class TableJoin(Operator):
     """The operator: pure, on columns."""
 
-    def __init__(
-        self, left: Side, right: Side, how: How, tidy_rows_min: int = TIDY_ROWS_MIN
-    ) -> None:
+    def __init__(self, left: Side, right: Side, how: How) -> None:
         self.identity = f"table join, {how}"
         self._sides = {_LEFT: left, _RIGHT: right}
         self.inputs = {
             name: InputSpec(side.schema, side.keys) for name, side in self._sides.items()
         }
         self.tables = {
-            table: spec
+            name: TableSpec(side.schema, side.keys, None, by_key=True)
             for name, side in self._sides.items()
-            for table, spec in tidied_tables(name, TableSpec(side.schema, side.keys, None)).items()
         }
         self._joined = pa.schema(
             [side.schema.field(name) for side in (left, right) for name in side.carried]
@@ -98,7 +94,6 @@ class TableJoin(Operator):
         )
         self.schema_out = pa.schema([*self._joined, pa.field(OP, pa.string())])
         self._how = how
-        self._tidy_rows_min = tidy_rows_min
 
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
@@ -109,7 +104,7 @@ class TableJoin(Operator):
         left, right = self._deltas(old, new)
         for name in self._sides:
             state[name].append(new[name])
-            tidy(state, name, consolidate, self._tidy_rows_min)
+            state.keyed(name).merge(lambda rows, _: consolidate(rows))
         found = [*self._pairs(left, right)]
         if self._how in ("left", "full"):
             found.append(self._alone(left, right, is_left=True))

@@ -4,7 +4,8 @@ The index is what a batch reads first and writes last, sealed like a page (see p
 
     {"identity": ..., "buckets": 16, "next_page": 42, "timer_us": null, "watermark_us": ...,
      "tables": {"events": {"columns": [["user", "string"], ...], "horizon_us": ...,
-                           "pages": [[id, first_us, last_us, rows, bytes, crc], ...]}}}
+                           "pages": [[id, first_us, last_us, rows, bytes, crc,
+                                      first_hash, last_hash, run], ...]}}}
 
 `identity`, `buckets` and `columns` are those that the state was made with: state of others is
 refused, since it would be read wrongly without anyone noticing.
@@ -30,6 +31,7 @@ from millstream.pipelines.state.pages import (
     seal,
     unseal,
 )
+from millstream.pipelines.state.runs import KeyedTable
 from millstream.pipelines.state.tables import NO_HORIZON, PageInfo, Table, TableSpec
 
 
@@ -39,6 +41,9 @@ class BucketStore(Protocol):
     def read_index(self) -> bytes | None: ...
 
     def read_page(self, page_id: int) -> bytes | None: ...
+
+    def write_page(self, page_id: int, blob: bytes) -> None:
+        """A page that is too many to be held until `write`, which lists it as any other."""
 
     def write(self, changes: Changes) -> None: ...
 
@@ -75,6 +80,12 @@ class BucketState:
     def __getitem__(self, table: str) -> Table:
         return self._tables[table]
 
+    def keyed(self, table: str) -> KeyedTable:
+        """A table whose spec says `by_key`."""
+        found = self._tables[table]
+        assert isinstance(found, KeyedTable)
+        return found
+
     def wake_at(self, time_us: int | None) -> None:
         """Call `on_timer` once the watermark is there. Only the last call counts; None: never."""
         self.timer_us = time_us
@@ -97,6 +108,7 @@ class BucketState:
                 "horizon_us": table.horizon_us,
                 "pages": list(table.pages.values()),
             }
+            table.close()
         is_empty = self.timer_us is None and not any(it["pages"] for it in listed.values())
         self._store.write(
             Changes(
@@ -134,7 +146,8 @@ class BucketState:
     def _open_table(self, spec: TableSpec, listed: Mapping[str, Any] | None) -> Table:
         pages = [PageInfo(*page) for page in listed["pages"]] if listed else []
         horizon_us = listed["horizon_us"] if listed else NO_HORIZON
-        return Table(spec, pages, horizon_us, self._fetch, self._new_id)
+        kind = KeyedTable if spec.by_key else Table
+        return kind(spec, pages, horizon_us, self._fetch, self._put, self._new_id)
 
     def _fetch(self, page: PageInfo) -> pa.RecordBatch:
         blob = self._store.read_page(page.page_id)
@@ -150,6 +163,11 @@ class BucketState:
                 "Restore the checkpoint from a copy, or begin with a new one"
             )
         return rows
+
+    def _put(self, page_id: int, rows: pa.RecordBatch) -> int:
+        blob = encode_page(rows, compressed=True)
+        self._store.write_page(page_id, blob)
+        return crc_of(blob)
 
     def _new_id(self) -> int:
         self._next_page += 1

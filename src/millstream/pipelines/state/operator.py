@@ -25,6 +25,7 @@ was waiting for will not come.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 NO_WATERMARK = -(2**62)  # a lateness can be taken off or added without leaving 64 bits
 END_OF_TIME = 2**62
+OPERATOR = "millstream.operator"  # where a plan of Spark's has what an operator tells of itself
 
 
 class InputSpec(NamedTuple):
@@ -52,6 +54,7 @@ class Operator(ABC):
     """One stateful step of a stream. Instances travel to Spark's workers by pickle."""
 
     identity: str  # the settings that state depends on; state of another identity is refused
+    title: str = ""  # what people are shown instead, if anything
     inputs: Mapping[str, InputSpec]
     tables: Mapping[str, TableSpec]
     schema_out: pa.Schema
@@ -65,6 +68,25 @@ class Operator(ABC):
     def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
         """The watermark has reached what `state.wake_at` asked for."""
         return self.nothing
+
+    def kept(self) -> Mapping[str, str]:
+        """How long the rows of each table are kept, as people are told."""
+        times = {name: spec.time for name, spec in self.tables.items()}
+        return {
+            name: "for ever" if time is None else "until the watermark is past them"
+            for name, time in times.items()
+        }
+
+    def describe(self, bucket_count: int) -> str:
+        """What a plan says of it, as JSON; `running/explaining.py` reads it."""
+        return json.dumps(
+            {
+                "title": self.title or self.identity,
+                "buckets": bucket_count,
+                "inputs": {name: spec.keys for name, spec in self.inputs.items()},
+                "tables": self.kept(),
+            }
+        )
 
     @property
     def nothing(self) -> pa.RecordBatch:

@@ -26,9 +26,16 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from millstream.errors import ConfigError
+from millstream.pipelines.columns import WATERMARK_DELAY
 from millstream.pipelines.state.bucket import Changes, run_bucket
 from millstream.pipelines.state.keys import BUCKETS_MAX, split_by_bucket, with_hash
-from millstream.pipelines.state.operator import END_OF_TIME, NO_WATERMARK, InputSpec, Operator
+from millstream.pipelines.state.operator import (
+    END_OF_TIME,
+    NO_WATERMARK,
+    OPERATOR,
+    InputSpec,
+    Operator,
+)
 from millstream.pipelines.state.pages import decode_page, encode_page
 from millstream.pipelines.state.tables import concat
 from millstream.pipelines.state.trial import MemoryStore
@@ -42,7 +49,6 @@ if TYPE_CHECKING:
 BUCKETS_DEFAULT = 16
 PACK_BYTES = 64 << 20  # of rows that a task holds before it packs them
 FAR_AWAY = "2262-01-01"  # the last year that nanoseconds reach, in which pandas counts
-WATERMARK_DELAY = "spark.watermarkDelayMs"  # what Spark notes at a column with a watermark
 STORE_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _PACKED = "bucket int, input string, block binary"
@@ -79,22 +85,19 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return pa.schema([pa.field(it.name, it.type) for it in exact])
 
 
-def watermark_delay_ms(frame: DataFrame, time: str) -> int | None:
-    """How far the watermark of a column is behind; None if it has none."""
-    delay: int | None = frame.schema[time].metadata.get(WATERMARK_DELAY)
-    return delay
-
-
 def _run_stream(operator: Operator, packed: DataFrame, bucket_count: int) -> DataFrame:
     from pyspark.sql.functions import col, lit
+    from pyspark.sql.types import BinaryType, StructField, StructType
 
     check_state_store(packed)
+    told = {OPERATOR: operator.describe(bucket_count)}
+    schema_out = StructType([StructField("block", BinaryType(), metadata=told)])
     far = lit(FAR_AWAY).cast("timestamp").alias("_open", metadata={WATERMARK_DELAY: 0})
     return (
         packed.select("bucket", "input", "block", far)
         .groupBy(col("bucket"))
         .transformWithStateInPandas(
-            BucketProcessor(operator, bucket_count), "block binary", "append", "EventTime"
+            BucketProcessor(operator, bucket_count), schema_out, "append", "EventTime"
         )
     )
 
@@ -193,9 +196,12 @@ class SparkStore:
         found = self._pages.getValue((page_id,))
         return None if found is None else bytes(found[0])
 
+    def write_page(self, page_id: int, blob: bytes) -> None:
+        self._pages.updateValue((page_id,), (blob,))
+
     def write(self, changes: Changes) -> None:
         for page_id, blob in changes.written.items():
-            self._pages.updateValue((page_id,), (blob,))
+            self.write_page(page_id, blob)
         for page_id in changes.removed:
             self._pages.removeKey((page_id,))
         if changes.index is None:

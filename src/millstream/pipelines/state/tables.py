@@ -8,12 +8,13 @@ Four verbs, all on whole columns:
                                     take, change, append is how rows are updated
     expire(before_us)               forget rows before a time
 
-A page is read when a verb needs a row of it, at most once a batch. Whole pages expire unread; of a
-page that has expired in part, the old rows are no longer shown and go when it is next rewritten.
+A page is read when a verb needs a row of it, and once a batch as long as what was read is not
+more than `CACHE_BYTES`. Whole pages expire unread; of a page that has expired in part, the old rows
+are no longer shown and go when it is next rewritten.
 
 New rows make new pages. Those smaller than half of `PAGE_BYTES` are merged, four of about a size at
 a time, so a row is rewritten a few times at most, and a bucket has few pages; what is larger
-is split by time.
+is split by time. Tables that are looked up by key are kept in another order: see runs.py.
 """
 
 from __future__ import annotations
@@ -29,15 +30,20 @@ from millstream.pipelines.state.keys import HASH, HASH_FIELD, Hashes, Numbers, e
 PAGE_BYTES = 1 << 20
 MERGE_COUNT = 4
 SMALLEST_TIER_BYTES = 1 << 12
+CACHE_BYTES = 32 << 20  # of pages that were read, in memory, for the rest of the batch
 NO_HORIZON = -(2**63)
 
 
 class TableSpec(NamedTuple):
-    """The columns of a table, which of them are the key, and which is the time, if any."""
+    """The columns of a table, which of them are the key, and which is the time, if any.
+
+    A table `by_key` may be larger than memory: it is a `KeyedTable`, which its operator merges.
+    """
 
     schema: pa.Schema
     keys: tuple[str, ...]
     time: str | None
+    by_key: bool = False
 
     @property
     def page_schema(self) -> pa.Schema:
@@ -53,10 +59,14 @@ class PageInfo(NamedTuple):
     row_count: int
     size_bytes: int
     crc: int
+    first_hash: int
+    last_hash: int
+    run: int  # the pages of a keyed table that were made together; see runs.py
 
 
 class Table:
-    """Opened for one batch. `fetch` reads a page's rows; `new_id` never gives a number twice."""
+    """Opened for one batch. `fetch` reads a page's rows, `put` writes them and returns their CRC;
+    `new_id` never gives a number twice."""
 
     def __init__(
         self,
@@ -64,6 +74,7 @@ class Table:
         pages: Sequence[PageInfo],
         horizon_us: int,
         fetch: Callable[[PageInfo], pa.RecordBatch],
+        put: Callable[[int, pa.RecordBatch], int],
         new_id: Callable[[], int],
     ) -> None:
         self.spec = spec
@@ -71,8 +82,10 @@ class Table:
         self.pages = {page.page_id: page for page in pages}
         self.removed: list[int] = []
         self._fetch = fetch
+        self._put = put
         self._new_id = new_id
         self._rows: dict[int, pa.RecordBatch] = {}  # of pages that were read or made
+        self._cached_bytes = 0  # of those that were read
         self._made: set[int] = set()
 
     @property
@@ -106,9 +119,12 @@ class Table:
         for page in list(self.pages.values()):
             if page.last_us < first_us or (last_us is not None and page.first_us > last_us):
                 continue
+            wanted = None if hashes is None else _within(page, hashes)
+            if wanted is not None and not len(wanted):
+                continue
             rows = self._load(page)
-            if hashes is not None:
-                rows = rows.take(pa.array(_rows_with(rows, hashes)))
+            if wanted is not None:
+                rows = rows.take(pa.array(_rows_with(rows, wanted)))
             if page.first_us < first_us or (last_us is not None and page.last_us > last_us):
                 times = times_of(rows, self.spec.time)
                 within = times >= first_us
@@ -122,8 +138,11 @@ class Table:
         """Remove and return the rows of keys; `keys` has `_hash` and the columns of the key."""
         order = np.argsort(keys.column(HASH).to_numpy(), kind="stable")
         keys = keys.take(pa.array(order))
+        hashes = keys.column(HASH).to_numpy()
         taken = [self._empty()]
         for page in list(self.pages.values()):
+            if not len(_within(page, hashes)):
+                continue
             rows = self._load(page)
             is_taken = self._has_key(rows, keys)
             if not is_taken.any():
@@ -145,7 +164,7 @@ class Table:
         tiers: dict[int, list[PageInfo]] = {}
         for page in self.pages.values():
             if page.size_bytes < PAGE_BYTES // 2:
-                tiers.setdefault(_tier(page.size_bytes), []).append(page)
+                tiers.setdefault(tier_of(page.size_bytes), []).append(page)
         for small in tiers.values():
             if len(small) < MERGE_COUNT:
                 continue
@@ -157,6 +176,11 @@ class Table:
     def made(self) -> Iterator[tuple[PageInfo, pa.RecordBatch]]:
         """Pages that were not there when the table was opened."""
         return ((self.pages[page_id], self._rows[page_id]) for page_id in sorted(self._made))
+
+    def close(self) -> None:
+        """Let go of all rows: the bucket and its tables know each other, so nothing of them goes
+        before the garbage collector finds them."""
+        self._rows.clear()
 
     def _has_key(self, rows: pa.RecordBatch, keys: pa.RecordBatch) -> np.ndarray:
         """Which rows have one of the keys, which are sorted by hash; two may share one."""
@@ -175,14 +199,26 @@ class Table:
             candidates = candidates[~equal & (at < end)[candidates]]
         return is_found
 
-    def _add_page(self, rows: pa.RecordBatch, times: Numbers) -> None:
+    def _add_page(self, rows: pa.RecordBatch, times: Numbers, run: int | None = None) -> PageInfo:
         hashes = rows.column(HASH).to_numpy()
-        rows = rows.take(pa.array(np.argsort(hashes)))
+        order = np.argsort(hashes)
+        rows = rows.take(pa.array(order))
         page_id = self._new_id()
-        span = int(times.min()), int(times.max())
-        self.pages[page_id] = PageInfo(page_id, *span, rows.num_rows, rows.nbytes, 0)
+        page = PageInfo(
+            page_id,
+            int(times.min()),
+            int(times.max()),
+            rows.num_rows,
+            rows.nbytes,
+            crc=0,
+            first_hash=int(hashes[order[0]]),
+            last_hash=int(hashes[order[-1]]),
+            run=page_id if run is None else run,
+        )
+        self.pages[page_id] = page
         self._rows[page_id] = rows
         self._made.add(page_id)
+        return page
 
     def _remove_page(self, page: PageInfo) -> None:
         del self.pages[page.page_id]
@@ -195,7 +231,10 @@ class Table:
     def _load(self, page: PageInfo) -> pa.RecordBatch:
         rows = self._rows.get(page.page_id)
         if rows is None:
-            rows = self._rows[page.page_id] = self._fetch(page)
+            rows = self._fetch(page)
+            if self._cached_bytes + page.size_bytes <= CACHE_BYTES:
+                self._cached_bytes += page.size_bytes
+                self._rows[page.page_id] = rows
         return rows
 
     def _unexpired(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -231,12 +270,18 @@ def expand(starts: Numbers, lengths: Numbers) -> Numbers:
     return expanded
 
 
+def _within(page: PageInfo, hashes: Hashes) -> Hashes:
+    """Those of the (sorted) hashes that the page may have rows of."""
+    begin = np.searchsorted(hashes, np.uint64(page.first_hash))
+    return hashes[begin : np.searchsorted(hashes, np.uint64(page.last_hash), side="right")]
+
+
 def _rows_with(rows: pa.RecordBatch, hashes: Hashes) -> Numbers:
     own = rows.column(HASH).to_numpy()
     starts = np.searchsorted(own, hashes)
     return expand(starts, np.searchsorted(own, hashes, side="right") - starts)
 
 
-def _tier(size_bytes: int) -> int:
+def tier_of(size_bytes: int) -> int:
     """Pages of one tier differ by a factor of 4 at most."""
     return (size_bytes // SMALLEST_TIER_BYTES).bit_length() // 2

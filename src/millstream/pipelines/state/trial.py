@@ -39,6 +39,9 @@ class MemoryStore:
     def read_page(self, page_id: int) -> bytes | None:
         return self.pages.get(page_id)
 
+    def write_page(self, page_id: int, blob: bytes) -> None:
+        self.pages[page_id] = blob
+
     def write(self, changes: Changes) -> None:
         self.index = changes.index
         self.timer_us = changes.timer_us
