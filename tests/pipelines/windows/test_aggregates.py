@@ -30,7 +30,7 @@ def test_aggregate_is_read(text: str, expected: Aggregate) -> None:
     ("text", "message"),
     [
         ("amount", "it='amount' is no aggregate: write it like"),
-        ("stddev(x)", "it='stddev': it can be count, sum"),
+        ("skewness(x)", "it='skewness': it can be count, sum"),
         ("sum(*)", "it='sum' of what?"),
         ("percentile(x)", "which percentile?"),
         ("percentile(x, 95)", "between 0 and 1"),

@@ -39,20 +39,20 @@ def some_ranges(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> tuple[list[A
     return column, np.array([it[0] for it in pairs]), np.array([it[1] for it in pairs])
 
 
-@given(ROWS, st.integers(1, 40), st.booleans())
+@given(ROWS, st.integers(1, 40), st.booleans(), st.booleans())
 def test_window_reaches_back_by_the_interval_and_no_further(
-    rows: list[tuple[int, int]], interval_us: int, by_code: bool
+    rows: list[tuple[int, int]], interval_us: int, by_code: bool, preceding: bool
 ) -> None:
     codes, times = arrays(rows)
     if by_code:
-        first, end = ranges._bounds_by_code(codes, times, interval_us)
+        first, end = ranges._bounds_by_code(codes, times, interval_us, preceding)
     else:
-        first, end = window_bounds(codes, times, interval_us)
+        first, end = window_bounds(codes, times, interval_us, preceding=preceding)
     for row, (code, time_us) in enumerate(rows):
         window = [
             i
             for i, (other, other_us) in enumerate(rows)
-            if other == code and time_us - interval_us <= other_us <= time_us
+            if other == code and time_us - interval_us <= other_us <= time_us - preceding
         ]
         assert list(range(first[row], end[row])) == window
 

@@ -1,6 +1,6 @@
 """What to compute of a window, as people write it.
 
-    "count(*)"  "count(amount)"  "sum(price * quantity)"  "avg(x)"  "min(x)"  "max(x)"
+    "count(*)"  "count(amount)"  "sum(price * quantity)"  "avg(x)"  "stddev(x)"  "min(x)"  "max(x)"
     "percentile(x, 0.95)"  "collect(x)"
 
 What is aggregated is any expression that Spark understands, or a Column with `Aggregate("sum",
@@ -19,7 +19,7 @@ from millstream.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-KINDS = ("count", "sum", "avg", "min", "max", "percentile", "collect")
+KINDS = ("count", "sum", "avg", "stddev", "min", "max", "percentile", "collect")
 EXAMPLE = 'write it like n="count(*)", spent="sum(amount)" or p95="percentile(amount, 0.95)"'
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
 

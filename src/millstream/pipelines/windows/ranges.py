@@ -7,6 +7,7 @@ yet nothing is computed per range and element:
     totals       differences of running sums. Doubles are summed as integers of 32 bits each, at
                  fixed places, so no digit is lost: the sum of a range is the same number whichever
                  rows surround it, and a stream equals a batch to the last bit
+    deviations   sums and sums of squares, to twice the digits of a double (moments.py)
     extremes     ranges are covered by two spans whose length is a power of two
     percentiles  by halving the values' ranks bit by bit (a wavelet matrix)
 
@@ -25,14 +26,21 @@ import pyarrow.compute as pc
 
 from millstream.pipelines.state.keys import Numbers
 from millstream.pipelines.state.tables import expand
+from millstream.pipelines.windows.moments import (
+    Doubles,
+    Pair,
+    sample_deviations,
+    squares,
+    two_sum,
+)
 
-Doubles: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _LIMB_BITS = 32
 _LIMB = (1 << _LIMB_BITS) - 1
 _MANTISSA_BITS = 53
 _SAFE_MAX = 2**62
+_SQUARE_MAX = 2.0**500
 _SHORT_RANGES = 16  # elements per range, up to which sorting them all is quicker
 
 
@@ -47,9 +55,11 @@ def sort_rows(codes: Numbers, times: Numbers) -> Numbers:
     return np.argsort(codes * span + (times - first_us))  # one sort instead of two
 
 
-def window_bounds(codes: Numbers, times: Numbers, interval_us: int) -> tuple[Numbers, Numbers]:
+def window_bounds(
+    codes: Numbers, times: Numbers, interval_us: int, *, preceding: bool = False
+) -> tuple[Numbers, Numbers]:
     """Of rows sorted by code and time, for each: the rows of its code from `time - interval_us`
-    to `time`, both included, as `first` and `end`."""
+    to `time`, both included, as `first` and `end`; `preceding`: without those at `time`."""
     if not len(codes):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     # One line of time for all codes, on which whatever is further apart than the interval is just
@@ -57,19 +67,23 @@ def window_bounds(codes: Numbers, times: Numbers, interval_us: int) -> tuple[Num
     steps = np.minimum(np.diff(times), interval_us + 1)
     steps[codes[1:] != codes[:-1]] = interval_us + 1
     if steps.sum(dtype=np.float64) >= _SAFE_MAX:
-        return _bounds_by_code(codes, times, interval_us)
+        return _bounds_by_code(codes, times, interval_us, preceding)
     line = np.concatenate([[0], np.cumsum(steps)])
-    return np.searchsorted(line, line - interval_us), np.searchsorted(line, line, side="right")
+    end = np.searchsorted(line, line, side="left" if preceding else "right")
+    return np.searchsorted(line, line - interval_us), end
 
 
-def _bounds_by_code(codes: Numbers, times: Numbers, interval_us: int) -> tuple[Numbers, Numbers]:
+def _bounds_by_code(
+    codes: Numbers, times: Numbers, interval_us: int, preceding: bool
+) -> tuple[Numbers, Numbers]:
     """For months of a million codes, whose line would leave 64 bits: code by code."""
     starts = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
     parts = []
     for begin, end in zip(starts, [*starts[1:], len(codes)], strict=True):
         own = times[begin:end]
         first = np.searchsorted(own, own - interval_us)
-        parts.append((first + begin, np.searchsorted(own, own, side="right") + begin))
+        last = np.searchsorted(own, own, side="left" if preceding else "right")
+        parts.append((first + begin, last + begin))
     return np.concatenate([it[0] for it in parts]), np.concatenate([it[1] for it in parts])
 
 
@@ -82,7 +96,7 @@ def narrow(is_member: Mask, first: Numbers, end: Numbers) -> tuple[Numbers, Numb
 def aggregate(
     kind: str, values: pa.Array, first: Numbers, end: Numbers, fraction: float = 0.5
 ) -> pa.Array:
-    """`kind` is count, sum, avg, min, max, percentile or collect; see `result_type`."""
+    """`kind` is count, sum, avg, stddev, min, max, percentile or collect; see `result_type`."""
     if values.null_count:
         is_member = values.is_valid().to_numpy(zero_copy_only=False)
         first, end = narrow(is_member, first, end)
@@ -93,13 +107,15 @@ def aggregate(
     if kind == "collect":
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         return pa.ListArray.from_arrays(offsets, values.take(pa.array(expand(first, counts))))
-    is_empty = counts == 0
+    is_empty = counts < 2 if kind == "stddev" else counts == 0
     first, end = first[~is_empty], end[~is_empty]
     numbers = values.to_numpy()
     if kind == "sum":
         found = totals(numbers, first, end)
     elif kind == "avg":
         found = totals(numbers, first, end) / (end - first)
+    elif kind == "stddev":
+        found = deviations(numbers.astype(np.float64), first, end)
     elif kind == "percentile":
         found = percentiles(numbers.astype(np.float64), first, end, fraction)
     else:
@@ -115,7 +131,7 @@ def result_type(kind: str, of: pa.DataType) -> pa.DataType:
         return pa.list_(of)
     if not (pa.types.is_integer(of) or pa.types.is_floating(of)):
         raise TypeError(f"{kind} of {of}")
-    if kind in ("avg", "percentile"):
+    if kind in ("avg", "stddev", "percentile"):
         return pa.float64()
     if kind == "sum":
         return pa.int64() if pa.types.is_integer(of) else pa.float64()
@@ -150,11 +166,32 @@ def _integer_totals(values: Numbers, first: Numbers, end: Numbers) -> Numbers:
     return sums
 
 
+def deviations(values: Doubles, first: Numbers, end: Numbers) -> Doubles:
+    """Of a sample, as Spark's `stddev`; NaN where a value is not finite, or its square is not."""
+    is_finite = np.abs(values) < _SQUARE_MAX
+    begin, stop = narrow(is_finite, first, end)
+    finite = values[is_finite]
+    found = sample_deviations(
+        np.maximum(stop - begin, 2).astype(np.float64),
+        _finite_pairs(finite, begin, stop),
+        _finite_pairs(squares(finite), 2 * begin, 2 * stop),
+    )
+    found[stop - begin < end - first] = np.nan
+    return found
+
+
 def _finite_totals(values: Doubles, first: Numbers, end: Numbers) -> Doubles:
-    """Each double is an integer of 53 bits at a place; cut at multiples of 32 bits it falls into
+    high, low = _finite_pairs(values, first, end)
+    return high + low
+
+
+def _finite_pairs(values: Doubles, first: Numbers, end: Numbers) -> Pair:
+    """Sums as two doubles each, the second being what does not fit into the first.
+
+    Each double is an integer of 53 bits at a place; cut at multiples of 32 bits it falls into
     three limbs. Limbs are summed as integers, carried, and added up from the highest."""
     if not len(values):
-        return np.zeros(len(first))
+        return np.zeros(len(first)), np.zeros(len(first))
     fractions, exponents = np.frexp(values)
     mantissas = (fractions * 2.0**_MANTISSA_BITS).astype(np.int64)
     places, shifts = np.divmod(exponents.astype(np.int64) - _MANTISSA_BITS, _LIMB_BITS)
@@ -172,10 +209,12 @@ def _finite_totals(values: Doubles, first: Numbers, end: Numbers) -> Doubles:
         carry = total >> _LIMB_BITS
         limbs.append(total & _LIMB)
     limbs.append(carry)
-    sums = np.zeros(len(first))
+    sums: Doubles = np.zeros(len(first))
+    rests: Doubles = np.zeros(len(first))
     for place, limb in reversed(list(enumerate(limbs, start=lowest))):
-        sums += np.ldexp(limb.astype(np.float64), place * _LIMB_BITS)
-    return sums
+        sums, rest = two_sum(sums, np.ldexp(limb.astype(np.float64), place * _LIMB_BITS))
+        rests += rest
+    return sums, rests
 
 
 def extremes(

@@ -4,7 +4,8 @@
                      n="count(*)", spent="sum(amount)", p95="percentile(amount, 0.95)")
 
 An event's window holds the events of its key from `time - interval` to `time`, both included, and
-those with the same time: SQL's `RANGE BETWEEN INTERVAL ... PRECEDING AND CURRENT ROW`.
+those with the same time: SQL's `RANGE BETWEEN INTERVAL ... PRECEDING AND CURRENT ROW`. With
+`preceding=True` it is what came before the event, without those at its own time.
 Rows come out as they went in, with the aggregates and `_kind`:
 
     final         nothing that is on time can change it any more
@@ -109,8 +110,13 @@ class SlidingWindow(Operator):
         measures: Sequence[Measure],
         policy: Policy,
         carried: Sequence[str],
+        *,
+        preceding: bool = False,
     ) -> None:
         self.identity = f"sliding window of {interval_us} us, {policy}"
+        if preceding:
+            self.identity += ", preceding"
+        self._preceding = preceding
         self.inputs = {_EVENTS: InputSpec(schema, tuple(keys))}
         self.tables = {_EVENTS: TableSpec(schema, tuple(keys), time)}
         self._keys = tuple(keys)
@@ -182,7 +188,9 @@ class SlidingWindow(Operator):
         order = sort_rows(codes, times)
         times = times[order]
         is_new = order >= old_count
-        windows = Windows(*window_bounds(codes[order], times, self._interval_us))
+        windows = Windows(
+            *window_bounds(codes[order], times, self._interval_us, preceding=self._preceding)
+        )
         kinds = self._kinds(times, is_new, windows, due)
         chosen = np.flatnonzero(kinds)
         windows = Windows(windows.first[chosen], windows.end[chosen])
@@ -297,6 +305,7 @@ def sliding_window(
     stragglers: Stragglers = "drop",
     allowed_lateness: Duration | None = None,
     emit: Emission = "final",
+    preceding: bool = False,
     buckets: int = 16,
     count_as: str | None = None,
     **aggregates: str | Aggregate,
@@ -332,7 +341,16 @@ def sliding_window(
     schema = arrow_schema(frame.schema)
     for it in measures:
         _check_measure(schema, it, carried)
-    operator = SlidingWindow(schema, key_names, time_name, interval_us, measures, policy, carried)
+    operator = SlidingWindow(
+        schema,
+        key_names,
+        time_name,
+        interval_us,
+        measures,
+        policy,
+        carried,
+        preceding=preceding,
+    )
     result = run_operator(operator, {_EVENTS: frame}, buckets)
     unused = [OLD] if stragglers != "correct" else []
     if stragglers == "drop":
