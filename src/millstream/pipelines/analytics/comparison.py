@@ -1,0 +1,133 @@
+"""Comparison with earlier intervals: the one before, the same hour last week.
+
+    orders.transform(compare, "shop", "at", "1 hour",
+                     against={"before": "1 hour", "last_week": "1 week"}, n="count(*)")
+
+A row for each key and interval, when the interval is over: `n`, and for each that it is compared
+with `n_before`, the value then (null if there was none), and `n_before_change`, by which part it
+has grown: 0.25 is a quarter more, -1 is all gone; null where there is nothing to divide by.
+
+With `absent=True` a key that had events then and has none now comes too, its own values null: an
+hour without orders, where there were 500 last week, is what somebody wants to hear of.
+
+Intervals are `size` long, from 1970 in UTC on, and are compared with what was so and so many hours
+before: a week is 168 hours, also where clocks were changed in between. One row per key and
+interval is kept for as long as the longest comparison reaches back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from millstream.errors import ConfigError
+from millstream.pipelines.analytics.stages import (
+    END_US,
+    NUMBERS,
+    Lateness,
+    Panes,
+    Policy,
+    make_panes,
+)
+from millstream.pipelines.columns import as_column
+from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.windows.aggregates import Aggregate
+from millstream.pipelines.windows.definition import END, START
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_SHIFT_US = "_shift_us"
+_IS_THERE = "_is_there"
+
+
+def compare(
+    frame: DataFrame,
+    keys: str | Column | Sequence[str | Column],
+    time: str | Column,
+    size: Duration,
+    *,
+    against: Mapping[str, Duration] | None = None,
+    absent: bool = False,
+    stragglers: Lateness = "drop",
+    allowed_lateness: Duration | None = None,
+    count_as: str | None = None,
+    **aggregates: str | Column | Aggregate,
+) -> DataFrame:
+    """Intervals beside earlier ones; see the head of this module. Raises `ConfigError`.
+
+    `against` is {"before": size} if it is not given.
+    """
+    size_us = duration_us(size, "size")
+    shifts_us = {
+        label: _shift_us(label, length, size_us)
+        for label, length in ({"before": size} if against is None else against).items()
+    }
+    if not shifts_us:
+        raise ConfigError('against what? Write it like against={"last_week": "1 week"}')
+    policy = Policy(stragglers, allowed_lateness, count_as)
+    panes = make_panes(frame, keys, time, size, aggregates, policy)
+    names = list(aggregates)
+    _check_names(panes, names, shifts_us)
+    found = _side_by_side(panes, names, shifts_us)
+    if not absent:
+        found = found.where(as_column(_IS_THERE))
+    columns = [*panes.keys, START, END]
+    for name in names:
+        columns.append(name)
+        for label in shifts_us:
+            then = f"{name}_{label}"
+            columns.append(then)
+            if _is_number(found, name):
+                columns.append(f"{then}_change")
+                change = _change(as_column(name), as_column(then))
+                found = found.withColumn(f"{then}_change", change)
+    return found.select(*map(as_column, columns))
+
+
+def _shift_us(label: str, length: Duration, size_us: int) -> int:
+    shift_us = duration_us(length, f"against[{label!r}]")
+    if shift_us % size_us:
+        raise ConfigError(
+            f"against[{label!r}] is {str(length)!r}, which is no multiple of size: no interval "
+            "began then. Make it one, or choose a size that divides it"
+        )
+    return shift_us
+
+
+def _check_names(panes: Panes, names: Sequence[str], shifts_us: Mapping[str, int]) -> None:
+    made = [f"{name}_{label}" for name in names for label in shifts_us]
+    taken = {*panes.keys, *names}
+    for name in [*made, *(f"{it}_change" for it in made)]:
+        if name in taken:
+            raise ConfigError(f"there is a column {name} already: choose another name in against")
+        taken.add(name)
+
+
+def _side_by_side(panes: Panes, names: Sequence[str], shifts_us: Mapping[str, int]) -> DataFrame:
+    """Each result meets those that it is compared with, and those that are with it."""
+    from pyspark.sql.functions import array, bool_or, col, explode, lit, max, when
+
+    shifts = [lit(it).cast("long") for it in (0, *sorted(set(shifts_us.values())))]
+    shifted = panes.frame.withColumn(_SHIFT_US, explode(array(*shifts)))
+    spread = Panes(shifted, panes.keys, panes.size_us, panes.lateness_us, panes.mark)
+    columns = [bool_or(col(_SHIFT_US) == 0).alias(_IS_THERE)]
+    for name in names:
+        value = as_column(name)
+        columns.append(max(when(col(_SHIFT_US) == 0, value)).alias(name))
+        columns += [
+            max(when(col(_SHIFT_US) == shift_us, value)).alias(f"{name}_{label}")
+            for label, shift_us in shifts_us.items()
+        ]
+    return spread.regroup(col(END_US) + col(_SHIFT_US), panes.keys, columns)
+
+
+def _is_number(frame: DataFrame, name: str) -> bool:
+    return frame.schema[name].dataType.simpleString().split("(")[0] in NUMBERS
+
+
+def _change(now: Column, then: Column) -> Column:
+    from pyspark.sql.functions import abs, coalesce, lit, nullif
+
+    grown = coalesce(now, lit(0)).cast("double") - then.cast("double")
+    return grown / nullif(abs(then.cast("double")), lit(0.0))

@@ -1,0 +1,134 @@
+"""Percentiles per key and window: exact, or by KLL sketches that can be merged.
+
+    requests.transform(percentiles, "service", "at", "1 minute", of="millis", at=(0.5, 0.95, 0.99))
+
+A row for each key and window when it is over, with a column for each: `p50`, `p95`, `p99`, and
+`p99_9` for 0.999. `exact` keeps every different value of an open window in Spark's state; `kll` a
+few KB, and its ranks are off by some 1 % (k=200). With `sketch="latency"` the sketch comes
+out as a binary column, and sketches of minutes are merged to those of hours, of servers to those of
+all, which percentiles themselves never can be:
+
+    per_minute.transform(merge_percentiles, ["service", "hour"], "latency", at=(0.95,))
+
+KLL sketches throw dice: on a replay percentiles of more than some hundred values may differ within
+the error. Where that will not do, `exact` is the same to the last bit.
+Nulls take no part; without values there is no percentile (null).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from millstream.errors import ConfigError
+from millstream.pipelines.analytics.stages import (
+    Lateness,
+    Policy,
+    check_fraction,
+    check_number,
+    check_whole,
+    listed,
+)
+from millstream.pipelines.columns import as_column
+from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.joins.frames import check_choice
+from millstream.pipelines.windows.definition import END, START
+from millstream.pipelines.windows.kinds import Tumbling
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+How = Literal["exact", "kll"]
+_COUNT = "_count"
+
+
+def percentiles(
+    frame: DataFrame,
+    keys: str | Column | Sequence[str | Column],
+    time: str | Column,
+    size: Duration,
+    *,
+    of: str | Column,
+    at: Sequence[float] = (0.5, 0.95, 0.99),
+    how: How = "exact",
+    sketch: str | None = None,
+    k: int = 200,
+    stragglers: Lateness = "drop",
+    allowed_lateness: Duration | None = None,
+    count_as: str | None = None,
+) -> DataFrame:
+    """Percentiles of windows; see the head of this module. Raises `ConfigError`."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    names = _names(at)
+    check_choice("how", how, How)
+    check_whole("k", k, 8)
+    if how == "exact" and sketch is not None:
+        raise ConfigError('exact percentiles have no sketch: choose how="kll", or leave it out')
+    check_number(frame, of, "a percentile is of")
+    policy = Policy(stragglers, allowed_lateness, count_as)
+    kind = Tumbling(duration_us(size, "size"))
+    value = as_column(of).cast("double")
+    if how == "exact":
+        exact = {name: F.percentile(value, it) for name, it in zip(names, at, strict=True)}
+        window = policy.window(kind, keys, time, exact)
+        return _shown(window(frame), window.key_names(frame), [*map(as_column, names)])
+    kept = sketch or "_sketch"
+    made = {kept: F.kll_sketch_agg_double(value, k), _COUNT: F.count(value)}
+    window = policy.window(kind, keys, time, made)
+    columns = _quantiles(as_column(kept), as_column(_COUNT), names, at)
+    shown = columns if sketch is None else [*columns, as_column(sketch)]
+    return _shown(window(frame), window.key_names(frame), shown)
+
+
+def merge_percentiles(
+    frame: DataFrame,
+    keys: str | Column | Sequence[str | Column],
+    sketch: str,
+    *,
+    at: Sequence[float] = (0.5, 0.95, 0.99),
+) -> DataFrame:
+    """Sketches of many rows as one per key, and the percentiles of all of their values."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    names = _names(at)
+    kind = dict(frame.dtypes).get(sketch)
+    if kind != "binary":
+        raise ConfigError(
+            f"{sketch} is {kind or 'no column'}: name the column of sketches, which is binary, "
+            f'that percentiles(..., how="kll", sketch="{sketch}") made'
+        )
+    merged = F.kll_merge_agg_double(as_column(sketch)).alias(sketch)
+    found = frame.groupBy(*map(as_column, listed(keys))).agg(merged)
+    count = F.kll_sketch_get_n_double(as_column(sketch))
+    quantiles = _quantiles(as_column(sketch), count, names, at)
+    return found.select(*map(as_column, found.columns[:-1]), *quantiles, as_column(sketch))
+
+
+def _quantiles(
+    sketch: Column, count: Column, names: Sequence[str], at: Sequence[float]
+) -> list[Column]:
+    """A sketch without values has no quantiles, and would rather fail than say so."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return [
+        F.when(count > 0, F.kll_sketch_get_quantile_double(sketch, F.lit(it).cast("double"))).alias(
+            name
+        )
+        for name, it in zip(names, at, strict=True)
+    ]
+
+
+def _names(at: Sequence[float]) -> list[str]:
+    if not at:
+        raise ConfigError("which percentiles? Write it like at=(0.5, 0.95)")
+    for it in at:
+        check_fraction("at", it)
+    names = [f"p{it * 100:.10g}".replace(".", "_") for it in at]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"at={at}: one of them is there twice")
+    return names
+
+
+def _shown(found: DataFrame, keys: Sequence[str], columns: Sequence[Column]) -> DataFrame:
+    return found.select(*map(as_column, [*keys, START, END]), *columns)

@@ -1,0 +1,96 @@
+"""Sessions: what a key did without a longer pause, with how it began, how it ended, what it was.
+
+    visits.transform(sessions, "user", "at", "30 minutes",
+                     landing="first(page)", exit="last(page)", bought="bool_or(page = 'buy')")
+
+A row for each session when it is over: the key, `session_id`, `session_start` and `session_end`
+(the times of the first and the last event), `events`, `duration` in seconds, and what is asked for:
+
+    first(x), last(x)    of the first and the last event that has one; of events at the same time
+                         the smaller, or the greater, so that a replay says the same
+    all else             any aggregate of Spark's SQL: "bool_or(page = 'buy')", "sum(amount)"
+
+It is Spark's own session window, in append mode: events that are less than `gap` apart are one
+session. `session_id` is a hash of key and start, and the same on a replay. A key that never pauses
+has a session that never ends; a bot's, say: leave them out first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from millstream.errors import ConfigError
+from millstream.pipelines.analytics.stages import Lateness, Policy
+from millstream.pipelines.columns import as_column
+from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.windows.aggregates import Aggregate
+from millstream.pipelines.windows.kinds import Session
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+ID = "session_id"
+FIRST = "session_start"
+LAST = "session_end"
+EVENTS = "events"
+DURATION = "duration"
+_EDGE = re.compile(r"\s*(first|last)\s*\((.+)\)\s*", re.DOTALL | re.IGNORECASE)
+
+
+def sessions(
+    frame: DataFrame,
+    keys: str | Column | Sequence[str | Column],
+    time: str | Column,
+    gap: Duration,
+    *,
+    stragglers: Lateness = "drop",
+    count_as: str | None = None,
+    **attributes: str | Column,
+) -> DataFrame:
+    """Sessions of each key; see the head of this module. Raises `ConfigError`."""
+    from pyspark.sql.functions import col, count, lit, max, min, sha2, struct, to_json, unix_micros
+
+    moment = as_column(time)
+    reserved = {ID, FIRST, LAST, EVENTS, DURATION}
+    for name in attributes:
+        if name in reserved:
+            raise ConfigError(f"a session has {name} already: choose another name")
+    aggregates: dict[str, str | Column | Aggregate] = {
+        FIRST: min(moment),
+        LAST: max(moment),
+        EVENTS: count(lit(1)),
+        **{name: _attribute(it, moment) for name, it in attributes.items()},
+    }
+    kind = Session(duration_us(gap, "gap"))
+    policy = Policy(stragglers, count_as=count_as)
+    window = policy.window(kind, keys, time, aggregates)
+    names = window.key_names(frame)
+    for name in names:
+        if name in reserved:
+            raise ConfigError(f'a session has {name} already: give the key an .alias("...")')
+    found = window(frame)
+    lasted_us = unix_micros(LAST) - unix_micros(FIRST)
+    start_us = unix_micros(FIRST).alias(FIRST)
+    identity = sha2(to_json(struct(*map(as_column, names), start_us)), 256).substr(1, 16)
+    return found.select(
+        *map(as_column, names),
+        identity.alias(ID),
+        col(FIRST),
+        col(LAST),
+        col(EVENTS),
+        (lasted_us / 1e6).alias(DURATION),
+        *map(as_column, attributes),
+    )
+
+
+def _attribute(given: str | Column, time: Column) -> Column | str:
+    edge = _EDGE.fullmatch(given) if isinstance(given, str) else None
+    if edge is None:
+        return given
+    from pyspark.sql.functions import expr, max_by, min_by, struct, when
+
+    value = expr(edge[2])
+    order = when(value.isNotNull(), struct(time.alias("t"), value.alias("v")))
+    return (min_by if edge[1].lower() == "first" else max_by)(value, order)

@@ -1,0 +1,110 @@
+"""Top k: of all items the first ten, per window, exact, and without a task that sees all items.
+
+    trades.transform(top_k, "stock", "at", "1 minute", k=10,
+                     by="max_by(price, at) / min_by(price, at) - 1")     the movers
+    orders.transform(top_k, "product", "at", "1 hour", k=3, group="shop", by="sum(amount)")
+
+A row for each of them when the window is over: `rank` from 1 on, the item, `value`; with `group`,
+so many of each group. Of items with the same value the smaller comes first, so that a replay ranks
+as before. An item whose value is null is not ranked; NaN is below all numbers.
+
+In two stages: `by` is any aggregate of Spark's SQL, computed per item, and spread over all tasks
+by item. When a window is over, every task sends its own first k to the one that has the window, or
+the group: at most k rows a task, however many items there are. (Spark's plan shows it as
+`partial_min_by` before the second exchange.)
+
+For items without number, of which not even one row each can be kept, see heavy_hitters.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from millstream.errors import ConfigError
+from millstream.pipelines.analytics.stages import (
+    END_US,
+    NUMBERS,
+    Lateness,
+    Panes,
+    Policy,
+    check_whole,
+    listed,
+    make_panes,
+)
+from millstream.pipelines.columns import as_column
+from millstream.pipelines.durations import Duration
+from millstream.pipelines.windows.aggregates import Aggregate
+from millstream.pipelines.windows.definition import END, START
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+RANK = "rank"
+VALUE = "value"
+K_MAX = 100_000  # what Spark's max_by takes
+_BEST = "_best"
+
+
+def top_k(
+    frame: DataFrame,
+    item: str | Column | Sequence[str | Column],
+    time: str | Column,
+    size: Duration,
+    *,
+    k: int = 10,
+    by: str | Column | Aggregate = "count(*)",
+    group: str | Column | Sequence[str | Column] = (),
+    smallest: bool = False,
+    stragglers: Lateness = "drop",
+    allowed_lateness: Duration | None = None,
+    count_as: str | None = None,
+) -> DataFrame:
+    """The `k` greatest (or smallest) items; see the head of this module. Raises `ConfigError`."""
+    check_whole("k", k)
+    if k > K_MAX:
+        raise ConfigError(f"k={k}: more than {K_MAX} are no top; write all of them, and sort later")
+    groups = listed(group)
+    items = listed(item)
+    if not items:
+        raise ConfigError('the first ten of what? Write it like top_k(frame, "product", ...)')
+    policy = Policy(stragglers, allowed_lateness, count_as)
+    panes = make_panes(frame, [*groups, *items], time, size, {VALUE: by}, policy)
+    return rank_panes(panes, panes.keys[: len(groups)], k, smallest=smallest)
+
+
+def rank_panes(panes: Panes, groups: Sequence[str], k: int, *, smallest: bool = False) -> DataFrame:
+    """The second stage, of panes whose one result is `value`."""
+    from pyspark.sql.functions import col, min_by, posexplode, struct
+
+    items = [name for name in panes.keys if name not in groups]
+    _check_names(panes)
+    value = col(VALUE)
+    order = struct((value if smallest else -value).alias("o"), *map(as_column, items))
+    ranked = Panes(
+        panes.frame.where(value.isNotNull()),
+        panes.keys,
+        panes.size_us,
+        panes.lateness_us,
+        panes.mark,
+    )
+    best = min_by(struct(*map(as_column, items), VALUE), order, k).alias(_BEST)
+    found = ranked.regroup(col(END_US), groups, [best])
+    bounds = [*map(as_column, groups), col(START), col(END)]
+    listed = found.select(*bounds, posexplode(_BEST).alias(RANK, _BEST))
+    inner = [col(f"{_BEST}.`{name}`").alias(name) for name in items]
+    return listed.select(
+        *bounds, (col(RANK) + 1).alias(RANK), *inner, col(f"{_BEST}.{VALUE}").alias(VALUE)
+    )
+
+
+def _check_names(panes: Panes) -> None:
+    kind = panes.frame.schema[VALUE].dataType.simpleString().split("(")[0]
+    if kind not in NUMBERS:
+        raise ConfigError(f"by is what items are ranked by, a number, and this is {kind}")
+    for name in panes.keys:
+        if name in (RANK, VALUE):
+            raise ConfigError(
+                f"there is a column {name}, and the result has one of its own: "
+                f'give the key another name with col("{name}").alias(...)'
+            )

@@ -1,0 +1,69 @@
+"""Intervals beside earlier ones, against a loop over the events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.pipelines.analytics.comparison import compare
+from tests.pipelines.analytics.events import EVENTS, Stage, by_window, events_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+AGAINST = {"before": "30 seconds", "long_ago": "5 minutes"}
+
+
+def spent(user: str | None, start: float) -> tuple[int | None, float | None]:
+    window = events_of(user, start, start + 30)
+    amounts = [it.amount for it in window if it.amount is not None]
+    return len(window) or None, sum(amounts) if amounts else None
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_intervals_are_compared_with_earlier_ones(stage: Stage, absent: bool) -> None:
+    rows = stage.results(
+        lambda it: it.transform(
+            compare,
+            "user",
+            "time",
+            "30 seconds",
+            against=AGAINST,
+            absent=absent,
+            n="count(*)",
+            spent="sum(amount)",
+        )
+    )
+    found = by_window(rows)
+    present = {(it.user, it.seconds // 30 * 30) for it in EVENTS}
+    shifted = {(user, start + shift) for user, start in present for shift in (30, 300)}
+    assert set(found) == (present | shifted if absent else present)
+    for (user, start), row in found.items():
+        assert (row.n, row.spent) == spent(user, start)
+        assert (row.n_before, row.spent_before) == spent(user, start - 30)
+        assert (row.n_long_ago, row.spent_long_ago) == spent(user, start - 300)
+        if row.n_before:
+            grown = ((row.n or 0) - row.n_before) / row.n_before
+            assert row.n_before_change == pytest.approx(grown)
+        else:
+            assert row.n_before_change is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"against": {"before": "45 seconds"}}, "no multiple of size"),
+        ({"against": {}}, "against what?"),
+        ({"against": {"before": "1 month"}}, "a month has no fixed length"),
+        ({"n_before": "sum(amount)"}, "there is a column n_before already"),
+    ],
+)
+def test_bad_input_is_refused_before_the_query_starts(
+    spark: SparkSession, arguments: dict[str, Any], message: str
+) -> None:
+    frame = spark.createDataFrame([], "user string, time timestamp, amount double")
+    with pytest.raises(ConfigError) as refused:
+        compare(frame, "user", "time", "30 seconds", n="count(*)", **arguments)
+    assert message in str(refused.value)

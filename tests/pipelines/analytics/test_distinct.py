@@ -1,0 +1,61 @@
+"""Distinct values, exact and by sketches, against sets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.pipelines.analytics.distinct import How, count_distinct, merge_distinct
+from tests.pipelines.analytics.events import EVENTS, Stage, by_window, events_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.parametrize("how", ["exact", "hll", "theta"])
+def test_values_are_counted_once_per_window(stage: Stage, how: How) -> None:
+    rows = stage.results(
+        lambda it: it.transform(count_distinct, "user", "time", "2 minutes", of="amount", how=how)
+    )
+    found = by_window(rows)
+    assert set(found) == {(it.user, it.seconds // 120 * 120) for it in EVENTS}
+    for (user, start), row in found.items():
+        amounts = {it.amount for it in events_of(user, start, start + 120)}
+        assert row.distinct == len(amounts - {None}), "so few are all in a sketch, too"
+
+
+@pytest.mark.parametrize("how", ["hll", "theta"])
+def test_sketches_of_hours_are_merged_to_those_of_days(spark: SparkSession, how: Any) -> None:
+    visits = spark.range(20_000).selectExpr(
+        "timestamp_seconds(id % 36000) at", "id % 5000 user", "'x' site"
+    )
+    hours = visits.transform(
+        count_distinct, "site", "at", "1 hour", of="user", how=how, sketch="users"
+    )
+    assert hours.count() == 10
+    (merged,) = hours.transform(merge_distinct, "site", "users", how=how).collect()
+    assert merged.distinct == pytest.approx(5000, rel=0.05)
+    again = hours.transform(merge_distinct, "site", "users", how=how).collect()[0]
+    assert again.distinct == merged.distinct
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"how": "guess"}, "choose one of exact, hll, theta"),
+        ({"sketch": "users"}, "exact counts have no sketch"),
+        ({"how": "hll", "log_size": 30}, "hll sketches have 4 to 21"),
+        ({"how": "hll", "log_size": 0}, "a whole number, 4 or more"),
+    ],
+)
+def test_bad_input_is_refused_before_the_query_starts(
+    spark: SparkSession, arguments: dict[str, Any], message: str
+) -> None:
+    frame = spark.createDataFrame([], "user string, time timestamp, amount double")
+    with pytest.raises(ConfigError) as refused:
+        count_distinct(frame, "user", "time", "1 minute", of="amount", **arguments)
+    assert message in str(refused.value)
+    with pytest.raises(ConfigError, match="user is string: name the column of sketches"):
+        merge_distinct(frame, "amount", "user", how="hll")

@@ -1,0 +1,101 @@
+"""Rolling aggregates: a stream says what a batch does, and both what a loop over events does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.pipelines.analytics.rolling import rolling
+from tests.pipelines.analytics.events import EVENTS, Stage, by_window, events_of
+from tests.pipelines.windows.streams import seconds_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_rates_per_event_are_of_the_last_minutes(stage: Stage) -> None:
+    rows = stage.results(
+        lambda it: it.transform(
+            rolling, "user", "time", "2 minutes", per_second="rate(*)", spent="rate(amount)"
+        )
+    )
+    assert len(rows) == len(EVENTS)
+    for row in rows:
+        now = seconds_of(row.time)
+        window = [it for it in EVENTS if it.user == row.user and now - 120 <= it.seconds <= now]
+        amounts = [it.amount for it in window if it.amount is not None]
+        assert row.per_second == pytest.approx(len(window) / 120)
+        assert row.spent == (pytest.approx(sum(amounts) / 120) if amounts else None)
+
+
+def test_intervals_are_added_up(stage: Stage) -> None:
+    aggregates = {
+        "n": "count(*)",
+        "per_second": "rate(*)",
+        "spent": "sum(amount)",
+        "mean": "avg(amount)",
+        "least": "min(amount)",
+        "most": "max(amount)",
+        "p50": "approx_percentile(amount, 0.5)",
+        "kinds": "approx_distinct(amount)",
+    }
+    rows = stage.results(
+        lambda it: it.transform(
+            rolling, "user", "time", "3 minutes", every="1 minute", **aggregates
+        )
+    )
+    found = by_window(rows)
+    expected = {
+        (it.user, end - 180.0)
+        for it in EVENTS
+        for end in range(60, 1000, 60)
+        if end - 180 <= it.seconds < end
+    }
+    assert set(found) == expected
+    for (user, start), row in found.items():
+        window = events_of(user, start, start + 180)
+        amounts = sorted(it.amount for it in window if it.amount is not None)
+        assert (row.n, row.per_second) == (len(window), pytest.approx(len(window) / 180))
+        if not amounts:
+            assert row.mean is row.p50 is row.least is None
+            continue
+        assert row.spent == pytest.approx(sum(amounts))
+        assert row.mean == pytest.approx(sum(amounts) / len(amounts))
+        assert (row.least, row.most) == (amounts[0], amounts[-1])
+        assert row.p50 == amounts[(len(amounts) - 1) // 2], "so few values are all in the sketch"
+        assert row.kinds == len(set(amounts)), "so few values are all in the sketch"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "aggregates", "message"),
+    [
+        ({"every": "7 seconds"}, {"n": "count(*)"}, "over must be a multiple of every"),
+        ({"every": "1 ms"}, {"n": "count(*)"}, "more than 10000 intervals"),
+        (
+            {"every": "1 second"},
+            {"p": "percentile(amount, 0.5)"},
+            "take approx_percentile(...",
+        ),
+        ({"every": "1 second"}, {"p": "approx_percentile(amount, 5)"}, "lies between 0 and 1"),
+        ({"every": "1 second"}, {"p": "approx_percentile(amount)"}, "which percentile?"),
+        ({}, {"p": "approx_percentile(amount, 0.5)"}, "which is exact"),
+        ({}, {"p": "percentile(amount, 95)"}, "lies between 0 and 1"),
+        ({}, {}, "what is to be computed?"),
+        ({"every": "1 second", "stragglers": "correct"}, {"n": "count(*)"}, "comes once"),
+    ],
+)
+def test_bad_input_is_refused_before_the_query_starts(
+    spark: SparkSession, arguments: dict[str, Any], aggregates: dict[str, str], message: str
+) -> None:
+    frame = spark.createDataFrame([], "user string, time timestamp, amount double")
+    with pytest.raises(ConfigError) as refused:
+        rolling(frame, "user", "time", "1 minute", **arguments, **aggregates)
+    assert message in str(refused.value)
+
+
+def test_time_that_is_text_is_refused_with_the_conversion(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([], "user string, time string")
+    with pytest.raises(ConfigError, match=r"to_timestamp\(time\)"):
+        rolling(frame, "user", "time", "1 minute", every="1 second", n="count(*)")

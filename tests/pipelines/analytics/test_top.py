@@ -1,0 +1,92 @@
+"""The first k of each window, against sorting them all; and that no task has to."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.pipelines.analytics.top import top_k
+from tests.pipelines.analytics.events import EVENTS, Stage, start_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.parametrize("smallest", [False, True])
+def test_items_are_ranked_by_value_then_by_name(stage: Stage, smallest: bool) -> None:
+    rows = stage.results(
+        lambda it: it.transform(
+            top_k, "amount", "time", "1 minute", k=3, by="count(user)", smallest=smallest
+        )
+    )
+    for start in {it.seconds // 60 * 60 for it in EVENTS}:
+        window = [it for it in EVENTS if start <= it.seconds < start + 60]
+        counts = {
+            amount: sum(it.amount == amount and it.user is not None for it in window)
+            for amount in {it.amount for it in window}
+        }
+        sign = 1 if smallest else -1
+        best = sorted(counts, key=lambda it: (sign * counts[it], it is not None, it or 0))[:3]
+        found = sorted((it.rank, it.amount, it.value) for it in rows if start_of(it) == start)
+        assert found == [(at, it, counts[it]) for at, it in enumerate(best, 1)]
+
+
+def test_groups_have_their_own_first_ones_and_stocks_their_movers(stage: Stage) -> None:
+    from pyspark.sql.functions import col
+
+    kind = (col("amount") % 2).alias("kind")
+    by = "max_by(amount, time) / min_by(amount, time) - 1"
+    rows = stage.results(
+        lambda it: it.transform(top_k, "user", "time", "5 minutes", k=1, group=kind, by=by)
+    )
+    assert rows
+    for row in rows:
+        start = start_of(row)
+        window = sorted(
+            (it for it in EVENTS if start <= it.seconds < start + 300 and it.amount is not None),
+            key=lambda it: it.seconds,
+        )
+        moved = {}
+        for user in {it.user for it in window if it.amount % 2 == row.kind}:
+            own = [it.amount for it in window if it.user == user and it.amount % 2 == row.kind]
+            moved[user] = own[-1] / own[0] - 1
+        assert row.value == pytest.approx(max(moved.values()))
+        assert row.rank == 1
+
+
+def test_each_task_sends_no_more_than_its_own_first_k(spark: SparkSession) -> None:
+    """A million items are not ranked by one task: their partial top is, before the exchange."""
+    rng = random.Random(1)
+    events = [(rng.randrange(1000), 0) for _ in range(5000)]
+    frame = spark.createDataFrame(events, "item int, at int").selectExpr(
+        "item", "timestamp_seconds(at) at"
+    )
+    plan = frame.transform(top_k, "item", "at", "1 minute", k=5)
+    text = plan._jdf.queryExecution().executedPlan().toString()
+    exchanges = text.count("Exchange hashpartitioning")
+    assert exchanges == 2
+    ranking, rest = text.split("Exchange hashpartitioning")[:2]
+    assert "partial_min_by" in rest
+    assert "partial_min_by" not in ranking
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"k": 0}, "k=0: give it a whole number, 1 or more"),
+        ({"k": 2.5}, "k=2.5: give it a whole number"),
+        ({"k": 1_000_000}, "more than 100000 are no top"),
+        ({"by": "max(user)"}, "by is what items are ranked by, a number, and this is string"),
+        ({"item": ()}, "the first ten of what?"),
+    ],
+)
+def test_bad_input_is_refused_before_the_query_starts(
+    spark: SparkSession, arguments: dict[str, Any], message: str
+) -> None:
+    frame = spark.createDataFrame([], "user string, time timestamp, amount double")
+    with pytest.raises(ConfigError) as refused:
+        top_k(frame, **({"item": "user", "time": "time", "size": "1 minute"} | arguments))
+    assert message in str(refused.value)
