@@ -251,7 +251,7 @@ def test_bad_definitions_are_refused_with_the_fix() -> None:
         (lambda: tumbling("1 minute", time="time", stragglers="correct", **n), "allowed_lateness="),
         (lambda: calendar("hour", "UTC", time="time", **n), "choose one of day, week"),
         (lambda: calendar("day", "Mars/Base", time="time", **n), 'like "Europe/Berlin"'),
-        (lambda: session("1 s", time="time", stragglers="correct", **n), "comes once"),
+        (lambda: session("1 s", time="time", stragglers="correct", **n), "allowed_lateness="),
     ):
         with pytest.raises(ConfigError) as refused:
             make()

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.pipelines.state.trial import Trial
-from millstream.pipelines.windows.revisions import Measure, RevisedWindows, Timing
+from millstream.pipelines.windows.parts import Measure
+from millstream.pipelines.windows.revisions import RevisedWindows, Timing
 
 SIZE_US = 10
 TIME = pa.timestamp("us", tz="UTC")

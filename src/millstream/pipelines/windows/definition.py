@@ -12,9 +12,11 @@
                   seconds": not oftener than that, by the clock of the batches)
     correction    a straggler changed what had been final; `_old` has the values that it had,
                   and is null if the window had had no rows
+    withdrawn     of sessions only: it was out, and has become part of another (sessions.py)
 
 A row is late for a window when the window's end, and `allowed_lateness` after it, is at or behind
-the watermark; a session's row when `time + gap` is. What becomes of late rows is the policy:
+the watermark; a session's row when `time + gap`, and that after it, is. What becomes of late rows
+is the policy:
 
     drop       they are counted in the query's progress, as `count_as`, or else by the window:
                `observedMetrics["late.tumbling 10 minutes"].dropped`
@@ -23,9 +25,10 @@ the watermark; a session's row when `time + gap` is. What becomes of late rows i
                stragglers for `allowed_lateness` after that; later ones come out of `late`
 
 Results that come once, when they are final, are computed by Spark's own aggregation, with any
-aggregate function that Spark has; write the query in append mode. Those that change are kept in
-bucketed state (revisions.py), which can `count`, `sum`, `avg`, `min` and `max`; append mode as
-well, or an upsert by key and window. As a batch, a definition gives the final results of all rows.
+aggregate function that Spark has; write the query in append mode. Those that change, and sessions
+with an `allowed_lateness`, are kept in bucketed state (revisions.py, sessions.py), which can
+`count`, `sum`, `avg`, `min` and `max`; append mode as well, or an upsert by key and start of the
+window. As a batch, a definition gives the final results of all rows.
 
 A stream needs a watermark on `time`, and `_watermark` (see event_time/lateness.py).
 """
@@ -47,13 +50,14 @@ from millstream.pipelines.columns import (
     kind_of,
     watermark_delay_ms,
 )
-from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.durations import Duration, duration_text, duration_us
 from millstream.pipelines.event_time.lateness import (
     IS_LATE,
     LATENESS,
     is_late,
     lateness,
     watermark,
+    with_rule,
 )
 from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.windows.aggregates import EXAMPLE, Aggregate
@@ -62,6 +66,8 @@ from millstream.pipelines.windows.sliding import KIND, OLD, Stragglers
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+    from millstream.pipelines.windows.revisions import Timing
 
 START = "window_start"
 END = "window_end"
@@ -91,12 +97,6 @@ class Window:
         _ = self.every_us
         if not self.aggregates:
             raise ConfigError(f"a window without aggregates has no result: {EXAMPLE}")
-        if isinstance(self.kind, Session) and (self.is_revised or self.allowed_lateness_us):
-            raise ConfigError(
-                "a session comes once, when it is over: drop its stragglers or divert them, and "
-                'leave out emit and allowed_lateness; a longer delay in withWatermark("time", ...) '
-                "waits longer for them"
-            )
         if self.stragglers == "correct" and not self.allowed_lateness_us:
             raise ConfigError(
                 "stragglers='correct' corrects nothing without allowed_lateness: say for how long "
@@ -120,6 +120,14 @@ class Window:
         return self.count_as or f"late.{self.kind.label}"
 
     @property
+    def timing(self) -> Timing:
+        """When results come that may come more than once."""
+        from millstream.pipelines.windows.revisions import Timing
+
+        settling_us = 0 if self.stragglers == "correct" else self.allowed_lateness_us
+        return Timing(settling_us, self.allowed_lateness_us, self.every_us)
+
+    @property
     def is_revised(self) -> bool:
         """Whether results of a window may come more than once."""
         return self.stragglers == "correct" or self.emit != "final"
@@ -131,7 +139,11 @@ class Window:
             return self._of_batch(frame)
         on_time = self._without_late(frame)
         if isinstance(self.kind, Session):
-            return self._sessions(on_time)
+            if not self.is_revised and not self.allowed_lateness_us:
+                return self._sessions(on_time)
+            from millstream.pipelines.windows.sessions import revised_sessions
+
+            return revised_sessions(self, on_time)
         if self.is_revised:
             from millstream.pipelines.windows.revisions import revised_windows
 
@@ -176,8 +188,10 @@ class Window:
         if isinstance(self.kind, Session):
             from pyspark.sql.functions import unix_micros
 
-            deadline = timestamp_micros(unix_micros(time) + self.kind.gap_us)
-            return frame.withColumn(IS_LATE, is_late(frame, time, deadline))
+            waiting_us = self.kind.gap_us + self.allowed_lateness_us
+            deadline = timestamp_micros(unix_micros(time) + waiting_us)
+            late = with_rule(is_late(frame, time, deadline), IS_LATE, self._deadline)
+            return frame.select(*map(as_column, frame.columns), late)
         starts = self.kind.starts_us(time)
         if isinstance(self.kind, Hopping):
             starts = explode_outer(starts)
@@ -188,10 +202,18 @@ class Window:
             END: timestamp_micros(end_us),
             _CLOSES: timestamp_micros(end_us + self.allowed_lateness_us),
         }
-        late = is_late(frame, time, bounds[_CLOSES]).alias(IS_LATE)
+        late = with_rule(is_late(frame, time, bounds[_CLOSES]), IS_LATE, self._deadline)
         marks = {self._closing: self._mark(frame)}
         named = [it.alias(name, metadata=marks.get(name, {})) for name, it in bounds.items()]
         return placed.select(*map(as_column, frame.columns), *named, late)
+
+    @property
+    def _deadline(self) -> str:
+        """When a row is late, in words."""
+        is_session = isinstance(self.kind, Session)
+        moment = "time + gap" if is_session else "the end of the window"
+        waiting = duration_text(self.allowed_lateness_us) if self.allowed_lateness_us else ""
+        return f"{self.kind.label}, {moment}{f' + {waiting}' if waiting else ''}"
 
     @property
     def _closing(self) -> str:
@@ -326,12 +348,17 @@ def session(
     time: str | Column,
     key: str | Column | Sequence[str | Column] = (),
     stragglers: Stragglers = "drop",
+    allowed_lateness: Duration | None = None,
+    emit: str = "final",
+    buckets: int = 16,
     count_as: str | None = None,
     **aggregates: str | Column | Aggregate,
 ) -> Window:
-    """What comes without a gap. Stragglers are dropped or diverted. Raises `ConfigError`."""
+    """What comes without a gap. Raises `ConfigError`."""
+    lateness_us = _lateness_us(allowed_lateness)
     kind = Session(duration_us(gap, "gap"))
-    return Window(kind, _keys(key), time, aggregates, stragglers, 0, "final", 1, count_as)
+    keys = _keys(key)
+    return Window(kind, keys, time, aggregates, stragglers, lateness_us, emit, buckets, count_as)
 
 
 def native_aggregate(given: str | Column | Aggregate, name: str) -> Column:

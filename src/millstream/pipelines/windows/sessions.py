@@ -1,0 +1,346 @@
+"""Sessions whose results come more than once: early ones, final ones, corrected ones.
+
+Spark's own sessions come once, when they are over. Here they are kept in bucketed state, a row for
+each key and session with the parts of its aggregates (parts.py). A row makes a session of its own,
+as long as the gap; sessions of a key that touch become one. In each batch comes out, for a key and
+a start of a session, one row at most:
+
+    preliminary   rows came, and it goes on (if that is asked for)
+    final         the watermark has reached its end
+    correction    rows came after it had been final: it grew, or joined others, or is new; `_old`
+                  has the values it had, if it had been out with this start
+    withdrawn     it was out, and is no more, since a row before its start or between two sessions
+                  has made it part of another, which comes as well. It has no aggregates; `_old` has
+                  those it had if it had been final
+
+So a table with the key and `window_start` as its key, where rows that are withdrawn are deletes,
+has the sessions as they are known to be. With stragglers to be corrected, a session is kept as long
+as a row that is not too late can touch it; else until it is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millstream.pipelines.columns import as_column
+from millstream.pipelines.durations import duration_text
+from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
+from millstream.pipelines.state.keys import HASH, Numbers, equal_keys, key_codes
+from millstream.pipelines.state.tables import concat, times_of
+from millstream.pipelines.windows.kinds import Session
+from millstream.pipelines.windows.parts import (
+    Measure,
+    Parts,
+    check_measures,
+    measured_columns,
+)
+from millstream.pipelines.windows.ranges import Mask, sort_rows
+from millstream.pipelines.windows.revisions import END, NEVER, NOW, SHOWN, START, Timing
+from millstream.pipelines.windows.sliding import KIND, OLD
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from millstream.pipelines.windows.definition import Window
+
+TIME = "_time"
+_ROWS = "rows"
+_SETTLED = "_settled"  # it has been final, and may have grown since
+
+
+class Groups(NamedTuple):
+    """Sessions of a key that touch, as ranges of the sessions in `order`."""
+
+    order: Numbers
+    first: Numbers
+    end: Numbers
+
+    @property
+    def of_each(self) -> Numbers:
+        """The group of each session, in `order`."""
+        return np.repeat(np.arange(len(self.first)), self.end - self.first)
+
+    def any(self, is_true: Mask) -> Mask:
+        """Of flags of sessions: whether a group has one."""
+        found: Mask = np.add.reduceat(is_true[self.order].astype(np.int64), self.first) > 0
+        return found
+
+
+class RevisedSessions(Operator):
+    """Pure, on columns. Rows have the keys, `_time`, `_now` and the columns of measures."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        keys: Sequence[str],
+        measures: Sequence[Measure],
+        gap_us: int,
+        timing: Timing,
+        *,
+        corrects: bool,
+    ) -> None:
+        self.identity = f"revised sessions of {gap_us} us, {timing}, {corrects=}"
+        self.title = f"sessions of {duration_text(gap_us)} whose results may come more than once"
+        self._keys = tuple(keys)
+        self._gap_us = gap_us
+        self._timing = timing
+        self._corrects = corrects
+        self._parts = Parts(schema, measures)
+        group = [
+            *(schema.field(name) for name in keys),
+            *(pa.field(name, schema.field(TIME).type) for name in (START, END)),
+        ]
+        flags = [pa.field(SHOWN, pa.int64()), pa.field(_SETTLED, pa.bool_())]
+        self.inputs = {_ROWS: InputSpec(schema, self._keys)}
+        kept = pa.schema([*group, *self._parts.fields, *flags])
+        self.tables = {_ROWS: TableSpec(kept, self._keys, END)}
+        self.schema_out = pa.schema(
+            [
+                *group,
+                *self._parts.results,
+                pa.field(KIND, pa.string()),
+                pa.field(OLD, self._parts.results_type),
+            ]
+        )
+
+    def kept(self) -> Mapping[str, str]:
+        return {_ROWS: f"a row for each key and session, {self._timing.kept_text}"}
+
+    def process(
+        self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
+    ) -> pa.RecordBatch:
+        table = state[_ROWS]
+        new = self._on_time(rows[_ROWS], watermark_us)
+        after_us = state.watermark_us - self._timing.settling_us
+        until_us = watermark_us - self._timing.settling_us
+        results = [self.nothing]
+        if new.num_rows:
+            old = self._with_settled(table.take(new.select([HASH, *self._keys])), after_us)
+            results += self._merge(table, old, new, after_us, until_us)
+        results.append(self._close(table, new, after_us, until_us))
+        table.expire(self._horizon_us(watermark_us))
+        state.wake_at(self._wake_us(table, watermark_us))
+        return concat(results)
+
+    def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
+        return self.process(state, self.no_rows(), watermark_us)
+
+    def _on_time(self, rows: pa.RecordBatch, watermark_us: int) -> pa.RecordBatch:
+        """They are told before; this only makes sure that no forgotten session is begun anew."""
+        deadlines = times_of(rows, TIME) + (self._gap_us + self._timing.kept_us)
+        is_kept = deadlines > watermark_us
+        return rows if is_kept.all() else rows.filter(pa.array(is_kept))
+
+    def _with_settled(self, sessions: pa.RecordBatch, after_us: int) -> pa.RecordBatch:
+        """Mark those that have been final."""
+        is_settled = _flags(sessions) | (times_of(sessions, END) <= after_us)
+        place = sessions.schema.get_field_index(_SETTLED)
+        return sessions.set_column(place, _SETTLED, pa.array(is_settled))
+
+    def _merge(
+        self,
+        table: Table,
+        old: pa.RecordBatch,
+        new: pa.RecordBatch,
+        after_us: int,
+        until_us: int,
+    ) -> list[pa.RecordBatch]:
+        """Sessions of the keys that have new rows, as they are now; what comes out of them."""
+        known = concat([old, self._sessions_of(new)])
+        is_new = np.arange(known.num_rows) >= old.num_rows
+        groups = self._touching(known)
+        merged = self._sum_up(known, groups)
+        starts, ends = times_of(merged, START), times_of(merged, END)
+        was_out = ~is_new & (_flags(known) | (known.column(SHOWN).to_numpy() != NEVER))
+        own_start = np.empty(known.num_rows, np.int64)
+        own_start[groups.order] = starts[groups.of_each]
+        is_gone = was_out & (times_of(known, START) != own_start)
+        has_new, was_there = groups.any(is_new), groups.any(~is_new)
+        settled = _flags(merged)
+        shown = merged.column(SHOWN).to_numpy().copy()
+        shown_now = self._are_shown(has_new & (ends > until_us) & ~settled, shown, new)
+        # What takes the place of something that is withdrawn comes with it.
+        swallows = groups.any(is_gone) & (ends > until_us) & ~settled
+        shown[swallows] = int(times_of(new, NOW).max())
+        kinds = np.full(len(starts), None, object)
+        kinds[shown_now | swallows] = "preliminary"
+        kinds[~settled & (ends <= until_us)] = "final"
+        kinds[has_new & (settled | ((ends <= until_us) & ~(was_there & (ends > after_us))))] = (
+            "correction"
+        )
+        place = merged.schema.get_field_index(SHOWN)
+        table.append(merged.set_column(place, SHOWN, pa.array(shown)))
+        chosen = np.flatnonzero(kinds != None)  # noqa: E711 - element by element
+        return [
+            self._withdrawn(known.filter(pa.array(is_gone))),
+            self._results(merged.take(pa.array(chosen)), kinds[chosen], old),
+        ]
+
+    def _sessions_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """A session for each row."""
+        each = np.arange(rows.num_rows)
+        times = rows.column(TIME)
+        ends = pa.array(times_of(rows, TIME) + self._gap_us).cast(times.type)
+        arrays = [
+            *(rows.column(name) for name in (HASH, *self._keys)),
+            times,
+            ends,
+            *self._parts.of_rows(rows, each, each, each + 1),
+            pa.array(np.full(rows.num_rows, NEVER)),
+            pa.array(np.zeros(rows.num_rows, np.bool_)),
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.tables[_ROWS].page_schema)
+
+    def _touching(self, sessions: pa.RecordBatch) -> Groups:
+        codes = key_codes(sessions, self._keys)
+        order = sort_rows(codes, times_of(sessions, START))
+        codes = codes[order]
+        starts, ends = times_of(sessions, START)[order], times_of(sessions, END)[order]
+        # The end of all sessions of the key so far: ends by rank, so that a key's come after those
+        # of the keys before it.
+        distinct, ranks = np.unique(ends, return_inverse=True)
+        so_far = np.maximum.accumulate(codes * len(distinct) + ranks)
+        last_ends = distinct[so_far - codes * len(distinct)]
+        is_first = np.ones(len(order), np.bool_)
+        is_first[1:] = (codes[1:] != codes[:-1]) | (starts[1:] > last_ends[:-1])
+        first = np.flatnonzero(is_first)
+        return Groups(order, first, np.concatenate([first[1:], [len(order)]]))
+
+    def _sum_up(self, sessions: pa.RecordBatch, groups: Groups) -> pa.RecordBatch:
+        """One session for each group."""
+        order, first, _ = groups
+        one = pa.array(order[first])
+        kind = self.tables[_ROWS].schema.field(END).type
+        last_us = np.maximum.reduceat(times_of(sessions, END)[order], first)
+        shown = np.maximum.reduceat(sessions.column(SHOWN).to_numpy()[order], first)
+        arrays = [
+            *(sessions.column(name).take(one) for name in (HASH, *self._keys, START)),
+            pa.array(last_us).cast(kind),
+            *self._parts.of_parts(sessions, order, first, groups.end),
+            pa.array(shown),
+            pa.array(groups.any(_flags(sessions))),
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.tables[_ROWS].page_schema)
+
+    def _are_shown(self, may_come: Mask, shown: Numbers, new: pa.RecordBatch) -> Mask:
+        """Which sessions have a preliminary result now; notes it in `shown`."""
+        if self._timing.every_us is None:
+            return np.zeros(len(may_come), np.bool_)
+        now_us = int(times_of(new, NOW).max())
+        due: Mask = may_come & (now_us - shown >= self._timing.every_us)
+        shown[due] = now_us
+        return due
+
+    def _close(
+        self, table: Table, touched: pa.RecordBatch, after_us: int, until_us: int
+    ) -> pa.RecordBatch:
+        """Final results of keys that had no new rows; those of the others came with them."""
+        due = table.select(after_us + 1, until_us)
+        if due.num_rows:
+            due = due.filter(pa.array(~_flags(due)))
+        if due.num_rows and touched.num_rows:
+            names = [HASH, *self._keys]
+            codes = key_codes(concat([due.select(names), touched.select(names)]), self._keys)
+            due = due.filter(pa.array(~np.isin(codes[: due.num_rows], codes[due.num_rows :])))
+        return self._results(due, np.full(due.num_rows, "final", object), due.slice(0, 0))
+
+    def _results(
+        self, sessions: pa.RecordBatch, kinds: npt.NDArray[Any], old: pa.RecordBatch
+    ) -> pa.RecordBatch:
+        """Rows of the operator; `old` are the sessions before the batch."""
+        values = self._parts.values(sessions)
+        places = self._places(sessions, old)
+        had_old = (kinds == "correction") & (places >= 0)
+        had_old[had_old] = _flags(old)[places[had_old]]
+        before = old.take(pa.array(np.where(had_old, places, 0), mask=~had_old))
+        old_values = self._parts.values(before)
+        result = self._rows(sessions, values, pa.array(kinds, pa.string()), old_values, had_old)
+        each = np.arange(sessions.num_rows)
+        is_same = had_old & equal_keys(
+            [*values, sessions.column(END)], each, [*old_values, before.column(END)], each
+        )
+        return result.filter(pa.array(~is_same)) if is_same.any() else result
+
+    def _withdrawn(self, sessions: pa.RecordBatch) -> pa.RecordBatch:
+        nulls = [pa.nulls(sessions.num_rows, it.type) for it in self._parts.results]
+        kinds = pa.repeat(pa.scalar("withdrawn"), sessions.num_rows)
+        return self._rows(sessions, nulls, kinds, self._parts.values(sessions), _flags(sessions))
+
+    def _rows(
+        self,
+        sessions: pa.RecordBatch,
+        values: list[pa.Array],
+        kinds: pa.Array,
+        old_values: list[pa.Array],
+        had_old: Mask,
+    ) -> pa.RecordBatch:
+        old = pa.StructArray.from_arrays(
+            old_values, fields=self._parts.results, mask=pa.array(~had_old)
+        )
+        group = [sessions.column(name) for name in (*self._keys, START, END)]
+        return pa.RecordBatch.from_arrays([*group, *values, kinds, old], schema=self.schema_out)
+
+    def _places(self, sessions: pa.RecordBatch, old: pa.RecordBatch) -> Numbers:
+        """Where the session of the same key and start is in `old`; -1 if it is not."""
+        places = np.full(sessions.num_rows, -1)
+        if not old.num_rows or not sessions.num_rows:
+            return places
+        names = [HASH, *self._keys, START]
+        both = concat([sessions.select(names), old.select(names)])
+        codes = key_codes(both, (*self._keys, START))
+        by_code = np.full(int(codes.max()) + 1, -1)
+        by_code[codes[sessions.num_rows :]] = np.arange(old.num_rows)
+        return by_code[codes[: sessions.num_rows]]
+
+    def _horizon_us(self, watermark_us: int) -> int:
+        """Sessions that end before this are forgotten."""
+        if not self._corrects:
+            return watermark_us - self._timing.settling_us + 1
+        return watermark_us - self._gap_us - self._timing.kept_us + 1
+
+    def _wake_us(self, table: Table, watermark_us: int) -> int | None:
+        """When the next session is final, or else, when all that is left can be forgotten."""
+        until_us = watermark_us - self._timing.settling_us
+        pages = table.pages.values()
+        waiting = [page.first_us for page in pages if page.last_us > until_us]
+        if waiting:
+            return max(min(waiting), until_us + 1) + self._timing.settling_us
+        if pages:
+            last_us = max(page.last_us for page in pages)
+            return last_us + self._gap_us + self._timing.kept_us
+        return None
+
+
+def _flags(sessions: pa.RecordBatch) -> Mask:
+    found: Mask = sessions.column(_SETTLED).to_numpy(zero_copy_only=False).astype(np.bool_)
+    return found
+
+
+def revised_sessions(window: Window, on_time: DataFrame) -> DataFrame:
+    """The results of sessions on a stream whose rows are on time."""
+    from pyspark.sql.functions import current_timestamp
+
+    from millstream.pipelines.state.spark import arrow_schema, run_operator
+
+    assert isinstance(window.kind, Session)
+    keys = window.key_names(on_time)
+    measures, measured = measured_columns(window.aggregates)
+    frame = on_time.select(
+        *(as_column(it).alias(name) for it, name in zip(window.keys, keys, strict=True)),
+        as_column(window.time).alias(TIME, metadata={}),
+        current_timestamp().alias(NOW),
+        *measured,
+    )
+    schema = arrow_schema(frame.schema)
+    check_measures(measures, schema)
+    corrects = window.stragglers == "correct"
+    operator = RevisedSessions(
+        schema, keys, measures, window.kind.gap_us, window.timing, corrects=corrects
+    )
+    result = run_operator(operator, {_ROWS: frame}, window.buckets)
+    return result if corrects else result.drop(OLD)
