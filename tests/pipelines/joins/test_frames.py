@@ -12,10 +12,6 @@ from millstream.pipelines.joins.frames import (
     check_comparable,
     check_flag,
     check_order,
-    check_time,
-    check_watermark,
-    kind_of,
-    name_column,
     name_keys,
     other_columns,
 )
@@ -56,24 +52,12 @@ def test_keys_that_cannot_meet_are_refused(
         name_keys(sales, rates, "country")
     with pytest.raises(ConfigError, match="needs a column that both sides have"):
         name_keys(sales, rates, [])
-    with pytest.raises(ConfigError, match="no column 'town': id, country"):
-        kind_of(sales, "town")
     stream = spark.readStream.format("rate").load()
     with pytest.raises(ConfigError, match="one side of the join is a stream"):
         name_keys(sales, stream, "id")
 
 
-def test_column_is_given_by_name_or_made(sales: DataFrame) -> None:
-    assert name_column(sales, None) == (sales, None)
-    assert name_column(sales, "id") == (sales, "id")
-    frame, name = name_column(sales, (sales.id * 2).alias("twice"))
-    assert (name, frame.columns[-1]) == ("twice", "twice")
-
-
 def test_columns_of_the_wrong_kind_are_refused(sales: DataFrame, rates: DataFrame) -> None:
-    check_time(sales, "sold_at")
-    with pytest.raises(ConfigError, match=r"id is bigint: convert it with to_timestamp\(id\)"):
-        check_time(sales, "id")
     check_order(sales, "id")
     with pytest.raises(ConfigError, match="country is string: give it a column of integers"):
         check_order(sales, "country")
@@ -83,14 +67,6 @@ def test_columns_of_the_wrong_kind_are_refused(sales: DataFrame, rates: DataFram
     check_comparable(rates)
     with pytest.raises(ConfigError, match=r"tags is map<int,int>.*use to_json\(tags\)"):
         check_comparable(sales)
-
-
-def test_stream_without_a_watermark_is_refused(spark: SparkSession, sales: DataFrame) -> None:
-    check_watermark(sales, "sold_at")
-    stream = spark.readStream.format("rate").load()
-    check_watermark(stream.withWatermark("timestamp", "1 minute"), "timestamp")
-    with pytest.raises(ConfigError, match="needs a watermark on timestamp"):
-        check_watermark(stream, "timestamp")
 
 
 def test_result_has_no_two_columns_of_a_name(sales: DataFrame, rates: DataFrame) -> None:

@@ -127,7 +127,7 @@ def test_as_of_join_of_streams_is_that_of_sql(streams: Streams) -> None:
     of_stream, progress = streams.run(joined)
     del expected[(-1, None)]  # what the last sale waits for does not come
     assert Counter((it.sale, it.rate) for it in of_stream if it.sale >= 0) == expected
-    counted = [it.observedMetrics["late_rows"].dropped for it in progress if it.numInputRows]
+    counted = [it.observedMetrics["late.as_of"].dropped for it in progress if it.numInputRows]
     assert set(counted) == {0}
 
 

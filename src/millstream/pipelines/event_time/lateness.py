@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 LATE = "_late"
 IS_LATE = "_is_late"  # of a row for a window; no window's results have it
 LATENESS = "_lateness"
+RULE = "millstream.late"  # what the column that tells late rows notes: by which rule
 _BATCH_ID = "streaming.sql.batchId"
 
 
@@ -48,7 +49,10 @@ def mark_late(frame: DataFrame, time: str | Column, within: Duration) -> DataFra
     within_us = duration_us(within, "within", zero_allowed=True)
     deadline = timestamp_micros(unix_micros(moment) + within_us)
     return frame.withColumns(
-        {LATE: is_late(frame, moment, deadline), LATENESS: lateness(frame, moment)}
+        {
+            LATE: with_rule(is_late(frame, moment, deadline), LATE, f"time + {within}"),
+            LATENESS: lateness(frame, moment),
+        }
     )
 
 
@@ -59,6 +63,11 @@ def is_late(frame: DataFrame, time: Column, deadline: Column) -> Column:
     if not frame.isStreaming:
         return time.isNull()
     return time.isNull() | coalesce(deadline <= watermark(frame), lit(False))
+
+
+def with_rule(late: Column, name: str, deadline: str) -> Column:
+    """The column that tells late rows, with a note for who reads the plan."""
+    return late.alias(name, metadata={RULE: f"{deadline} at or behind the watermark"})
 
 
 def lateness(frame: DataFrame, time: Column) -> Column:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from millstream.errors import ConfigError
+from millstream.pipelines.columns import kind_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 On: TypeAlias = str | Sequence[str] | Mapping[str, str]  # left name: right name
-LATE_ROWS = "late_rows"  # where the query's progress counts those that were dropped
-_TIMES = ("timestamp", "timestamp_ntz")
-_ORDERED = ("tinyint", "smallint", "int", "bigint", "date", *_TIMES)
+_ORDERED = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz")
 
 
 def check_choice(name: str, value: object, choices: Any) -> None:
@@ -42,41 +41,6 @@ def name_keys(left: DataFrame, right: DataFrame, on: On) -> tuple[tuple[str, ...
                 "since equal values of different types would not meet"
             )
     return tuple(columns), tuple(columns.values())
-
-
-def kind_of(frame: DataFrame, name: str) -> str:
-    """A column's type; raises `ConfigError` if there is no such column."""
-    if name not in frame.columns:
-        raise ConfigError(f"there is no column {name!r}: {', '.join(frame.columns)}")
-    return frame.schema[name].dataType.simpleString()
-
-
-@overload
-def name_column(frame: DataFrame, given: str | Column) -> tuple[DataFrame, str]: ...
-
-
-@overload
-def name_column(frame: DataFrame, given: None) -> tuple[DataFrame, None]: ...
-
-
-def name_column(frame: DataFrame, given: str | Column | None) -> tuple[DataFrame, str | None]:
-    """The frame with this column in it, and its name."""
-    if given is None:
-        return frame, None
-    if isinstance(given, str):
-        kind_of(frame, given)
-        return frame, given
-    (name,) = frame.select(given).columns
-    return (frame if name in frame.columns else frame.withColumn(name, given)), name
-
-
-def check_time(frame: DataFrame, name: str) -> None:
-    kind = kind_of(frame, name)
-    if kind not in _TIMES:
-        raise ConfigError(
-            f"a join by time needs timestamps, and {name} is {kind}: convert it with "
-            f"to_timestamp({name}), or timestamp_millis({name}) if it counts milliseconds"
-        )
 
 
 def check_order(frame: DataFrame, name: str | None) -> None:
@@ -108,16 +72,6 @@ def check_comparable(frame: DataFrame) -> None:
             )
 
 
-def check_watermark(frame: DataFrame, name: str) -> None:
-    from millstream.pipelines.state.spark import watermark_delay_ms
-
-    if frame.isStreaming and watermark_delay_ms(frame, name) is None:
-        raise ConfigError(
-            f"a join of streams needs a watermark on {name}, or its rows would wait for "
-            f'ever: frame.withWatermark("{name}", "1 minute") before it'
-        )
-
-
 def other_columns(
     left: DataFrame,
     right: DataFrame,
@@ -137,7 +91,7 @@ def other_columns(
     return carried
 
 
-def count_late(result: DataFrame, kind: str, lateness: str, final: str) -> DataFrame:
+def count_late(result: DataFrame, kind: str, lateness: str, final: str, count_as: str) -> DataFrame:
     """The results alone; all else is counted, by kind, in the query's progress."""
     from pyspark.sql.functions import col, count_if
 
@@ -145,5 +99,5 @@ def count_late(result: DataFrame, kind: str, lateness: str, final: str) -> DataF
         count_if(col(kind) == "late").alias("dropped"),
         count_if(col(kind) == "late_version").alias("versions"),
     ]
-    found = result.observe(LATE_ROWS, *counts).where(col(kind) == final)
+    found = result.observe(count_as, *counts).where(col(kind) == final)
     return found.drop(kind, lateness)

@@ -8,8 +8,8 @@ with `within=("0 seconds", "10 minutes")`, right rows from the one before the le
 after it. `how` is inner, left, right or full: a row without a partner comes out when none can come.
 
 A row is late when nothing that is on time can match it, `time` and its reach behind the watermark,
-and Spark never sees it. Late rows are counted in the query's progress, as `late_left` and
-`late_right`; with `stragglers="divert"` they are not, and
+and Spark never sees it. Late rows are counted in the query's progress, as `late.interval.left` and
+`late.interval.right`; with `stragglers="divert"` they are not, and
 `searches.transform(late_rows, "searched_at", "10 minutes")` has them, for a topic or table.
 Spark by itself drops rows sooner, as soon as their time is behind the watermark. So the watermark
 is laid on a column `time + reach`, which the condition is written in; the result bears none.
@@ -23,14 +23,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from millstream.errors import ConfigError
-from millstream.pipelines.durations import Duration, duration_us
-from millstream.pipelines.event_time.lateness import LATE, as_column, is_late, mark_late
-from millstream.pipelines.joins.frames import (
-    On,
-    check_choice,
+from millstream.pipelines.columns import (
+    WATERMARK_DELAY,
+    as_column,
     check_time,
     check_watermark,
     name_column,
+    watermark_delay_ms,
+)
+from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.event_time.lateness import LATE, is_late, mark_late, with_rule
+from millstream.pipelines.joins.frames import (
+    On,
+    check_choice,
     name_keys,
     other_columns,
 )
@@ -57,7 +62,7 @@ def interval_join(
     how: How = "inner",
     stragglers: Stragglers = "drop",
     unbounded: bool = False,
-    count_as: str = "late",
+    count_as: str = "late.interval",
 ) -> DataFrame:
     """Pairs of rows within an interval; see the head of this module. Raises `ConfigError`."""
     check_choice("how", how, How)
@@ -67,16 +72,16 @@ def interval_join(
     left, left_time = name_column(left, time)
     right, other_time = name_column(right, time if right_time is None else right_time)
     for frame, name in ((left, left_time), (right, other_time)):
-        check_time(frame, name)
+        check_time(frame, name, zoneless_allowed=True)
         if reach is not None:
-            check_watermark(frame, name)
+            check_watermark(frame, name, "rows would wait for a partner for ever")
     shown = left.drop(WATERMARK_COLUMN)
     shared = [a for a, b in zip(left_keys, right_keys, strict=True) if a == b]
     carried = other_columns(shown, right, [*shared, WATERMARK_COLUMN], (_LEFT_DUE, _RIGHT_DUE))
     if reach is not None:
         before_us, after_us = reach
         names = (
-            (None, None) if stragglers == "divert" else (f"{count_as}_left", f"{count_as}_right")
+            (None, None) if stragglers == "divert" else (f"{count_as}.left", f"{count_as}.right")
         )
         left = _with_due(left, left_time, after_us, _LEFT_DUE, names[0])
         right = _with_due(right, other_time, before_us, _RIGHT_DUE, names[1])
@@ -125,13 +130,13 @@ def _with_due(
     Spark takes the first column that bears one, so the time itself loses it."""
     from pyspark.sql.functions import col, count_if, timestamp_micros, unix_micros
 
-    from millstream.pipelines.state.spark import WATERMARK_DELAY, watermark_delay_ms
-
     delay_ms = watermark_delay_ms(frame, time)
     metadata = {} if delay_ms is None else {WATERMARK_DELAY: delay_ms}
     time_us = unix_micros(as_column(time).cast("timestamp"))
     deadline = timestamp_micros(time_us + reach_us)
-    marked = frame.withColumn(LATE, is_late(frame, as_column(time), deadline))
+    late = is_late(frame, as_column(time), deadline)
+    rule = f"{time} + {duration_text(reach_us)}"
+    marked = frame.withColumn(LATE, with_rule(late, LATE, rule))
     if count_as is not None:
         marked = marked.observe(count_as, count_if(col(LATE)).alias("dropped"))
     columns = [as_column(name) for name in frame.columns if name != time]
