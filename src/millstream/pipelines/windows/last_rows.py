@@ -175,7 +175,7 @@ def last_rows(
     count_as: str = LATE_ROWS,
     **aggregates: str | Aggregate,
 ) -> DataFrame:
-    """Aggregates of the last rows of each key; see the head of this module. Raises `ConfigError`."""
+    """Aggregates of the last rows of a key; see the head of this module. Raises `ConfigError`."""
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
     names = (keys,) if isinstance(keys, str) else tuple(keys)
