@@ -55,6 +55,7 @@ class Topic:
     bad: str = "deadletter"
     dead_letters: str = ""
     partitions: int = 1
+    load_first: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -98,6 +99,7 @@ def topic(
     bad: str = "deadletter",
     dead_letters: str | None = None,
     partitions: int = 1,
+    load_first: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Topic:
     """Declare a topic.
@@ -107,6 +109,10 @@ def topic(
     "earliest", "latest", a moment, or an offset for each partition. `watermark` is a column and how
     late a record may come: `("at", "10 minutes")`. A record that does not decode is `bad`: it goes
     to the topic `dead_letters` ("deadletter"), is dropped ("drop") or ends the query ("fail").
+
+    With `load_first` the topic is a table's change log: whenever the pipeline is started, it is
+    read to the end that it has then before the others are read at all; a million records in a batch
+    at most, unless `options` say otherwise.
 
     To write: `key` names the columns that make the key; all columns make the value, as JSON unless
     said otherwise. A column `value`, with or without `key`, is written as it is.
@@ -125,6 +131,10 @@ def topic(
             f"topic {name}: starting is {starting!r}; it must be earliest, latest, a datetime or "
             "an offset for each partition ({0: 23})"
         )
+    if load_first and starting != "earliest":
+        raise ConfigError(
+            f"topic {name}: load_first reads a table from its beginning; leave out starting"
+        )
     if watermark is not None and (isinstance(watermark, str) or len(watermark) != 2):
         raise ConfigError(
             f'topic {name}: watermark is {watermark!r}; write ("column", "10 minutes")'
@@ -139,6 +149,7 @@ def topic(
         bad=bad,
         dead_letters=dead_letters or DEAD_LETTER_PREFIX + name,
         partitions=partitions,
+        load_first=load_first,
         options={it: _option_text(value) for it, value in (options or {}).items()},
     )
 

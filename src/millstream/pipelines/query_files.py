@@ -75,6 +75,12 @@ def is_committed_here(location: str, batch_id: int) -> bool:
     return _is_local(location) and Path(f"{_local_path(location)}/commits/{batch_id}").exists()
 
 
+def newest_ends(location: str) -> Offsets:
+    """Where the newest batch ends; nowhere if there is none yet."""
+    newest = _newest_batch(location)
+    return {} if newest is None else batch_ends(location, newest) or {}
+
+
 def batch_watermark_ms(location: str, ends: Offsets) -> int | None:
     """The watermark of the batch that is being planned, which ends here; None if there is none yet.
 

@@ -62,6 +62,7 @@ READ_OPTIONS = (
     "pipeline",
     "pipelineVersion",
     "checkpointLocation",
+    "loadFirst",
     *CSV_OPTIONS,
     *AVRO_OPTIONS,
     *REGISTRY_ALIASES,
@@ -157,6 +158,7 @@ class ReadOptions:
     pipeline: str | None = None
     pipeline_version: str | None = None
     checkpoint_location: str | None = None  # of the query that reads, for its watermark
+    load_first: Offsets = field(default_factory=dict)  # how far others are read before this begins
     csv: CsvDialect = field(default_factory=CsvDialect)
     avro: AvroOptions = field(default_factory=AvroOptions)
     fetch_bytes_max: int = 8 * 1024 * 1024
@@ -230,6 +232,7 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
         pipeline=given.get("pipeline"),
         pipeline_version=given.get("pipelineVersion"),
         checkpoint_location=given.get("checkpointLocation"),
+        load_first=_load_first(given),
         csv=_csv_dialect(given, value_format),
         avro=parse_avro_options(given.get, value_format),
         fetch_bytes_max=given.integer("kafka.max.partition.fetch.bytes", 1)
@@ -242,7 +245,12 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
 
 
 # For streams only.
-TRIGGER_OPTIONS = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay")
+TRIGGER_OPTIONS = (
+    "minOffsetsPerTrigger",
+    "maxOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "loadFirst",
+)
 
 
 def _check_fits(given: GivenOptions, streaming: bool) -> None:
@@ -363,6 +371,18 @@ def _check_named_ends(name: str, offsets: Offsets, refused: int | None) -> None:
                 + ("" if refused == LATEST else ", -1 for the end")
                 + ("" if refused == EARLIEST else ", -2 for the beginning")
             )
+
+
+def _load_first(given: GivenOptions) -> Offsets:
+    text = given.get("loadFirst")
+    if text is None:
+        return {}
+    if given.get("checkpointLocation") is None:
+        raise ConfigError(
+            "loadFirst needs checkpointLocation, the same as the writer's: how far the query has "
+            "read its other topics stands there"
+        )
+    return parse_offsets("loadFirst", text)
 
 
 def _is_read_committed(given: GivenOptions) -> bool:

@@ -26,6 +26,7 @@ from millstream.pipelines.offsets import (
     limit_total,
     plan_tasks,
 )
+from millstream.pipelines.reading.holding import Hold
 from millstream.pipelines.reading.options import ReadOptions
 from millstream.pipelines.reading.positions import Positions, report_loss, skip_deleted
 
@@ -85,6 +86,7 @@ class StreamPlanner:
         self._positions = positions
         self._clock = clock
         self._target: Offsets | None = None  # where availableNow ends
+        self._hold = Hold(options.checkpoint_location or "", options.load_first)
         self._last_batch_ms: int | None = None
         self._topic_ids: dict[str, UUID | None] = {}
         self._made_anew: set[TopicPartition] = set()
@@ -107,6 +109,8 @@ class StreamPlanner:
         """Where the next batch ends; `start` itself where there is nothing to do yet."""
         begin, latest = self._begin_and_latest(start)
         self.latest = latest
+        if not self._hold.is_over():
+            return start
         if without_limit:
             return latest
         if self._waits_for_more(begin, latest):

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 SOURCE = "millstream"
 ERROR_COLUMN = "_error"
+LOADED_RECORDS_MAX = 1_000_000  # of a table in one batch, so that it need not fit into memory
 
 
 def launch(
@@ -123,11 +124,39 @@ def apply_to_streams(
     starting: Mapping[str, Offsets],
 ) -> Any:
     """What the pipeline's function makes of its inputs; `combine` checks it."""
+    tables = table_ends(pipeline, settings)
     frames = {
-        parameter: read_stream(pipeline, spark, parameter, settings, starting.get(parameter))
-        for parameter in pipeline.reads
+        parameter: read_stream(
+            pipeline,
+            spark,
+            parameter,
+            settings,
+            starting.get(parameter),
+            {} if topic.load_first else tables,
+        )
+        for parameter, topic in pipeline.reads.items()
     }
     return pipeline(**frames)
+
+
+def table_ends(pipeline: Pipeline, settings: Settings) -> Offsets:
+    """Where the topics that are loaded first end now."""
+    first = [it for it in pipeline.reads.values() if it.load_first]
+    if first and len(first) == len(pipeline.reads):
+        raise ConfigError(
+            f"pipeline {pipeline.name}: all of its topics are to be loaded first; leave out "
+            "load_first where there is nothing that waits"
+        )
+    ends: Offsets = {}
+    for it in first:
+        positions = Positions(
+            parse_read_options(read_options(pipeline, it, settings), streaming=True)
+        )
+        try:
+            ends |= positions.latest(positions.partitions())
+        finally:
+            positions.close()
+    return ends
 
 
 def read_stream(
@@ -136,10 +165,19 @@ def read_stream(
     parameter: str,
     settings: Settings,
     starting: Offsets | None = None,
+    tables: Offsets | None = None,
 ) -> DataFrame:
-    """An input as a stream; records that do not decode are counted in the query's progress."""
+    """An input as a stream; records that do not decode are counted in the query's progress.
+
+    `tables` are the ends up to which the query reads other topics first.
+    """
     topic = with_columns(pipeline.reads[parameter])
     options = read_options(pipeline, topic, settings)
+    if topic.load_first and "maxoffsetspertrigger" not in {it.lower() for it in options}:
+        options["maxOffsetsPerTrigger"] = str(LOADED_RECORDS_MAX)
+    if tables:
+        options["loadFirst"] = json.dumps(to_json(tables))
+        options.setdefault("checkpointLocation", checkpoint_location(pipeline, settings))
     if starting is None:
         options |= starting_options(topic.name, topic.starting)
     else:
