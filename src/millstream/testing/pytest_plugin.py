@@ -1,4 +1,4 @@
-"""The pytest fixture `millstream`: a broker for the test session.
+"""The pytest fixtures `millstream`, a broker, and `millstream_spark`, for the test session.
 
     def test_something(millstream):
         topic = millstream.unique_topic()
@@ -10,6 +10,9 @@ pytest configuration:
 
     [tool.pytest.ini_options]
     millstream_config = ["num.partitions=4", "group.initial.rebalance.delay.ms=0"]
+
+`millstream_spark` is a Spark session on two cores of this machine, fit for pipelines; one that the
+tests have made before is taken as it is.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from millstream.broker.embedded import Broker
 
 
@@ -63,3 +68,23 @@ def millstream(pytestconfig: pytest.Config) -> Iterator[SharedBroker]:
     settings = parse_assignments(pytestconfig.getini("millstream_config"))
     with Broker.start(config=settings) as broker:
         yield SharedBroker(broker)
+
+
+@pytest.fixture(scope="session")
+def millstream_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A Spark session for pipelines; what its JVM has to say is in a file."""
+    from millstream.pipelines.running.session import check_spark, create_session
+
+    check_spark()
+    from pyspark.sql import SparkSession
+
+    from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
+
+    existing = SparkSession.getActiveSession()
+    if existing is not None:
+        yield existing
+        return
+    log = tmp_path_factory.mktemp("spark") / "spark.log"
+    session = create_session("local[2]", {STORE_PROVIDER: ROCKSDB}, "millstream-tests", log)
+    yield session
+    session.stop()

@@ -1,0 +1,198 @@
+"""What goes in: rows or strategies for them, the columns, the time, the watermark.
+
+Rows are dicts; a column that is left out is null, except `_offset`, which is the row's place in its
+input. Moments may be written as text, "2026-01-01 10:00:05", in UTC.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from millstream.errors import ConfigError
+from millstream.pipelines.durations import duration_us
+from millstream.pipelines.pipeline import Pipeline, Topic, pipeline, table, topic
+from millstream.testing.streams.case import Row
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from hypothesis.strategies import SearchStrategy
+    from pyspark.sql.types import StructType
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+OFFSET = "_offset"
+EXAMPLE = 'Source(rows, schema="id long, at timestamp", watermark=("at", "1 minute"))'
+
+
+@dataclass(frozen=True)
+class Source:
+    """An input: rows in a list, or a Hypothesis strategy for one row.
+
+    `schema` and `watermark` are those of the topic, and only needed where there is none: for a
+    plain function. `time` orders the rows of an input that has no watermark.
+    """
+
+    rows: Sequence[Row] | SearchStrategy[Any]
+    schema: str | StructType | None = None
+    watermark: tuple[str, str] | None = None
+    time: str | None = None
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input with all that is known of it; `arrow` and `schema` without what the reader adds."""
+
+    name: str
+    schema: StructType
+    arrow: pa.Schema
+    time: str | None
+    delay_us: int | None  # of the watermark; None if there is none
+
+    def time_us(self, row: Row) -> int | None:
+        """When it happened; None if it does not say."""
+        moment = None if self.time is None else row.get(self.time)
+        return None if moment is None else moment_us(as_moment(moment))
+
+    def table_of(self, rows: Sequence[Row]) -> pa.Table:
+        """Raises `ConfigError` for rows that do not fit."""
+        import pyarrow as pa
+
+        for row in rows:
+            unknown = row.keys() - set(self.arrow.names)
+            if unknown:
+                raise ConfigError(
+                    f"{self.name}: a row has {', '.join(map(repr, sorted(unknown)))}, and the "
+                    f"columns are {', '.join(self.arrow.names)}"
+                )
+        try:
+            columns = [
+                pa.array([_fit(row.get(field.name), field.type) for row in rows], field.type)
+                for field in self.arrow
+            ]
+        except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError) as error:
+            raise ConfigError(f"{self.name}: a row does not fit its schema: {error}") from None
+        return pa.Table.from_arrays(columns, schema=self.arrow)
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A pipeline and its inputs, ready to be run."""
+
+    pipeline: Pipeline
+    inputs: Mapping[str, Input]
+    sources: Mapping[str, Source]
+
+    @property
+    def name(self) -> str:
+        return self.pipeline.name
+
+
+def define(
+    given: Pipeline | Callable[..., Any], sources: Mapping[str, Any], key: Sequence[str] = ()
+) -> Definition:
+    """Raises `ConfigError` where something is missing."""
+    by_name = {
+        name: it if isinstance(it, Source) else Source(it) for name, it in dict(sources).items()
+    }
+    declared = given if isinstance(given, Pipeline) else _declare(given, by_name, key)
+    missing = declared.reads.keys() - by_name.keys()
+    unknown = by_name.keys() - declared.reads.keys()
+    if missing or unknown:
+        raise ConfigError(
+            f"{declared.name} reads {', '.join(declared.reads)}, and there are rows for "
+            f"{', '.join(by_name) or 'nothing'}: give rows, or a strategy, for each parameter"
+        )
+    inputs = {
+        name: make_input(name, read, by_name[name].time) for name, read in declared.reads.items()
+    }
+    return Definition(declared, inputs, by_name)
+
+
+def make_input(name: str, read: Topic, time: str | None) -> Input:
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    from millstream.pipelines.reading.arrow import RAW_SCHEMA
+    from millstream.pipelines.reading.options import WATERMARK_COLUMN
+    from millstream.pipelines.running.launching import with_columns
+
+    found = with_columns(read).schema or RAW_SCHEMA
+    schema = StructType.fromDDL(found) if isinstance(found, str) else found
+    assert isinstance(schema, StructType)
+    rows = StructType([it for it in schema.fields if it.name != WATERMARK_COLUMN])
+    column, delay = read.watermark or (time, None)
+    if column is not None and column not in schema.names:
+        raise ConfigError(f"{name}: there is no column {column!r}: {', '.join(schema.names)}")
+    delay_us = None if delay is None else duration_us(delay, "watermark", zero_allowed=True)
+    arrow = to_arrow_schema(rows, timezone="UTC", prefers_large_types=False)
+    return Input(name, schema, _nullable(arrow), column, delay_us)
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([pa.field(it.name, it.type) for it in schema])
+
+
+def _declare(
+    function: Callable[..., Any], sources: Mapping[str, Source], key: Sequence[str]
+) -> Pipeline:
+    """A plain function as a pipeline: its parameters are topics, its result is a table."""
+    name = getattr(function, "__name__", "pipeline").strip("<>")
+    for parameter, it in sources.items():
+        if it.schema is None:
+            raise ConfigError(
+                f"{name} is a plain function, so {parameter} needs its columns: {EXAMPLE}"
+            )
+    if not sources:
+        signature = inspect.signature(function)
+        raise ConfigError(f"{name}{signature}: give rows for each parameter: {EXAMPLE}")
+    reads = {
+        it: topic(it, schema=source.schema, watermark=source.watermark)
+        for it, source in sources.items()
+    }
+    writes = table("result", key=tuple(key))
+    return pipeline(reads=reads, writes=writes, name=name)(function)
+
+
+def moments(span: str | timedelta, step: str | timedelta = "1 second") -> SearchStrategy[datetime]:
+    """A strategy for moments from 2026-01-01 on, as far as `span`, a `step` apart."""
+    from hypothesis import strategies
+
+    step_us = duration_us(step, "step")
+    places = strategies.integers(0, duration_us(span, "span") // step_us)
+    return places.map(lambda it: BEGIN + timedelta(microseconds=it * step_us))
+
+
+def as_moment(given: datetime | str) -> datetime:
+    """Text or a datetime as a moment in UTC. Raises `ConfigError`."""
+    if isinstance(given, str):
+        try:
+            given = datetime.fromisoformat(given)
+        except ValueError:
+            raise ConfigError(
+                f'{given!r} is no moment: write it like "2026-01-01 10:00:05"'
+            ) from None
+    return given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
+
+
+def moment_us(moment: datetime) -> int:
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def moment_of_us(time_us: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)
+
+
+def _fit(value: Any, kind: pa.DataType) -> Any:
+    import pyarrow as pa
+
+    if isinstance(value, str) and pa.types.is_timestamp(kind):
+        moment = as_moment(value)
+        return moment if kind.tz else moment.replace(tzinfo=None)
+    if isinstance(value, str) and pa.types.is_date(kind):
+        return date.fromisoformat(value)
+    return value

@@ -1,0 +1,84 @@
+"""What a failed check says: the smallest case as code, the difference as a table, the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from millstream.pipelines.pipeline import ONLY
+from millstream.testing.streams.case import Case, as_code
+from millstream.testing.streams.comparing import Difference
+from millstream.testing.streams.sink import ChangedBatch
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case, and what is wrong with it."""
+
+    case: Case
+    differences: Mapping[str, Difference]
+    changed: Sequence[ChangedBatch] = ()
+
+    def lines(self) -> Iterator[str]:
+        for name, difference in self.differences.items():
+            yield "" if name == ONLY else f"{name}:"
+            yield from difference.lines()
+        for it in self.changed:
+            yield ""
+            which = "" if it.output == ONLY else f" of {it.output}"
+            yield (
+                f"batch {it.batch_id} had other rows{which} when it was repeated after a crash: it "
+                "depends on something besides its rows and its state"
+            )
+            yield from it.difference.lines("only the second time", "only the first time")
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """The smallest failure that was found, and how many tries it took."""
+
+    failure: Failure
+    tries: int
+
+
+class StreamDiffers(AssertionError):
+    """A pipeline gave another result as a stream than as a batch."""
+
+    def __init__(self, name: str, shrunk: Shrunk, seed: int | None, examples: int) -> None:
+        self.name = name
+        self.failure = shrunk.failure
+        self.seed = seed
+        rows, batches, faults = self.failure.case.size
+        story = [f"    {line}" for line in as_code(self.failure.case)]
+        difference = [f"    {line}".rstrip() for line in self.failure.lines()]
+        super().__init__(
+            "\n".join(
+                [
+                    f"{name} as a stream is not {name} as a batch.",
+                    "",
+                    f"The smallest case found ({_count(rows, 'row')}, "
+                    f"{_count(batches, 'batch', 'batches')}, {_count(faults, 'fault')}; "
+                    f"{_count(shrunk.tries, 'try', 'tries')} to make it smaller):",
+                    "",
+                    f"    trial = StreamTrial({name}, spark=spark)",
+                    *story,
+                    "    trial.check()",
+                    *difference,
+                    *_again(seed, examples),
+                ]
+            )
+        )
+
+
+def _again(seed: int | None, examples: int) -> list[str]:
+    if seed is None:
+        return []
+    return [
+        "",
+        f"The same again: check_stream(..., seed={seed}), or MILLSTREAM_SEED={seed} in the "
+        f"environment ({_count(examples, 'example')}).",
+    ]
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"

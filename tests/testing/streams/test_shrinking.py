@@ -1,0 +1,91 @@
+"""Cases are made as small as they can be while they fail, and tries are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.testing.streams.case import Batch, Case
+from millstream.testing.streams.shrinking import Shrinking
+from tests.testing.streams.orders import arrivals, order
+
+BATCH_COUNT = 6
+
+
+def large_case(rows: int = 24) -> Case:
+    orders = arrivals(*(order(number, number) for number in range(rows)))
+    size = rows // BATCH_COUNT
+    return Case(
+        tuple(
+            Batch(orders[number * size : (number + 1) * size], "restart" if number % 2 else None)
+            for number in range(BATCH_COUNT)
+        )
+    )
+
+
+def ids(case: Case) -> set[int]:
+    return {it.row["id"] for it in case.arrivals}
+
+
+def shrink(fails: Callable[[Case], bool], **settings: int) -> tuple[Case, Shrinking]:
+    def verdicts(group: Sequence[Case]) -> list[bool]:
+        return [fails(it) for it in group]
+
+    shrinking = Shrinking(verdicts, **settings)  # type: ignore[arg-type]
+    return shrinking.shrink(large_case()), shrinking
+
+
+@given(st.sets(st.integers(0, 23), min_size=1, max_size=3))
+def test_rows_that_matter_are_left(culprits: set[int]) -> None:
+    smallest, _ = shrink(lambda case: culprits <= ids(case), tries_max=500)
+    assert ids(smallest) == culprits
+    assert smallest.size == (len(culprits), 1, 0)
+
+
+def test_cut_and_fault_that_matter_are_left() -> None:
+    def fails(case: Case) -> bool:
+        """Two rows in two batches, and a restart after the first."""
+        places = [
+            number
+            for number, batch in enumerate(case.batches)
+            if {7, 20} & {it.row["id"] for it in batch.arrivals}
+        ]
+        return len(places) == 2 and any(
+            it.fault == "restart" for it in case.batches[places[0] : places[1]]
+        )
+
+    smallest, shrinking = shrink(fails, tries_max=500)
+    assert smallest.size == (2, 2, 1)
+    assert ids(smallest) == {7, 20}
+    assert shrinking.tries < 100
+
+
+def test_tries_are_limited_and_what_comes_of_them_fails() -> None:
+    smallest, shrinking = shrink(lambda case: 3 in ids(case), tries_max=6)
+    assert 3 in ids(smallest)
+    assert shrinking.tries <= 6
+
+
+def test_case_that_breaks_its_rules_is_not_tried() -> None:
+    tried: list[Case] = []
+
+    def fails(group: Sequence[Case]) -> list[bool]:
+        tried.extend(group)
+        return [True] * len(group)
+
+    shrinking = Shrinking(fails, is_sound=lambda case: 5 in ids(case))
+    assert ids(shrinking.shrink(large_case())) == {5}
+    assert all(5 in ids(case) for case in tried)
+
+
+def test_no_case_is_tried_twice() -> None:
+    tried: list[str] = []
+
+    def fails(group: Sequence[Case]) -> list[bool]:
+        tried.extend(map(str, group))
+        return [False] * len(group)
+
+    Shrinking(fails).shrink(large_case())
+    assert len(tried) == len(set(tried))
