@@ -4,9 +4,11 @@
     table_table.py   two tables that change, joined as a table that changes
     stream_table.py  a stream, enriched from a table as it is now
     interval.py      two streams whose events lie near each other in time (Spark's own join)
+    lookup.py        a stream, enriched from a system outside
     changes.py       a table's change log as rows with weights, which joins of tables take
 
     matching.py      which rows have the same key, and which of them is the newest
+    asking.py        a system outside, asked in batches and with patience
     weights.py       rows with weights: tables and their changes
     frames.py        what these joins check of DataFrames before anything runs
 

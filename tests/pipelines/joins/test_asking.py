@@ -1,0 +1,126 @@
+"""Asking a system outside: batches, a bounded cache, patience with those that fail or hang."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from millstream.pipelines.joins import asking
+from millstream.pipelines.joins.asking import Asker, Cache, Patience, Unanswered
+from millstream.testing.clock import ManualClock
+
+
+class Squares:
+    """Knows the squares of even numbers; fails as often as it is told to."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.calls: list[list[int]] = []
+        self.failures = failures
+
+    def __call__(self, keys: list[int]) -> dict[int, int]:
+        self.calls.append(keys)
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("refused")
+        return {key: key * key for key in keys if key % 2 == 0}
+
+
+def make_asker(fetch: Any, **patience: int) -> tuple[Asker, ManualClock, list[float]]:
+    clock, pauses = ManualClock(), []
+    return Asker(fetch, Patience(**patience), clock, pauses.append), clock, pauses
+
+
+def test_keys_are_asked_for_once_in_batches_and_then_known() -> None:
+    fetch = Squares()
+    asker, _, _ = make_asker(fetch, batch_size=2)
+    assert asker.ask([2, 3, 2, 4]) == {2: 4, 3: None, 4: 16}
+    assert fetch.calls == [[2, 3], [4]]
+    assert asker.ask([3, 4, 6]) == {3: None, 4: 16, 6: 36}
+    assert fetch.calls[2:] == [[6]], "that nothing is known of a key is remembered, too"
+
+
+def test_answers_hold_for_a_while() -> None:
+    fetch = Squares()
+    asker, clock, _ = make_asker(fetch, cached_ms=1000)
+    asker.ask([2])
+    clock.advance(999)
+    asker.ask([2])
+    assert len(fetch.calls) == 1
+    clock.advance(1)
+    asker.ask([2])
+    assert len(fetch.calls) == 2
+
+
+def test_cache_keeps_what_was_used_last() -> None:
+    cache = Cache(3, 1000, ManualClock())
+    cache.keep({1: "a", 2: "b", 3: "c"})
+    cache.find([1])
+    cache.keep({4: "d"})
+    assert len(cache) == 3
+    assert cache.find([1, 2, 3, 4]) == {1: "a", 3: "c", 4: "d"}
+
+
+def test_cache_without_room_asks_every_time() -> None:
+    fetch = Squares()
+    asker, _, _ = make_asker(fetch, cached_keys_max=0)
+    assert asker.ask([2]) == asker.ask([2]) == {2: 4}
+    assert len(fetch.calls) == 2
+
+
+def test_call_that_fails_is_made_again_after_growing_pauses() -> None:
+    fetch = Squares(failures=3)
+    asker, _, pauses = make_asker(fetch, retries=3)
+    assert asker.ask([2]) == {2: 4}
+    assert pauses == [0.1, 0.2, 0.4]
+
+
+def test_key_without_an_answer_is_told_why_and_asked_for_again_next_time() -> None:
+    fetch = Squares(failures=2)
+    asker, _, _ = make_asker(fetch, retries=1, batch_size=1)
+    assert asker.ask([2, 4]) == {2: Unanswered("ConnectionError: refused"), 4: 16}
+    assert asker.ask([2]) == {2: 4}
+
+
+def test_answer_that_is_no_dict_is_a_failure() -> None:
+    asker, _, _ = make_asker(lambda keys: [keys], retries=0)
+    (answer,) = asker.ask([2]).values()
+    assert "returned list: it must return a dict" in answer.reason
+
+
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    """Set at the end, so that no thread outlives the test for long."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_call_that_hangs_is_given_up_and_too_many_of_them_are_not_made(
+    released: threading.Event,
+) -> None:
+    calls = []
+
+    def hang(keys: list[int]) -> dict[int, int]:
+        calls.append(keys)
+        released.wait()
+        return {}
+
+    asker, _, _ = make_asker(hang, retries=0, timeout_ms=1)
+    for key in range(asking.ABANDONED_MAX):
+        assert asker.ask([key]) == {key: Unanswered("no answer for 1 keys within 1 ms")}
+    (answer,) = asker.ask([99]).values()
+    assert "calls hang that were given up" in answer.reason
+    assert len(calls) == asking.ABANDONED_MAX
+
+
+def test_time_out_of_the_function_itself_is_a_failure_like_any_other() -> None:
+    def give_up(keys: list[int]) -> dict[int, int]:
+        raise TimeoutError("after 3 seconds")
+
+    asker, _, _ = make_asker(give_up, retries=0)
+    (answer,) = asker.ask([1]).values()
+    assert "TimeoutError" in answer.reason
+    assert not asker._hanging
