@@ -10,6 +10,9 @@ Invariants, checked after every step:
     stable owns all    the assignments of a stable group are all partitions
     generation grows   it never falls while a shard lives, and what is persisted never falls
     replay is state    the records give the same durable state as the shard has
+    none is forgotten  a JoinGroup or SyncGroup is answered once, or waits with a member
+
+And when all clients have fallen silent, every request that waits is answered in the end.
 
 A failure prints the seed; `SEED=<n> pytest <this file>` runs that one alone.
 """
@@ -24,7 +27,6 @@ import pytest
 
 from millstream.coordination.group_records import (
     GROUP_RECORDS,
-    GroupMetadataKey,
     GroupMetadataValue,
 )
 from millstream.coordination.groups.classic import ClassicGroup
@@ -33,7 +35,7 @@ from millstream.coordination.groups.classic_state import ClassicState
 from millstream.coordination.groups.shard import GroupShard
 from millstream.coordination.result import CoordinatorRecord, Result
 from millstream.errors import ApiError, ErrorCode
-from tests.coordination.groups.classic_harness import ClassicDriver, Client
+from tests.coordination.groups.classic_harness import REBALANCE_MS, ClassicDriver, Client
 
 PARTITIONS = 7
 STEPS = 400
@@ -63,19 +65,27 @@ class Actor:
 
 
 class WatchedDriver(ClassicDriver):
-    """Remembers what each generation was assigned, and the last generation persisted."""
+    """Remembers what each generation was assigned, what is persisted, and which requests wait."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.waiting: set[object] = set()
         self.persisted_generation = -1
         self._assignments: dict[int, list[bytes]] = {}  # by generation, as persisted
 
     def apply(self, result: Result[object]) -> object:
         for record in result.records:
-            if isinstance(record.key, GroupMetadataKey):
-                assert isinstance(record.value, GroupMetadataValue)
+            if isinstance(record.value, GroupMetadataValue):
                 self._check_record(record.value)
+        for answer in result.answers:
+            assert answer.token in self.waiting, "none is forgotten: answered twice"
+            self.waiting.remove(answer.token)
         return super().apply(result)
+
+    def new_token(self) -> int:
+        token = super().new_token()
+        self.waiting.add(token)
+        return token
 
     def _check_record(self, value: GroupMetadataValue) -> None:
         assert value.generation >= self.persisted_generation, "generation grows"
@@ -130,6 +140,8 @@ class Simulation:
         except ApiError as error:
             if error.code not in START_OVER | REJOIN:
                 raise
+            # Refused at once, so it does not wait; a heartbeat or a commit has no token.
+            self.driver.waiting -= {actor.client.join_token, actor.client.sync_token}
             actor.react(error.code)
 
     def _when_outside(self, actor: Actor) -> None:
@@ -194,6 +206,7 @@ class Simulation:
 
     def reload(self, _: Actor) -> None:
         """The shard is loaded anew. Requests that waited fail: the connection says so."""
+        self.driver.waiting.clear()
         self.driver.reload(compacted=self.random.random() < 0.5)
         self.generation = 0
         for actor in self.actors:
@@ -210,6 +223,14 @@ class Simulation:
         self.generation = group.generation
         self._check_owners(group)
         self._check_replay(group)
+        held = {token for it in group.members for token in (it.join_token, it.sync_token)}
+        assert self.driver.waiting == held - {None}, "none is forgotten"
+
+    def fall_silent(self) -> None:
+        """No client says anything any more. A new member's join is the last to be given up."""
+        settings = self.driver.shard.context.settings
+        self.driver.advance(settings.group_new_member_join_timeout_ms + 2 * REBALANCE_MS)
+        assert not self.driver.waiting, "none is forgotten: waits forever"
 
     def _check_owners(self, group: ClassicGroup) -> None:
         """Of those who believe to be in the group's generation, and are, no two own a partition."""
@@ -280,7 +301,9 @@ def durable(shard: GroupShard) -> dict[str, object]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_groups_keep_their_invariants_in_a_random_world(seed: int) -> None:
     try:
-        Simulation(seed).run(STEPS)
+        simulation = Simulation(seed)
+        simulation.run(STEPS)
+        simulation.fall_silent()
     except (AssertionError, ApiError) as error:
         raise AssertionError(f"seed {seed}: {error}") from error
 
