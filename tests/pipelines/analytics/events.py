@@ -55,8 +55,8 @@ class Stage:
     def __init__(self, spark: SparkSession, place: Path) -> None:
         self.files = Files(spark, place)
         step = -(-len(EVENTS) // BATCHES)
-        batches = [EVENTS[at : at + step] for at in range(0, len(EVENTS), step)]
-        self.files.write([*batches, [END]])
+        self.batches = [EVENTS[at : at + step] for at in range(0, len(EVENTS), step)]
+        self.files.write([*self.batches, [END]])
 
     def results(self, function: Callable[[DataFrame], DataFrame]) -> list[Row]:
         """Of the stream; asserts that those of a batch are the same, and that none was late."""

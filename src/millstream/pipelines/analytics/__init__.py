@@ -1,1 +1,43 @@
-"""Analytics."""
+"""Analytics: what is asked of streams again and again. Functions of frames, for `transform`.
+
+    rolling.py         rates, averages, percentiles of the last n minutes, per event or per interval
+    comparison.py      an interval beside the one before, or the same hour last week
+    quantiles.py       percentiles of windows, exact or by sketches
+    distinct.py        different values of windows, exact or by sketches
+    top.py             the first k of all, exact, in two stages
+    heavy_hitters.py   the first k of more items than can be kept
+    deduplication.py   each event once, within a horizon
+    sessions.py        what was done without a pause
+    anomalies.py       what is far from the last n minutes
+    averages.py        exponentially weighted averages, and what is far from them
+    stages.py          aggregations of aggregations, which several of these are made of
+
+Spark's own aggregations where it has them; state in buckets (`millstream.pipelines.state`) where it
+has not: rolling per event, heavy hitters, deduplication, both kinds of anomalies.
+"""
+
+from millstream.pipelines.analytics.anomalies import flag_anomalies
+from millstream.pipelines.analytics.averages import smooth
+from millstream.pipelines.analytics.comparison import compare
+from millstream.pipelines.analytics.deduplication import deduplicate
+from millstream.pipelines.analytics.distinct import count_distinct, merge_distinct
+from millstream.pipelines.analytics.heavy_hitters import heavy_hitters
+from millstream.pipelines.analytics.quantiles import merge_percentiles, percentiles
+from millstream.pipelines.analytics.rolling import rolling
+from millstream.pipelines.analytics.sessions import sessions
+from millstream.pipelines.analytics.top import top_k
+
+__all__ = [
+    "compare",
+    "count_distinct",
+    "deduplicate",
+    "flag_anomalies",
+    "heavy_hitters",
+    "merge_distinct",
+    "merge_percentiles",
+    "percentiles",
+    "rolling",
+    "sessions",
+    "smooth",
+    "top_k",
+]

@@ -1,0 +1,397 @@
+"""Exponentially weighted averages per key, and what is far from them.
+
+    readings.transform(smooth, "sensor", "at", "celsius", half_life="10 minutes", threshold=4)
+
+An event counts half of what it did for every `half_life` that passes, by event time, so that gaps
+count, and many events at once do too: each weighs 2^(-age / half_life). Rows come out as they went
+in, once nothing that is on time can come before them, with
+
+    average      of the key's events up to this one, weighted by age
+    expected     the same before it: what one would have guessed; null for the first
+    z            how many standard deviations (weighted likewise) it is from what was expected; null
+                 where those before do not differ
+    is_anomaly   whether |z| is greater than `threshold`, or those before are all alike and this one
+                 is not; never before a key has had `min_count` events
+
+Values that are null or not finite change nothing, and have no average. A key that has been silent
+for `forget_after` begins anew; that is 32 half-lives unless told otherwise.
+
+A row is late when `time + allowed_lateness` is at or behind the watermark: later ones have been
+averaged already. It is dropped and counted, or diverted: rows then have `_kind`, "final" or
+"late", and `_lateness` in seconds. Results wait for the watermark, and do not depend on how the
+stream was cut into batches, not in the last bit: sums are added event by event, in the order of
+time (and of content, at the same time).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.errors import ConfigError
+from millstream.pipelines.analytics.lateness import (
+    KIND_FIELD,
+    LATENESS_FIELD,
+    count_kinds,
+    part_late,
+    with_kind,
+)
+from millstream.pipelines.analytics.stages import Lateness, check_number, check_whole, listed
+from millstream.pipelines.columns import (
+    check_lateness,
+    check_time,
+    check_watermark,
+    name_column,
+)
+from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.joins.frames import check_choice
+from millstream.pipelines.joins.matching import Mask, common_codes, newest, sort_versions
+from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
+from millstream.pipelines.state.keys import HASH, Numbers, key_codes
+from millstream.pipelines.state.tables import concat, times_of
+from millstream.pipelines.windows.moments import Doubles
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+AVERAGE, EXPECTED, Z, IS_ANOMALY = "average", "expected", "z", "is_anomaly"
+HALF_LIVES_KEPT = 32  # an event that old counts for a four billionth
+_EVENTS = "events"
+_WAITING = "waiting"
+_AVERAGES = "averages"
+_VALUE = "_smoothed"
+_LAST, _WEIGHT, _MEAN, _SPREAD, _COUNT = "_last", "_weight", "_mean", "_spread", "_count"
+_NUMBERS = (_WEIGHT, _MEAN, _SPREAD, _COUNT)
+_FEW_KEYS = 32  # with fewer, a loop over events is quicker than one over columns
+
+
+class Averages(NamedTuple):
+    """Of each key: how much all of its events weigh, their mean, the weighted sum of squares of
+    their distances from it, and how many they are."""
+
+    weight: Doubles
+    mean: Doubles
+    spread: Doubles
+    events: Doubles
+
+    def copy(self) -> Averages:
+        return Averages(*(it.copy() for it in self))
+
+
+class Smoothing(Operator):
+    """The operator: pure, on columns. Rows have a column `_smoothed` of doubles."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        keys: Sequence[str],
+        time: str,
+        half_life_us: int,
+        forget_us: int,
+        allowed_lateness_us: int,
+        threshold: float,
+        min_count: int,
+    ) -> None:
+        self.identity = (
+            f"smoothing by {half_life_us} us, forgetting after {forget_us} us, "
+            f"{allowed_lateness_us} us late"
+        )
+        self.inputs = {_EVENTS: InputSpec(schema, tuple(keys))}
+        numbers = [pa.field(name, pa.float64()) for name in _NUMBERS]
+        key_fields = [schema.field(name) for name in keys]
+        last = pa.field(_LAST, schema.field(time).type)
+        averages = pa.schema([*key_fields, last, *numbers])
+        self.tables = {
+            _WAITING: TableSpec(schema, tuple(keys), time),
+            _AVERAGES: TableSpec(averages, tuple(keys), _LAST, by_key=True),
+        }
+        results = [pa.field(name, pa.float64()) for name in (AVERAGE, EXPECTED, Z)]
+        carried = [field for field in schema if field.name != _VALUE]
+        self.schema_out = pa.schema(
+            [*carried, *results, pa.field(IS_ANOMALY, pa.bool_()), KIND_FIELD, LATENESS_FIELD]
+        )
+        self._keys = tuple(keys)
+        self._time = time
+        self._half_life_us = half_life_us
+        self._forget_us = forget_us
+        self._allowed_us = allowed_lateness_us
+        self._threshold = threshold
+        self._min_count = min_count
+
+    def process(
+        self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
+    ) -> pa.RecordBatch:
+        on_time, late = part_late(rows[_EVENTS], self._time, watermark_us - self._allowed_us)
+        state[_WAITING].append(on_time)
+        late_rows = with_kind(late, "late", self.schema_out, self._time, watermark_us)
+        return concat([self.nothing, self._settle(state, watermark_us), late_rows])
+
+    def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
+        return concat([self.nothing, self._settle(state, watermark_us)])
+
+    def _settle(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
+        """Results of rows before which nothing that is on time can come."""
+        until_us = watermark_us - self._allowed_us
+        waiting, averages = state[_WAITING], state.keyed(_AVERAGES)
+        due = waiting.select(None, until_us)
+        waiting.expire(until_us + 1)
+        result = self.nothing
+        if due.num_rows:
+            known = averages.select(hashes=np.unique(due.column(HASH).to_numpy()))
+            result, changed = self._average(due, self._newest(known))
+            averages.append(changed)
+        horizon_us = until_us - self._forget_us
+        averages.merge(lambda rows, _: self._remembered(rows, horizon_us))
+        averages.expire(horizon_us)
+        state.wake_at(self._wake_us(state, until_us))
+        return result
+
+    def _wake_us(self, state: BucketState, until_us: int) -> int | None:
+        """When the next row may be due, or else, when all that is left can be forgotten."""
+        waiting = [page.first_us for page in state[_WAITING].pages.values()]
+        if waiting:
+            return max(min(waiting), until_us + 1) + self._allowed_us
+        pages = state[_AVERAGES].pages.values()
+        if pages:
+            return max(page.last_us for page in pages) + self._forget_us + self._allowed_us + 1
+        return None
+
+    def _newest(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        return newest(rows, self._keys, (_LAST,))
+
+    def _remembered(self, rows: pa.RecordBatch, horizon_us: int) -> pa.RecordBatch:
+        return self._newest(rows.filter(pa.array(times_of(rows, _LAST) >= horizon_us)))
+
+    def _average(
+        self, due: pa.RecordBatch, known: pa.RecordBatch
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Results of these rows, and the averages of their keys after them."""
+        codes = key_codes(due, self._keys)
+        due = due.take(pa.array(sort_versions(due, codes, (self._time,))))
+        values = due.column(_VALUE).fill_null(np.nan).to_numpy()
+        is_value = np.isfinite(values)
+        counted = due.filter(pa.array(is_value))
+        steps, begun = self._steps(counted, known)
+        before, after = run_steps(steps, begun)
+        results = self._results(due, is_value, steps.values, before, after)
+        return results, self._changed(counted, steps, after)
+
+    def _steps(self, rows: pa.RecordBatch, known: pa.RecordBatch) -> tuple[Steps, Averages]:
+        """What happens to each key's averages, row by row, and those that they begin with."""
+        codes, known_codes = common_codes(rows, self._keys, known, self._keys)
+        times = times_of(rows, self._time)
+        starts = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]])[: len(codes)])
+        order = np.argsort(known_codes)
+        at = np.searchsorted(known_codes[order], codes[starts])
+        at = np.minimum(at, max(len(order) - 1, 0))
+        is_known = np.zeros(len(starts), np.bool_)
+        if len(order):
+            is_known = known_codes[order][at] == codes[starts]
+        places = order[at] if len(order) else at
+        begun = [_numbers(known, name, places, is_known) for name in _NUMBERS]
+        ages_us = np.diff(times, prepend=times[:1])
+        last_us = times_of(known, _LAST)
+        ages_us[starts] = self._forget_us + 1
+        ages_us[starts[is_known]] = times[starts[is_known]] - last_us[places[is_known]]
+        is_kept = ages_us <= self._forget_us
+        decays = np.where(is_kept, np.exp2(-(ages_us / self._half_life_us)), 0.0)
+        values = rows.column(_VALUE).to_numpy()
+        return Steps(starts, values, decays, is_kept.astype(np.float64)), Averages(*begun)
+
+    def _results(
+        self,
+        due: pa.RecordBatch,
+        is_value: Mask,
+        values: Doubles,
+        before: Averages,
+        after: Averages,
+    ) -> pa.RecordBatch:
+        count = len(values)
+        expected = np.where(before.events > 0, before.mean, np.nan)
+        variance = np.zeros(count)
+        np.divide(before.spread, before.weight, where=before.weight > 0, out=variance)
+        deviation = np.sqrt(variance)
+        distance = values - before.mean
+        z = np.divide(distance, deviation, where=deviation > 0, out=np.full(count, np.nan))
+        is_far = np.where(deviation > 0, np.abs(z) > self._threshold, distance != 0)
+        is_anomaly = is_far & (before.events >= self._min_count)
+        places = np.flatnonzero(is_value)
+        columns = [due.column(name) for name in self.schema_out.names if name in due.schema.names]
+        for found in (after.mean, expected, z):
+            spread = np.full(due.num_rows, np.nan)
+            spread[places] = found
+            columns.append(pa.array(spread, mask=np.isnan(spread)))
+        flags = np.zeros(due.num_rows, np.bool_)
+        flags[places] = is_anomaly
+        columns += [
+            pa.array(flags),
+            pa.repeat(pa.scalar("final"), due.num_rows),
+            pa.nulls(due.num_rows, pa.float64()),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema_out)
+
+    def _changed(self, rows: pa.RecordBatch, steps: Steps, after: Averages) -> pa.RecordBatch:
+        """The last row of each key, as what is kept of it."""
+        spec = self.tables[_AVERAGES]
+        if not rows.num_rows:
+            return pa.RecordBatch.from_pylist([], schema=spec.page_schema)
+        last = np.append(steps.starts[1:], rows.num_rows) - 1
+        taken = rows.take(pa.array(last))
+        keys = [taken.column(name) for name in self._keys]
+        numbers = [pa.array(it[last]) for it in after]
+        return pa.RecordBatch.from_arrays(
+            [taken.column(HASH), *keys, taken.column(self._time), *numbers],
+            schema=spec.page_schema,
+        )
+
+
+class Steps(NamedTuple):
+    """Rows sorted by key and time: where each key begins, and, row by row, the value, what is left
+    of the weight of those before, and 0 where nothing is."""
+
+    starts: Numbers
+    values: Doubles
+    decays: Doubles
+    keeps: Doubles
+
+
+def run_steps(steps: Steps, begun: Averages) -> tuple[Averages, Averages]:
+    """The averages before and after each row. All keys go forward together, a row of each at a
+    time, until few are left that have more; these go on alone. Both do the same arithmetic in the
+    same order, so that it is all one which way a row is taken."""
+    count = len(steps.values)
+    before = Averages(*(np.zeros(count) for _ in range(4)))
+    after = before.copy()
+    lengths = np.diff(np.append(steps.starts, count))
+    longest = np.argsort(-lengths, kind="stable")
+    starts, lengths = steps.starts[longest], lengths[longest]
+    now = Averages(*(it[longest] for it in begun))
+    step = 0
+    active = len(starts)
+    while active > _FEW_KEYS:
+        rows = starts[:active] + step
+        now = _advance(steps, rows, Averages(*(it[:active] for it in now)), before, after)
+        step += 1
+        active = int(np.searchsorted(-lengths, -step, side="left"))
+    for key in range(active):
+        own = range(int(starts[key]) + step, int(starts[key] + lengths[key]))
+        _advance_alone(steps, own, tuple(float(it[key]) for it in now), before, after)
+    return before, after
+
+
+def _advance(
+    steps: Steps, rows: Numbers, now: Averages, before: Averages, after: Averages
+) -> Averages:
+    """One row of each key."""
+    keeps, decays, values = steps.keeps[rows], steps.decays[rows], steps.values[rows]
+    weight, mean, spread, count = (it * keeps for it in now)
+    for column, it in zip(before, (weight, mean, spread, count), strict=True):
+        column[rows] = it
+    weight = decays * weight + 1.0
+    distance = values - mean
+    mean = mean + distance / weight
+    spread = decays * spread + distance * (values - mean)
+    count = count + 1.0
+    for column, it in zip(after, (weight, mean, spread, count), strict=True):
+        column[rows] = it
+    return Averages(weight, mean, spread, count)
+
+
+def _advance_alone(
+    steps: Steps, rows: range, now: tuple[float, ...], before: Averages, after: Averages
+) -> None:
+    """All rows of one key."""
+    weight, mean, spread, count = now
+    own = slice(rows.start, rows.stop)
+    columns = steps.values[own].tolist(), steps.decays[own].tolist(), steps.keeps[own].tolist()
+    befores, afters = [], []
+    for value, decay, keep in zip(*columns, strict=True):
+        weight, mean, spread, count = weight * keep, mean * keep, spread * keep, count * keep
+        befores.append((weight, mean, spread, count))
+        weight = decay * weight + 1.0
+        distance = value - mean
+        mean = mean + distance / weight
+        spread = decay * spread + distance * (value - mean)
+        count = count + 1.0
+        afters.append((weight, mean, spread, count))
+    for target, found in ((before, befores), (after, afters)):
+        for column, values in zip(target, np.array(found).reshape(-1, 4).T, strict=True):
+            column[own] = values
+
+
+def _numbers(known: pa.RecordBatch, name: str, places: Numbers, is_known: Mask) -> Doubles:
+    found: Doubles = np.zeros(len(places))
+    found[is_known] = known.column(name).to_numpy()[places[is_known]]
+    return found
+
+
+def smooth(
+    frame: DataFrame,
+    keys: str | Column | Sequence[str | Column],
+    time: str | Column,
+    value: str | Column,
+    *,
+    half_life: Duration,
+    threshold: float = 3.0,
+    min_count: int = 10,
+    forget_after: Duration | None = None,
+    stragglers: Lateness = "drop",
+    allowed_lateness: Duration | None = None,
+    buckets: int = 16,
+    count_as: str | None = None,
+) -> DataFrame:
+    """Rows with their key's weighted average; see the head of this module.
+
+    A stream needs a watermark on `time`. Raises `ConfigError` before anything runs.
+    """
+    from millstream.pipelines.columns import as_column
+    from millstream.pipelines.state.spark import arrow_schema, run_operator
+
+    check_choice("stragglers", stragglers, Lateness)
+    check_whole("min_count", min_count)
+    check_threshold(threshold)
+    half_life_us = duration_us(half_life, "half_life")
+    forget_us = HALF_LIVES_KEPT * half_life_us
+    if forget_after is not None:
+        forget_us = duration_us(forget_after, "forget_after")
+    lateness_us = 0
+    if allowed_lateness is not None:
+        lateness_us = duration_us(allowed_lateness, "allowed_lateness", zero_allowed=True)
+    columns = frame.columns
+    key_names = []
+    for key in listed(keys):
+        frame, name = name_column(frame, key)
+        key_names.append(name)
+    frame, time_name = name_column(frame, time)
+    check_time(frame, time_name)
+    check_watermark(frame, time_name, "results would never come")
+    check_lateness(frame, time_name, allowed_lateness)
+    check_number(frame, value, "an average is of")
+    results = (AVERAGE, EXPECTED, Z, IS_ANOMALY)
+    for name in results:
+        if name in columns:
+            raise ConfigError(f"there is a column {name} already: rename it before")
+    frame = frame.withColumn(_VALUE, as_column(value).cast("double"))
+    operator = Smoothing(
+        arrow_schema(frame.schema),
+        key_names,
+        time_name,
+        half_life_us,
+        forget_us,
+        lateness_us,
+        float(threshold),
+        min_count,
+    )
+    found = run_operator(operator, {_EVENTS: frame}, buckets)
+    metric = count_as or f"late.smoothing {duration_text(half_life_us)}"
+    return count_kinds(found, [*columns, *results], stragglers, {metric: "late"})
+
+
+def check_threshold(threshold: object) -> None:
+    if not isinstance(threshold, float | int) or not threshold > 0:
+        raise ConfigError(
+            f"threshold={threshold!r}: so many standard deviations are too many; 3 is usual"
+        )

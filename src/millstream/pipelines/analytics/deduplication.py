@@ -1,0 +1,269 @@
+"""Each event once: what comes again within a horizon is left out.
+
+    orders.transform(deduplicate, "order_id", "at", "1 hour")
+
+A row passes unless one with its key has passed whose time is at most `within` before or after its
+own. It passes at once, when it comes. Of rows that come in the same batch the earliest passes, and
+of those at the same time always the same one, so a replay passes the same rows. The others are
+counted in the query's progress (`observedMetrics["duplicates"].dropped`).
+
+Spark's `dropDuplicatesWithinWatermark` does it where it suffices, that is, where all of these hold:
+
+    the horizon is the delay of the watermark        it forgets a key that long after its time
+    keys are never used again (`reused=False`)       it also leaves out what comes later than the
+                                                     horizon, as long as it has not yet forgotten
+    copies are alike                                 which one passes is left to chance
+    late rows are dropped, and the frame has         so that late rows are counted, by us
+    the column `_watermark`
+
+Else it is state in buckets: the key and the time of each row that passed, for as long as a row that
+is on time can be its copy: `within + allowed_lateness` behind the watermark. `how` says "native" or
+"state" if it is not to be left to that rule. A batch is always the latter, and has no late rows.
+
+A row is late when `time + allowed_lateness` is at or behind the watermark: whether it is a copy is
+no longer known. It is dropped and counted, or diverted: rows then have `_kind`, "final" or "late",
+and `_lateness` in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.errors import ConfigError
+from millstream.pipelines.analytics.lateness import (
+    KIND_FIELD,
+    LATENESS_FIELD,
+    count_kinds,
+    part_late,
+    with_kind,
+)
+from millstream.pipelines.analytics.stages import Lateness, listed
+from millstream.pipelines.columns import (
+    as_column,
+    check_lateness,
+    check_time,
+    check_watermark,
+    name_column,
+    watermark_delay_ms,
+)
+from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.joins.frames import check_choice
+from millstream.pipelines.joins.matching import Mask, sort_versions
+from millstream.pipelines.reading.options import WATERMARK_COLUMN
+from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
+from millstream.pipelines.state.keys import HASH, Numbers, key_codes
+from millstream.pipelines.state.tables import concat, times_of
+from millstream.pipelines.windows.ranges import sort_rows, window_bounds
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+How = Literal["auto", "native", "state"]
+DUPLICATES = "duplicates"
+_EVENTS = "events"
+_SEEN = "seen"
+
+
+class Deduplication(Operator):
+    """The operator: pure, on columns."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        keys: Sequence[str],
+        time: str,
+        within_us: int,
+        allowed_lateness_us: int,
+    ) -> None:
+        self.identity = f"deduplication within {within_us} us, {allowed_lateness_us} us late"
+        self.inputs = {_EVENTS: InputSpec(schema, tuple(keys))}
+        self._names = list(dict.fromkeys([*keys, time]))
+        seen = pa.schema([schema.field(name) for name in self._names])
+        self.tables = {_SEEN: TableSpec(seen, tuple(keys), time)}
+        self.schema_out = pa.schema([*schema, KIND_FIELD, LATENESS_FIELD])
+        self._keys = tuple(keys)
+        self._time = time
+        self._within_us = within_us
+        self._allowed_us = allowed_lateness_us
+
+    def process(
+        self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
+    ) -> pa.RecordBatch:
+        on_time, late = part_late(rows[_EVENTS], self._time, watermark_us - self._allowed_us)
+        passes = self._passes(state, on_time)
+        passed = on_time.filter(pa.array(passes))
+        seen = state[_SEEN]
+        seen.append(passed.select([HASH, *self._names]))
+        self._forget(state, watermark_us)
+        return concat(
+            [
+                self.nothing,
+                with_kind(passed, "final", self.schema_out),
+                with_kind(on_time.filter(pa.array(~passes)), "duplicate", self.schema_out),
+                with_kind(late, "late", self.schema_out, self._time, watermark_us),
+            ]
+        )
+
+    def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
+        self._forget(state, watermark_us)
+        return self.nothing
+
+    def _forget(self, state: BucketState, watermark_us: int) -> None:
+        """What no row that is on time can be a copy of; and wake when all that is left can go."""
+        kept_us = self._within_us + self._allowed_us
+        state[_SEEN].expire(watermark_us - kept_us + 1)
+        pages = state[_SEEN].pages.values()
+        state.wake_at(max(page.last_us for page in pages) + kept_us if pages else None)
+
+    def _passes(self, state: BucketState, rows: pa.RecordBatch) -> Mask:
+        """Which of these rows are the first of their kind."""
+        if not rows.num_rows:
+            return np.zeros(0, np.bool_)
+        times = times_of(rows, self._time)
+        reach = int(times.min()) - self._within_us, int(times.max()) + self._within_us
+        known = state[_SEEN].select(*reach, np.unique(rows.column(HASH).to_numpy()))
+        both = concat([known, rows.select([HASH, *self._names])])
+        codes = key_codes(both, self._keys)
+        all_times = times_of(both, self._time)
+        is_known = np.arange(both.num_rows) < known.num_rows
+        is_free = ~self._is_near_known(codes, all_times, is_known)[known.num_rows :]
+        free = rows.filter(pa.array(is_free))
+        free_codes = codes[known.num_rows :][is_free]
+        order = sort_versions(free, free_codes, (self._time,))
+        chosen = first_in_time(
+            free_codes[order], times_of(free, self._time)[order], self._within_us
+        )
+        passes = np.zeros(rows.num_rows, np.bool_)
+        passes[np.flatnonzero(is_free)[order[chosen]]] = True
+        return passes
+
+    def _is_near_known(self, codes: Numbers, times: Numbers, is_known: Mask) -> Mask:
+        """For each row, whether a known one of its key is near in time."""
+        if not is_known.any():
+            return np.zeros(len(codes), np.bool_)
+        order = sort_rows(codes, times)
+        codes, times, marks = codes[order], times[order], is_known[order]
+        places = np.arange(len(codes))
+        before = np.maximum.accumulate(np.where(marks, places, -1))
+        after = np.minimum.accumulate(np.where(marks, places, len(codes))[::-1])[::-1]
+        near = np.zeros(len(codes), np.bool_)
+        for at, has_one in ((before, before >= 0), (after, after < len(codes))):
+            other = np.where(has_one, at, 0)
+            distance = np.abs(times - times[other])
+            near |= has_one & (codes[other] == codes) & (distance <= self._within_us)
+        found = np.empty(len(codes), np.bool_)
+        found[order] = near
+        return found
+
+
+def first_in_time(codes: Numbers, times: Numbers, within_us: int) -> Numbers:
+    """Of rows sorted by code and time, those that pass: of each code the first, then the first that
+    is further away than `within_us`, and so on. Each leads to the next one; they are followed in
+    strides of 1, 2, 4, ..., for all codes at once."""
+    count = len(codes)
+    if not count:
+        return np.zeros(0, np.int64)
+    # Windows that reach back, on time that runs backwards, reach ahead.
+    first, _ = window_bounds(codes[::-1], -times[::-1], within_us)
+    leap = np.concatenate([count - first[::-1], [count]])
+    passes = np.zeros(count + 1, np.bool_)
+    passes[:count] = np.concatenate([[True], codes[1:] != codes[:-1]])
+    while True:
+        reached = leap[np.flatnonzero(passes)]
+        if passes[reached].all():
+            break
+        passes[reached] = True
+        leap = leap[leap]
+        passes[count] = True  # the end, where all of them lead to
+    return np.flatnonzero(passes[:count])
+
+
+def deduplicate(
+    frame: DataFrame,
+    keys: str | Column | Sequence[str | Column],
+    time: str | Column,
+    within: Duration,
+    *,
+    reused: bool = False,
+    how: How = "auto",
+    stragglers: Lateness = "drop",
+    allowed_lateness: Duration | None = None,
+    buckets: int = 16,
+    count_as: str | None = None,
+) -> DataFrame:
+    """The rows without copies; see the head of this module. Raises `ConfigError`.
+
+    `reused`: whether a key may come again, as another event, after the horizon.
+    """
+    from millstream.pipelines.state.spark import arrow_schema, run_operator
+
+    check_choice("how", how, How)
+    check_choice("stragglers", stragglers, Lateness)
+    within_us = duration_us(within, "within")
+    lateness_us = 0
+    if allowed_lateness is not None:
+        lateness_us = duration_us(allowed_lateness, "allowed_lateness", zero_allowed=True)
+    columns = frame.columns
+    key_names = []
+    for key in listed(keys):
+        frame, name = name_column(frame, key)
+        key_names.append(name)
+    frame, time_name = name_column(frame, time)
+    check_time(frame, time_name, zoneless_allowed=True)
+    check_watermark(frame, time_name, "keys would be kept for ever")
+    check_lateness(frame, time_name, allowed_lateness)
+    _check_horizon(frame, time_name, within_us)
+    obstacle = _obstacle(frame, time_name, within_us, reused, stragglers, lateness_us)
+    if how == "native" and obstacle:
+        raise ConfigError(f"Spark's own deduplication does not do here: {obstacle}")
+    metric = count_as or f"late.deduplication {duration_text(within_us)}"
+    if not obstacle and how != "state":
+        return _native(frame, key_names, time_name, metric).select(*map(as_column, columns))
+    operator = Deduplication(
+        arrow_schema(frame.schema), key_names, time_name, within_us, lateness_us
+    )
+    found = run_operator(operator, {_EVENTS: frame}, buckets)
+    return count_kinds(found, columns, stragglers, {metric: "late", DUPLICATES: "duplicate"})
+
+
+def _check_horizon(frame: DataFrame, time: str, within_us: int) -> None:
+    delay_ms = watermark_delay_ms(frame, time) if frame.isStreaming else None
+    if delay_ms is not None and within_us < delay_ms * 1000:
+        delay = duration_text(delay_ms * 1000)
+        raise ConfigError(
+            f"within {duration_text(within_us)!r} is shorter than the watermark's delay of "
+            f"{delay}: a copy may come that late and would pass. Make it {delay} at least, or "
+            f'shorten the delay in withWatermark("{time}", ...)'
+        )
+
+
+def _obstacle(
+    frame: DataFrame, time: str, within_us: int, reused: bool, stragglers: str, lateness_us: int
+) -> str | None:
+    """Why Spark's own operator does not suffice; None if it does."""
+    if not frame.isStreaming:
+        return "it is for streams"
+    delay_ms = watermark_delay_ms(frame, time) or 0
+    if within_us != delay_ms * 1000:
+        return f"its horizon is the watermark's delay, {duration_text(delay_ms * 1000)}"
+    if reused:
+        return "keys are reused, and it may leave out what comes after the horizon"
+    if stragglers != "drop" or lateness_us:
+        return "it drops late rows, and waits for none"
+    if WATERMARK_COLUMN not in frame.columns:
+        return f"late rows are told by the column {WATERMARK_COLUMN}, which is missing"
+    return None
+
+
+def _native(frame: DataFrame, keys: Sequence[str], time: str, metric: str) -> DataFrame:
+    from pyspark.sql.functions import count_if
+
+    from millstream.pipelines.event_time.lateness import is_late
+
+    late = is_late(frame, as_column(time), as_column(time))
+    on_time = frame.observe(metric, count_if(late).alias("dropped")).where(~late)
+    return on_time.dropDuplicatesWithinWatermark(list(keys))

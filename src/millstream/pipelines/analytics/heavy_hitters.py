@@ -1,0 +1,370 @@
+"""Heavy hitters: the first k of more items than can be kept, with bounds that hold.
+
+    requests.transform(heavy_hitters, "url", "at", "1 hour", k=10, capacity=10_000)
+    requests.transform(heavy_hitters, "client", "at", "1 hour", by="bytes")
+
+A row for each of them when the window is over: `rank`, the item, `at_least` and `at_most`, between
+which the true count, or sum, lies. Both are the same, and the true one, for an item that has been
+counted since its first row. They are ranked by `at_least`, and of equals the smaller comes first.
+
+Items are spread over buckets, and each keeps `capacity` of them per window, however many there
+are: the algorithm is Space-Saving (Metwally et al., 2005), a batch at a time. An item that is new
+to a full bucket may have been there before and been thrown out, so that it begins with the most
+that such an item can have had: the greatest `at_most` that was ever thrown out, which is at most
+the bucket's total by `capacity`. Hence:
+
+    every item with more than total / capacity of its bucket is among those that are kept
+    at_most - at_least is at most total / capacity
+
+As long as there are no more items than places it is exact, and a stream equals a batch. Else what
+is thrown out depends on which rows came together; a replay brings the same batches, and so the
+same results. Where a row of state for every item in a window is affordable, `top_k` is exact.
+
+A row is late when the end of its window is at or behind the watermark; late rows are dropped and
+counted, or, with stragglers="divert", only left out: take them from `tumbling(...).late`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.errors import ConfigError
+from millstream.pipelines.analytics.stages import (
+    END_US,
+    NUMBERS,
+    Lateness,
+    Panes,
+    check_whole,
+    listed,
+)
+from millstream.pipelines.analytics.top import RANK
+from millstream.pipelines.columns import (
+    WATERMARK_DELAY,
+    as_column,
+    check_time,
+    check_watermark,
+    name_column,
+    watermark_delay_ms,
+)
+from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.joins.frames import check_choice
+from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
+from millstream.pipelines.state.keys import HASH, Numbers, key_codes, with_hash
+from millstream.pipelines.state.tables import concat, times_of
+from millstream.pipelines.windows.definition import END, START
+from millstream.pipelines.windows.ranges import totals
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+AT_LEAST = "at_least"
+AT_MOST = "at_most"
+CAPACITY_MAX = 1_000_000
+_EVENTS = "events"
+_COUNTERS = "counters"
+_FLOORS = "floors"
+_ENDS = "_ends"
+_FLOOR = "floor"
+_LATE = "_late_rows"
+_WEIGHT = "_weight"
+_BEST = "_best"
+
+
+class Counters(NamedTuple):
+    """Items of windows, each once: `rows` has `_hash`, the item and the end of the window."""
+
+    rows: pa.RecordBatch
+    ends_us: Numbers
+    at_least: npt.NDArray[Any]
+    at_most: npt.NDArray[Any]
+
+
+class HeavyHitters(Operator):
+    """The operator: pure, on columns. Rows have the item, the time and perhaps a weight."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        items: Sequence[str],
+        time: str,
+        weight: str | None,
+        size_us: int,
+        k: int,
+        capacity: int,
+    ) -> None:
+        self.identity = f"heavy hitters of {size_us} us, {capacity} a bucket"
+        self.inputs = {_EVENTS: InputSpec(schema, tuple(items))}
+        is_double = weight is not None and pa.types.is_floating(schema.field(weight).type)
+        self._number = pa.float64() if is_double else pa.int64()
+        stamp = pa.timestamp("us", tz="UTC")
+        item_fields = [schema.field(name) for name in items]
+        bounds = [pa.field(name, self._number) for name in (AT_LEAST, AT_MOST)]
+        counters = pa.schema([*item_fields, pa.field(_ENDS, stamp), *bounds])
+        floors = pa.schema([pa.field(_ENDS, stamp), pa.field(_FLOOR, self._number)])
+        self.tables = {
+            _COUNTERS: TableSpec(counters, (*items, _ENDS), _ENDS),
+            _FLOORS: TableSpec(floors, (_ENDS,), _ENDS),
+        }
+        self.schema_out = pa.schema(
+            [*item_fields, pa.field(_ENDS, stamp), *bounds, pa.field(_LATE, pa.int64())]
+        )
+        self._items = tuple(items)
+        self._group = (*items, _ENDS)
+        self._time = time
+        self._weight = weight
+        self._size_us = size_us
+        self._k = k
+        self._capacity = capacity
+
+    def process(
+        self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
+    ) -> pa.RecordBatch:
+        final = self._final(state, watermark_us)
+        placed, late_count = self._place(rows[_EVENTS], watermark_us)
+        if placed.num_rows:
+            self._count(state, self._sum_up(placed))
+        self._wake(state, watermark_us)
+        return concat([self.nothing, final, self._late_row(late_count)])
+
+    def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
+        final = self._final(state, watermark_us)
+        self._wake(state, watermark_us)
+        return concat([self.nothing, final])
+
+    def _final(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
+        """The first k of each window that is over, which is then forgotten."""
+        rows = state[_COUNTERS].select(None, watermark_us)
+        for name in (_COUNTERS, _FLOORS):
+            state[name].expire(watermark_us + 1)
+        if not rows.num_rows:
+            return self.nothing
+        ends_us, at_least = times_of(rows, _ENDS), rows.column(AT_LEAST).to_numpy()
+        order = np.lexsort((_item_ranks(rows, self._items), -at_least, ends_us))
+        chosen = order[_places(ends_us[order]) < self._k]
+        best = rows.take(pa.array(chosen)).select(self.schema_out.names[:-1])
+        return best.append_column(_LATE, pa.nulls(len(chosen), pa.int64())).cast(self.schema_out)
+
+    def _place(self, rows: pa.RecordBatch, watermark_us: int) -> tuple[pa.RecordBatch, int]:
+        """Rows on time with the end of their window; how many were late."""
+        count = rows.num_rows
+        rows = rows.filter(rows.column(self._time).is_valid())
+        times = times_of(rows, self._time)
+        ends_us = times - times % self._size_us + self._size_us
+        is_on_time = pa.array(ends_us > watermark_us)
+        stamps = pa.array(ends_us).view(pa.timestamp("us", tz="UTC"))
+        placed = rows.append_column(_ENDS, stamps).filter(is_on_time)
+        return placed, count - placed.num_rows
+
+    def _sum_up(self, rows: pa.RecordBatch) -> Counters:
+        """Each item and window once."""
+        codes = key_codes(rows, self._group)
+        order = np.argsort(codes, kind="stable")
+        starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+        ends = np.append(starts[1:], len(codes))
+        sums: npt.NDArray[Any] = ends - starts
+        if self._weight is not None:
+            sums = totals(self._weights(rows)[order], starts, ends)
+        firsts = rows.select([HASH, *self._group]).take(pa.array(order[starts]))
+        return Counters(firsts, times_of(firsts, _ENDS), sums, sums)
+
+    def _weights(self, rows: pa.RecordBatch) -> npt.NDArray[Any]:
+        column = rows.column(self._weight).cast(self._number)
+        weights: npt.NDArray[Any] = pc.fill_null(column, 0).to_numpy()
+        if not (weights >= 0).all():
+            raise ValueError(
+                f"{self._weight} is what items weigh, and is negative, or no number, in some rows: "
+                "leave these out before, with where(...)"
+            )
+        return weights
+
+    def _count(self, state: BucketState, new: Counters) -> None:
+        """Add the new ones to what is kept, and throw out what is too much."""
+        table = state[_COUNTERS]
+        kept = table.select(int(new.ends_us.min()), int(new.ends_us.max()))
+        kept = kept.filter(pa.array(np.isin(times_of(kept, _ENDS), new.ends_us)))
+        windows, floors = self._floors(state[_FLOORS], np.unique(new.ends_us))
+        added = self._added(kept, new, floors[np.searchsorted(windows, new.ends_us)])
+        order = np.lexsort((added.rows.column(HASH).to_numpy(), -added.at_most, added.ends_us))
+        is_kept = _places(added.ends_us[order]) < self._capacity
+        thrown_out = order[~is_kept]
+        np.maximum.at(
+            floors,
+            np.searchsorted(windows, added.ends_us[thrown_out]),
+            added.at_most[thrown_out],
+        )
+        table.take(kept)
+        staying = order[is_kept]
+        table.append(
+            added.rows.take(pa.array(staying))
+            .append_column(AT_LEAST, pa.array(added.at_least[staying], self._number))
+            .append_column(AT_MOST, pa.array(added.at_most[staying], self._number))
+        )
+        if len(thrown_out):
+            self._keep_floors(state[_FLOORS], windows, floors)
+
+    def _added(self, kept: pa.RecordBatch, new: Counters, floors: npt.NDArray[Any]) -> Counters:
+        both = concat([kept.select([HASH, *self._group]), new.rows])
+        codes = key_codes(both, self._group)
+        _, firsts, places = np.unique(codes, return_index=True, return_inverse=True)
+        was_there = firsts < kept.num_rows
+        sums = np.zeros(len(firsts), new.at_least.dtype)
+        at_least, at_most = sums.copy(), sums.copy()
+        sums[places[kept.num_rows :]] = new.at_least
+        at_least[places[: kept.num_rows]] = kept.column(AT_LEAST).to_numpy()
+        at_most[places[: kept.num_rows]] = kept.column(AT_MOST).to_numpy()
+        begun = np.zeros(len(firsts), floors.dtype)
+        begun[places[kept.num_rows :]] = floors
+        at_most[~was_there] = begun[~was_there]
+        rows = both.take(pa.array(firsts))
+        return Counters(rows, times_of(rows, _ENDS), at_least + sums, at_most + sums)
+
+    def _floors(self, table: Table, windows: Numbers) -> tuple[Numbers, npt.NDArray[Any]]:
+        """The most that an item can have had that is not kept, for each of these windows."""
+        known = table.select(int(windows[0]), int(windows[-1]))
+        floors = np.zeros(len(windows), self._number.to_pandas_dtype())
+        ends_us = times_of(known, _ENDS)
+        is_wanted = np.isin(ends_us, windows)
+        places = np.searchsorted(windows, ends_us[is_wanted])
+        floors[places] = known.column(_FLOOR).to_numpy()[is_wanted]
+        return windows, floors
+
+    def _keep_floors(self, table: Table, windows: Numbers, floors: npt.NDArray[Any]) -> None:
+        spec = self.tables[_FLOORS]
+        stamps = pa.array(windows).view(pa.timestamp("us", tz="UTC"))
+        columns = [stamps, pa.array(floors, self._number)]
+        rows = with_hash(pa.RecordBatch.from_arrays(columns, schema=spec.schema), spec.keys)
+        table.take(rows)
+        table.append(rows)
+
+    def _late_row(self, count: int) -> pa.RecordBatch:
+        """One row that says how many were late, to be counted and left out."""
+        if not count:
+            return self.nothing
+        columns = [pa.nulls(1, field.type) for field in self.schema_out][:-1]
+        return pa.RecordBatch.from_arrays([*columns, pa.array([count])], schema=self.schema_out)
+
+    def _wake(self, state: BucketState, watermark_us: int) -> None:
+        ends = [page.first_us for page in state[_COUNTERS].pages.values()]
+        state.wake_at(max(min(ends), watermark_us + 1) if ends else None)
+
+
+def _places(groups: Numbers) -> Numbers:
+    """Of each row of sorted groups, its place in its group, from 0 on."""
+    starts = np.flatnonzero(np.diff(groups, prepend=groups[0] - 1)) if len(groups) else groups
+    lengths = np.diff(np.append(starts, len(groups)))
+    places: Numbers = np.arange(len(groups)) - np.repeat(starts, lengths)
+    return places
+
+
+def _item_ranks(rows: pa.RecordBatch, items: Sequence[str]) -> Numbers:
+    """Numbers in the order of the items, null first, as Spark sorts them."""
+    keys = [(name, "ascending", "at_start") for name in items]
+    order = pc.sort_indices(rows.select(list(items)), sort_keys=keys).to_numpy()
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    return ranks
+
+
+def heavy_hitters(
+    frame: DataFrame,
+    item: str | Column | Sequence[str | Column],
+    time: str | Column,
+    size: Duration,
+    *,
+    k: int = 10,
+    by: str | Column | None = None,
+    capacity: int = 10_000,
+    stragglers: Lateness = "drop",
+    buckets: int = 16,
+    count_as: str | None = None,
+) -> DataFrame:
+    """The `k` most frequent items of each window; see the head of this module.
+
+    `by` is what a row counts for, a number that is not negative; 1 if it is not given.
+    Raises `ConfigError` before anything runs.
+    """
+    from pyspark.sql.functions import col
+
+    from millstream.pipelines.state.spark import arrow_schema, run_operator
+
+    check_whole("k", k)
+    check_whole("capacity", capacity)
+    if not k <= capacity <= CAPACITY_MAX:
+        raise ConfigError(
+            f"capacity={capacity}: each bucket keeps so many items, at least k={k} of them, which "
+            f"it gives, and at most {CAPACITY_MAX}"
+        )
+    check_choice("stragglers", stragglers, Lateness)
+    size_us = duration_us(size, "size")
+    frame, items, time_name = _named(frame, item, time)
+    if by is not None:
+        frame = _weighed(frame, by)
+    mark = watermark_delay_ms(frame, time_name)
+    names = [*items, time_name, *([] if by is None else [_WEIGHT])]
+    schema = arrow_schema(frame.select(*map(as_column, names)).schema)
+    weight = None if by is None else _WEIGHT
+    operator = HeavyHitters(schema, items, time_name, weight, size_us, k, capacity)
+    found = run_operator(operator, {_EVENTS: frame}, buckets)
+    if stragglers == "drop":
+        found = _count_late(found, count_as or f"late.heavy hitters {duration_text(size_us)}")
+    marks = {} if mark is None else {WATERMARK_DELAY: mark}
+    best = found.where(col(_LATE).isNull())
+    return _first_of_all(best, items, k, size_us, marks)
+
+
+def _named(
+    frame: DataFrame, item: str | Column | Sequence[str | Column], time: str | Column
+) -> tuple[DataFrame, list[str], str]:
+    items = []
+    for it in listed(item):
+        frame, name = name_column(frame, it)
+        if name in (RANK, AT_LEAST, AT_MOST, START, END):
+            raise ConfigError(
+                f"there is a column {name}, and the result has one of its own: "
+                f'give the item another name with col("{name}").alias(...)'
+            )
+        items.append(name)
+    if not items:
+        raise ConfigError('the first of what? Write it like heavy_hitters(frame, "url", ...)')
+    frame, time_name = name_column(frame, time)
+    check_time(frame, time_name)
+    check_watermark(frame, time_name, "windows would never be over")
+    return frame, items, time_name
+
+
+def _weighed(frame: DataFrame, by: str | Column) -> DataFrame:
+    (field,) = frame.select(as_column(by)).schema.fields
+    kind = field.dataType.simpleString().split("(")[0]
+    if kind not in NUMBERS:
+        raise ConfigError(f"by is what a row counts for, a number, and {field.name} is {kind}")
+    is_whole = kind in ("tinyint", "smallint", "int", "bigint")
+    return frame.withColumn(_WEIGHT, as_column(by).cast("bigint" if is_whole else "double"))
+
+
+def _count_late(found: DataFrame, metric: str) -> DataFrame:
+    from pyspark.sql.functions import coalesce, lit, sum
+
+    return found.observe(metric, coalesce(sum(_LATE), lit(0)).alias("dropped"))
+
+
+def _first_of_all(
+    found: DataFrame, items: Sequence[str], k: int, size_us: int, marks: Mapping[str, int]
+) -> DataFrame:
+    """Each bucket has given its first k; those of all of them, in Spark's own aggregation."""
+    from pyspark.sql.functions import col, min_by, posexplode, struct, unix_micros
+
+    shown = [*map(as_column, items), col(AT_LEAST), col(AT_MOST)]
+    panes = Panes(
+        found.select(*shown, unix_micros(_ENDS).alias(END_US)), tuple(items), size_us, 0, marks
+    )
+    order = struct((-col(AT_LEAST)).alias("o"), *map(as_column, items))
+    best = panes.regroup(col(END_US), [], [min_by(struct(*shown), order, k).alias(_BEST)])
+    ranked = best.select(START, END, posexplode(_BEST).alias(RANK, _BEST))
+    inner = [col(f"{_BEST}.`{name}`").alias(name) for name in (*items, AT_LEAST, AT_MOST)]
+    return ranked.select(START, END, (col(RANK) + 1).alias(RANK), *inner)

@@ -1,0 +1,87 @@
+"""z-scores against the statistics of the events before, one by one."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.pipelines.analytics.anomalies import flag_anomalies
+from millstream.pipelines.windows.definition import tumbling
+from tests.pipelines.analytics.events import DELAY, EVENTS, Stage, counted
+from tests.pipelines.windows.streams import seconds_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OVER = 120
+
+
+def test_events_are_judged_by_those_before_them(stage: Stage) -> None:
+    rows = stage.results(
+        lambda it: it.transform(
+            flag_anomalies,
+            "user",
+            "time",
+            "amount",
+            over=f"{OVER} seconds",
+            threshold=1.5,
+            min_count=3,
+        )
+    )
+    assert len(rows) == len(EVENTS)
+    assert any(it.is_anomaly for it in rows)
+    for row in rows:
+        now = seconds_of(row.time)
+        own = [it for it in EVENTS if it.user == row.user and now - OVER <= it.seconds < now]
+        amounts = [it.amount for it in own if it.amount is not None]
+        if len(amounts) < 2 or row.amount is None:
+            assert row.z is None
+            assert not row.is_anomaly
+            continue
+        mean, deviation = statistics.fmean(amounts), statistics.stdev(amounts)
+        assert (row["mean"], row.deviation) == pytest.approx((mean, deviation))
+        if deviation:
+            assert row.z == pytest.approx((row.amount - mean) / deviation)
+            assert row.is_anomaly == (abs(row.z) > 1.5 and len(amounts) >= 3)
+        else:
+            assert row.is_anomaly == (row.amount != mean and len(amounts) >= 3)
+
+
+def test_results_of_windows_are_judged_likewise(stage: Stage) -> None:
+    """An aggregation of Spark's with state in buckets behind it, in one query."""
+    window = tumbling("30 seconds", key="user", time="time", n="count(*)")
+    live = stage.files.stream(DELAY).transform(window)
+    run = stage.files.run(
+        live.transform(
+            flag_anomalies, "user", "window_end", "n", over="5 minutes", min_count=2, threshold=1
+        )
+    )
+    batch = stage.files.history().where("user is null or user != 'end'").transform(window)
+    expected = batch.transform(
+        flag_anomalies, "user", "window_end", "n", over="5 minutes", min_count=2, threshold=1
+    )
+    assert counted(it for it in run.rows if it.user != "end") == counted(expected.collect())
+    assert run.dropped_by_spark == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"threshold": 0}, "threshold=0: so many standard deviations"),
+        ({"min_count": 1}, "min_count=1: give it a whole number, 2 or more"),
+        ({"value": "user"}, "an anomaly is one of a number, and user is string"),
+        ({"over": "1 month"}, "a month has no fixed length"),
+        ({"time": "amount"}, "time is a timestamp, and amount is double"),
+    ],
+)
+def test_bad_input_is_refused_before_the_query_starts(
+    spark: SparkSession, arguments: dict[str, Any], message: str
+) -> None:
+    frame = spark.createDataFrame([], "user string, time timestamp, amount double")
+    usual = {"keys": "user", "time": "time", "value": "amount", "over": "1 minute"}
+    with pytest.raises(ConfigError) as refused:
+        flag_anomalies(frame, **(usual | arguments))
+    assert message in str(refused.value)
