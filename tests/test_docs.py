@@ -55,6 +55,8 @@ def long_on_spark(paths: list[Path]) -> list[Any]:
         "shop.py",
         "real_time.py",
         "windows.md",
+        "testing-streams.md",
+        "test_revenue.py",
     }
     marks = [pytest.mark.slow, pytest.mark.timeout(900)]
     return [pytest.param(it, marks=marks) if it.name in slow else it for it in paths]

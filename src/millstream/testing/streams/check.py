@@ -88,7 +88,14 @@ class Judge:
     def start(self, place: Path) -> StreamRun:
         rules = self.rules
         repeated = Comparison(ignore=frozenset(rules.ignore), tolerance=rules.tolerance)
-        return StreamRun(self.definition, self.session, place / "stream", rules.delivery, repeated)
+        return StreamRun(
+            self.definition,
+            self.session,
+            place / "stream",
+            rules.delivery,
+            repeated,
+            has_end=bool(rules.end),
+        )
 
     def ending(self) -> list[Batch]:
         """What tells the pipeline that all has come."""

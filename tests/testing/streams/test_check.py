@@ -1,0 +1,75 @@
+"""`check_stream` on Spark's own windows: what is right passes, in seconds; what is not, is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import strategies as st
+
+from millstream.errors import ConfigError
+from millstream.pipelines.pipeline import pipeline, table, topic
+from millstream.testing.streams import Disorder, check_stream, moments
+from millstream.testing.streams.check import SEED_VARIABLE, choose_seed
+from tests.testing.streams.orders import SCHEMA
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ORDERS = st.fixed_dictionaries(
+    {
+        "id": st.integers(1, 3),
+        "shop": st.sampled_from(["a", "b", None]),
+        "at": moments("5 minutes", "10 s"),
+    }
+)
+
+
+@pipeline(
+    reads=topic("orders", schema=SCHEMA, watermark=("at", "30 seconds")),
+    writes=table("counts"),
+)
+def counts(orders: DataFrame) -> DataFrame:
+    from pyspark.sql.functions import window
+
+    return orders.groupBy("shop", window("at", "1 minute")).count()
+
+
+def test_window_as_a_stream_is_the_window_as_a_batch(spark: SparkSession) -> None:
+    """With late rows, in disorder, through all faults that there are."""
+    before = dict(spark.conf.getAll)
+    disorder = Disorder(late=0.2, late_by="1 minute")
+    outcomes = check_stream(counts, {"orders": ORDERS}, spark=spark, disorder=disorder, seed=3)
+    assert all(it.rows() for it in outcomes)
+    assert any(it.dropped_by_spark for it in outcomes), "late rows came, and were dropped"
+    assert dict(spark.conf.getAll) == before
+
+
+def test_bad_input_is_refused_before_anything_runs(spark: SparkSession) -> None:
+    def refusal(**arguments: Any) -> str:
+        with pytest.raises(ConfigError) as refused:
+            check_stream(counts, {"orders": ORDERS}, spark=spark, **arguments)
+        return str(refused.value)
+
+    assert "nothing says which of them count" in refusal(disorder=Disorder(late=0.1))
+    both = Disorder(late=0.1, late_by="1 minute")
+    assert "leave out one" in refusal(disorder=both, late_when="1 minute")
+
+    def own_watermark(orders: DataFrame) -> DataFrame:
+        return orders.withWatermark("at", "1 minute").groupBy("at").count()
+
+    from millstream.testing.streams import Source
+
+    with pytest.raises(ConfigError, match="own_watermark calls withWatermark itself"):
+        check_stream(own_watermark, {"orders": Source([], schema=SCHEMA)}, spark=spark)
+
+
+def test_seed_is_given_or_from_the_environment_or_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_seed(7) == 7
+    monkeypatch.setenv(SEED_VARIABLE, "11")
+    assert choose_seed(None) == 11
+    monkeypatch.setenv(SEED_VARIABLE, "eleven")
+    with pytest.raises(ConfigError, match="'eleven' is no number"):
+        choose_seed(None)
+    monkeypatch.delenv(SEED_VARIABLE)
+    assert choose_seed(None) != choose_seed(None)
