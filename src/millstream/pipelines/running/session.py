@@ -67,6 +67,12 @@ SPARK_SETTINGS = (
     SparkSetting("spark.ui.showConsoleProgress", "false", "it would write over the status lines."),
 )
 LOCAL_SETTINGS = (
+    SparkSetting(
+        "spark.python.daemon.module",
+        "millstream.pipelines.worker_daemon",
+        "workers are forked with what tasks import already in them: a second of a core for each. "
+        "Elsewhere executors must have it too: docs/guides/cluster.md.",
+    ),
     SparkSetting("spark.driver.host", "127.0.0.1", "one machine needs no name in the network."),
     SparkSetting("spark.driver.bindAddress", "127.0.0.1", "and no open port."),
 )

@@ -63,6 +63,7 @@ logger = logging.getLogger(__name__)
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 TIMEOUT_MS_DEFAULT = 15 * 60_000  # the most that Kafka allows unless it is told otherwise
 DECISION_TIMEOUT_MS = 180_000  # longer than brokers that are away are waited for
+TASKS_REMEMBERED_MAX = 1000
 
 _clusters: dict[tuple[Any, ...], Cluster] = {}
 _logs: dict[tuple[Any, ...], DecisionLog] = {}
@@ -394,7 +395,7 @@ def write_open(
             producer.join(expected)
         first = next((it for it in batches if it.num_rows), None)
         if first is None:
-            producer.end(commit=False)
+            _abort_quietly(producer)
             return TaskMessage(0)
         if producer.transaction is None:
             producer.begin(transactional_id, timeout_ms)
@@ -404,13 +405,15 @@ def write_open(
         _abort_quietly(producer)
         raise
     settle("write")
+    if len(_written_last) >= TASKS_REMEMBERED_MAX:
+        _written_last.clear()
     _written_last[transactional_id] = tuple((it.topic, it.partition) for it in written)
     assert producer.transaction is not None
     return TaskMessage(count, task=TaskTransaction(producer.transaction, tuple(written)))
 
 
 def _abort_quietly(producer: RawProducer) -> None:
-    """So that what went wrong before is told; what stays open is swept later."""
+    """If it began; what stays open is swept later, and what went wrong before is told."""
     if producer.transaction is None:
         return
     try:
