@@ -196,3 +196,84 @@ def test_stream_without_a_checkpoint_is_asked_for_one(spark: SparkSession, topic
     writer = writer.option("kafka.bootstrap.servers", topics.bootstrap)
     with pytest.raises(AnalysisException, match="checkpointLocation must be specified"):
         writer.start()
+
+
+def explained(declared: Pipeline, spark: SparkSession, tmp_path: Path) -> None:
+    """All that is looked at before a query starts, without a broker."""
+    from millstream.pipelines.running.explaining import explain
+    from millstream.pipelines.running.settings import Settings
+
+    explain(declared, spark, Settings(home=tmp_path, checkpoint=str(tmp_path)))
+
+
+CLICKS = "user string, told string, at timestamp, _watermark timestamp"
+
+
+def of_clicks(function: Any, watermark: tuple[str, str] = ("at", "10 minutes")) -> Pipeline:
+    reads = topic("clicks", schema=CLICKS, watermark=watermark)
+    return pipeline(reads=reads, writes=table("t"), name="p")(function)
+
+
+@pytest.mark.parametrize(
+    ("watermark", "words"),
+    [
+        (("told", "10 minutes"), "told is string: convert it with to_timestamp(told)"),
+        (("when", "10 minutes"), "there is no column 'when': user, told, at"),
+        (("at", "1 month"), "a month has no fixed length"),
+    ],
+)
+def test_watermark_on_what_is_no_time_is_refused_before_the_query_starts(
+    spark: SparkSession, tmp_path: Path, watermark: tuple[str, str], words: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        explained(of_clicks(lambda frame: frame, watermark), spark, tmp_path)
+    assert words in str(refused.value)
+    assert str(refused.value).startswith("topic clicks: watermark=")
+
+
+def test_window_on_a_string_is_refused_before_the_query_starts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from millstream.pipelines.windows.definition import tumbling
+    from millstream.pipelines.windows.sliding import sliding_window
+
+    window = tumbling("1 minute", time="told", n="count(*)")
+    for function in (
+        lambda frame: frame.transform(window),
+        lambda frame: frame.transform(sliding_window, "user", "told", "1 minute", n="count(*)"),
+    ):
+        with pytest.raises(ConfigError, match=r"told is string: convert it with to_timest"):
+            explained(of_clicks(function), spark, tmp_path)
+
+
+def test_lateness_smaller_than_the_watermark_is_refused_before_the_query_starts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from millstream.pipelines.windows.definition import session, tumbling
+    from millstream.pipelines.windows.sliding import sliding_window
+
+    given: dict[str, Any] = {"allowed_lateness": "1 minute", "n": "count(*)"}
+    for function in (
+        lambda frame: frame.transform(tumbling("1 minute", time="at", **given)),
+        lambda frame: frame.transform(session("1 minute", time="at", emit="change", **given)),
+        lambda frame: frame.transform(sliding_window, "user", "at", "1 minute", **given),
+    ):
+        with pytest.raises(ConfigError, match="smaller than the watermark's delay of 10 minutes"):
+            explained(of_clicks(function), spark, tmp_path)
+
+
+def test_join_without_a_bound_is_refused_before_the_query_starts_unless_it_is_meant(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from millstream.pipelines.joins.interval import interval_join
+
+    def joined(clicks: DataFrame, **given: Any) -> DataFrame:
+        buys = clicks.selectExpr("user as buyer", "at as bought_at", "_watermark")
+        return clicks.transform(
+            interval_join, buys, {"user": "buyer"}, time="at", right_time="bought_at", **given
+        )
+
+    with pytest.raises(ConfigError, match=r"within=\"10 minutes\"; .* say unbounded=True"):
+        explained(of_clicks(lambda frame: joined(frame, within=None)), spark, tmp_path)
+    meant = of_clicks(lambda frame: joined(frame, within=None, unbounded=True))
+    explained(meant, spark, tmp_path)

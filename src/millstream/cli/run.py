@@ -40,6 +40,12 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run, from where, to where.")
     ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="Show each pipeline as a graph: state, keys, watermarks; run nothing."
+        ),
+    ] = False,
     broker: Annotated[
         str | None,
         typer.Option(
@@ -89,6 +95,7 @@ def run(
       millstream run shop.py:revenue --once
       millstream run shop.py -b kafka-1:9092 --store postgresql://shop@db/shop
       millstream run shop.py --dry-run
+      millstream run shop.py:revenue --explain
     """
     given: dict[str, Any] = {
         "broker": broker,
@@ -100,10 +107,17 @@ def run(
         "create_topics": create_topics,
         "kafka": security_settings(client_config),
     }
-    run_targets(targets, given, once=once, dry_run=dry_run)
+    run_targets(targets, given, once=once, dry_run=dry_run, explain=explain)
 
 
-def run_targets(targets: list[str], given: dict[str, Any], *, once: bool, dry_run: bool) -> None:
+def run_targets(
+    targets: list[str],
+    given: dict[str, Any],
+    *,
+    once: bool = False,
+    dry_run: bool = False,
+    explain: bool = False,
+) -> None:
     """Run what the targets name, or show what would run."""
     from millstream.pipelines.running.loading import load_pipelines, parse_target
 
@@ -113,6 +127,11 @@ def run_targets(targets: list[str], given: dict[str, Any], *, once: bool, dry_ru
     settings = load_settings(parsed[0].path.resolve().parent, overrides=given)
     if dry_run:
         print_plan(pipelines, settings)
+        return
+    if explain:
+        from millstream.cli.explain import explain_shown
+
+        explain_shown(pipelines, settings)
         return
     try:
         run_shown(pipelines, settings, once=once)
@@ -244,15 +263,24 @@ def status_line(status: Status) -> str:
         f"{status.rows:,} rows in {status.batches:,} batches",
         f"lag {'-' if status.lag is None else f'{status.lag:,}'}",
         f"bad records {status.failed:,}",
+        *([f"keeps {kept_text(status)}"] if status.kept_bytes else []),
     ]
     return ", ".join(parts)
+
+
+def kept_text(status: Status) -> str:
+    """State: a join without a bound shows here that it grows."""
+    if not status.kept_bytes:
+        return "-"
+    rows = f"{status.kept_rows:,} rows, " if status.kept_rows else ""
+    return f"{rows}{status.kept_bytes / 1e6:,.1f} MB"
 
 
 def status_table(statuses: list[Status]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("PIPELINE", "STATE"):
         table.add_column(heading)
-    for heading in ("ROWS/S", "ROWS", "LAG", "BATCH", "TIME", "BAD"):
+    for heading in ("ROWS/S", "ROWS", "LAG", "BATCH", "TIME", "KEPT", "BAD"):
         table.add_column(heading, justify="right")
     for it in statuses:
         table.add_row(
@@ -263,6 +291,7 @@ def status_table(statuses: list[Status]) -> Table:
             "-" if it.lag is None else f"{it.lag:,}",
             f"{it.batches:,}",
             "-" if it.batch_ms is None else f"{it.batch_ms:,} ms",
+            kept_text(it),
             Text(f"{it.failed:,}", style="bold red" if it.failed else "dim"),
         )
     return table

@@ -14,6 +14,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
+from millstream.pipelines.columns import check_time
+from millstream.pipelines.durations import duration_us
 from millstream.pipelines.offsets import EARLIEST, Offsets, to_json
 from millstream.pipelines.pipeline import Pipeline, Topic
 from millstream.pipelines.reading.counting import OBSERVED, count_failures
@@ -193,7 +195,18 @@ def read_stream(
     else:
         frame = load(reader.schema(with_error_column(topic.schema)))
         frame = count_failures(frame, f"{OBSERVED}.{parameter}")
-    return frame if topic.watermark is None else frame.withWatermark(*topic.watermark)
+    return frame if topic.watermark is None else with_watermark(frame, topic)
+
+
+def with_watermark(frame: DataFrame, topic: Topic) -> DataFrame:
+    assert topic.watermark is not None
+    column, delay = topic.watermark
+    try:
+        check_time(frame, column)
+        delay_us = duration_us(delay, "its delay", zero_allowed=True)
+    except ConfigError as error:
+        raise ConfigError(f"topic {topic.name}: watermark={topic.watermark!r}: {error}") from None
+    return frame.withWatermark(column, f"{delay_us} microseconds")
 
 
 def load(reader: Any) -> DataFrame:

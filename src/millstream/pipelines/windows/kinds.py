@@ -4,7 +4,7 @@
     Hopping    as long as `size`, one beginning every `slide`: a row belongs to several
     Calendar   days, weeks (from Monday), months, quarters or years as clocks in a time zone have
                them: a day has 23 or 25 hours where summer time begins and ends
-    Session    as long as no gap between rows is as long as `gap`; ends `gap` after the last row
+    Session    as long as no gap between rows is longer than `gap`; ends `gap` after the last row
 
 A window has its start and not its end. Times are reckoned in microseconds since 1970, whatever the
 session's time zone is.

@@ -117,6 +117,7 @@ class SlidingWindow(Operator):
         if preceding:
             self.identity += ", preceding"
         self._preceding = preceding
+        self.title = f"sliding window of {duration_text(interval_us)}"
         self.inputs = {_EVENTS: InputSpec(schema, tuple(keys))}
         self.tables = {_EVENTS: TableSpec(schema, tuple(keys), time)}
         self._keys = tuple(keys)
@@ -137,6 +138,9 @@ class SlidingWindow(Operator):
                 pa.field(LATENESS, pa.float64()),
             ]
         )
+
+    def kept(self) -> Mapping[str, str]:
+        return {_EVENTS: f"until they are {duration_text(self._kept_us)} behind the watermark"}
 
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
