@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections import Counter
@@ -17,9 +18,10 @@ from millstream.errors import ConfigError
 from millstream.pipelines.event_time.lateness import with_watermark_column
 from millstream.pipelines.joins.as_of import as_of_join
 from millstream.pipelines.joins.changes import changes
-from millstream.pipelines.joins.interval import interval_join
+from millstream.pipelines.joins.interval import interval_join, late_rows
 from millstream.pipelines.joins.stream_table import enrich
 from millstream.pipelines.joins.table_table import table_join
+from millstream.pipelines.running.status import kept_state
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 
 if TYPE_CHECKING:
@@ -52,6 +54,14 @@ class Streams:
             (written,) = Path(part).glob("*.parquet")
             target = written.rename(directory / f"{number:04}.parquet")
             os.utime(target, (number, number))  # Spark takes the oldest first
+
+    def again(self) -> Streams:
+        """The same files, for another query."""
+        place = self.place / "again"
+        place.mkdir()
+        for name in ("sales", "rates"):
+            (place / name).symlink_to(self.place / name)
+        return Streams(self.spark, place)
 
     def stream(self, name: str, columns: str) -> DataFrame:
         reader = self.spark.readStream.schema(columns).option("maxFilesPerTrigger", 1)
@@ -206,6 +216,62 @@ def test_interval_join_of_streams_is_that_of_sql(streams: Streams, how: str) -> 
     assert sum(int(it.numRowsDroppedByWatermark) for it in operators) == 0
 
 
+def test_join_without_a_bound_joins_all_and_shows_what_it_keeps(streams: Streams) -> None:
+    sales = [[("at", at(n * 1000), n), ("ch", at(n), -n)] for n in range(1, 4)]
+    rates = [[("at", at(n), 10 * n)] for n in range(1, 4)]
+    streams.write("sales", SALES, sales)
+    streams.write("rates", RATES, rates)
+    arguments = {"time": "sold_at", "right_time": "since", "within": None, "unbounded": True}
+    result = streams.stream("sales", SALES).transform(
+        interval_join, streams.stream("rates", RATES), "country", **arguments
+    )
+    found, progress = streams.run(result)
+    expected = Counter((a, 10 * b) for a in range(1, 4) for b in range(1, 4))
+    assert Counter((it.sale, it.rate) for it in found) == expected
+    kept = [kept_state(json.loads(it.json)) for it in progress if it.numInputRows]
+    assert [rows for rows, _ in kept] == [3, 6, 9], "nothing is ever forgotten, and one can see it"
+    assert all(size for _, size in kept)
+
+
+def write_stragglers(streams: Streams) -> None:
+    """Sales 1 and 3 have their rate; 2 comes when the watermark is far beyond it."""
+    streams.write(
+        "sales",
+        SALES,
+        [[("at", at(100), 1)], [("at", at(5_000), -1)], [("at", at(101), 2), ("at", at(4_999), 3)]],
+    )
+    streams.write(
+        "rates",
+        RATES,
+        [[("at", at(102), 10)], [("at", at(5_000), -1)], [("at", at(5_001), 30)]],
+    )
+
+
+def late_counts(progress: list[Any], name: str) -> int:
+    return sum(it.observedMetrics[name].dropped for it in progress if it.numInputRows)
+
+
+def test_stragglers_of_a_join_are_counted_or_diverted(streams: Streams) -> None:
+    write_stragglers(streams)
+    sales = streams.marked("sales", SALES, "sold_at", "20 seconds")
+    rates = streams.marked("rates", RATES, "since", "20 seconds")
+    arguments = {"time": "sold_at", "right_time": "since", "within": "5 seconds", "how": "left"}
+    found, progress = streams.run(sales.transform(interval_join, rates, "country", **arguments))
+    pairs = Counter((it.sale, it.rate) for it in found)
+    assert pairs == {(1, 10): 1, (3, -1): 1, (3, 30): 1, (-1, -1): 1, (-1, 30): 1}
+    assert late_counts(progress, "late.interval.left") == 1
+    assert late_counts(progress, "late.interval.right") == 0
+    diverted = sales.transform(interval_join, rates, "country", stragglers="divert", **arguments)
+    assert diverted.columns == ["country", "sold_at", "sale", "since", "rate"]
+    again = streams.again()
+    late, _ = again.run(
+        again.marked("sales", SALES, "sold_at", "20 seconds").transform(
+            late_rows, "sold_at", "5 seconds"
+        )
+    )
+    assert [(it.sale, it["_lateness"]) for it in late] == [(2, 4_980 - 101)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -214,6 +280,7 @@ def test_interval_join_of_streams_is_that_of_sql(streams: Streams, how: str) -> 
         ({"time": "sale"}, "sale is int: convert it with"),
         ({"how": "outer"}, "choose one of inner, left"),
         ({"stragglers": "keep"}, "choose one of drop, divert"),
+        ({"stragglers": "correct"}, "then table_join, which corrects all that it has said"),
         ({"sequence": "country"}, "country is string: give it a column of integers"),
         ({"deleted": "rate"}, "rate is int: give it a condition"),
         ({"allowed_lateness": "1 month"}, "a month has no fixed length"),

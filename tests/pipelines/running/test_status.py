@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from millstream.pipelines import pipeline, table, topic
-from millstream.pipelines.running.status import Watched, failed_records, lag_of
+from millstream.pipelines.running.status import Watched, failed_records, kept_state, lag_of
 
 
 def progress(batch: int, rows: int, *, end: int = 0, latest: int = 0, failed: int = 0) -> Any:
@@ -48,3 +48,15 @@ def test_status_counts_every_batch_once_also_those_that_were_not_looked_at() -> 
     status = watched.update()
     assert (status.state, status.batches, status.rows, status.failed) == ("done", 4, 40, 4)
     assert status.batch_ms == 43
+
+
+def test_state_is_told_in_rows_where_spark_counts_rows_and_in_bytes_everywhere() -> None:
+    join = {"operatorName": "symmetricHashJoin", "numRowsTotal": 70, "memoryUsedBytes": 900}
+    ours = {
+        "operatorName": "transformWithStateInPandasExec",
+        "numRowsTotal": 34,
+        "memoryUsedBytes": 50,
+        "customMetrics": {"rocksdbSstFileSize": 4000},
+    }
+    assert kept_state({"stateOperators": [join, ours]}) == (70, 4900)
+    assert kept_state({"stateOperators": []}) == (0, 0)

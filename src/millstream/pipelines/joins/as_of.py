@@ -47,6 +47,7 @@ from millstream.pipelines.joins.frames import (
     check_choice,
     check_flag,
     check_order,
+    check_stragglers,
     count_late,
     name_keys,
     other_columns,
@@ -281,7 +282,7 @@ def as_of_join(
 
     lateness_us = duration_us(allowed_lateness, "allowed_lateness", zero_allowed=True)
     check_choice("how", how, How)
-    check_choice("stragglers", stragglers, Stragglers)
+    check_stragglers(stragglers, Stragglers)
     left_keys, right_keys = name_keys(frame, versions, on)
     frame, time_name = name_column(frame, time)
     versions, from_name = name_column(versions, valid_from)

@@ -21,6 +21,17 @@ def check_choice(name: str, value: object, choices: Any) -> None:
         raise ConfigError(f"{name}={value!r}: choose one of {', '.join(get_args(choices))}")
 
 
+def check_stragglers(value: object, choices: Any) -> None:
+    """What a join of streams says is said; only changes of tables can be taken back."""
+    if value == "correct":
+        raise ConfigError(
+            'stragglers="correct": a join of events says a result once. Where results are to be '
+            "set right by what comes later, join change logs: frame.transform(changes, ...) on "
+            "both sides, then table_join, which corrects all that it has said"
+        )
+    check_choice("stragglers", value, choices)
+
+
 def name_keys(left: DataFrame, right: DataFrame, on: On) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The columns that must be equal, of both sides."""
     if left.isStreaming != right.isStreaming:

@@ -36,6 +36,7 @@ from millstream.pipelines.event_time.lateness import LATE, is_late, mark_late, w
 from millstream.pipelines.joins.frames import (
     On,
     check_choice,
+    check_stragglers,
     name_keys,
     other_columns,
 )
@@ -66,7 +67,7 @@ def interval_join(
 ) -> DataFrame:
     """Pairs of rows within an interval; see the head of this module. Raises `ConfigError`."""
     check_choice("how", how, How)
-    check_choice("stragglers", stragglers, Stragglers)
+    check_stragglers(stragglers, Stragglers)
     reach = reach_us(within, how, unbounded=unbounded)
     left_keys, right_keys = name_keys(left, right, on)
     left, left_time = name_column(left, time)

@@ -31,6 +31,8 @@ class Status:
     lag: int | None = None
     batch_ms: int | None = None
     failed: int = 0  # records that did not decode
+    kept_rows: int = 0  # in state of Spark's own operators: aggregates, joins
+    kept_bytes: int = 0  # in all state
 
 
 @dataclass
@@ -72,6 +74,7 @@ class Watched:
                 self.status.failed += failed_records(it)
                 self.status.batch_ms = it["durationMs"].get("triggerExecution")
         self.status.lag = lag_of(last)
+        self.status.kept_rows, self.status.kept_bytes = kept_state(last)
 
     def _measure_rate(self, now: float) -> None:
         self._samples.append((now, self.status.rows))
@@ -89,6 +92,17 @@ def lag_of(progress: Mapping[str, Any]) -> int | None:
         if source.get("endOffset") and source.get("latestOffset")
     ]
     return sum(lags) if lags else None
+
+
+def kept_state(progress: Mapping[str, Any]) -> tuple[int, int]:
+    """Rows and bytes of state. What our own operators keep is pages, and not counted as rows."""
+    rows = size_bytes = 0
+    for it in progress.get("stateOperators") or ():
+        if "transformWithState" not in it.get("operatorName", ""):
+            rows += it["numRowsTotal"]
+        on_disk = (it.get("customMetrics") or {}).get("rocksdbSstFileSize", 0)
+        size_bytes += max(it["memoryUsedBytes"], on_disk)
+    return rows, size_bytes
 
 
 def failed_records(progress: Mapping[str, Any]) -> int:
