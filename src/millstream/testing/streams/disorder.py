@@ -85,7 +85,10 @@ def make_case(
     }
     arrivals = [it.arrival for it in sent if id(it) not in held]
     kept_back = [replace(it.arrival, is_late=True) for it in sent if id(it) in held]
-    batches = [Batch(tuple(it)) for it in _cut(arrivals, rng.randint(2, batches_max), rng)]
+    batches = [
+        Batch(tuple(it))
+        for it in _cut(arrivals, rng.randint(min(3, batches_max), batches_max), rng)
+    ]
     case = Case(tuple(batches))
     if disorder.late_by_us is None:
         case = _let_straggle(case, kept_back, rng)
