@@ -4,6 +4,7 @@ python -m benchmarks                 all but the soak
 python -m benchmarks produce latency only these
 python -m benchmarks soak            ten minutes
 python -m benchmarks spark_read --targets kafka    beside Spark's own connector, on Kafka
+python -m benchmarks nexmark --targets kafka --queries q0,q5    a part of it: results are kept
 python -m benchmarks --quick         small sizes: does everything still run?
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -53,6 +55,9 @@ EXTRA = (
     "spark_cores",
     "avro",
     "state",
+    "analytics",
+    "nexmark",
+    "nexmark_engines",
 )
 TARGETS: dict[str, Callable[[], Target]] = {
     "millstream": MillstreamTarget,
@@ -68,7 +73,7 @@ NULL_FITS = ("requests", "produce", "connections")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
-    scale = QUICK if options.quick else FULL
+    scale = replace(QUICK if options.quick else FULL, queries=options.queries)
     console = Console()
     if not console.is_terminal:
         console = Console(width=REPORT_WIDTH)  # a file has no width of its own
@@ -123,6 +128,12 @@ def _parser() -> argparse.ArgumentParser:
         dest="targets",
         const=["millstream"],
         help="Millstream without its peers",
+    )
+    parser.add_argument(
+        "--queries",
+        type=lambda text: tuple(text.split(",")),
+        default=(),
+        help="of Nexmark only these, like q0,q5",
     )
     parser.add_argument("--results", type=Path, default=RESULTS, help="where JSON and plot go")
     return parser

@@ -1,5 +1,5 @@
-"""The fixture of this room's tests on Spark."""
+"""The fixtures of this room's tests on Spark."""
 
-from tests.pipelines.analytics.events import stage
+from tests.pipelines.analytics.events import rocksdb, stage
 
-__all__ = ["stage"]
+__all__ = ["rocksdb", "stage"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -90,8 +90,14 @@ def by_window(rows: Iterable[Row]) -> Mapping[tuple[Any, float], Row]:
 
 
 @pytest.fixture
-def stage(spark: SparkSession, tmp_path: Path) -> Any:
+def rocksdb(spark: SparkSession) -> Iterator[None]:
+    """What state in buckets is kept in."""
     before = spark.conf.get(STORE_PROVIDER)
     spark.conf.set(STORE_PROVIDER, ROCKSDB)
-    yield Stage(spark, tmp_path)
+    yield
     spark.conf.set(STORE_PROVIDER, str(before))
+
+
+@pytest.fixture
+def stage(spark: SparkSession, rocksdb: None, tmp_path: Path) -> Stage:
+    return Stage(spark, tmp_path)

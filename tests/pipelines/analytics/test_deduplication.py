@@ -136,6 +136,7 @@ def test_stream_passes_the_first_of_each_horizon(stage: Stage) -> None:
     assert run.dropped_by_us("duplicates") == len(EVENTS) - len(passed)
 
 
+@pytest.mark.usefixtures("rocksdb")
 def test_copies_do_not_pass_whichever_way_is_taken(spark: SparkSession, tmp_path: Path) -> None:
     """Event ids sent two or three times, shortly after each other."""
     rng = random.Random(3)

@@ -49,6 +49,19 @@ def final_windows(frame: DataFrame) -> DataFrame:
     return late.transform(tumbling("1 minute", time="timestamp", n="count(*)"))
 
 
+def heavy(frame: DataFrame) -> DataFrame:
+    """An aggregate behind state in buckets."""
+    from millstream.pipelines.analytics.heavy_hitters import heavy_hitters
+    from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
+
+    before = str(frame.sparkSession.conf.get(STORE_PROVIDER))
+    frame.sparkSession.conf.set(STORE_PROVIDER, ROCKSDB)
+    late = frame.withWatermark("timestamp", "1 minute")
+    found = late.transform(heavy_hitters, "value", "timestamp", "1 minute")
+    frame.sparkSession.conf.set(STORE_PROVIDER, before)
+    return found
+
+
 @pytest.mark.parametrize(
     ("function", "key", "mode"),
     [
@@ -60,6 +73,7 @@ def final_windows(frame: DataFrame) -> DataFrame:
         (windowed, "", "append"),
         (sessions, "value", "append"),
         (final_windows, "window_start", "append"),
+        (heavy, "window_start", "append"),
     ],
 )
 def test_mode_fits_the_plan_and_the_output(

@@ -76,7 +76,7 @@ def count_distinct(
         every = [*listed(keys), as_column(of).alias(_VALUE)]
         panes = make_panes(frame, every, time, size, {_ROWS: "count(*)"}, policy)
         return panes.regroup(col(END_US), panes.keys[:-1], [count(_VALUE).alias(name)])
-    made = _make(how, as_column(of), _checked_size(how, log_size))
+    made = _make(how, sketchable(frame, as_column(of)), _checked_size(how, log_size))
     sketch_name = sketch or f"_{name}_sketch"
     kind = Tumbling(duration_us(size, "size"))
     window = policy.window(kind, keys, time, {sketch_name: made})
@@ -110,6 +110,22 @@ def merge_distinct(
         union(as_column(sketch)).alias(sketch)
     )
     return merged.withColumn(name, _estimate(how, as_column(sketch)))
+
+
+def sketchable(frame: DataFrame, of: Column) -> Column:
+    """The column as sketches take it: whole numbers, text or bytes. All else is put into words, in
+    which two values are the same if they are."""
+    from pyspark.sql.functions import struct, to_json, when
+
+    (field,) = frame.select(of.alias("of")).schema.fields
+    kind = field.dataType.simpleString()
+    if kind in ("int", "bigint", "string", "binary"):
+        return of
+    if kind in ("tinyint", "smallint"):
+        return of.cast("bigint")
+    if kind.startswith(("array", "struct", "map")):
+        return when(of.isNotNull(), to_json(struct(of)))
+    return of.cast("string")
 
 
 def _make(how: str, of: Column, log_size: int) -> Column:

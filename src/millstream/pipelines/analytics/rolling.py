@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
+from millstream.pipelines.analytics.distinct import sketchable
 from millstream.pipelines.analytics.stages import (
     END_US,
     Lateness,
@@ -156,7 +157,7 @@ def _per_interval(
     parts: dict[str, Column] = {}
     merged: list[Column] = []
     for it in measures:
-        made, merge = _addable(it, over_us / 1e6)
+        made, merge = _addable(frame, it, over_us / 1e6)
         parts |= made
         merged.append(merge.alias(it.name))
     panes = make_panes(frame, keys, time, every, parts, policy)
@@ -175,7 +176,7 @@ def _check_panes(over_us: int, every_us: int) -> None:
         )
 
 
-def _addable(it: Measure, seconds: float) -> tuple[dict[str, Column], Column]:
+def _addable(frame: DataFrame, it: Measure, seconds: float) -> tuple[dict[str, Column], Column]:
     """What is computed of a pane, and what the panes add up to."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -193,7 +194,7 @@ def _addable(it: Measure, seconds: float) -> tuple[dict[str, Column], Column]:
         return parts, F.sum(part) / F.nullif(F.sum(f"{part}_n"), F.lit(0))
     if it.kind == "approx_distinct":
         merged = F.hll_sketch_estimate(F.hll_union_agg(part))
-        return {part: F.hll_sketch_agg(of)}, merged
+        return {part: F.hll_sketch_agg(sketchable(frame, of))}, merged
     if it.kind == "approx_percentile":
         merged = F.kll_sketch_get_quantile_double(
             F.kll_merge_agg_double(part), F.lit(it.fraction).cast("double")

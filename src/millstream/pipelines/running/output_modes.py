@@ -5,6 +5,7 @@
     aggregate, output has no key     append   once, when the watermark says that it is final
     session windows                  append   Spark knows no other for them
     our windows                      append   their results are final; see windows/definition.py
+    state in buckets before it       append   its rows are final; see state/spark.py
 
 `@pipeline(output_mode=...)` overrides it, which transformWithState needs if it updates.
 """
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 AGGREGATE = "Aggregate"
 WATERMARK = "EventTimeWatermark"
 SESSIONS = "session_window"
+BUCKETS = "TransformWithState"
 
 
 def choose_output_mode(pipeline: Pipeline, result: DataFrame | Mapping[str, DataFrame]) -> str:
@@ -52,7 +54,7 @@ def choose_output_mode(pipeline: Pipeline, result: DataFrame | Mapping[str, Data
 
 def _is_appended(plan: Any) -> bool:
     text = plan.toString()
-    return SESSIONS in text or IS_LATE in text
+    return any(sign in text for sign in (SESSIONS, IS_LATE, BUCKETS))
 
 
 def _check_becomes_final(pipeline: Pipeline, plan: Any) -> None:
