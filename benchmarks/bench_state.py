@@ -25,7 +25,8 @@ from benchmarks.spark import QUERY_SETTINGS, spark_session, with_settings
 from benchmarks.targets import Scale, Target
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from millstream.pipelines.state.trial import Trial
-from millstream.pipelines.windows.sliding import Measure, Policy, SlidingWindow, sliding_window
+from millstream.pipelines.windows.measures import Measure
+from millstream.pipelines.windows.sliding import Policy, SlidingWindow, sliding_window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.windows.last_rows import LastRows
-from millstream.pipelines.windows.sliding import Measure
+from millstream.pipelines.windows.measures import Measure
 
 TIME = pa.timestamp("us", tz="UTC")
 SALES = pa.schema(

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.pipelines.state.trial import Trial
-from millstream.pipelines.windows.sliding import Emission, Measure, Policy, SlidingWindow
+from millstream.pipelines.windows.measures import Measure
+from millstream.pipelines.windows.sliding import Emission, Policy, SlidingWindow
 
 INTERVAL_US = 10
 SCHEMA = pa.schema(
@@ -268,3 +269,46 @@ def test_many_events_have_the_windows_of_duckdb() -> None:
     for mine, theirs in zip(ours.fetchall(), expected, strict=True):
         assert mine[:-1] == theirs[:-1], "amounts are in eighths: sums are exact in any order"
         assert mine[-1] == pytest.approx(theirs[-1])
+
+
+EVERY_SCHEMA = SCHEMA.append(pa.field("_now", pa.timestamp("us", tz="UTC")))
+
+
+@settings(max_examples=60)
+@given(st.lists(st.lists(EVENTS, max_size=5), max_size=8), st.sampled_from([0, 1, 3]))
+def test_results_every_so_often_show_what_has_changed_since_the_last_time(
+    batches: list[list[Event]], every: int
+) -> None:
+    """A batch is a second; nothing is final before the end."""
+    policy = Policy("drop", 100, "every", every * 1_000_000)
+    measures = MEASURES[:1]
+    window = SlidingWindow(
+        EVERY_SCHEMA, ["user"], "time", INTERVAL_US, measures, policy, SCHEMA.names
+    )
+    trial = Trial(window, bucket_count=1)
+    known: list[Event] = []
+    table: list[tuple[Event, int]] = []
+    last_shown: int | None = None
+    for number, events in enumerate(batches):
+        now = pa.array([number * 1_000_000] * len(events), EVERY_SCHEMA.field("_now").type)
+        rows = columns(events)["events"].append_column("_now", now)
+        found = trial.feed({"events": rows.cast(EVERY_SCHEMA)})
+        known += events
+        before, table = table, [(it, naive(it, known)[0]) for it in known]
+        if not events or (last_shown is not None and number - last_shown < every):
+            assert not found.num_rows
+            table = before
+            continue
+        last_shown = number
+        shown = Counter(
+            (Event(row["user"], time_us, row["amount"]), row["n"])
+            for row, time_us in zip(
+                found.drop_columns("time").to_pylist(),
+                found.column("time").cast(pa.int64()).to_pylist(),
+                strict=True,
+            )
+        )
+        assert shown == Counter(table) - Counter(before)
+        assert set(found.column("_kind").to_pylist()) <= {"preliminary"}
+    assert trial.finish().num_rows == len(known)
+    assert all(store.index is None and not store.pages for store in trial.buckets)

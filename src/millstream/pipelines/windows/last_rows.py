@@ -33,14 +33,9 @@ from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSp
 from millstream.pipelines.state.keys import HASH, Numbers, key_codes
 from millstream.pipelines.state.tables import concat
 from millstream.pipelines.windows.aggregates import Aggregate, parse_aggregates
-from millstream.pipelines.windows.ranges import aggregate, narrow, result_type
-from millstream.pipelines.windows.sliding import (
-    Measure,
-    Windows,
-    _add_measured,
-    _check_measure,
-    _type_of,
-)
+from millstream.pipelines.windows.measures import Measure, add_measured, check_measure
+from millstream.pipelines.windows.ranges import aggregate, narrow
+from millstream.pipelines.windows.sliding import Windows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -65,9 +60,7 @@ class LastRows(Operator):
         self.identity = f"last {row_count} rows by {order}, {allowed_lateness_us} us late"
         self.inputs = {_ROWS: InputSpec(schema, tuple(keys))}
         self.tables = {_ROWS: TableSpec(schema, tuple(keys), None, by_key=True)}
-        self._results = [
-            pa.field(it.name, result_type(it.kind, _type_of(schema, it))) for it in measures
-        ]
+        self._results = [pa.field(it.name, it.type_in(schema)) for it in measures]
         self.schema_out = pa.schema(
             [*(schema.field(name) for name in carried), *self._results, WEIGHT_FIELD]
         )
@@ -187,10 +180,10 @@ def last_rows(
         check_time(frame, order[0], zoneless_allowed=True)
         check_watermark(frame, order[0], "nothing would ever be late")
     carried = frame.columns
-    frame, measures = _add_measured(frame, parse_aggregates(aggregates))
+    frame, measures = add_measured(frame, parse_aggregates(aggregates))
     schema = arrow_schema(frame.schema)
     for measure in measures:
-        _check_measure(schema, measure, (*carried, WEIGHT))
+        check_measure(schema, measure, (*carried, WEIGHT))
     operator = LastRows(schema, names, order, rows, measures, carried, lateness_us)
     return _count_late(run_operator(operator, {_ROWS: frame}, buckets), count_as)
 

@@ -10,7 +10,8 @@ Rows come out as they went in, with the aggregates and `_kind`:
 
     final         nothing that is on time can change it any more
     preliminary   as far as is known when the event comes (emit="early": once; emit="change": again
-                  each time that it changes)
+                  each time that it changes; emit="every 10 seconds": what has changed since the
+                  last time, not oftener than that by the clock of the batches)
     correction    a straggler changed what had been final: the aggregates are the new ones, `_old`
                   has those that were; it is null in the row of the straggler itself
     late          the event came too late, `_lateness` seconds behind the watermark: no aggregates
@@ -42,14 +43,15 @@ from millstream.errors import ConfigError
 from millstream.pipelines.columns import check_lateness, check_time, check_watermark, name_column
 from millstream.pipelines.durations import Duration, duration_text, duration_us
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
-from millstream.pipelines.state.keys import HASH, Numbers, equal_keys, key_codes
+from millstream.pipelines.state.keys import HASH, HASH_FIELD, Numbers, equal_keys, key_codes
+from millstream.pipelines.state.operator import END_OF_TIME
 from millstream.pipelines.state.tables import concat, times_of
 from millstream.pipelines.windows.aggregates import Aggregate, parse_aggregates
+from millstream.pipelines.windows.measures import Measure, add_measured, check_measure
 from millstream.pipelines.windows.ranges import (
     Mask,
     aggregate,
     narrow,
-    result_type,
     sort_rows,
     window_bounds,
 )
@@ -58,22 +60,17 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 Stragglers = Literal["drop", "divert", "correct"]
-Emission = Literal["final", "early", "change"]
+Emission = Literal["final", "early", "change", "every"]
 KIND = "_kind"
 OLD = "_old"
 LATENESS = "_lateness"
+NOW = "_now"  # when the batch began that a row came with
+EVERY = "every "
 KINDS = (None, "final", "preliminary", "correction")
 NOTHING, FINAL, PRELIMINARY, CORRECTION = range(4)
 _EVENTS = "events"
-
-
-class Measure(NamedTuple):
-    """An aggregate of a column of the input; without a column, of the rows."""
-
-    name: str
-    kind: str
-    column: str | None
-    fraction: float = 0.5
+_SHOWN = "shown"
+_NEVER = -(2**62)
 
 
 @dataclass(frozen=True)
@@ -83,6 +80,7 @@ class Policy:
     stragglers: Stragglers
     allowed_lateness_us: int
     emission: Emission = "final"
+    every_us: int = 0  # between preliminary results, where they come every so often
 
     @property
     def settling_us(self) -> int:
@@ -120,6 +118,9 @@ class SlidingWindow(Operator):
         self.title = f"sliding window of {duration_text(interval_us)}"
         self.inputs = {_EVENTS: InputSpec(schema, tuple(keys))}
         self.tables = {_EVENTS: TableSpec(schema, tuple(keys), time)}
+        if policy.emission == "every":
+            shown = pa.schema([pa.field(_SHOWN, schema.field(NOW).type)])
+            self.tables[_SHOWN] = TableSpec(shown, (), _SHOWN)
         self._keys = tuple(keys)
         self._time = time
         self._interval_us = interval_us
@@ -127,7 +128,7 @@ class SlidingWindow(Operator):
         self._policy = policy
         self._kept_us = policy.allowed_lateness_us + interval_us
         self._carried = tuple(carried)
-        results = [pa.field(it.name, result_type(it.kind, _type_of(schema, it))) for it in measures]
+        results = [pa.field(it.name, it.type_in(schema)) for it in measures]
         self._old_type = pa.struct(results)
         self.schema_out = pa.schema(
             [
@@ -140,7 +141,8 @@ class SlidingWindow(Operator):
         )
 
     def kept(self) -> Mapping[str, str]:
-        return {_EVENTS: f"until they are {duration_text(self._kept_us)} behind the watermark"}
+        kept = {_EVENTS: f"until they are {duration_text(self._kept_us)} behind the watermark"}
+        return kept | ({_SHOWN: "one moment"} if _SHOWN in self.tables else {})
 
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
@@ -163,29 +165,55 @@ class SlidingWindow(Operator):
         due = Due(
             state.watermark_us - self._policy.settling_us, watermark_us - self._policy.settling_us
         )
-        old = self._rows_in_reach(events, new, due)
+        since_us = self._last_shown(state, new)
+        old = self._rows_in_reach(events, new, due, since_us)
         events.append(new)
         if old is not None:
             seen = new if self._policy.sees_changes else new.slice(0, 0)
-            yield self._results(concat([old, seen]), old.num_rows, due)
+            yield self._results(concat([old, seen]), old.num_rows, due, since_us)
         events.expire(watermark_us - self._kept_us + 1)
+        if _SHOWN in self.tables and not events.pages:
+            state[_SHOWN].expire(END_OF_TIME)
         state.wake_at(self._wake_us(events, due))
 
-    def _rows_in_reach(self, events: Table, new: pa.RecordBatch, due: Due) -> pa.RecordBatch | None:
+    def _last_shown(self, state: BucketState, new: pa.RecordBatch) -> int | None:
+        """Where results come every so often, and are due: when they came last. Notes it."""
+        if _SHOWN not in self.tables or not new.num_rows:
+            return None
+        shown = state[_SHOWN]
+        last_us = max((page.last_us for page in shown.pages.values()), default=_NEVER)
+        now_us = int(times_of(new, NOW).max())
+        if now_us - last_us < self._policy.every_us:
+            return None
+        columns = {HASH: pa.array([0], HASH_FIELD.type), _SHOWN: new.column(NOW).slice(0, 1)}
+        shown.append(pa.RecordBatch.from_pydict(columns, schema=shown.spec.page_schema))
+        shown.expire(now_us)
+        return last_us
+
+    def _rows_in_reach(
+        self, events: Table, new: pa.RecordBatch, due: Due, since_us: int | None
+    ) -> pa.RecordBatch | None:
         """Rows kept so far of all windows that are to be looked at; None if there is no such."""
         focus = events.select(due.after_us + 1, due.until_us)
+        changed = new
+        if since_us is not None:
+            reaching = events.select(due.until_us - self._interval_us)
+            came = reaching.filter(pa.array(times_of(reaching, NOW) > since_us))
+            changed = concat([new, came])
         last_us = due.until_us
-        if self._policy.sees_changes and new.num_rows:
-            last_us = int(times_of(new, self._time).max()) + self._interval_us
+        if self._policy.sees_changes and changed.num_rows:
+            last_us = int(times_of(changed, self._time).max()) + self._interval_us
             last_us = max(last_us, due.until_us)
-            focus = concat([focus, new])
+            focus = concat([focus, changed])
         if not focus.num_rows:
             return None
         first_us = int(times_of(focus, self._time).min()) - self._interval_us
         hashes = np.unique(focus.column(HASH).to_numpy())
         return events.select(first_us, last_us, hashes)
 
-    def _results(self, rows: pa.RecordBatch, old_count: int, due: Due) -> pa.RecordBatch:
+    def _results(
+        self, rows: pa.RecordBatch, old_count: int, due: Due, since_us: int | None
+    ) -> pa.RecordBatch:
         """Of old rows and new ones after them, whatever is to come out."""
         codes = key_codes(rows, self._keys)
         times = times_of(rows, self._time)
@@ -196,6 +224,9 @@ class SlidingWindow(Operator):
             *window_bounds(codes[order], times, self._interval_us, preceding=self._preceding)
         )
         kinds = self._kinds(times, is_new, windows, due)
+        if since_us is not None:
+            first, end = narrow(times_of(rows, NOW)[order] > since_us, *windows)
+            kinds[(kinds == NOTHING) & (times > due.until_us) & (end > first)] = PRELIMINARY
         chosen = np.flatnonzero(kinds)
         windows = Windows(windows.first[chosen], windows.end[chosen])
         columns = self._measure(rows, order, windows)
@@ -308,7 +339,7 @@ def sliding_window(
     *,
     stragglers: Stragglers = "drop",
     allowed_lateness: Duration | None = None,
-    emit: Emission = "final",
+    emit: str = "final",
     preceding: bool = False,
     buckets: int = 16,
     count_as: str | None = None,
@@ -320,7 +351,7 @@ def sliding_window(
     Raises `ConfigError` before anything runs.
     """
     from pyspark.sql import Column
-    from pyspark.sql.functions import col
+    from pyspark.sql.functions import col, current_timestamp
 
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
@@ -328,9 +359,10 @@ def sliding_window(
     lateness_us = interval_us
     if allowed_lateness is not None:
         lateness_us = duration_us(allowed_lateness, "allowed_lateness", zero_allowed=True)
-    for name, value, choices in (("stragglers", stragglers, Stragglers), ("emit", emit, Emission)):
-        if value not in get_args(choices):
-            raise ConfigError(f"{name}={value!r}: choose one of {', '.join(get_args(choices))}")
+    if stragglers not in get_args(Stragglers):
+        choices = ", ".join(get_args(Stragglers))
+        raise ConfigError(f"stragglers={stragglers!r}: choose one of {choices}")
+    emission, every_us = _parse_emission(emit)
     key_names = []
     for key in [keys] if isinstance(keys, str | Column) else keys:
         frame, name = name_column(frame, key)
@@ -340,11 +372,15 @@ def sliding_window(
     check_watermark(frame, time_name, "events would be kept for ever")
     check_lateness(frame, time_name, allowed_lateness)
     carried = frame.columns
-    frame, measures = _add_measured(frame, parse_aggregates(aggregates))
-    policy = Policy(stragglers, lateness_us, emit) if frame.isStreaming else WITHOUT_STRAGGLERS
+    frame, measures = add_measured(frame, parse_aggregates(aggregates))
+    policy = WITHOUT_STRAGGLERS
+    if frame.isStreaming:
+        policy = Policy(stragglers, lateness_us, emission, every_us)
+        if emission == "every":
+            frame = frame.withColumn(NOW, current_timestamp())
     schema = arrow_schema(frame.schema)
     for it in measures:
-        _check_measure(schema, it, carried)
+        check_measure(schema, it, (*carried, KIND, OLD, LATENESS))
     operator = SlidingWindow(
         schema,
         key_names,
@@ -363,39 +399,18 @@ def sliding_window(
     return result.select(*(col(f"`{name}`") for name in result.columns if name not in unused))
 
 
+def _parse_emission(emit: str) -> tuple[Emission, int]:
+    if isinstance(emit, str) and emit.startswith(EVERY):
+        return "every", duration_us(emit.removeprefix(EVERY), "emit")
+    plain: tuple[Emission, ...] = ("final", "early", "change")
+    for it in plain:
+        if emit == it:
+            return it, 0
+    raise ConfigError(f'emit={emit!r}: choose "final", "early", "change" or "every 10 seconds"')
+
+
 def _count_late(result: DataFrame, name: str) -> DataFrame:
     from pyspark.sql.functions import col, count_if
 
     is_late = col(KIND) == "late"
     return result.observe(name, count_if(is_late).alias("dropped")).where(~is_late)
-
-
-def _add_measured(
-    frame: DataFrame, aggregates: Mapping[str, Aggregate]
-) -> tuple[DataFrame, list[Measure]]:
-    """The frame with a column for each thing that is aggregated, if it has none yet."""
-    from pyspark.sql.functions import expr
-
-    measures = []
-    for number, (name, it) in enumerate(aggregates.items()):
-        column = it.of if isinstance(it.of, str) and it.of in frame.columns else None
-        if it.of is not None and column is None:
-            column = f"_measured_{number}"
-            frame = frame.withColumn(column, expr(it.of) if isinstance(it.of, str) else it.of)
-        measures.append(Measure(name, it.kind, column, it.fraction))
-    return frame, measures
-
-
-def _check_measure(schema: pa.Schema, measure: Measure, carried: Sequence[str]) -> None:
-    if measure.name in carried or measure.name in (KIND, OLD, LATENESS):
-        raise ConfigError(f"there is a column {measure.name} already: choose another name")
-    try:
-        result_type(measure.kind, _type_of(schema, measure))
-    except TypeError as error:
-        raise ConfigError(
-            f"{measure.name}: there is no {error}; cast it to a number, like double"
-        ) from None
-
-
-def _type_of(schema: pa.Schema, measure: Measure) -> pa.DataType:
-    return pa.int64() if measure.column is None else schema.field(measure.column).type
