@@ -29,6 +29,7 @@ class Scale:
 
     factor: float = 1.0
     rounds: int = 3
+    queries: tuple[str, ...] = ()  # only these of a benchmark that has many; none: all
 
     def of(self, count: int) -> int:
         return max(100, int(count * self.factor))

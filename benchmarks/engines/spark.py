@@ -1,0 +1,31 @@
+"""Spark, read by us or by its own connector: `python -m benchmarks.engines.spark READER ...`."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from benchmarks.nexmark import STATE_SETTINGS, rate, rows_of
+from benchmarks.spark import spark_session, with_settings
+
+ROUNDS = 3  # the first two are for the compiler
+
+
+def say(**facts: object) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def main() -> None:
+    reader, bootstrap, count, *queries = sys.argv[1:]
+    with spark_session() as spark, with_settings(spark, STATE_SETTINGS):
+        from examples.nexmark.queries import QUERIES
+
+        say(ready=True)
+        for query in (QUERIES[name] for name in queries):
+            rates = [rate(spark, reader, query, bootstrap, int(count)) for _ in range(ROUNDS)]
+            rows = rows_of(query, int(count))
+            say(query=query.name, rows=rows, seconds=rows / max(rates))
+
+
+if __name__ == "__main__":
+    main()
