@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
 from millstream.pipelines.analytics.averages import check_threshold
-from millstream.pipelines.analytics.stages import Lateness, check_number, check_whole
+from millstream.pipelines.analytics.stages import Lateness, check_number, check_whole, late_metric
 from millstream.pipelines.columns import as_column
 from millstream.pipelines.durations import Duration
 from millstream.pipelines.joins.frames import check_choice
@@ -81,7 +81,7 @@ def flag_anomalies(
         stragglers=stragglers,
         allowed_lateness=allowed_lateness,
         buckets=buckets,
-        count_as=count_as,
+        count_as=count_as or late_metric("anomalies", over),
         **measures,
     )
     distance = number - col(MEAN)

@@ -39,14 +39,20 @@ from millstream.pipelines.analytics.lateness import (
     part_late,
     with_kind,
 )
-from millstream.pipelines.analytics.stages import Lateness, check_number, check_whole, listed
+from millstream.pipelines.analytics.stages import (
+    Lateness,
+    check_number,
+    check_whole,
+    late_metric,
+    listed,
+)
 from millstream.pipelines.columns import (
     check_lateness,
     check_time,
     check_watermark,
     name_column,
 )
-from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.joins.frames import check_choice
 from millstream.pipelines.joins.matching import Mask, common_codes, newest, sort_versions
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
@@ -386,7 +392,7 @@ def smooth(
         min_count,
     )
     found = run_operator(operator, {_EVENTS: frame}, buckets)
-    metric = count_as or f"late.smoothing {duration_text(half_life_us)}"
+    metric = count_as or late_metric("smoothing", half_life)
     return count_kinds(found, [*columns, *results], stragglers, {metric: "late"})
 
 

@@ -27,6 +27,7 @@ from millstream.pipelines.analytics.stages import (
     Lateness,
     Panes,
     Policy,
+    late_metric,
     make_panes,
 )
 from millstream.pipelines.columns import as_column
@@ -65,7 +66,7 @@ def compare(
     }
     if not shifts_us:
         raise ConfigError('against what? Write it like against={"last_week": "1 week"}')
-    policy = Policy(stragglers, allowed_lateness, count_as)
+    policy = Policy(stragglers, allowed_lateness, count_as or late_metric("comparison", size))
     panes = make_panes(frame, keys, time, size, aggregates, policy)
     names = list(aggregates)
     _check_names(panes, names, shifts_us)

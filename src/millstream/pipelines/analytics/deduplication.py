@@ -41,7 +41,7 @@ from millstream.pipelines.analytics.lateness import (
     part_late,
     with_kind,
 )
-from millstream.pipelines.analytics.stages import Lateness, listed
+from millstream.pipelines.analytics.stages import Lateness, late_metric, listed
 from millstream.pipelines.columns import (
     as_column,
     check_lateness,
@@ -220,7 +220,7 @@ def deduplicate(
     obstacle = _obstacle(frame, time_name, within_us, reused, stragglers, lateness_us)
     if how == "native" and obstacle:
         raise ConfigError(f"Spark's own deduplication does not do here: {obstacle}")
-    metric = count_as or f"late.deduplication {duration_text(within_us)}"
+    metric = count_as or late_metric("deduplication", within)
     if not obstacle and how != "state":
         return _native(frame, key_names, time_name, metric).select(*map(as_column, columns))
     operator = Deduplication(

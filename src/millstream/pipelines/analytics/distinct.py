@@ -28,6 +28,7 @@ from millstream.pipelines.analytics.stages import (
     Lateness,
     Policy,
     check_whole,
+    late_metric,
     listed,
     make_panes,
 )
@@ -71,7 +72,7 @@ def count_distinct(
     check_choice("how", how, How)
     if how == "exact" and sketch is not None:
         raise ConfigError('exact counts have no sketch: choose how="hll" or "theta", or leave it')
-    policy = Policy(stragglers, allowed_lateness, count_as)
+    policy = Policy(stragglers, allowed_lateness, count_as or late_metric("distinct", size))
     if how == "exact":
         every = [*listed(keys), as_column(of).alias(_VALUE)]
         panes = make_panes(frame, every, time, size, {_ROWS: "count(*)"}, policy)

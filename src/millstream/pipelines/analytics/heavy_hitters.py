@@ -41,6 +41,7 @@ from millstream.pipelines.analytics.stages import (
     Lateness,
     Panes,
     check_whole,
+    late_metric,
     listed,
 )
 from millstream.pipelines.analytics.top import RANK
@@ -52,7 +53,7 @@ from millstream.pipelines.columns import (
     name_column,
     watermark_delay_ms,
 )
-from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.joins.frames import check_choice
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, key_codes, with_hash
@@ -312,7 +313,7 @@ def heavy_hitters(
     operator = HeavyHitters(schema, items, time_name, weight, size_us, k, capacity)
     found = run_operator(operator, {_EVENTS: frame}, buckets)
     if stragglers == "drop":
-        found = _count_late(found, count_as or f"late.heavy hitters {duration_text(size_us)}")
+        found = _count_late(found, count_as or late_metric("heavy hitters", size))
     marks = {} if mark is None else {WATERMARK_DELAY: mark}
     best = found.where(col(_LATE).isNull())
     return _first_of_all(best, items, k, size_us, marks)

@@ -27,6 +27,7 @@ from millstream.pipelines.analytics.stages import (
     check_fraction,
     check_number,
     check_whole,
+    late_metric,
     listed,
 )
 from millstream.pipelines.columns import as_column
@@ -66,7 +67,7 @@ def percentiles(
     if how == "exact" and sketch is not None:
         raise ConfigError('exact percentiles have no sketch: choose how="kll", or leave it out')
     check_number(frame, of, "a percentile is of")
-    policy = Policy(stragglers, allowed_lateness, count_as)
+    policy = Policy(stragglers, allowed_lateness, count_as or late_metric("percentiles", size))
     kind = Tumbling(duration_us(size, "size"))
     value = as_column(of).cast("double")
     if how == "exact":

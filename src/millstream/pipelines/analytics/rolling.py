@@ -36,6 +36,7 @@ from millstream.pipelines.analytics.stages import (
     Lateness,
     Policy,
     check_fraction,
+    late_metric,
     make_panes,
 )
 from millstream.pipelines.columns import as_column
@@ -82,7 +83,7 @@ def rolling(
     if not measures:
         raise ConfigError('what is to be computed? Write it like per_second="rate(*)"')
     over_us = duration_us(over, "over")
-    policy = Policy(stragglers, allowed_lateness, count_as)
+    policy = Policy(stragglers, allowed_lateness, count_as or late_metric("rolling", over))
     if every is not None:
         return _per_interval(frame, keys, time, over_us, every, measures, policy)
     return _per_event(frame, keys, time, over, measures, policy, buckets)

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics.stages import Lateness, Policy
+from millstream.pipelines.analytics.stages import Lateness, Policy, late_metric
 from millstream.pipelines.columns import as_column
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.windows.aggregates import Aggregate
@@ -64,7 +64,7 @@ def sessions(
         **{name: _attribute(it, moment) for name, it in attributes.items()},
     }
     kind = Session(duration_us(gap, "gap"))
-    policy = Policy(stragglers, count_as=count_as)
+    policy = Policy(stragglers, count_as=count_as or late_metric("sessions", gap))
     window = policy.window(kind, keys, time, aggregates)
     names = window.key_names(frame)
     for name in names:

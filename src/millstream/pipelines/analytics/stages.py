@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import WATERMARK_DELAY, as_column, watermark_delay_ms
-from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.durations import Duration, duration_text, duration_us
 from millstream.pipelines.windows.aggregates import Aggregate
 from millstream.pipelines.windows.definition import END, START, Window
 from millstream.pipelines.windows.kinds import Kind, Tumbling
@@ -137,6 +137,12 @@ def make_panes(
         window.allowed_lateness_us,
         {} if delay_ms is None else {WATERMARK_DELAY: delay_ms},
     )
+
+
+def late_metric(what: str, length: Duration) -> str:
+    """Where the query's progress counts late rows that are dropped, unless told otherwise. Spark
+    wants each name once in a query, so functions have names of their own."""
+    return f"late.{what} {duration_text(duration_us(length))}"
 
 
 def check_whole(name: str, value: object, least: int = 1) -> None:

@@ -29,6 +29,7 @@ from millstream.pipelines.analytics.stages import (
     Panes,
     Policy,
     check_whole,
+    late_metric,
     listed,
     make_panes,
 )
@@ -68,7 +69,7 @@ def top_k(
     items = listed(item)
     if not items:
         raise ConfigError('the first ten of what? Write it like top_k(frame, "product", ...)')
-    policy = Policy(stragglers, allowed_lateness, count_as)
+    policy = Policy(stragglers, allowed_lateness, count_as or late_metric("top", size))
     panes = make_panes(frame, [*groups, *items], time, size, {VALUE: by}, policy)
     return rank_panes(panes, panes.keys[: len(groups)], k, smallest=smallest)
 

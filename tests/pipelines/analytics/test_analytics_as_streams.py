@@ -1,0 +1,125 @@
+"""Analytics through the harness: any cuts, any faults, rows late by a hair; several in a query."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import strategies as st
+
+from millstream.pipelines.analytics import (
+    compare,
+    count_distinct,
+    deduplicate,
+    flag_anomalies,
+    heavy_hitters,
+    percentiles,
+    rolling,
+    sessions,
+    smooth,
+    top_k,
+)
+from millstream.pipelines.pipeline import Pipeline, pipeline, table, topic
+from millstream.testing.streams import Disorder, check_stream, moments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+COLUMNS = (
+    "shop string, item string, at timestamp, amount double, _offset long, _watermark timestamp"
+)
+ORDER = st.fixed_dictionaries(
+    {
+        "shop": st.sampled_from(["a", "b"]),
+        "item": st.sampled_from(["x", "y", "z", None]),
+        "at": moments("4 minutes", "5 seconds"),
+        "amount": st.one_of(st.integers(0, 80).map(lambda it: it / 8), st.none()),
+    }
+)
+
+
+def pipeline_of(**outputs: Callable[[DataFrame], DataFrame]) -> Pipeline:
+    """Several results of the same rows, by name: one query, one read."""
+
+    def results(orders: DataFrame) -> dict[str, DataFrame]:
+        return {name: orders.transform(function) for name, function in outputs.items()}
+
+    return pipeline(
+        reads=topic("orders", schema=COLUMNS, watermark=("at", "10 seconds")),
+        writes={name: table(name) for name in outputs},
+    )(results)
+
+
+def check(checked: Pipeline, spark: SparkSession, **rest: Any) -> None:
+    arguments = {"seed": 1, "examples": 1, "rows": 20, "batches": 5} | rest
+    (outcome,) = check_stream(checked, {"orders": ORDER}, spark=spark, **arguments)
+    assert all(map(outcome.rows, checked.writes))
+    assert outcome.dropped_by_spark == 0
+
+
+def minute_is_over(row: Any, watermark: datetime) -> bool:
+    return bool(row["at"].replace(second=0) + timedelta(minutes=1) <= watermark)
+
+
+def test_aggregations_of_windows(spark: SparkSession) -> None:
+    checked = pipeline_of(
+        distinct=lambda it: count_distinct(it, "shop", "at", "1 minute", of="item"),
+        middle=lambda it: percentiles(it, "shop", "at", "1 minute", of="amount", at=(0.5,)),
+        top=lambda it: top_k(it, "item", "at", "1 minute", k=2, by="sum(amount)"),
+        compared=lambda it: compare(it, "shop", "at", "1 minute", n="count(*)"),
+        heavy=lambda it: heavy_hitters(it, "item", "at", "1 minute", k=2, buckets=2),
+    )
+    check(checked, spark, disorder=Disorder(late=0.3), late_when=minute_is_over)
+
+
+def test_rolling_intervals_and_sessions(spark: SparkSession) -> None:
+    """What is late is late for certain: on the edge, a session that is over cannot be joined."""
+    checked = pipeline_of(
+        panes=lambda it: rolling(it, "shop", "at", "1 minute", every="20 seconds", n="count(*)"),
+        sessions=lambda it: sessions(it, "shop", "at", "15 seconds", first="first(item)"),
+    )
+    check(checked, spark, disorder=Disorder(late=0.2, late_by="20 seconds"))
+
+
+def test_what_is_told_of_each_event(spark: SparkSession) -> None:
+    rules: dict[str, Any] = {"allowed_lateness": "20 seconds", "buckets": 2}
+    checked = pipeline_of(
+        rolling=lambda it: rolling(
+            it.drop("_watermark"), "shop", "at", "1 minute", n="count(*)", r="rate(*)", **rules
+        ),
+        anomalies=lambda it: flag_anomalies(
+            it.drop("_watermark"), "shop", "at", "amount", over="1 minute", min_count=2, **rules
+        ),
+        smooth=lambda it: smooth(
+            it.drop("_watermark"), "shop", "at", "amount", half_life="20 seconds", **rules
+        ),
+    )
+    check(checked, spark, disorder=Disorder(late=0.4), late_when="20 seconds")
+
+
+def test_copies_are_left_out_wherever_batches_are_cut(spark: SparkSession) -> None:
+    orders = [
+        {"item": str(number), "at": f"2026-01-01 00:0{number // 10}:{number % 10 * 6:02}"}
+        for number in range(30)
+    ]
+    checked = pipeline_of(
+        in_state=lambda it: deduplicate(
+            it.drop("_watermark"), "item", "at", "30 seconds", how="state", buckets=2
+        ).drop("_offset"),
+        by_spark=lambda it: deduplicate(it, "item", "at", "10 seconds").drop(
+            "_offset", "_watermark"
+        ),
+    )
+    check_stream(
+        checked,
+        {"orders": orders},
+        spark=spark,
+        seed=1,
+        examples=1,
+        disorder=Disorder(duplicates=0.5),
+    )

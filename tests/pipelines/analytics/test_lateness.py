@@ -1,0 +1,36 @@
+"""Late rows are told apart and marked."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from millstream.pipelines.analytics.lateness import (
+    KIND_FIELD,
+    LATENESS_FIELD,
+    part_late,
+    with_kind,
+)
+
+TIME = pa.timestamp("us", tz="UTC")
+
+
+def rows(*times: int | None) -> pa.RecordBatch:
+    return pa.record_batch({"time": pa.array(times, pa.int64()).cast(TIME)})
+
+
+def test_row_at_or_before_the_bound_or_without_a_time_is_late() -> None:
+    on_time, late = part_late(rows(4, 5, 6, None), "time", 5)
+    assert on_time["time"].cast(pa.int64()).to_pylist() == [6]
+    assert late["time"].cast(pa.int64()).to_pylist() == [4, 5, None]
+    on_time, late = part_late(rows(6, 7), "time", 5)
+    assert (on_time.num_rows, late.num_rows) == (2, 0)
+
+
+def test_late_row_says_by_how_much_and_lacks_results() -> None:
+    result = pa.field("average", pa.float64())
+    schema = pa.schema([pa.field("time", TIME), result, KIND_FIELD, LATENESS_FIELD])
+    found = with_kind(rows(1_000_000, None), "late", schema, "time", 3_500_000).to_pylist()
+    assert [it["_lateness"] for it in found] == [2.5, None]
+    assert {(it["average"], it["_kind"]) for it in found} == {(None, "late")}
+    (final,) = with_kind(rows(1), "final", schema).to_pylist()
+    assert (final["_kind"], final["_lateness"]) == ("final", None)
