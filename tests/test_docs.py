@@ -48,10 +48,12 @@ def page_run(page: Path, tmp_path: Path) -> Iterator[PageRun]:
 def long_on_spark(paths: list[Path]) -> list[Any]:
     """Those that start Spark, several times some of them, are for `make test-all`."""
     slow = {
+        "analytics.md",
         "avro.md",
         "pipelines.md",
         "stores.md",
         "cluster.md",
+        "movers.py",
         "shop.py",
         "real_time.py",
         "windows.md",

@@ -67,12 +67,12 @@ class Policy:
         if self.allowed_lateness is not None:
             lateness_us = duration_us(self.allowed_lateness, "allowed_lateness", zero_allowed=True)
         return Window(
-            kind,
-            tuple(listed(keys)),
-            time,
-            aggregates,
-            self.stragglers,
-            lateness_us,
+            kind=kind,
+            keys=tuple(listed(keys)),
+            time=time,
+            aggregates=aggregates,
+            stragglers=self.stragglers,
+            allowed_lateness_us=lateness_us,
             emit="final",
             buckets=1,
             count_as=self.count_as,
