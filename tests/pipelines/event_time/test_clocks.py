@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -15,8 +16,10 @@ from hypothesis import strategies as st
 from millstream.errors import ConfigError
 from millstream.pipelines.event_time.clocks import (
     DeviceOffsets,
+    cap_future,
     correct_clock,
     correct_device_clocks,
+    count_odd_clocks,
     name_times,
 )
 from millstream.pipelines.state.trial import Trial
@@ -163,3 +166,44 @@ def test_times_are_named_and_names_that_are_taken_are_refused(spark: SparkSessio
         correct_clock(named, "happened", "happened", "_timestamp")
     with pytest.raises(ConfigError, match="memory 0: choose between"):
         correct_device_clocks(frame, "happened", "happened", "happened", "happened", memory=0)
+
+
+def test_event_from_the_future_is_flagged_counted_and_does_not_drag_the_watermark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    given_rows = [
+        (1, at(10), at(12)),
+        (2, at(90_000), at(14)),  # a day ahead
+        (3, at(40), at(20)),  # within the tolerance, but not after it was received
+        (4, None, at(21)),
+    ]
+    columns = "id int, happened timestamp, received timestamp"
+    for number, row in enumerate(given_rows):
+        spark.createDataFrame([row], columns).coalesce(1).write.mode("append").parquet(  # type: ignore[type-var]
+            f"{tmp_path}/in/{number}"
+        )
+    rows = spark.readStream.schema(columns).parquet(f"{tmp_path}/in/*")
+    capped = rows.transform(cap_future, "happened", "received").transform(count_odd_clocks)
+    found: dict[int, Any] = {}
+
+    def keep(batch: Any, batch_id: int) -> None:
+        found.update({row.id: row for row in batch.collect()})
+
+    marked = capped.withWatermark("event_time", "0 seconds")
+    writer = marked.writeStream.foreachBatch(keep).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", f"{tmp_path}/checkpoint").start()
+    assert query.awaitTermination(120)
+    assert {it: row["_clock"] for it, row in found.items()} == {
+        1: None,
+        2: "future",
+        3: None,
+        4: "no time",
+    }
+    assert [found[it].event_time == found[it].received for it in (1, 2, 3)] == [False, True, True]
+    (progress,) = [it for it in query.recentProgress if it.numInputRows]
+    assert progress.observedMetrics["odd_clocks"].asDict() == {
+        "future": 1,
+        "jump": 0,
+        "no_time": 1,
+    }
+    assert progress.eventTime["max"].startswith("2026-01-01T00:00:20"), "and not a day ahead"

@@ -18,10 +18,11 @@ from millstream.pipelines.windows.definition import (
     session,
     tumbling,
 )
+from millstream.pipelines.windows.sliding import sliding_window
 from tests.pipelines.windows.streams import COLUMNS, END, Files, seconds_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 SPEC: dict[str, Any] = {
     "n": "count(*)",
@@ -232,6 +233,90 @@ def test_stragglers_correct_what_was_final(files: Files) -> None:
         (180, "final", 1, None),
     ], "the row at 50 came 80 s late, and 20 s too late"
     assert run.dropped_by_spark == 0
+
+
+def sessions_of(rows: list[Row]) -> list[tuple[Any, ...]]:
+    """As a table with the user and the start as its key has them, withdrawn ones deleted."""
+    table: dict[Any, Any] = {}
+    for row in rows:
+        place = (row.user or "", row.window_start)
+        if row["_kind"] == "withdrawn":
+            del table[place]
+        elif row.user != "end":
+            table[place] = (row.window_end, row.n, row.spent, row.mean, row.most)
+    return sorted((*place, *values) for place, values in table.items())
+
+
+SESSIONS: dict[str, dict[str, Any]] = {
+    "changing": {"emit": "change"},
+    "every": {"emit": "every 1 second", "allowed_lateness": "20 seconds"},
+    "corrected": {"stragglers": "correct", "allowed_lateness": "10 minutes"},
+}
+
+
+@pytest.mark.parametrize("kind", SESSIONS)
+def test_sessions_that_come_more_than_once_end_as_those_of_a_batch(files: Files, kind: str) -> None:
+    files.write(shuffled(400, disorder_seconds=9))
+    window = session("4 seconds", key="user", time="time", **SESSIONS[kind], **SPEC)
+    expected = files.history().transform(window).collect()
+    delay = "0 seconds" if kind == "corrected" else "10 seconds"
+    run = files.run(files.stream(delay).transform(window))
+    assert sessions_of(run.rows) == sessions_of(expected)
+    assert expected
+    assert run.dropped_by_spark == 0
+    assert {row["_kind"] for row in run.rows} >= {
+        "final",
+        "correction" if kind == "corrected" else "preliminary",
+    }
+
+
+def every_kind(frame: DataFrame) -> dict[str, DataFrame]:
+    """Each kind of window, with each policy that makes another plan of it, in one query."""
+    by_user: dict[str, Any] = {"key": "user", "time": "time", "n": "count(*)"}
+    corrected: dict[str, Any] = {"stragglers": "correct", "allowed_lateness": "1 minute"}
+    windows = {
+        "tumbling": tumbling("1 minute", **by_user),
+        "waiting": tumbling("2 minutes", allowed_lateness="30 seconds", **by_user),
+        "hopping": hopping("1 minute", "30 seconds", **by_user),
+        "calendar": calendar("day", "Europe/Berlin", **by_user),
+        "session": session("30 seconds", **by_user),
+        "changing": hopping("1 minute", "20 seconds", emit="change", **by_user),
+        "corrected": tumbling("1 minute", **corrected, **by_user),
+        "sessions that change": session("20 seconds", emit="change", **by_user),
+        "sessions corrected": session("30 seconds", **corrected, **by_user),
+    }
+    found = {name: frame.transform(window) for name, window in windows.items()}
+    sliding: dict[str, Any] = {"n": "count(*)"}
+    return found | {
+        "sliding": frame.transform(sliding_window, "user", "time", "30 seconds", **sliding),
+        "sliding corrected": frame.transform(
+            sliding_window, "user", "time", "20 seconds", **corrected, **sliding
+        ),
+    }
+
+
+def test_spark_drops_no_row_of_any_kind_and_the_counts_of_all_are_kept_apart(files: Files) -> None:
+    from functools import reduce
+
+    from pyspark.sql.functions import lit
+
+    files.write(STRAGGLING)
+    found = every_kind(files.stream("0 seconds"))
+    branches = [it.select(lit(name).alias("of"), "user", "n") for name, it in found.items()]
+    run = files.run(reduce(lambda one, two: one.unionAll(two), branches))
+    assert run.dropped_by_spark == 0
+    assert {row["of"] for row in run.rows if row.user == "ann"} == set(found)
+    dropped = {name: run.dropped_by_us(name) for name in run.progress[0].observedMetrics}
+    assert dropped == {
+        "late.tumbling 1 minute": 3,
+        "late.tumbling 2 minutes": 1,
+        "late.hopping 1 minute by 30 seconds": 4,
+        "late.hopping 1 minute by 20 seconds": 5,
+        "late.calendar day in Europe/Berlin": 1,
+        "late.session 30 seconds": 2,
+        "late.session 20 seconds": 3,
+        "late.sliding 30 seconds": 2,
+    }
 
 
 def test_bad_definitions_are_refused_with_the_fix() -> None:

@@ -80,6 +80,29 @@ def test_calendar_windows_are_those_of_the_time_zone_whatever_the_sessions_is(
     assert windows == expected
 
 
+SUMMER_TIME = [
+    ("day", "Europe/Berlin", datetime(2026, 3, 29, 12, tzinfo=UTC), 23),
+    ("day", "Europe/Berlin", datetime(2026, 10, 25, 12, tzinfo=UTC), 25),
+    ("day", "Europe/Berlin", datetime(2026, 10, 26, 12, tzinfo=UTC), 24),
+    ("week", "Europe/Berlin", datetime(2026, 3, 29, 12, tzinfo=UTC), 7 * 24 - 1),
+    ("week", "America/New_York", datetime(2026, 10, 31, 12, tzinfo=UTC), 7 * 24 + 1),
+    ("month", "Europe/Berlin", datetime(2026, 3, 1, 12, tzinfo=UTC), 31 * 24 - 1),
+    ("month", "Europe/Berlin", datetime(2026, 10, 31, 12, tzinfo=UTC), 31 * 24 + 1),
+    ("year", "Europe/Berlin", datetime(2026, 7, 1, tzinfo=UTC), 365 * 24),
+    ("day", "America/Sao_Paulo", datetime(2018, 11, 4, 12, tzinfo=UTC), 23),  # has no midnight
+]
+
+
+def test_calendar_windows_are_as_long_as_summer_time_makes_them(spark: SparkSession) -> None:
+    for unit, zone, moment, hours in SUMMER_TIME:
+        window = calendar(unit, zone, time="at", n="count(*)")  # type: ignore[arg-type]
+        frame = spark.createDataFrame([(moment,)], "at timestamp")
+        bounds_s = ["unix_seconds(window_start) as start", "unix_seconds(window_end) as end"]
+        (row,) = frame.transform(window).selectExpr(*bounds_s).collect()
+        assert row.end - row.start == hours * 3600, f"{unit} of {moment} in {zone}"
+        assert row.start <= moment.timestamp() < row.end
+
+
 def micros(moment: datetime) -> int:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 

@@ -142,7 +142,7 @@ def test_stragglers_are_diverted_or_corrected(stream: Any, tmp_path: Path) -> No
         (("user", "time", "1 minute"), {"x": "sum(user)"}, "x: there is no sum of string"),
         (("user", "time", "1 minute"), {"shop": "count(*)"}, "there is a column shop already"),
         (("user", "time", "1 minute"), {"stragglers": "keep"}, "choose one of drop, divert"),
-        (("user", "time", "1 minute"), {"emit": "never"}, "choose one of final, early, change"),
+        (("user", "time", "1 minute"), {"emit": "never"}, '"change" or "every 10 seconds"'),
     ],
 )
 def test_bad_input_is_refused_before_the_query_starts(

@@ -13,7 +13,9 @@ row was under way. So it happened at `event + (received - sent)`.
     correct_device_clocks   by the median of the device's last rows: a delayed row, or a false
                             `sent`, does not count for much, and a clock that drifts is followed
 
-Both give `event_time`, and `_clock`, what is odd about the row; null if nothing is:
+    cap_future              where there is one clock only, and nothing to correct it by
+
+All give `event_time`, and `_clock`, what is odd about the row; null if nothing is:
 
     future    it would have happened after it was received, by more than `tolerance`
     jump      the row's own offset is further than `tolerance` from the device's
@@ -89,6 +91,24 @@ def correct_clock(
     offset_us = unix_micros(as_column(received)) - unix_micros(as_column(sent))
     tolerance_us = duration_us(tolerance, "tolerance", zero_allowed=True)
     return _corrected(frame, event, received, offset_us, offset_us, tolerance_us)
+
+
+def cap_future(
+    frame: DataFrame,
+    event: str | Column,
+    received: str | Column = "_timestamp",
+    *,
+    tolerance: Duration = "1 minute",
+) -> DataFrame:
+    """Rows with `event_time`, which is `event` but never later than `received`, and `_clock`."""
+    from pyspark.sql.functions import lit
+
+    _check_free(frame, [EVENT_TIME, CLOCK])
+    for it in (event, received):
+        check_time(frame, it)
+    nothing_us = lit(0)
+    tolerance_us = duration_us(tolerance, "tolerance", zero_allowed=True)
+    return _corrected(frame, event, received, nothing_us, nothing_us, tolerance_us)
 
 
 def correct_device_clocks(

@@ -62,7 +62,7 @@ from millstream.pipelines.event_time.lateness import (
 from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.windows.aggregates import EXAMPLE, Aggregate
 from millstream.pipelines.windows.kinds import Calendar, Hopping, Kind, Session, Tumbling, Unit
-from millstream.pipelines.windows.sliding import KIND, OLD, Stragglers
+from millstream.pipelines.windows.sliding import EVERY, KIND, OLD, Stragglers
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -72,7 +72,6 @@ if TYPE_CHECKING:
 START = "window_start"
 END = "window_end"
 _CLOSES = "_closes"
-_EVERY = "every "
 _EMISSIONS = 'emit: choose "final", "change" or "every 10 seconds"'
 
 
@@ -110,8 +109,8 @@ class Window:
             return None
         if self.emit == "change":
             return 0
-        if isinstance(self.emit, str) and self.emit.startswith(_EVERY):
-            return duration_us(self.emit.removeprefix(_EVERY), "emit")
+        if isinstance(self.emit, str) and self.emit.startswith(EVERY):
+            return duration_us(self.emit.removeprefix(EVERY), "emit")
         raise ConfigError(f"{_EMISSIONS}, not {self.emit!r}")
 
     @property

@@ -38,14 +38,13 @@ from millstream.pipelines.windows.parts import (
     measured_columns,
 )
 from millstream.pipelines.windows.ranges import aggregate
-from millstream.pipelines.windows.sliding import KIND, OLD
+from millstream.pipelines.windows.sliding import KIND, NOW, OLD
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from millstream.pipelines.windows.definition import Window
 
-NOW = "_now"
 _ROWS = "rows"
 SHOWN = "_shown_us"  # when a preliminary result came last
 NEVER = -(2**62)

@@ -40,8 +40,8 @@ from millstream.pipelines.windows.parts import (
     measured_columns,
 )
 from millstream.pipelines.windows.ranges import Mask, sort_rows
-from millstream.pipelines.windows.revisions import END, NEVER, NOW, SHOWN, START, Timing
-from millstream.pipelines.windows.sliding import KIND, OLD
+from millstream.pipelines.windows.revisions import END, NEVER, SHOWN, START, Timing
+from millstream.pipelines.windows.sliding import KIND, NOW, OLD
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
