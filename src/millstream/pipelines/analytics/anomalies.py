@@ -31,6 +31,7 @@ from millstream.pipelines.analytics.stages import Lateness, check_number, check_
 from millstream.pipelines.columns import as_column
 from millstream.pipelines.durations import Duration
 from millstream.pipelines.joins.frames import check_choice
+from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.windows.aggregates import Aggregate
 from millstream.pipelines.windows.sliding import KIND, LATENESS, sliding_window
 
@@ -62,7 +63,7 @@ def flag_anomalies(
     check_whole("min_count", min_count, 2)
     check_threshold(threshold)
     check_number(frame, value, "an anomaly is one of")
-    frame = frame.drop(KIND)  # that of windows, if these are results of some: final
+    frame = frame.drop(WATERMARK_COLUMN, KIND)  # `_kind` if these are results of windows: final
     for name in (MEAN, DEVIATION, Z, IS_ANOMALY):
         if name in frame.columns:
             raise ConfigError(f"there is a column {name} already: rename it before")

@@ -55,6 +55,7 @@ from millstream.pipelines.columns import (
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.joins.frames import check_choice
 from millstream.pipelines.joins.matching import Mask, common_codes, newest, sort_versions
+from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, key_codes
 from millstream.pipelines.state.tables import concat, times_of
@@ -366,6 +367,7 @@ def smooth(
     lateness_us = 0
     if allowed_lateness is not None:
         lateness_us = duration_us(allowed_lateness, "allowed_lateness", zero_allowed=True)
+    frame = frame.drop(WATERMARK_COLUMN)
     columns = frame.columns
     key_names = []
     for key in listed(keys):

@@ -207,7 +207,7 @@ def deduplicate(
     lateness_us = 0
     if allowed_lateness is not None:
         lateness_us = duration_us(allowed_lateness, "allowed_lateness", zero_allowed=True)
-    columns = frame.columns
+    columns = [name for name in frame.columns if name != WATERMARK_COLUMN]
     key_names = []
     for key in listed(keys):
         frame, name = name_column(frame, key)
@@ -223,6 +223,7 @@ def deduplicate(
     metric = count_as or late_metric("deduplication", within)
     if not obstacle and how != "state":
         return _native(frame, key_names, time_name, metric).select(*map(as_column, columns))
+    frame = frame.drop(WATERMARK_COLUMN)
     operator = Deduplication(
         arrow_schema(frame.schema), key_names, time_name, within_us, lateness_us
     )

@@ -41,6 +41,7 @@ from millstream.pipelines.analytics.stages import (
 )
 from millstream.pipelines.columns import as_column
 from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.windows.aggregates import Aggregate, parse_aggregate
 from millstream.pipelines.windows.sliding import sliding_window
 
@@ -128,7 +129,7 @@ def _per_event(
         kind = it.kind if it.kind != "rate" else "count" if it.of is None else "sum"
         aggregates[it.name] = Aggregate(kind, it.of, it.fraction)
     result = sliding_window(
-        frame,
+        frame.drop(WATERMARK_COLUMN),
         keys,
         time,
         over,
