@@ -41,9 +41,11 @@ EVENTS = events(moments("4 minutes", "5 seconds"))
 
 
 def check(function: Any, spark: SparkSession, source: Source = EVENTS, **rest: Any) -> None:
-    outcomes = check_stream(function, {"events": source}, spark=spark, **({"seed": SEED} | rest))
+    outcomes = check_stream(
+        function, {"events": source}, spark=spark, **({"seed": SEED, "examples": 1} | rest)
+    )
     none_dropped_by_spark(outcomes)
-    assert all(rows for it in outcomes for rows in it.batches.values())
+    assert any(rows for it in outcomes for batches in it.batches.values() for rows in batches)
 
 
 def none_dropped_by_spark(outcomes: list[Outcome]) -> None:

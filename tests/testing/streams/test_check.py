@@ -39,7 +39,9 @@ def test_window_as_a_stream_is_the_window_as_a_batch(spark: SparkSession) -> Non
     """With late rows, in disorder, through all faults that there are."""
     before = dict(spark.conf.getAll)
     disorder = Disorder(late=0.2, late_by="1 minute")
-    outcomes = check_stream(counts, {"orders": ORDERS}, spark=spark, disorder=disorder, seed=3)
+    outcomes = check_stream(
+        counts, {"orders": ORDERS}, spark=spark, disorder=disorder, seed=3, examples=1, batches=4
+    )
     assert all(it.rows() for it in outcomes)
     assert any(it.dropped_by_spark for it in outcomes), "late rows came, and were dropped"
     assert dict(spark.conf.getAll) == before

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.pipelines.pipeline import ONLY
+from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from millstream.testing.streams.case import ALL_FAULTS, Arrival, Batch
 from millstream.testing.streams.inputs import Source, define
-from millstream.testing.streams.running import Outcome, StreamRun, clone_session
+from millstream.testing.streams.running import (
+    Outcome,
+    StreamRun,
+    clone_session,
+    state_store,
+)
 from tests.testing.streams.orders import SCHEMA, arrivals, order, orders_source
 
 if TYPE_CHECKING:
@@ -85,7 +91,7 @@ def test_clone_leaves_the_session_as_it_was_and_sees_its_views(spark: SparkSessi
     spark.range(3).createOrReplaceTempView("three")
     clone = clone_session(spark)
     assert clone.table("three").count() == 3
-    name = "spark.sql.streaming.stateStore.providerClass"
-    assert "RocksDB" in clone.conf.get(name)
-    clone.conf.set("spark.sql.shuffle.partitions", "1")
-    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    with state_store(clone, ROCKSDB):
+        assert clone.conf.get(STORE_PROVIDER) == ROCKSDB
+        assert spark.conf.get(STORE_PROVIDER) != ROCKSDB
+    assert clone.conf.get(STORE_PROVIDER) == spark.conf.get(STORE_PROVIDER)

@@ -58,14 +58,6 @@ class Disorder:
         return None if self.late_by is None else duration_us(self.late_by, zero_allowed=True)
 
 
-@dataclass
-class Sending:
-    """A row and when it arrives, on a clock that only orders rows."""
-
-    arrival: Arrival
-    due_us: float
-
-
 def make_case(
     rows: Mapping[str, Sequence[Row]],
     inputs: Mapping[str, Input],
@@ -77,23 +69,23 @@ def make_case(
 ) -> Case:
     """The rows as a stream, by chance."""
     sent = list(_send(rows, inputs, disorder, rng))
-    repeated = {id(it.arrival.row) for it in sent if it.arrival.is_repeat}
-    held = {
-        id(it)
-        for it in sent
-        if id(it.arrival.row) not in repeated and _is_held(it, inputs, disorder, rng)
-    }
-    arrivals = [it.arrival for it in sent if id(it) not in held]
-    kept_back = [replace(it.arrival, is_late=True) for it in sent if id(it) in held]
-    batches = [
-        Batch(tuple(it))
-        for it in _cut(arrivals, rng.randint(min(3, batches_max), batches_max), rng)
-    ]
-    case = Case(tuple(batches))
+    repeated = {id(it.row) for it in sent if it.is_repeat}
+    parts = _cut(sent, rng.randint(min(3, batches_max), batches_max), rng)
+    held = []
+    batches: list[list[Arrival]] = [[] for _ in parts]
+    for place, part in enumerate(parts):
+        for it in part:
+            if id(it.row) not in repeated and _is_held(it, inputs, disorder, rng):
+                held.append((place, it))
+            else:
+                batches[place].append(it)
     if disorder.late_by_us is None:
-        case = _let_straggle(case, kept_back, rng)
-    else:
-        case = _add_late(case, kept_back, inputs, disorder.late_by_us, rng)
+        for place, it in held:  # into any later batch: whether it is late is found out in the end
+            batches[rng.randrange(place, len(batches))].append(it)
+        held = []
+    case = Case(tuple(Batch(tuple(it)) for it in batches))
+    late = [replace(it, is_late=True) for _, it in held]
+    case = _add_late(case, late, inputs, disorder.late_by_us or 0, rng)
     return Case(tuple(replace(it, fault=_draw_fault(faults, rng)) for it in case.batches))
 
 
@@ -102,10 +94,10 @@ def _send(
     inputs: Mapping[str, Input],
     disorder: Disorder,
     rng: random.Random,
-) -> Iterator[Sending]:
+) -> Iterator[Arrival]:
     """All rows in the order in which they come, with those that come again."""
     within_us = disorder.within_us(inputs)
-    sent: list[Sending] = []
+    sent: list[tuple[float, Arrival]] = []  # with when it comes, on a clock that only orders them
     found = [inputs[name].time_us(row) for name, them in rows.items() for row in them]
     times = [it for it in found if it is not None]
     first_us, last_us = min(times, default=0), max(times, default=1)
@@ -120,18 +112,17 @@ def _send(
                 lag_us = within_us * rng.random() if is_under_way else 0.0
                 due_us = (first_us if time_us is None else time_us) + lag_us
             arrival = Arrival(name, row)
-            sent.append(Sending(arrival, due_us))
+            sent.append((due_us, arrival))
             if rng.random() < disorder.duplicates:
                 end_us = due_us if time_us is None else time_us + within_us
                 repeat_us = rng.uniform(due_us, max(due_us, end_us - 1))
-                sent.append(Sending(replace(arrival, is_repeat=True), repeat_us))
-    yield from sorted(sent, key=lambda it: it.due_us)
+                sent.append((repeat_us, replace(arrival, is_repeat=True)))
+    yield from (arrival for _, arrival in sorted(sent, key=lambda it: it[0]))
 
 
 def _is_held(
-    sending: Sending, inputs: Mapping[str, Input], disorder: Disorder, rng: random.Random
+    arrival: Arrival, inputs: Mapping[str, Input], disorder: Disorder, rng: random.Random
 ) -> bool:
-    arrival = sending.arrival
     it = inputs[arrival.input]
     can_be_late = it.delay_us is not None and it.time_us(arrival.row) is not None
     return can_be_late and arrival.counts and rng.random() < disorder.late
@@ -142,16 +133,6 @@ def _cut(arrivals: Sequence[Arrival], count: int, rng: random.Random) -> list[Se
     places = sorted(rng.randint(0, len(arrivals)) for _ in range(count - 1))
     bounds = [0, *places, len(arrivals)]
     return [arrivals[begin:end] for begin, end in pairwise(bounds)]
-
-
-def _let_straggle(case: Case, held: Sequence[Arrival], rng: random.Random) -> Case:
-    """Rows that come in any later batch; whether they are late is found when it has been run."""
-    batches = list(case.batches)
-    for it in held:
-        place = rng.randrange(len(batches))
-        straggler = replace(it, is_late=False)
-        batches[place] = replace(batches[place], arrivals=(*batches[place].arrivals, straggler))
-    return Case(tuple(batches))
 
 
 def _add_late(
