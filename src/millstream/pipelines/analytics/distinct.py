@@ -13,8 +13,9 @@ merged to those of days, of sites to those of all, without counting anyone twice
 
     hourly.transform(merge_distinct, ["site", "day"], "users", how="hll")
 
-Nulls are not counted. Results are the same on a replay: sketches of these kinds depend on which
-values came, and not on the order.
+Nulls are not counted. Exact counts are the same on a replay, and so are those of sketches that have
+room for every value (some hundred in HLL, 4096 in theta); beyond, they may differ within the error,
+since what a sketch keeps depends on how rows met in tasks.
 """
 
 from __future__ import annotations
