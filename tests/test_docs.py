@@ -49,6 +49,7 @@ def long_on_spark(paths: list[Path]) -> list[Any]:
     """Those that start Spark, several times some of them, are for `make test-all`."""
     slow = {
         "analytics.md",
+        "analytics.py",
         "avro.md",
         "pipelines.md",
         "stores.md",

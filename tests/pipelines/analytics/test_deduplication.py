@@ -133,7 +133,7 @@ def test_stream_passes_the_first_of_each_horizon(stage: Stage) -> None:
     found = Counter((it.user, seconds_of(it.time)) for it in run.rows if it.user != "end")
     assert found == Counter((it.user, it.seconds) for it in passed)
     assert run.dropped_by_us("late.deduplication 40 seconds") == 0
-    assert run.dropped_by_us("duplicates") == len(EVENTS) - len(passed)
+    assert run.dropped_by_us("duplicates.40 seconds") == len(EVENTS) - len(passed)
 
 
 @pytest.mark.usefixtures("rocksdb")

@@ -5,7 +5,8 @@
 A row passes unless one with its key has passed whose time is at most `within` before or after its
 own. It passes at once, when it comes. Of rows that come in the same batch the earliest passes, and
 of those at the same time always the same one, so a replay passes the same rows. The others are
-counted in the query's progress (`observedMetrics["duplicates"].dropped`).
+counted in the query's progress, like `observedMetrics["duplicates.1 hour"].dropped`, or, with
+`count_as="sent"`, as `sent.duplicates`; those that Spark's own leaves out, in its own metrics.
 
 Spark's `dropDuplicatesWithinWatermark` does it where it suffices, that is, where all of these hold:
 
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 How = Literal["auto", "native", "state"]
-DUPLICATES = "duplicates"
 _EVENTS = "events"
 _SEEN = "seen"
 
@@ -228,7 +228,8 @@ def deduplicate(
         arrow_schema(frame.schema), key_names, time_name, within_us, lateness_us
     )
     found = run_operator(operator, {_EVENTS: frame}, buckets)
-    return count_kinds(found, columns, stragglers, {metric: "late", DUPLICATES: "duplicate"})
+    copies = f"{count_as}.duplicates" if count_as else f"duplicates.{duration_text(within_us)}"
+    return count_kinds(found, columns, stragglers, {metric: "late", copies: "duplicate"})
 
 
 def _check_horizon(frame: DataFrame, time: str, within_us: int) -> None:
