@@ -64,9 +64,13 @@ def measure(spark: SparkSession, target: Target, query: Query, scale: Scale) -> 
         {
             query.name: {
                 "samples": figure.samples,
-                "cpu_us": {name: min(it) for name, it in cpu.items()},
-                "broker": target.name,
                 "bar": figure.bar,
+                "broker": target.name,
+                "events": scale.of(EVENTS),
+                "cpu_seconds": {
+                    name: min(it) * rows_of(query, scale.of(EVENTS)) / 1e6
+                    for name, it in cpu.items()
+                },
             }
         },
     )

@@ -2,7 +2,8 @@
 -- Pinned: a bid counts from the auction's opening to its expiry, both included. An auction without
 -- such a bid does not count. The average is sum / count without its fraction, as in Flink. The second
 -- column's name is the benchmark's, the first is called `id` there.
--- A stream changes a category's row with every higher bid: the last one by category is the answer.
+-- A stream changes a category's row with every auction that closes (Flink's: with every higher bid): the
+-- last one by category is the answer.
 SELECT category, CAST(sum(final) // count(*) AS BIGINT) AS final
 FROM (
     SELECT auction.id, auction.category, max(bid.price) AS final

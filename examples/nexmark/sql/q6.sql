@@ -3,7 +3,7 @@
 -- auctions follow each other by the time of the winning bid, then by id. The average is over the auction
 -- itself and up to ten before it, as the benchmark's SQL has it (its prose, and Beam, say ten in all),
 -- without its fraction. Flink cannot run this query.
--- A stream changes rows: a higher bid moves an auction and all that follow it.
+-- A stream changes rows: an auction that closes later but was won earlier stands before others.
 WITH won AS (
     SELECT auction.id, auction.seller, bid.price, bid."dateTime"
     FROM auction

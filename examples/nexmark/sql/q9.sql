@@ -2,7 +2,8 @@
 -- Pinned: a bid counts from the auction's opening to its expiry, both included; the highest wins, of
 -- equally high ones the earliest, then the smallest bidder, then the smallest `extra`; bids that agree
 -- in all these give the same row. An auction without such a bid gives none.
--- A stream changes an auction's row with every better bid: the last one by id is the answer.
+-- A stream can answer once an auction is over, or at once, and change the row with every better bid
+-- (Flink's does): the last one by id is the answer.
 SELECT
     auction.id,
     auction."itemName",

@@ -4,6 +4,7 @@
     table_table.py   two tables that change, joined as a table that changes
     stream_table.py  a stream, enriched from a table as it is now
     interval.py      two streams whose events lie near each other in time (Spark's own join)
+    best_match.py    rows that last, each with the best of what happened meanwhile
     lookup.py        a stream, enriched from a system outside
     changes.py       a table's change log as rows with weights, which joins of tables take
 
