@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 
 # What every run of the tests sees of Spark; the rest is in `make test-all`, for its length.
-ALWAYS_RUN = ("test_launching.py", "test_source.py", "test_writing.py", "test_sinks.py")
+ALWAYS_RUN = (
+    "test_launching.py",
+    "test_source.py",
+    "test_writing.py",
+    "test_sinks.py",
+    "test_check.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

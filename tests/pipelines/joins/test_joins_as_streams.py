@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import strategies as st
 
 from millstream.pipelines.joins.as_of import as_of_join
+from millstream.pipelines.joins.best_match import best_match
 from millstream.pipelines.joins.changes import changes
 from millstream.pipelines.joins.interval import interval_join
 from millstream.pipelines.joins.stream_table import enrich
@@ -102,6 +104,45 @@ def test_as_of_join_gets_the_version_of_its_time(spark: SparkSession, how: Any) 
         join,
         spark,
         {"sales": sales, "rates": rates},
+        disorder=Disorder(late=0.3),
+        late_when="0 seconds",
+    )
+
+
+def auction(number: int, opens: datetime, seconds: int) -> dict[str, Any]:
+    return {"id": number, "opens": opens, "closes": opens + timedelta(seconds=seconds)}
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_best_match_is_the_best_of_all_that_came_in_time(spark: SparkSession, how: Any) -> None:
+    auctions = Source(
+        st.builds(auction, st.integers(1, 3), TIMES, st.integers(0, 12).map(lambda it: it * 5)),
+        schema="id int, opens timestamp, closes timestamp, _offset long",
+        watermark=("opens", "20 seconds"),
+    )
+    bids = Source(
+        rows(auction=st.integers(1, 3), bid_at=TIMES, price=st.integers(1, 5)),
+        schema="auction int, bid_at timestamp, price int",
+        watermark=("bid_at", "20 seconds"),
+    )
+
+    def winners(auctions: DataFrame, bids: DataFrame) -> DataFrame:
+        return auctions.transform(
+            best_match,
+            bids,
+            {"id": "auction"},
+            time="opens",
+            until="closes",
+            right_time="bid_at",
+            order_by="price desc, bid_at",
+            how=how,
+            buckets=4,
+        )
+
+    check(
+        winners,
+        spark,
+        {"auctions": auctions, "bids": bids},
         disorder=Disorder(late=0.3),
         late_when="0 seconds",
     )

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import strategies as st
 
 from millstream.errors import ConfigError
-from millstream.pipelines.pipeline import pipeline, table, topic
+from millstream.pipelines.pipeline import ONLY, pipeline, table, topic
 from millstream.testing.streams import Disorder, check_stream, moments
-from millstream.testing.streams.check import SEED_VARIABLE, choose_seed
+from millstream.testing.streams.check import SEED_VARIABLE, Judge, Rules, choose_seed
+from millstream.testing.streams.inputs import Source, define
 from tests.testing.streams.orders import SCHEMA
 
 if TYPE_CHECKING:
@@ -60,10 +61,28 @@ def test_bad_input_is_refused_before_anything_runs(spark: SparkSession) -> None:
     def own_watermark(orders: DataFrame) -> DataFrame:
         return orders.withWatermark("at", "1 minute").groupBy("at").count()
 
-    from millstream.testing.streams import Source
-
     with pytest.raises(ConfigError, match="own_watermark calls withWatermark itself"):
         check_stream(own_watermark, {"orders": Source([], schema=SCHEMA)}, spark=spark)
+
+
+@pytest.mark.parametrize(
+    ("written", "output_mode", "key"),
+    [
+        (table("t"), "append", ()),
+        (table("t", key="shop"), "append", ("shop",)),
+        (table("t", key="shop", mode="append"), "append", ()),
+        (topic("t", key="shop"), "append", ()),
+        (topic("t", key="shop"), "update", ("shop",)),
+    ],
+)
+def test_rows_are_compared_as_their_output_takes_them(
+    written: Any, output_mode: str, key: tuple[str, ...]
+) -> None:
+    declared = define(counts.variant("counts", writes=written), {"orders": []})
+    judge = Judge(declared, Rules(), None)  # type: ignore[arg-type]
+    assert judge.comparison(ONLY, output_mode).key == key
+    judge = Judge(declared, Rules(key=("id",)), None)  # type: ignore[arg-type]
+    assert judge.comparison(ONLY, output_mode).key == ("id",)
 
 
 def test_seed_is_given_or_from_the_environment_or_new(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,7 @@ LateRule: TypeAlias = "Duration | Callable[[Row, datetime], bool]"
 class Rules:
     """What must hold of a run, beside that stream and batch are the same."""
 
+    key: tuple[str, ...] = ()
     late_when: LateRule | None = None
     reference: Callable[..., Any] | None = None
     ignore: tuple[str, ...] = ()
@@ -112,8 +113,9 @@ class Judge:
             expected = run_reference(reference, self.definition, counted, self.session, place)
         differences = {}
         for name in self.definition.pipeline.writes:
-            comparison = self.comparison(name)
-            ours = comparison.table(outcome.batches[name])
+            comparison = self.comparison(name, outcome.output_mode)
+            is_whole = outcome.output_mode == "complete"  # every batch is all there is
+            ours = comparison.table(outcome.batches[name][-1 if is_whole else 0 :])
             theirs = comparison.table([expected[name]])
             difference = comparison.compare(self._left(ours), self._left(theirs))
             if difference is not None:
@@ -122,15 +124,19 @@ class Judge:
             return None
         return Failure(case, differences, list(outcome.changed))
 
-    def comparison(self, output: str) -> Comparison:
-        """As the output is declared: a table's mode, a topic's key."""
+    def comparison(self, output: str, output_mode: str) -> Comparison:
+        """As the output is declared. Of a topic that rows are only added to, all of them count, and
+        the key only says where they go."""
         written = self.definition.pipeline.writes[output]
-        ignore = frozenset(self.rules.ignore)
+        rules = self.rules
+        ignore = frozenset(rules.ignore)
         if isinstance(written, Table):
             key = () if written.mode == "append" else written.key
             is_replaced = written.mode == "replace"
-            return Comparison(key, ignore, written.delete_column, is_replaced, self.rules.tolerance)
-        return Comparison(written.key, ignore, tolerance=self.rules.tolerance)
+            key = rules.key or key
+            return Comparison(key, ignore, written.delete_column, is_replaced, rules.tolerance)
+        key = rules.key or (written.key if output_mode == "update" else ())
+        return Comparison(key, ignore, tolerance=rules.tolerance)
 
     def _left(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         leave_out = self.rules.leave_out
@@ -177,7 +183,8 @@ def check_stream(
     """Raise `StreamDiffers` with the smallest case found, unless the stream equals the batch.
 
     `inputs` has for each parameter a list of rows or a Hypothesis strategy for one row; for a plain
-    function, a `Source` with the columns, too. `disorder`, `faults`: what happens to the rows and
+    function, a `Source` with the columns, too. `key`: of the result, if it is not as declared: the
+    last row of each counts. `disorder`, `faults`: what happens to the rows and
     to the query. `late_when`: which rows are too late, exactly: a duration (`time` + that, at or
     behind the watermark), or a function of the row and the watermark. `reference`: another function
     to compute what is expected, whose frames also have `_batch` and `_watermark`. `end`: a last row
@@ -187,7 +194,9 @@ def check_stream(
     """
     keys = (key,) if isinstance(key, str) else tuple(key)
     definition = define(pipeline, inputs, keys)
-    rules = Rules(late_when, reference, tuple(ignore), leave_out, end or {}, delivery, tolerance)
+    rules = Rules(
+        keys, late_when, reference, tuple(ignore), leave_out, end or {}, delivery, tolerance
+    )
     if disorder is None:
         disorder = Disorder()
     check_disorder(disorder, rules)

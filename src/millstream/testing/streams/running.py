@@ -69,6 +69,7 @@ class Outcome:
     batches: dict[str, list[Rows]]  # of each output, by Spark's batches
     changed: list[ChangedBatch]
     arrivals: list[SeenArrival]
+    output_mode: str
     dropped_by_spark: int
 
     def rows(self, output: str = ONLY) -> Rows:
@@ -112,6 +113,7 @@ class StreamRun:
     dropped_by_spark: int = 0
     _written: list[Batch] = field(default_factory=list)
     _counts: dict[str, int] = field(default_factory=dict)
+    _output_mode: str = ""
     _is_pending: bool = False  # there is something that no query has done yet
 
     def __post_init__(self) -> None:
@@ -203,9 +205,10 @@ class StreamRun:
             result = combine(self.pipeline, made)
             operators = streaming_operators(result._jdf.queryExecution().analyzed())
             check_watermark(self.definition, operators, has_end=self.has_end)
+            self._output_mode = choose_output_mode(self.pipeline, made)
             writer = (
                 result.writeStream.foreachBatch(self._sink)
-                .outputMode(choose_output_mode(self.pipeline, made))
+                .outputMode(self._output_mode)
                 .option("checkpointLocation", str(self._checkpoint))
                 .trigger(availableNow=True)
             )
@@ -242,6 +245,7 @@ class StreamRun:
             {name: [rows[name] for _, rows in done] for name in self.pipeline.writes},
             self._sink.changed,
             arrivals,
+            self._output_mode,
             self.dropped_by_spark,
         )
 

@@ -75,7 +75,7 @@ class StreamTrial:
             inputs = {name: Source([]) for name in pipeline.reads}
         definition = define(pipeline, inputs or {}, keys)
         rules = Rules(
-            late_when, reference, tuple(ignore), leave_out, end or {}, delivery, tolerance
+            keys, late_when, reference, tuple(ignore), leave_out, end or {}, delivery, tolerance
         )
         self._judge = Judge(definition, rules, spark)
         self._clock = clock
