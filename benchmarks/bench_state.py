@@ -1,9 +1,14 @@
-"""What Python state in buckets costs: exact sliding windows beside Spark's own tumbling ones.
+"""What Python state in buckets costs: sliding windows and joins beside Spark's tumbling windows.
 
-Events of 1,000, 50,000 and 1,000,000 keys, evenly spread, 20 seconds of them in a window and its
-allowed lateness; count, sum and maximum over the last 10 seconds, for every event. Native tumbling
-windows of 10 seconds, which answer once per key and window, are the peer: an equal amount of keys
-and rows through the same shuffle. First the operator alone, on one core and without Spark.
+Events of 1,000, 50,000 and 1,000,000 keys, evenly spread. Sliding windows: count, sum and maximum
+over the last 10 seconds, for every event, with 20 seconds of them in a window and its allowed
+lateness. As-of join: each event with the version of its key that was valid then, a version for
+every tenth event. Native tumbling windows of 10 seconds, which answer once per key and window, are
+the peer: an equal amount of keys and rows through the same shuffle. All by the CPU that they took,
+of Spark and its workers together, since machines are shared: rows in a second of one core. First
+the sliding window alone, without Spark.
+
+BENCH_STATE_KEYS=50000 measures that number of keys only.
 """
 
 from __future__ import annotations
@@ -21,8 +26,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.measurement import Measurement, compare
-from benchmarks.spark import QUERY_SETTINGS, spark_session, with_settings
+from benchmarks.spark import QUERY_SETTINGS, cpu_seconds, spark_session, with_settings
 from benchmarks.targets import Scale, Target
+from millstream.pipelines.joins.as_of import as_of_join
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.windows.measures import Measure
@@ -31,10 +37,12 @@ from millstream.pipelines.windows.sliding import Policy, SlidingWindow, sliding_
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+UNIT = "rows/s of a core"
 KEYS = (1_000, 50_000, 1_000_000)
 ROWS = 200_000  # in a batch
 BATCHES = 8
 WARM_UP_BATCHES = 3
+VERSION_EVERY = 10  # events
 BATCH_US = 5_000_000
 INTERVAL_US = 10_000_000
 SCHEMA = pa.schema(
@@ -53,24 +61,30 @@ STATE_SETTINGS = QUERY_SETTINGS | {
 
 def run(targets: Sequence[Target], scale: Scale) -> Iterator[Measurement]:
     yield alone(scale)
-    rates: dict[int, Measurement] = {}
+    found: dict[str, dict[int, Measurement]] = {}
     with spark_session() as spark, with_settings(spark, STATE_SETTINGS):
-        for keys in KEYS:
-            with tempfile.TemporaryDirectory() as directory:
-                write_events(Path(directory), keys, scale)
-                rates[keys] = beside_tumbling(spark, directory, keys, scale)
-                yield rates[keys]
-    flat = Measurement(
-        "sliding windows of a million keys beside a thousand", "rows/s", bar=0.5, peer="1,000"
-    )
-    flat.samples = {"millstream": rates[KEYS[-1]].samples["millstream"]}
-    flat.samples["1,000"] = rates[KEYS[0]].samples["millstream"]
-    yield flat
+        for keys in chosen_keys():
+            for kind, measured in beside_tumbling(spark, keys, scale).items():
+                found.setdefault(kind, {})[keys] = measured
+                yield measured
+    for kind, rates in found.items():
+        few, many = min(rates), max(rates)
+        flat = Measurement(
+            f"{kind} of {many:,} keys beside {few:,}", UNIT, bar=0.5, peer=f"{few:,}"
+        )
+        flat.samples = {"millstream": rates[many].samples["millstream"]}
+        flat.samples[flat.peer] = rates[few].samples["millstream"]
+        yield flat
+
+
+def chosen_keys() -> tuple[int, ...]:
+    given = os.environ.get("BENCH_STATE_KEYS")
+    return KEYS if given is None else tuple(int(it) for it in given.split(","))
 
 
 def alone(scale: Scale) -> Measurement:
     """The operator, its state as bytes after every batch, per second of one core."""
-    figure = Measurement("sliding windows without Spark, 1,000,000 keys", "rows/s", bar=0.5)
+    figure = Measurement("sliding windows without Spark, 1,000,000 keys", UNIT, bar=0.5)
     figure.peer = "1,000"
     contenders = {
         "1,000": partial(cpu_rate, KEYS[0], scale),
@@ -106,50 +120,74 @@ def events(number: int, keys: int, count: int) -> pa.RecordBatch:
     )
 
 
-def write_events(directory: Path, keys: int, scale: Scale) -> None:
-    """A file for each batch, in two parts: one for each core."""
+def write_batches(directory: Path, keys: int, scale: Scale) -> None:
+    """A file for each batch of events, in two parts, one for each core; and one of versions."""
     for number in range(BATCHES):
-        count = scale.of(ROWS)
-        path = directory / f"{number:03}.parquet"
-        table = pa.Table.from_batches([events(number, keys, count)])
-        pq.write_table(table, path, row_group_size=-(-count // 2))
-        os.utime(path, (number, number))  # Spark reads them in this order
+        rows = pa.Table.from_batches([events(number, keys, scale.of(ROWS))])
+        versions = rows.slice(0, rows.num_rows // VERSION_EVERY)
+        for name, table in (("events", rows), ("versions", versions)):
+            path = directory / name / f"{number:03}.parquet"
+            path.parent.mkdir(exist_ok=True)
+            pq.write_table(table, path, row_group_size=-(-rows.num_rows // 2))
+            os.utime(path, (number, number))  # Spark reads them in this order
 
 
-def beside_tumbling(spark: SparkSession, directory: str, keys: int, scale: Scale) -> Measurement:
+def beside_tumbling(spark: SparkSession, keys: int, scale: Scale) -> dict[str, Measurement]:
     from pyspark.sql.functions import count, max, sum, window
 
-    stream = (
-        spark.readStream.schema("user long, time timestamp, amount double")
-        .option("maxFilesPerTrigger", 1)
-        .parquet(directory)
-        .withWatermark("time", "1 second")
-    )
-    ours = stream.transform(
-        sliding_window,
-        "user",
-        "time",
-        "10 seconds",
-        n="count(*)",
-        spent="sum(amount)",
-        most="max(amount)",
-    )
-    tumbling = stream.groupBy("user", window("time", "10 seconds")).agg(
-        count("*"), sum("amount"), max("amount")
-    )
-    figure = Measurement(
-        f"sliding windows, {keys:,} keys", "rows/s", bar=0.2, aim=1.0, peer="tumbling"
-    )
-    contenders = {"millstream": partial(rate, ours), "tumbling": partial(rate, tumbling)}
-    return compare(figure, contenders, scale.rounds, warm_up=1, shown=True)
+    found = {}
+    with tempfile.TemporaryDirectory() as directory:
+        write_batches(Path(directory), keys, scale)
+        stream = read(spark, f"{directory}/events", "user long, time timestamp, amount double")
+        stream = stream.withWatermark("time", "1 second")
+        versions = read(spark, f"{directory}/versions", "user long, time timestamp, amount double")
+        versions = versions.toDF("user", "since", "rate")
+        queries = {
+            "sliding windows": stream.transform(
+                sliding_window,
+                "user",
+                "time",
+                "10 seconds",
+                n="count(*)",
+                spent="sum(amount)",
+                most="max(amount)",
+            ),
+            "as-of joins": stream.transform(
+                as_of_join, versions, "user", time="time", valid_from="since"
+            ),
+        }
+        tumbling = stream.groupBy("user", window("time", "10 seconds")).agg(
+            count("*"), sum("amount"), max("amount")
+        )
+        contenders = {name: partial(rate, it) for name, it in queries.items()}
+        contenders["tumbling"] = partial(rate, tumbling)
+        both = compare(
+            Measurement(f"{keys:,} keys", UNIT), contenders, scale.rounds, warm_up=1, shown=True
+        )
+    for name in queries:
+        figure = Measurement(f"{name}, {keys:,} keys", UNIT, bar=0.2, aim=1.0, peer="tumbling")
+        figure.samples = {
+            "millstream": both.samples[name],
+            "tumbling": both.samples["tumbling"],
+        }
+        found[name] = figure
+    return found
+
+
+def read(spark: SparkSession, directory: str, columns: str) -> DataFrame:
+    return spark.readStream.schema(columns).option("maxFilesPerTrigger", 1).parquet(directory)
 
 
 def rate(frame: DataFrame) -> float:
-    """Rows by the time of the batches that had any, without the first few, which build state up."""
+    """Rows of events by the CPU of the batches after the first few, which build state up."""
     with tempfile.TemporaryDirectory() as checkpoint:
         writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
         query = writer.trigger(availableNow=True).start()
-        query.awaitTermination()
-        batches = [it for it in query.recentProgress if it.numInputRows][WARM_UP_BATCHES:]
-    milliseconds = sum(it.durationMs["triggerExecution"] for it in batches)
-    return sum(it.numInputRows for it in batches) / milliseconds * 1000
+        begun = None
+        while not query.awaitTermination(0.1):
+            last = query.lastProgress
+            if begun is None and last is not None and last.batchId >= WARM_UP_BATCHES - 1:
+                begun = cpu_seconds()
+        took = cpu_seconds() - (begun or 0.0)
+        rows = [it.sources[0].numInputRows for it in query.recentProgress if it.numInputRows]
+    return sum(rows[WARM_UP_BATCHES:]) / took

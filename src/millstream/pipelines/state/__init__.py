@@ -7,9 +7,11 @@ costs grows with rows, not with keys.
     keys.py      the hash of a key, and which rows have the same one
     pages.py     a page as bytes: the format
     tables.py    rows in pages: append, select, take, expire; merging and splitting
+    runs.py      tables that are looked up by key, and may be larger than memory
     bucket.py    a bucket: its tables, its timer, its index as bytes
     operator.py  what an author of an operator writes: a pure class
     trial.py     runs an operator without Spark, through bytes at every step: for tests
+    seven_bits.py    bytes as they lie in Spark's state store
     spark.py     runs it on Spark, as a stream or a batch
 
 Only `spark.py` knows Spark. See docs/formats/state.md and docs/decisions/0013-bucketed-state.md.

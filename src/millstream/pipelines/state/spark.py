@@ -37,6 +37,7 @@ from millstream.pipelines.state.operator import (
     Operator,
 )
 from millstream.pipelines.state.pages import decode_page, encode_page
+from millstream.pipelines.state.seven_bits import from_seven_bits, to_seven_bits
 from millstream.pipelines.state.tables import concat
 from millstream.pipelines.state.trial import MemoryStore
 from millstream.pipelines.workers import settle
@@ -180,7 +181,7 @@ class BucketProcessor(StatefulProcessor):
 
 
 class SparkStore:
-    """A bucket's bytes, in Spark's state store."""
+    """A bucket's bytes, in Spark's state store, where they are all below 128."""
 
     def __init__(self, handle: Any, index: Any, pages: Any, *, has_fired: bool) -> None:
         self._handle = handle
@@ -190,14 +191,14 @@ class SparkStore:
 
     def read_index(self) -> bytes | None:
         found = self._index.get()
-        return None if found is None else bytes(found[0])
+        return None if found is None else from_seven_bits(found[0])
 
     def read_page(self, page_id: int) -> bytes | None:
         found = self._pages.getValue((page_id,))
-        return None if found is None else bytes(found[0])
+        return None if found is None else from_seven_bits(found[0])
 
     def write_page(self, page_id: int, blob: bytes) -> None:
-        self._pages.updateValue((page_id,), (blob,))
+        self._pages.updateValue((page_id,), (to_seven_bits(blob),))
 
     def write(self, changes: Changes) -> None:
         for page_id, blob in changes.written.items():
@@ -207,7 +208,7 @@ class SparkStore:
         if changes.index is None:
             self._index.clear()
         else:
-            self._index.update((changes.index,))
+            self._index.update((to_seven_bits(changes.index),))
         self._move_timer(changes.timer_before_us, changes.timer_us)
 
     def _move_timer(self, before_us: int | None, time_us: int | None) -> None:
