@@ -23,6 +23,20 @@ from millstream.pipelines.running.topics import BrokerUnreachable
 LINE_EVERY_S = 5.0
 STATE_STYLES = {"failed": "bold red", "done": "green", "stopped": "yellow", "working": "bold"}
 
+Explain = Annotated[
+    bool,
+    typer.Option(
+        "--explain", help="Show each pipeline as a graph: state, keys, watermarks; run nothing."
+    ),
+]
+CreateTopics = Annotated[
+    bool | None,
+    typer.Option(
+        "--create-topics/--no-create-topics",
+        help="Create topics that are missing. Default: only on a broker of its own.",
+    ),
+]
+
 app = typer.Typer(
     help="Run the pipelines of a file on Spark, until Ctrl-C.",
     rich_markup_mode="rich",
@@ -40,12 +54,7 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run, from where, to where.")
     ] = False,
-    explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain", help="Show each pipeline as a graph: state, keys, watermarks; run nothing."
-        ),
-    ] = False,
+    explain: Explain = False,
     broker: Annotated[
         str | None,
         typer.Option(
@@ -73,13 +82,7 @@ def run(
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="Spark's master. Default: local[*].")
     ] = None,
-    create_topics: Annotated[
-        bool | None,
-        typer.Option(
-            "--create-topics/--no-create-topics",
-            help="Create topics that are missing. Default: only on a broker of its own.",
-        ),
-    ] = None,
+    create_topics: CreateTopics = None,
     client_config: ClientConfig = None,
 ) -> None:
     """Run the pipelines of a file on Spark, until Ctrl-C.

@@ -1,0 +1,80 @@
+"""Parts of aggregates: made of rows, added up in any order, turned into results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.errors import ConfigError
+from millstream.pipelines.windows.aggregates import Aggregate
+from millstream.pipelines.windows.parts import (
+    Measure,
+    Parts,
+    check_measures,
+    measured_columns,
+)
+
+SCHEMA = pa.schema([("_hash", pa.uint64()), ("amount", pa.float64()), ("name", pa.string())])
+MEASURES = [
+    Measure("n", "count", None),
+    Measure("seen", "count", "amount"),
+    Measure("total", "sum", "amount"),
+    Measure("mean", "avg", "amount"),
+    Measure("least", "min", "amount"),
+    Measure("most", "max", "amount"),
+]
+AMOUNTS = st.lists(st.none() | st.integers(-80, 80).map(lambda eighths: eighths / 8), min_size=1)
+
+
+def rows_of(amounts: list[float | None]) -> pa.RecordBatch:
+    columns = {"_hash": [0] * len(amounts), "amount": amounts, "name": ["x"] * len(amounts)}
+    return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+
+
+def results(parts: Parts, kept: list[pa.Array]) -> list[list[float | None]]:
+    batch = pa.RecordBatch.from_arrays(kept, schema=pa.schema(parts.fields))
+    return [it.to_pylist() for it in parts.values(batch)]
+
+
+@given(AMOUNTS, st.randoms(use_true_random=False))
+def test_parts_add_up_to_what_all_rows_give(amounts: list[float | None], rng: object) -> None:
+    parts = Parts(SCHEMA, MEASURES)
+    count = len(amounts)
+    order, whole = np.arange(count), (np.array([0]), np.array([count]))
+    at_once = parts.of_rows(rows_of(amounts), order, *whole)
+    each = parts.of_rows(rows_of(amounts), order, order, order + 1)
+    kept = pa.RecordBatch.from_arrays(each, schema=pa.schema(parts.fields))
+    shuffled = np.array(rng.sample(range(count), count))  # type: ignore[attr-defined]
+    assert results(parts, parts.of_parts(kept, shuffled, *whole)) == results(parts, at_once)
+    there = [it for it in amounts if it is not None]
+    if not there:
+        assert results(parts, at_once) == [[count], [0], [None], [None], [None], [None]]
+        return
+    total = sum(there)
+    expected = [count, len(there), total, total / len(there), min(there), max(there)]
+    assert results(parts, at_once) == [[it] for it in expected]
+
+
+def test_types_of_results_are_those_of_spark() -> None:
+    whole = pa.schema([("_hash", pa.uint64()), ("amount", pa.int32())])
+    kinds = {it.name: it.type for it in Parts(whole, MEASURES).results}
+    assert kinds == {
+        "n": pa.int64(),
+        "seen": pa.int64(),
+        "total": pa.int64(),
+        "mean": pa.float64(),
+        "least": pa.int32(),
+        "most": pa.int32(),
+    }
+
+
+def test_what_cannot_be_added_up_is_refused_with_what_can() -> None:
+    with pytest.raises(ConfigError, match="there is no percentile of results that change, only"):
+        measured_columns({"p": Aggregate("percentile", "amount", 0.5)})
+    with pytest.raises(ConfigError, match="write n as text"):
+        measured_columns({"n": 7})  # type: ignore[dict-item]
+    with pytest.raises(ConfigError, match="total: there is no sum of string; cast it"):
+        check_measures([Measure("total", "sum", "name")], SCHEMA)
