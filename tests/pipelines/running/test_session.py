@@ -21,6 +21,7 @@ from millstream.pipelines.running.session import (
     spark_settings,
     stderr_into,
 )
+from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from tests.peers.servers import free_port
 
 
@@ -37,6 +38,7 @@ def test_settings_fit_the_master() -> None:
     assert here["spark.driver.host"] == "127.0.0.1"
     assert "spark.sql.shuffle.partitions" not in there
     assert "spark.driver.host" not in there
+    assert here[STORE_PROVIDER] == there[STORE_PROVIDER] == ROCKSDB, "operators in Python need it"
     assert all(it.reason.endswith(".") for it in SPARK_SETTINGS)
 
 

@@ -58,6 +58,17 @@ SPARK_SETTINGS = (
         "an acknowledgement.",
     ),
     SparkSetting(
+        "spark.sql.streaming.stateStore.providerClass",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        "state in Python needs it: sliding windows, joins with tables. It is on disk, so it may be "
+        "larger than memory. A checkpoint keeps the one that it began with.",
+    ),
+    SparkSetting(
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled",
+        "true",
+        "a batch writes what changed, and not files of the store.",
+    ),
+    SparkSetting(
         "spark.sql.session.timeZone", "UTC", "the same windows and dates wherever it runs."
     ),
     SparkSetting(
