@@ -9,12 +9,12 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.pipelines.analytics.anomalies import flag_anomalies
-from millstream.pipelines.windows.definition import tumbling
-from tests.pipelines.analytics.events import DELAY, EVENTS, Stage, counted
+from millstream.pipelines.analytics.rolling import rolling
+from tests.pipelines.analytics.events import EVENTS, Stage
 from tests.pipelines.windows.streams import seconds_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 OVER = 120
 
@@ -51,20 +51,25 @@ def test_events_are_judged_by_those_before_them(stage: Stage) -> None:
 
 
 def test_results_of_windows_are_judged_likewise(stage: Stage) -> None:
-    """An aggregation of Spark's with state in buckets behind it, in one query."""
-    window = tumbling("30 seconds", key="user", time="time", n="count(*)")
-    live = stage.files.stream(DELAY).transform(window)
-    run = stage.files.run(
-        live.transform(
+    """Two aggregations of Spark's with state in buckets behind them, in one query."""
+
+    def judge(events: DataFrame) -> DataFrame:
+        intervals = events.transform(
+            rolling, "user", "time", "1 minute", every="30 seconds", n="count(*)"
+        )
+        return intervals.transform(
             flag_anomalies, "user", "window_end", "n", over="5 minutes", min_count=2, threshold=1
         )
-    )
-    batch = stage.files.history().where("user is null or user != 'end'").transform(window)
-    expected = batch.transform(
-        flag_anomalies, "user", "window_end", "n", over="5 minutes", min_count=2, threshold=1
-    )
-    assert counted(it for it in run.rows if it.user != "end") == counted(expected.collect())
-    assert run.dropped_by_spark == 0
+
+    rows = stage.results(judge)
+    intervals = {
+        (it.user, end)
+        for it in EVENTS
+        for end in range(30, 1000, 30)
+        if end - 60 <= it.seconds < end
+    }
+    assert {(it.user, seconds_of(it.window_end)) for it in rows} == intervals
+    assert any(it.is_anomaly for it in rows)
 
 
 @pytest.mark.parametrize(

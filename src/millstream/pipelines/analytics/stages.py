@@ -107,10 +107,12 @@ class Panes:
         found = marked.groupBy(*map(as_column, keys), END_US, _CLOSES).agg(*columns)
         length_us = self.size_us if length_us is None else length_us
         shown = [it for it in found.columns if it not in (*keys, END_US, _CLOSES)]
+        # What closes a group may close one of a third stage, too.
+        mark = {} if self.lateness_us else dict(self.mark)
         return found.select(
             *map(as_column, keys),
             timestamp_micros(col(END_US) - length_us).alias(START),
-            timestamp_micros(END_US).alias(END),
+            timestamp_micros(END_US).alias(END, metadata=mark),
             *map(as_column, shown),
         )
 
