@@ -3,10 +3,11 @@
     python -m tests.faults.plain_driver settings.json
 
 It does with writers and sinks what Spark does with them, in the same order and in as many processes
-(a writer is made and pickled before the tasks, made anew for the commit), and keeps a checkpoint as
-Spark does. So a run can be killed hundreds of times where Spark allows for a dozen. Every line of
-its input is a run (JSON: `kill`, or null, and up to which batch), forked from this process, in a
-session of its own; it prints `pid N`, then `end CODE`.
+(a writer is made and pickled before the tasks, made anew for the commit, in two processes that live
+as long as the query; a task has a new one), and keeps a checkpoint as Spark does. So a run can be
+killed hundreds of times where Spark allows for a dozen. Every line of its input is a run (JSON:
+`kill`, or null, and up to which batch), forked from this process, in a session of its own; it
+prints `pid N`, then `end CODE`.
 
 Record n of the source is the number n: it needs no topic.
 """
@@ -181,16 +182,49 @@ def rows_of(numbers: range) -> Iterator[pa.RecordBatch]:
 # A topic, by Spark's interface of writers
 
 
-def topic_batch(settings: Settings, batch_id: int, numbers: range) -> None:
-    def make_writer() -> Any:
-        source = MillstreamSource(write_options(settings, settings.target))
+class Servant:
+    """A process that does one thing again and again, and remembers what it did, as Spark's do."""
+
+    def __init__(self, work: Callable[..., Any]) -> None:
+        self._calls, calls = _fork.Pipe()
+
+        def serve() -> None:
+            while True:
+                try:
+                    calls.send(work(*calls.recv()))
+                except EOFError:
+                    os._exit(0)  # the query has ended
+                except BaseException:  # noqa: BLE001 the child ends here, whatever it was
+                    traceback.print_exc()
+                    os._exit(1)
+                note_imports()
+
+        self._process = _fork.Process(target=serve, daemon=True)
+        self._process.start()
+        calls.close()
+
+    def __call__(self, *arguments: Any) -> Any:
+        self._calls.send(arguments)
+        try:
+            return self._calls.recv()
+        except EOFError as error:
+            raise RuntimeError("a process ended without a result") from error
+
+
+class TopicQuery:
+    """Writes batches as Spark does."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._prepare = Servant(lambda: pickle.dumps(self._writer()))
+        self._commit = Servant(self._commit_or_abort)
+
+    def _writer(self) -> Any:
+        source = MillstreamSource(write_options(self._settings, self._settings.target))
         return source.streamWriter(SCHEMA, overwrite=False)
 
-    pickled = in_process(lambda: pickle.dumps(make_writer()))
-    messages = run_tasks(numbers, batch_id, lambda rows: pickle.loads(pickled).write(rows))
-
-    def commit() -> None:
-        writer = make_writer()
+    def _commit_or_abort(self, messages: list[Any], batch_id: int) -> None:
+        writer = self._writer()
         try:
             writer.commit(messages, batch_id)
         except BaseException:
@@ -198,7 +232,10 @@ def topic_batch(settings: Settings, batch_id: int, numbers: range) -> None:
             writer.abort(messages, batch_id)
             raise
 
-    in_process(commit)
+    def write(self, batch_id: int, numbers: range) -> None:
+        pickled = self._prepare()
+        messages = run_tasks(numbers, batch_id, lambda rows: pickle.loads(pickled).write(rows))
+        self._commit(messages, batch_id)
 
 
 def write_options(settings: Settings, topic: str) -> dict[str, str]:
@@ -313,7 +350,7 @@ def make_fan_out(settings: Settings) -> PlainFanOut:
 def run(settings: Settings) -> None:
     query = Query(settings)
     if settings.pipeline == "topic":
-        query.run(lambda batch_id, numbers: topic_batch(settings, batch_id, numbers))
+        query.run(TopicQuery(settings).write)
         return
     sink = make_fan_out(settings)
     sink.recover()

@@ -94,10 +94,10 @@ class Rig:
         self.sweep()
         return kill
 
-    def kill_at(self, point: str, how: str, **more: int) -> Kill:
+    def kill_at(self, point: str, how: str, *, batches_before: int = 0, **more: int) -> Kill:
         begun = current_batch(self.settings.checkpoints, self.settings.pipeline)
         name = self.settings.pipeline
-        return Kill(name, point, self.settings.checkpoints, begun, how, **more)
+        return Kill(name, point, self.settings.checkpoints, begun + batches_before, how, **more)
 
     def sweep(self) -> None:
         """Nothing is left of the last run: workers may be a little slower to die."""
@@ -229,6 +229,22 @@ def test_pipeline_is_exact_when_killed_at_every_point(
     with rig(request, server, tmp_path, pipeline, len(points) + 2) as it:
         for point in points:
             it.run_to(point)
+        it.run_to_the_end()
+        it.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pipeline", POINTS)
+@pytest.mark.parametrize("how", ["all", "raise"])
+@pytest.mark.timeout(600)
+def test_pipeline_is_exact_when_killed_in_the_batch_after_one_that_went_well(
+    request: pytest.FixtureRequest, server: Server, tmp_path: Path, pipeline: str, how: str
+) -> None:
+    """The writer goes on from what it remembers then, and does not look back."""
+    points = [it for it in POINTS[pipeline] if how == "all" or it not in TASK_POINTS]
+    with rig(request, server, tmp_path, pipeline, 2 * len(points) + 2) as it:
+        for point in points:
+            it.run_to(point, how, batches_before=1)
         it.run_to_the_end()
         it.check()
 

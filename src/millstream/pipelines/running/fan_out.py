@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.client.cluster import Cluster
 from millstream.client.producing import RawProducer
-from millstream.client.transactions import Transaction, begin_transaction
-from millstream.errors import ConfigError, MillstreamError
+from millstream.client.transactions import FENCED, Transaction, begin_transaction
+from millstream.errors import ApiError, ConfigError, MillstreamError
 from millstream.pipelines.offsets import Offsets, to_json
 from millstream.pipelines.running.checkpoint import Checkpoint
 from millstream.pipelines.running.outputs import rows_of
@@ -78,6 +78,7 @@ class FanOutSink:
     progress: GroupProgress
     _log: DecisionLog | None = None  # kept: what has been read of the topic is not read again
     _driver: Transaction | None = None  # the last that was begun
+    _done: Decision | None = None  # the last batch, where nothing of it is left to be done
     _cluster: Cluster | None = None  # its own: Spark calls the sinks of a driver from many threads
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -106,7 +107,7 @@ class FanOutSink:
             logger.warning("%s: the next run cleans up what is left: %s", self.query, error)
 
     def _write(self, batch: DataFrame, batch_id: int, end: Offsets) -> None:
-        run = self._begin()
+        run = self._prepare()
         if batch_id <= run.decided.batch_id:
             self._skip(batch, Decision(batch_id, ends=end), run.decided)
             return
@@ -117,6 +118,7 @@ class FanOutSink:
             decide(run.cluster, run.log, run.driver, decision, group_id=self.group_id, offsets=end)
         self._driver = run.settling.settle(run.driver, decision)
         run.settling.sweep(self._prefix(run), keep=decision.tasks)
+        self._done = decision
 
     def _skip(self, batch: DataFrame, found: Decision, decided: Decision) -> None:
         """A batch that is decided already, if it is the same one."""
@@ -131,6 +133,29 @@ class FanOutSink:
             )
         drain(batch)
 
+    def _prepare(self) -> _Run:
+        """Leave nothing behind of earlier batches and drivers."""
+        return self._go_on() or self._begin()
+
+    def _go_on(self) -> _Run | None:
+        """After a batch of ours, cleaned up behind; None where another has begun since."""
+        done, self._done = self._done, None
+        if done is None or self._cluster is None or self._log is None or self._driver is None:
+            return None
+        try:
+            driver = begin_transaction(
+                self._cluster,
+                self._driver.transactional_id,
+                decision_timeout_ms(self._options, self._cluster),
+                after=self._driver,
+            )
+        except ApiError as error:
+            if error.code in FENCED:
+                return None
+            raise
+        self._driver = driver
+        return _Run(self._cluster, self._log, self._settling(), driver, done)
+
     def _begin(self, after: Transaction | None = None) -> _Run:
         options = self._options
         cluster = self._cluster = self._cluster or make_cluster(options, "driver")
@@ -141,18 +166,24 @@ class FanOutSink:
             cluster, transactional_id, decision_timeout_ms(options, cluster), after=after
         )
         state = self._state(log, driver)
-        settling = Settling(
-            cluster,
-            log,
-            timeout_ms=transaction_timeout_ms(options, cluster),
-            fail_on_loss=options.fail_on_data_loss,
-        )
+        settling = self._settling()
         if not state.is_completed:
             driver = settling.settle(driver, state.decision)
         self._driver = driver
         run = _Run(cluster, log, settling, driver, state.decision)
         settling.sweep(self._prefix(run))
         return run
+
+    def _settling(self) -> Settling:
+        assert self._cluster is not None
+        assert self._log is not None
+        options = self._options
+        return Settling(
+            self._cluster,
+            self._log,
+            timeout_ms=transaction_timeout_ms(options, self._cluster),
+            fail_on_loss=options.fail_on_data_loss,
+        )
 
     @property
     def _options(self) -> WriteOptions:
