@@ -8,6 +8,7 @@ sent again, after `request_timeout_seconds`.
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -70,6 +71,7 @@ class Cluster:
         self.timeout_seconds = timeout_seconds
         self.request_timeout_seconds = min(request_timeout_seconds, timeout_seconds)
         self._addresses: dict[int, tuple[str, int]] = {}
+        self._refreshed_at = -math.inf  # when the cluster last said which brokers it has
         self._connections: dict[tuple[int, str], Connection] = {}
         self._topics: dict[str, TopicInfo] = {}
         self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
@@ -138,6 +140,7 @@ class Cluster:
         self.close()
         self._topics.clear()
         self._coordinators.clear()
+        self._refreshed_at = -math.inf
 
     def refresh(self, topics: Sequence[str] | None = None) -> dict[str, TopicInfo]:
         """Ask for the cluster's brokers and these topics (None: all); unknown ones are left out."""
@@ -149,6 +152,7 @@ class Cluster:
             },
         )
         self._addresses = {int(b.node_id): (b.host, int(b.port)) for b in answer.brokers}
+        self._refreshed_at = time.monotonic()
         found = {}
         for topic in answer.topics:
             if topic.error_code is ErrorCode.NONE:
@@ -158,9 +162,10 @@ class Cluster:
                 raise ApiError(topic.error_code, f"topic {topic.name}")
         return found
 
-    def broker_ids(self) -> list[int]:
-        """All brokers of the cluster."""
-        self.retrying(lambda: self.refresh([]))
+    def broker_ids(self, *, seconds_old_max: float = 0.0) -> list[int]:
+        """All brokers of the cluster, as it is now or was not long ago."""
+        if time.monotonic() - self._refreshed_at > seconds_old_max:
+            self.retrying(lambda: self.refresh([]))
         return sorted(self._addresses)
 
     def topic(self, name: str) -> TopicInfo:
@@ -280,6 +285,7 @@ class Cluster:
         """Believe nothing any more; after a lost connection, keep none."""
         self._topics.clear()
         self._coordinators.clear()
+        self._refreshed_at = -math.inf
         if isinstance(error, OSError):
             self.close()
 

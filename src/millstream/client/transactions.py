@@ -283,23 +283,34 @@ def _ask_at_once(cluster: Cluster, requests: Sequence[_Request]) -> list[Any]:
     return answers
 
 
-def open_transactions(cluster: Cluster, prefix: str) -> list[OpenTransaction]:
-    """The transactions under way whose transactional id begins with `prefix`, on all brokers."""
-    found = []
-    for broker_id in cluster.broker_ids():
-        fields = {
-            "state_filters": ["Ongoing"],
-            "producer_id_filters": [],
-            "transactional_id_pattern": f"{re.escape(prefix)}.*",
-        }
-        answer = cluster.ask_broker(broker_id, "list_transactions", fields)
-        check(answer.error_code, f"listing the transactions of {prefix}")
-        found += [
-            OpenTransaction(it.transactional_id, int(it.producer_id), it.transaction_state)
-            for it in answer.transaction_states
-            if it.transactional_id.startswith(prefix)  # older brokers know no pattern
-        ]
-    return found
+def open_transactions(
+    cluster: Cluster, prefix: str, *, seconds_old_max: float = 0.0
+) -> list[OpenTransaction]:
+    """The transactions under way whose transactional id begins with `prefix`, on all brokers.
+
+    `seconds_old_max`: how old the news may be of which brokers there are.
+    """
+
+    def listed() -> list[OpenTransaction]:
+        brokers = cluster.broker_ids(seconds_old_max=seconds_old_max)
+        return [it for broker_id in brokers for it in _open_on(cluster, broker_id, prefix)]
+
+    return cluster.retrying(listed)
+
+
+def _open_on(cluster: Cluster, broker_id: int, prefix: str) -> list[OpenTransaction]:
+    fields = {
+        "state_filters": ["Ongoing"],
+        "producer_id_filters": [],
+        "transactional_id_pattern": f"{re.escape(prefix)}.*",
+    }
+    answer = cluster.connection(broker_id).call("list_transactions", fields)
+    check(answer.error_code, f"listing the transactions of {prefix}")
+    return [
+        OpenTransaction(it.transactional_id, int(it.producer_id), it.transaction_state)
+        for it in answer.transaction_states
+        if it.transactional_id.startswith(prefix)  # older brokers know no pattern
+    ]
 
 
 def _identity(transaction: Transaction) -> dict[str, Any]:

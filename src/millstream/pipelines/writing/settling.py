@@ -52,6 +52,8 @@ _NO_LONGER_OPEN = (
 )
 MARKER_WAIT_MS = 500
 SWEPT_TIMEOUT_MS = 10_000  # nothing will be written under this epoch
+# What lies with a broker that came since is swept by a later batch: till then it delays readers.
+BROKERS_SECONDS_OLD_MAX = 30.0
 
 
 class RecordsLost(MillstreamError):
@@ -219,7 +221,8 @@ class Settling:
         """Abort the open transactions of this prefix, and fence whoever may still write in them."""
         kept = {task.transaction.transactional_id for task in keep}
         swept = 0
-        for found in open_transactions(self._cluster, prefix):
+        listed = open_transactions(self._cluster, prefix, seconds_old_max=BROKERS_SECONDS_OLD_MAX)
+        for found in listed:
             if found.transactional_id not in kept:
                 begin_transaction(self._cluster, found.transactional_id, SWEPT_TIMEOUT_MS)
                 swept += 1
