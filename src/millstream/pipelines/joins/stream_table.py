@@ -10,9 +10,10 @@ a key the one with the greatest `sequence` counts, in whatever order they come. 
 deleted is forgotten sooner or later, and a change from before the delete would then bring it back:
 across batches, changes of a key come in the order of their log, as topics have it.
 
-At the start the table is there before the first row of the stream is looked up, if the first batch
-has all of it: set a limit per batch for the stream, and none for the table. A batch's changes of
-one bucket are in memory at once, so a large table wants more `buckets`, of some 100 MB each.
+At the start the table is loaded before the stream flows if its topic is declared so:
+`topic("users", load_first=True)`. The table may be larger than memory: it lies in sorted pages of
+which a batch reads those that its keys can be in (state/runs.py). Of a batch's own changes those of
+one bucket are in memory at once: limit a batch with `maxOffsetsPerTrigger`.
 
 What a row gets depends on when it comes: no row waits, and none is late. Who needs the same on
 every replay, or the version of a time in the past, takes `as_of_join`. A null key matches nothing.
