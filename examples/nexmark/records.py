@@ -14,7 +14,7 @@ A record's timestamp is when its event arrived; see `generator.Batch`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -64,12 +64,12 @@ class Encoder:
             )
 
 
-def produce(generator: Generator, bootstrap_servers: str) -> None:
-    """Write all events to the topics, with Kafka's own client."""
+def produce(batches: Iterable[Batch], bootstrap_servers: str) -> None:
+    """Write events to the topics, with Kafka's own client."""
     settings = {"bootstrap.servers": bootstrap_servers, "acks": "all", "linger.ms": 20}
     producer = Producer(settings)
     encoder = Encoder()
-    for batch in generator.batches(1 << 14):
+    for batch in batches:
         for records in encoder.encode(batch):
             keys = records.keys.to_pylist() if records.keys else [None] * len(records.values)
             times = records.timestamps_ms.to_pylist()
@@ -80,4 +80,4 @@ def produce(generator: Generator, bootstrap_servers: str) -> None:
 
 
 if __name__ == "__main__":
-    produce(Generator(Settings(events=int(sys.argv[2]))), sys.argv[1])
+    produce(Generator(Settings(events=int(sys.argv[2]))).batches(1 << 14), sys.argv[1])

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from examples.nexmark.generator import SCHEMAS, TIME, Batch, Generator, Tables
+from examples.nexmark.generator import TIME, Generator, Tables, an_hour_later
 from examples.nexmark.queries import QUERIES, Query
 from pyspark.sql import DataFrame, SparkSession
 
@@ -21,8 +21,6 @@ from tests.examples.nexmark.test_oracle import SETTINGS, coarse
 
 DELAY = f"{SETTINGS.delay_max_ms + 1} milliseconds"
 BATCHES = 4
-AN_HOUR_US = 3_600_000_000
-CLOSED = {"q4", "q5", "q6", "q7", "q9", "q11", "q12"}  # these answer when time has passed
 ALWAYS_RUN = ("q5", "q9")
 QUERY_PARAMS = [
     pytest.param(query, id=name, marks=[] if name in ALWAYS_RUN else [pytest.mark.slow])
@@ -35,11 +33,11 @@ def tables() -> Tables:
     return Generator(SETTINGS).tables()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def rocksdb(spark: SparkSession) -> Iterator[None]:
-    """What the library's state is kept in."""
+@pytest.fixture(scope="module")
+def session(spark: SparkSession) -> Iterator[SparkSession]:
+    """With RocksDB, in which the library's state is kept."""
     spark.conf.set(STORE_PROVIDER, ROCKSDB)
-    yield
+    yield spark
     spark.conf.unset(STORE_PROVIDER)
 
 
@@ -49,15 +47,6 @@ def rows_of(answer: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
-def added_up(rows: list[tuple[Any, ...]]) -> Counter[tuple[Any, ...]]:
-    """Changes, whose weight is the last column."""
-    total: Counter[tuple[Any, ...]] = Counter()
-    for *row, weight in rows:
-        total[tuple(row)] += weight
-    assert all(count >= 0 for count in total.values())
-    return +total
-
-
 def test_there_is_a_function_for_every_query() -> None:
     assert tuple(QUERIES) == oracle.QUERIES
 
@@ -65,18 +54,16 @@ def test_there_is_a_function_for_every_query() -> None:
 @pytest.mark.parametrize("shape", ["as generated", "coarse"])
 @pytest.mark.parametrize("query", QUERY_PARAMS)
 def test_answer_over_tables_is_that_of_duckdb(
-    spark: SparkSession, tables: Tables, query: Query, shape: str
+    session: SparkSession, tables: Tables, query: Query, shape: str
 ) -> None:
     data = tables if shape == "as generated" else coarse(tables)
     named = data._asdict() | {"side_input": oracle.side_input()}
-    found = query.ask({it: spark.createDataFrame(named[it]) for it in query.tables}).toArrow()
+    found = query.ask({it: session.createDataFrame(named[it]) for it in query.tables}).toArrow()
     expected = oracle.answer(query.name, data)
-    is_changes = query.answer == "changes"
-    shown = found.drop_columns("_weight") if is_changes else found
+    shown = found.drop_columns("_weight") if query.answer == "changes" else found
     assert shown.column_names == expected.column_names
     assert [it.type for it in shown.schema] == [it.type for it in expected.schema]
-    counted = added_up(rows_of(found)) if is_changes else Counter(rows_of(found))
-    assert counted == Counter(rows_of(expected))
+    assert query.settle(found.column_names, rows_of(found)) == Counter(rows_of(expected))
 
 
 @pytest.fixture(scope="module")
@@ -95,24 +82,6 @@ def folders(tables: Tables, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def an_hour_later(tables: Tables) -> Batch:
-    """The last of each kind once more, an auction and a person with an id of their own."""
-    found = []
-    for table, schema in zip(tables, SCHEMAS, strict=True):
-        numbers = table.cast(pa.schema([as_number(field) for field in schema]))
-        (row,) = numbers.slice(table.num_rows - 1).to_pylist()
-        for name in {"dateTime", "arrival", "expires"} & set(row):
-            row[name] += AN_HOUR_US
-        if "id" in row:
-            row["id"] += 1_000_000
-        found.append(pa.RecordBatch.from_pylist([row], schema=schema))
-    return Batch(*found)
-
-
-def as_number(field: pa.Field) -> pa.Field:
-    return field.with_type(pa.int64()) if field.type == TIME else field
-
-
 def streams(spark: SparkSession, folder: Path, query: Query) -> dict[str, DataFrame]:
     """Each kind as a stream that gives a file to each batch."""
     found = {"side_input": spark.createDataFrame(oracle.side_input())}
@@ -125,26 +94,20 @@ def streams(spark: SparkSession, folder: Path, query: Query) -> dict[str, DataFr
 
 @pytest.mark.parametrize("query", QUERY_PARAMS)
 def test_answer_over_streams_is_that_of_duckdb(
-    spark: SparkSession, tables: Tables, folders: Path, tmp_path: Path, query: Query
+    session: SparkSession, tables: Tables, folders: Path, tmp_path: Path, query: Query
 ) -> None:
     expected = oracle.answer(query.name, tables)
-    key = [expected.column_names.index(name) for name in oracle.KEY.get(query.name, ())]
     rows: list[tuple[Any, ...]] = []
 
     def keep(batch: DataFrame, _number: int) -> None:
         rows.extend(rows_of(batch.toArrow()))
 
-    folder = folders / ("closed" if query.name in CLOSED else "open")
-    writer = query.ask(streams(spark, folder, query)).writeStream.foreachBatch(keep)
+    answer = query.ask(streams(session, folders / ("closed" if query.waits else "open"), query))
+    writer = answer.writeStream.foreachBatch(keep)
     writer = writer.outputMode(query.output_mode).trigger(availableNow=True)
     running = writer.option("checkpointLocation", str(tmp_path)).start()
     running.awaitTermination()
-    found = Counter(rows)
-    if query.answer == "changes":
-        found = added_up(rows)
-    elif query.answer == "updated":
-        found = Counter({tuple(row[place] for place in key): row for row in rows}.values())
-    assert found == Counter(rows_of(expected))
+    assert query.settle(answer.columns, rows) == Counter(rows_of(expected))
     progresses = running.recentProgress
     assert sum(it.numInputRows > 0 for it in progresses) >= BATCHES
     operators = [it for progress in progresses for it in progress.stateOperators]

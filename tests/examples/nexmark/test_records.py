@@ -51,7 +51,7 @@ def as_json(table: pa.Table) -> list[str]:
 
 def test_topics_hold_the_events_with_the_time_of_their_arrival(broker: Server) -> None:
     generator = Generator(SETTINGS)
-    produce(generator, broker.bootstrap)
+    produce(generator.batches(256), broker.bootstrap)
     found = read(broker.bootstrap, SETTINGS.events)
     for topic, table in generator.tables()._asdict().items():
         values = [json.loads(message.value()) for message in found[topic]]
