@@ -72,7 +72,7 @@ def test_state_that_grows_and_watermarks_that_wait_for_each_other_are_told() -> 
     one, two = (Step(it, (Step("a"),)) for it in marks)
     join = Step("inner join", (one, two), (("kept", "for ever"),), True, grows=True)
     text = " ".join(drawn(Flow(("paid",), join)))
-    assert "inner join: its state grows with every new key or row" in text
+    assert "The state of 'inner join' grows with every new key or row." in text
     assert "The slowest of its watermarks counts for all" in text
 
 

@@ -112,12 +112,12 @@ def notes_on(explanation: Explanation) -> Iterator[str]:
             "The slowest of its watermarks counts for all; where a source may be idle, use "
             "with_heartbeat."
         )
-    for it in explanation.steps:
-        if it.grows:
-            yield (
-                f"{it.title}: its state grows with every new key or row. Bound it by time (a "
-                "watermark and a window, within=...), unless there are few, or the stream ends."
-            )
+    growing = " and of ".join(repr(it.title) for it in explanation.steps if it.grows)
+    if growing:
+        yield (
+            f"The state of {growing} grows with every new key or row. Bound it by time (a watermark "
+            "and a window, within=...), unless there are few of them, or the stream ends."
+        )
 
 
 def wrapped(text: str, width: int) -> list[str]:

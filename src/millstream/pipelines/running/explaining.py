@@ -12,6 +12,7 @@ state/spark.py), and late rows by what `is_late` notes (`RULE` in event_time/lat
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -168,9 +169,10 @@ class Plans:
 
     def _aggregate(self, plan: Any, inputs: tuple[Step, ...]) -> Step:
         keys = items(plan.groupingExpressions())
-        names = [name_of(it) for it in keys]
-        computed = [it for it in items(plan.aggregateExpressions()) if it.name() not in names]
-        passing = [name_of(it) for it in keys if bears_watermark(it)]
+        outputs = items(plan.aggregateExpressions())
+        names = [key_name(it, outputs) for it in keys]
+        computed = [it for it in outputs if it.name() not in names]
+        passing = [name for it, name in zip(keys, names, strict=True) if bears_watermark(it)]
         until = f"until the watermark passes {passing[0]}" if passing else FOR_EVER
         if self._output_mode == "complete":
             until = "for ever, since each batch writes all of it"
@@ -198,7 +200,7 @@ class Plans:
     def _join(self, plan: Any, inputs: tuple[Step, ...]) -> Step:
         kind = str(plan.joinType().sql()).lower()
         condition = plan.condition()
-        on = plain_sql(condition.get()) if condition.isDefined() else "all rows"
+        on = " and ".join(terms_of(condition.get())) if condition.isDefined() else "all rows"
         if not (plan.left().isStreaming() and plan.right().isStreaming()):
             return Step(f"{kind} join with rows that do not change", inputs, (("on", on),))
         kept = [self._side_kept(plan, is_left) for is_left in (True, False)]
@@ -219,8 +221,9 @@ class Plans:
         )
         own = {it.name() for it in items(side.output()) if bears_watermark(it)}
         if found.isDefined():
-            behind = duration_text((_PASSED - 1 - int(found.get())) * 1000)
-            return f"until {', '.join(sorted(own))} is {behind} behind the watermark"
+            behind_ms = _PASSED - 1 - int(found.get())
+            behind = f" is {duration_text(behind_ms * 1000)} past" if behind_ms > 0 else " passes"
+            return f"until the watermark{behind} {', '.join(sorted(own))}"
         if not join.condition().isDefined():
             return None
         compared = equal_columns(join.condition().get())
@@ -274,15 +277,25 @@ def items(sequence: Any) -> list[Any]:
     return [sequence.apply(index) for index in range(sequence.size())]
 
 
-def name_of(expression: Any) -> str:
-    try:
-        return str(expression.name())
-    except Exception:  # noqa: BLE001 - Py4J tells of a method that is missing in several ways
-        return plain_sql(expression)
+def key_name(key: Any, outputs: list[Any]) -> str:
+    """What a key is called among the columns that come out, or else how it is computed."""
+    text = plain_sql(key)
+    for it in outputs:
+        if it.nodeName() == "Alias" and plain_sql(it.child()) == text:
+            return str(it.name())
+    return str(key.name()) if key.nodeName() == "AttributeReference" else text
 
 
 def plain_sql(expression: Any) -> str:
     return str(expression.sql()).replace("`", "")
+
+
+def terms_of(condition: Any) -> list[str]:
+    """What must hold, term by term."""
+    if str(condition.nodeName()) == "And":
+        return terms_of(condition.left()) + terms_of(condition.right())
+    text = re.sub(r"CAST\((.*) AS TIMESTAMP\)", r"\1", plain_sql(condition))
+    return [text[1:-1] if text.startswith("(") else text]
 
 
 def bears_watermark(expression: Any) -> bool:
