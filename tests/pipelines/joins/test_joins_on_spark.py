@@ -185,6 +185,27 @@ def test_enriched_rows_know_the_table_of_their_batch(streams: Streams) -> None:
     assert [it.text for it in found if it.click == 3] == [None]
 
 
+def test_enriched_rows_keep_their_watermark_for_windows(streams: Streams) -> None:
+    from pyspark.sql.functions import window
+
+    clicks = "author string, clicked_at timestamp"
+    streams.write(
+        "clicks",
+        clicks,
+        [[("ann", at(1)), ("ann", at(2))], [("bea", at(3)), ("ann", at(70))], [("x", at(900))]],
+    )
+    streams.write("users", LOG, [[(1, "ann", "vienna", 0, False)], [(2, "bea", "bern", 1, False)]])
+    marked = streams.stream("clicks", clicks).withWatermark("clicked_at", "1 minute")
+    result = marked.transform(enrich, streams.stream("users", LOG), "author", sequence="offset")
+    counted = result.groupBy(window("clicked_at", "1 minute"), "text").count()
+    found, _ = streams.run(counted)
+    assert Counter({(it.window.start.minute, it.text): it["count"] for it in found}) == {
+        (0, "vienna"): 2,
+        (0, "bern"): 1,
+        (1, "vienna"): 1,
+    }
+
+
 def pairs_of(rows: list[Row]) -> Counter[tuple[int | None, int | None]]:
     """Without the rows that only move the watermark."""
     return Counter((it.sale, it.rate) for it in rows if -1 not in (it.sale, it.rate))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from millstream.errors import ConfigError
-from millstream.pipelines.columns import kind_of
+from millstream.pipelines.columns import WATERMARK_DELAY, kind_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -100,6 +100,14 @@ def other_columns(
             f'withColumnRenamed("{shared[0]}", ...)'
         )
     return carried
+
+
+def keep_watermark(result: DataFrame, frame: DataFrame) -> DataFrame:
+    """The result, whose rows came out as soon as they came in, with the watermark of `frame`."""
+    for field in frame.schema:
+        if WATERMARK_DELAY in field.metadata:
+            result = result.withMetadata(field.name, field.metadata)
+    return result
 
 
 def count_late(result: DataFrame, kind: str, lateness: str, final: str, count_as: str) -> DataFrame:

@@ -39,7 +39,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines.columns import as_column, kind_of
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.joins.asking import Asker, Fetch, LookupFailed, Patience, Unanswered
-from millstream.pipelines.joins.frames import check_choice
+from millstream.pipelines.joins.frames import check_choice, keep_watermark
 from millstream.pipelines.joins.matching import has_null_key, take_or_null
 from millstream.pipelines.state.keys import Numbers, key_codes, with_hash
 from millstream.pipelines.workers import settle
@@ -185,6 +185,7 @@ def lookup(
     inner = arrow_schema(frame.schema)
     whole = pa.schema([*inner, *columns, (ERROR, pa.string())])
     answered = frame.mapInArrow(_runner(wanted, inner), from_arrow_schema(whole))
+    answered = keep_watermark(answered, frame)
     if on_failure == "divert":
         return answered
     if on_failure == "null":

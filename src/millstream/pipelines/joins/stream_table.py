@@ -36,6 +36,7 @@ from millstream.pipelines.joins.frames import (
     check_choice,
     check_flag,
     check_order,
+    keep_watermark,
     name_keys,
     other_columns,
 )
@@ -146,4 +147,5 @@ def enrich(
         ChangeLog(arrow_schema(table.schema), right_keys, carried, sequence_name, deleted_name),
         how,
     )
-    return run_operator(operator, {_STREAM: frame, _TABLE: table}, buckets)
+    result = run_operator(operator, {_STREAM: frame, _TABLE: table}, buckets)
+    return keep_watermark(result, frame)
