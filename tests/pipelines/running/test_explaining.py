@@ -101,11 +101,16 @@ def by_start(orders: DataFrame) -> DataFrame:
     return orders.groupBy(minute, upper("shop")).count()
 
 
+def test_start_of_a_window_is_not_known_to_pass(steps: Any) -> None:
+    (found,) = [it for it in steps(by_start, "minute", "update") if it.has_state]
+    assert found.title == "aggregate by minute, upper(shop)"
+    assert dict(found.details)["kept"] == FOR_EVER
+
+
 @pytest.mark.parametrize(
     ("function", "title", "kept"),
     [
         (by_minute, "aggregate by window, shop", "until the watermark passes window"),
-        (by_start, "aggregate by minute, upper(shop)", "until the watermark passes minute"),
         (by_session, "aggregate by session_window, shop", "until the watermark passes session_w"),
         (
             lambda orders: orders.transform(tumbling("1 minute", time="at", n="count(*)")),

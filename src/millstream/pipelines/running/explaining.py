@@ -299,9 +299,10 @@ def terms_of(condition: Any) -> list[str]:
 
 
 def bears_watermark(expression: Any) -> bool:
-    """Whether the watermark makes this column, or one that it is made of, a thing of the past."""
-    attributes = items(expression.references().toSeq())
-    return any(it.metadata().contains(WATERMARK_DELAY) for it in attributes)
+    """Whether Spark knows of this column that the watermark passes it. Of what is computed from such
+    a column it does not, not even of a window's start."""
+    is_named = expression.nodeName() in ("AttributeReference", "Alias")
+    return is_named and bool(expression.metadata().contains(WATERMARK_DELAY))
 
 
 def equal_columns(condition: Any) -> set[str]:
