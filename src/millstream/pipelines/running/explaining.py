@@ -299,8 +299,8 @@ def terms_of(condition: Any) -> list[str]:
 
 
 def bears_watermark(expression: Any) -> bool:
-    """Whether Spark knows of this column that the watermark passes it. Of what is computed from such
-    a column it does not, not even of a window's start."""
+    """Whether Spark knows of this column that the watermark passes it. Of what is computed from
+    such a column it does not, not even of a window's start."""
     is_named = expression.nodeName() in ("AttributeReference", "Alias")
     return is_named and bool(expression.metadata().contains(WATERMARK_DELAY))
 
