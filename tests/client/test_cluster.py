@@ -116,6 +116,18 @@ def test_cluster_finds_the_coordinator_of_a_group(server: Server) -> None:
         assert answer.groups[0].group_id == "some-group"
 
 
+def test_cluster_asks_for_its_brokers_again_only_where_that_is_wanted(tmp_path: Path) -> None:
+    server = start_millstream(tmp_path / "data")
+    with Cluster(server.bootstrap, timeout_seconds=0.2) as cluster:
+        known = cluster.broker_ids()
+        server.stop()
+        assert cluster.broker_ids(seconds_old_max=60) == known
+        with pytest.raises(OSError, match="gave up"):
+            cluster.broker_ids()
+        with pytest.raises(OSError, match="gave up"):  # nothing is believed any more
+            cluster.broker_ids(seconds_old_max=60)
+
+
 def test_cluster_rides_out_a_restart(tmp_path: Path) -> None:
     port = free_port()
     server = start_millstream(tmp_path / "data", port=port)

@@ -16,8 +16,11 @@ from millstream.pipelines.query_files import (
     arrow_uri,
     batch_ends,
     batch_watermark_ms,
+    is_committed_here,
+    newest_local_batch,
     query_id,
     sync_batch,
+    sync_batch_meanwhile,
     watermark_ms_of,
 )
 
@@ -88,6 +91,30 @@ def test_sync_batch_syncs_the_querys_id_and_all_directories(
     batch = [str(checkpoint / "offsets" / "3"), str(checkpoint / "offsets")]
     query = [str(checkpoint / "metadata"), str(checkpoint), *map(str, checkpoint.parents[:2])]
     assert synced == [*batch, *query, *batch]
+
+
+def test_sync_batch_meanwhile_tells_who_waits_what_went_wrong(checkpoint: Path) -> None:
+    sync_batch_meanwhile(str(checkpoint), 3)()
+    (checkpoint / "offsets" / "4").symlink_to("4")  # which cannot be opened
+    with pytest.raises(OSError, match="symbolic links"):
+        sync_batch_meanwhile(str(checkpoint), 4)()
+
+
+def test_newest_local_batch_is_the_last_that_was_begun(checkpoint: Path, tmp_path: Path) -> None:
+    (checkpoint / "offsets" / "12").write_text(OFFSETS)
+    (checkpoint / "offsets" / ".13.crc").write_text("")
+    assert newest_local_batch(f"file://{checkpoint}") == 12
+    assert newest_local_batch(str(tmp_path / "nowhere")) is None
+    assert newest_local_batch("hdfs://namenode/checkpoint") is None
+
+
+def test_batch_is_committed_when_spark_has_written_it_down(checkpoint: Path) -> None:
+    assert not is_committed_here(str(checkpoint), 3)
+    (checkpoint / "commits").mkdir()
+    (checkpoint / "commits" / "3").write_text("v1")
+    assert is_committed_here(f"file:{checkpoint}", 3)
+    assert not is_committed_here(str(checkpoint), 4)
+    assert not is_committed_here("s3://bucket/checkpoint", 3)
 
 
 def write_offsets(checkpoint: Path, batch: int, watermark_ms: int, *ends: str) -> None:

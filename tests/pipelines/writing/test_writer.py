@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from millstream.client.cluster import Cluster
+from millstream.client.transactions import add_partitions, begin_transaction, open_transactions
+from millstream.errors import ConfigError
 from tests.pipelines.conftest import Topics, run_to_end
 
 if TYPE_CHECKING:
@@ -249,3 +253,124 @@ def forget_last_commit(checkpoint: Path) -> None:
     last = max(int(it.name) for it in (checkpoint / "commits").iterdir() if it.name.isdigit())
     (checkpoint / "commits" / str(last)).unlink()
     (checkpoint / "commits" / f".{last}.crc").unlink()
+
+
+# Without Spark: what the driver does before a batch.
+
+
+class Query:
+    """Spark's part in a query: a checkpoint, and one task in every batch."""
+
+    def __init__(self, topics: Topics, directory: Path) -> None:
+        self.topics, self.checkpoint = topics, directory / "checkpoint"
+        self.target = topics.create(1)
+        for name in ("offsets", "commits"):
+            (self.checkpoint / name).mkdir(parents=True)
+        (self.checkpoint / "metadata").write_text(json.dumps({"id": self.target}))
+
+    @property
+    def task_prefix(self) -> str:
+        return f"millstream-{self.target}-task-"
+
+    def writer(self) -> Any:
+        from pyspark.sql.types import StructType
+
+        from millstream.pipelines.source import MillstreamSource
+
+        options = {
+            "kafka.bootstrap.servers": self.topics.bootstrap,
+            "topic": self.target,
+            "checkpointLocation": str(self.checkpoint),
+        }
+        return MillstreamSource(options).streamWriter(StructType().add("value", "string"), False)
+
+    def prepare(self, batch_id: int) -> Any:
+        """What tasks are given."""
+        offsets = json.dumps({self.target: {"0": batch_id + 1}})
+        (self.checkpoint / f"offsets/{batch_id}").write_text(f"v1\n{{}}\n{offsets}")
+        return pickle.loads(pickle.dumps(self.writer()))
+
+    def write(self, prepared: Any, batch_id: int) -> Any:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        context: Any = TaskContext._getOrCreate()
+        context._partitionId, context._attemptNumber = 0, 0
+        context._localProperties = {"streaming.sql.batchId": str(batch_id)}
+        return prepared.write(iter([pa.RecordBatch.from_pydict({"value": [str(batch_id)]})]))
+
+    def commit(self, message: Any, batch_id: int) -> None:
+        self.writer().commit([message], batch_id)
+        (self.checkpoint / f"commits/{batch_id}").write_text("v1\n{}")
+
+    def run(self, batch_id: int) -> Any:
+        prepared = self.prepare(batch_id)
+        self.commit(self.write(prepared, batch_id), batch_id)
+        return prepared._plan
+
+
+@pytest.fixture
+def query(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Query:
+    from pyspark import TaskContext
+
+    monkeypatch.setattr(TaskContext, "_taskContext", None)  # this process is no task afterwards
+    return Query(topics, tmp_path)
+
+
+def leave_open(query: Query) -> None:
+    """As a task does that began when the batch was over."""
+    with Cluster(query.topics.bootstrap) as cluster:
+        transaction = begin_transaction(cluster, f"{query.task_prefix}0-1", 60_000)
+        add_partitions(cluster, transaction, [(query.target, 0)])
+
+
+def count_open(query: Query) -> int:
+    with Cluster(query.topics.bootstrap) as cluster:
+        return len(open_transactions(cluster, query.task_prefix))
+
+
+def test_prepare_only_begins_a_transaction_after_a_batch_that_is_done(query: Query) -> None:
+    first = query.run(0)
+    leave_open(query)
+    second = query.prepare(1)._plan
+    assert second.decided_batch_id == 0
+    assert second.driver == first.driver._replace(epoch=first.driver.epoch + 1)
+    assert count_open(query) == 1  # it has not looked; the commit will
+    query.commit(query.write(query.prepare(1), 1), 1)
+    assert count_open(query) == 0
+    assert values_of(query.topics, query.target) == [b"0", b"1"]
+
+
+def test_prepare_looks_back_after_a_batch_that_is_not_done(query: Query) -> None:
+    query.run(0)
+    query.write(query.prepare(1), 1)
+    again = query.prepare(1)
+    assert count_open(query) == 0
+    assert again._plan.decided_batch_id == 0
+    query.commit(query.write(again, 1), 1)
+    assert values_of(query.topics, query.target) == [b"0", b"1"]
+
+
+def test_prepare_looks_back_when_another_driver_has_been_there(query: Query) -> None:
+    first = query.run(0)
+    leave_open(query)
+    with Cluster(query.topics.bootstrap) as cluster:
+        begin_transaction(cluster, first.driver.transactional_id, 60_000)
+    prepared = query.prepare(1)
+    assert count_open(query) == 0
+    query.commit(query.write(prepared, 1), 1)
+    assert values_of(query.topics, query.target) == [b"0", b"1"]
+
+
+def test_prepare_looks_back_when_the_checkpoint_has_been_changed(query: Query) -> None:
+    query.run(0)
+    (query.checkpoint / "offsets/0").write_text(f'v1\n{{}}\n{{"{query.target}": {{"0": 7}}}}')
+    with pytest.raises(ConfigError, match="it has been set back or changed"):
+        query.prepare(1)
+
+
+def test_task_without_rows_leaves_nothing_open_though_it_had_some_before(query: Query) -> None:
+    query.run(0)
+    prepared = query.prepare(1)
+    assert prepared.write(iter([])).task is None
+    assert count_open(query) == 0
