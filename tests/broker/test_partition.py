@@ -322,6 +322,26 @@ def test_reader_is_told_which_transactions_were_aborted_in_what_it_gets() -> Non
     run(scenario)
 
 
+def test_reader_needs_no_more_of_the_aborted_transactions_than_those_in_what_it_gets() -> None:
+    """Else every read of a long history would go through all that was aborted after it."""
+
+    async def scenario(leader: Leader) -> None:
+        partition = leader.partition(segment_bytes=1024)
+        for producer_id in (7, 8, 9):
+            batch = transactional(leader, b"a" * 800, producer_id=producer_id)
+            await partition.append(batch, acks=ACKS_ALL, verified=True)
+            await end(partition, committed=False, producer_id=producer_id)
+        _, second, *_ = partition.log.segments
+        leader.fs.unlink(second.transaction_index.path)
+        records, aborted = partition.read_committed(0, max_bytes=1000, may_block=True)
+        assert records
+        assert [it.first_offset for it in aborted] == [0]
+        with pytest.raises(ApiError, match="cannot be read"):
+            partition.read_committed(second.base_offset, max_bytes=1000, may_block=True)
+
+    run(scenario)
+
+
 def test_deleting_records_moves_the_last_stable_offset_with_the_start() -> None:
     async def scenario(leader: Leader) -> None:
         partition = leader.partition()

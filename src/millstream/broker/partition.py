@@ -413,14 +413,11 @@ class Partition:
         while True:
             segments = self.log.segments
             records = self.read(offset, max_bytes=max_bytes, committed=True, may_block=may_block)
-            if not records:
+            if not records or not self.log.aborted_segments:
                 return records, []
             aborted = self.log.aborted_transactions(
-                offset, self.last_stable_offset, may_block=may_block
+                offset, end_offset_of(records), may_block=may_block
             )
-            if aborted:
-                end_offset = end_offset_of(records)
-                aborted = [it for it in aborted if it.first_offset < end_offset]
             # In another thread, compaction or retention may have come between the two.
             if self.log.segments is segments:
                 return records, aborted

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("millstream.server")
 
 COLD_READ_THREADS = 4
+NEVER_MS = -(1 << 62)  # before any time a clock may tell
 SHUTDOWN_GRACE_SECONDS = 5.0
 
 Parameters = ParamSpec("Parameters")
@@ -74,6 +75,7 @@ class BrokerServer:
         self.id = config.id
         self.metadata_cache = MetadataCache()
         self.produce_lanes = ProduceLanes()
+        self.last_produce_ms = NEVER_MS  # when somebody last produced: others make room for it
         self.cold_reads = ThreadPoolExecutor(COLD_READ_THREADS, "millstream-cold-read")
         self._listeners: list[tuple[str, asyncio.Server]] = []
         self._background: Background | None = None

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millstream import Broker
+from millstream.broker.handlers.fetch import (
+    QUIET_AFTER_MS,
+    QUIET_RESPONSE_BYTES_MAX,
+    RESPONSE_BYTES_MAX,
+    response_bytes_max,
+)
+from millstream.broker.topics import NewTopic
 from millstream.errors import ErrorCode
 from millstream.records.batch import iterate_headers
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.broker.handlers.calls import append, create_topic, topic_id_of
 from tests.broker.handlers.transaction_calls import new_producer
-from tests.peers.wire import Wire, request_frame
+from tests.broker.serving import WireClient, serving
+from tests.peers.wire import Wire, batch, produce_fields, request_frame
+
+PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 
 
 @pytest.fixture
@@ -286,3 +298,33 @@ def test_session_tells_that_a_topic_was_deleted(wire: Wire, millstream: SharedBr
         wire.call("delete_topics", 5, topic_names=(doomed,), timeout=1000)
         answer = consumer.receive("fetch", 11)
     assert partition_of(answer).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_answers_are_larger_while_nobody_produces(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server, WireClient.connected(server) as client:
+            await server.topics.create([NewTopic("t", 1)])
+            records = batch([b"x" * 900_000])
+            produced = produce_fields("t", records)
+            for _ in range(6):
+                await client.call(PRODUCE, 3, **produced)
+            asked = fields("t", {0: 0}, partition_max_bytes=2**30)
+            answer = await client.call(FETCH, 11, **asked)
+            assert len(partition_of(answer).records) == len(records)
+            server.last_produce_ms -= QUIET_AFTER_MS
+            answer = await client.call(FETCH, 11, **asked)
+            assert len(partition_of(answer).records) == 4 * len(records)
+
+    asyncio.run(scenario())
+
+
+def test_larger_answers_are_shared_by_all_connections(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server, AsyncExitStack() as clients:
+            for connections, expected in ((16, QUIET_RESPONSE_BYTES_MAX), (64, RESPONSE_BYTES_MAX)):
+                while len(server.connections) < connections:
+                    client = await clients.enter_async_context(WireClient.connected(server))
+                    await client.call(API_VERSIONS, 0)
+                assert response_bytes_max(server, server.clock.monotonic_ms()) == expected
+
+    asyncio.run(scenario())

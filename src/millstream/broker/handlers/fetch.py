@@ -9,9 +9,10 @@
 
 The stored bytes go out as they are. One answer is bounded by the client's limits, by
 `fetch.max.bytes`, and by `RESPONSE_BYTES_MAX`, so that a consumer that is behind by gigabytes takes
-turns with everybody else; the first batch is always whole. What is not in the page cache is read in
-a thread. With read_committed, an answer ends at the last stable offset and names the aborted
-transactions in it; a fetch that waits counts only what is stable.
+turns with everybody else; while nobody produces, whom it could keep waiting, answers are larger.
+The first batch is always whole. What is not in the page cache is read in a thread. With
+read_committed, an answer ends at the last stable offset and names the aborted transactions in it; a
+fetch that waits counts only what is stable.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from millstream.broker.context import Buffers, Deferred, RequestContext
 from millstream.broker.fetch_sessions import NO_SESSION, FetchSession, FetchTarget, summary
@@ -35,30 +37,51 @@ from millstream.protocol.fetch import (
 from millstream.protocol.produce import TopicKey
 from millstream.protocol.wire import Buffer
 
+if TYPE_CHECKING:
+    from millstream.broker.server import BrokerServer
+
 logger = logging.getLogger("millstream.fetch")
 
 RESPONSE_BYTES_MAX = 1024 * 1024
+# While nobody has produced for that long: fewer round trips, each of which may find the processors
+# busy. All answers that may be under way at once together still need not take much memory.
+QUIET_AFTER_MS = 1000
+QUIET_RESPONSE_BYTES_MAX = 4 * 1024 * 1024
+QUIET_BYTES_TOTAL = 64 * 1024 * 1024
 
 
 def fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
     broker, version = context.broker, context.api_version
     request = decode_fetch_request(body, version)
+    now_ms = broker.clock.monotonic_ms()
     try:
         session = broker.fetch_sessions.open(
             request,
-            broker.clock.monotonic_ms(),
+            now_ms,
             uses_topic_ids=version >= FIRST_WITH_TOPIC_IDS,
         )
     except ApiError as error:
         return encode_fetch_response(version, (), error=error.code)
-    return _Fetch(context, request, session).start()
+    return _Fetch(context, request, session, response_bytes_max(broker, now_ms)).start()
+
+
+def response_bytes_max(broker: BrokerServer, now_ms: int) -> int:
+    """How much one answer may hold."""
+    if now_ms - broker.last_produce_ms < QUIET_AFTER_MS:
+        return RESPONSE_BYTES_MAX
+    fair_share = QUIET_BYTES_TOTAL // max(len(broker.connections), 1)
+    return max(RESPONSE_BYTES_MAX, min(QUIET_RESPONSE_BYTES_MAX, fair_share))
 
 
 class _Fetch:
     """One request on its way: look, then answer, read in a thread, or wait and look again."""
 
     def __init__(
-        self, context: RequestContext, request: FetchRequest, session: FetchSession
+        self,
+        context: RequestContext,
+        request: FetchRequest,
+        session: FetchSession,
+        response_bytes_max: int,
     ) -> None:
         self._broker = context.broker
         self._version = context.api_version
@@ -67,7 +90,7 @@ class _Fetch:
         self._is_committed = request.isolation_level == READ_COMMITTED
         self._is_incremental = request.session_epoch > 0 and session.id != NO_SESSION
         self._max_bytes = min(
-            max(request.max_bytes, 0), self._broker.config.fetch_max_bytes, RESPONSE_BYTES_MAX
+            max(request.max_bytes, 0), self._broker.config.fetch_max_bytes, response_bytes_max
         )
         self._deferred: Deferred | None = None
         self._timer: asyncio.TimerHandle | None = None

@@ -46,7 +46,9 @@ _VALID_ACKS = (ACKS_ALL, ACKS_LEADER, ACKS_NONE)
 
 
 def produce(context: RequestContext, body: Buffer) -> bytes | Deferred | None:
-    lane = context.broker.produce_lanes.find(context.api_version, body)
+    broker = context.broker
+    broker.last_produce_ms = broker.clock.monotonic_ms()
+    lane = broker.produce_lanes.find(context.api_version, body)
     if lane is not None:
         return _produce_in_lane(context, lane, body)
     return _produce(context, body)
