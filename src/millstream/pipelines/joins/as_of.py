@@ -135,6 +135,12 @@ class AsOfJoin(Operator):
         self._how = how
         self._lateness_us = allowed_lateness_us
 
+    def kept(self) -> Mapping[str, str]:
+        return {
+            _EVENTS: "until the watermark is past them",
+            _VERSIONS: "those after the watermark, and of each key the last before it, for ever",
+        }
+
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:

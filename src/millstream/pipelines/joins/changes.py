@@ -65,6 +65,9 @@ class Changes(Operator):
         self._sequence = sequence
         self._deleted = deleted
 
+    def kept(self) -> Mapping[str, str]:
+        return {_ROWS: "the newest row of each key, until it is deleted"}
+
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:

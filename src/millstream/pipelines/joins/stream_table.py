@@ -82,6 +82,9 @@ class Enrich(Operator):
         self._table = table
         self._how = how
 
+    def kept(self) -> Mapping[str, str]:
+        return {_TABLE: "the newest row of each key, until it is deleted"}
+
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:

@@ -95,6 +95,9 @@ class TableJoin(Operator):
         self.schema_out = pa.schema([*self._joined, pa.field(OP, pa.string())])
         self._how = how
 
+    def kept(self) -> Mapping[str, str]:
+        return {name: f"the {name} table, whole" for name in self._sides}
+
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
