@@ -53,7 +53,8 @@ def launch(
     checkpoint = Checkpoint(spark, location)
     checkpoint.claim(pipeline, topic_ids)
     starting = fixed_starting(pipeline, settings, checkpoint)
-    made = apply_to_streams(pipeline, spark, settings, starting)
+    tables = table_ends(pipeline, settings)
+    made = apply_to_streams(pipeline, spark, settings, starting, tables)
     result = combine(pipeline, made)
     writer = (
         result.writeStream.queryName(pipeline.name)
@@ -124,9 +125,12 @@ def apply_to_streams(
     spark: SparkSession,
     settings: Settings,
     starting: Mapping[str, Offsets],
+    tables: Offsets | None = None,
 ) -> Any:
-    """What the pipeline's function makes of its inputs; `combine` checks it."""
-    tables = table_ends(pipeline, settings)
+    """What the pipeline's function makes of its inputs; `combine` checks it.
+
+    `tables` are the ends of the topics that are to be loaded first.
+    """
     frames = {
         parameter: read_stream(
             pipeline,
@@ -134,7 +138,7 @@ def apply_to_streams(
             parameter,
             settings,
             starting.get(parameter),
-            {} if topic.load_first else tables,
+            None if topic.load_first else tables,
         )
         for parameter, topic in pipeline.reads.items()
     }
