@@ -249,6 +249,7 @@ def patch_fan_out(kill: Kill, module: Any) -> None:
 
 def patch_sink(kill: Kill, sink: Any) -> None:
     around(kill, sink, "__call__", before="called", after="reported", pipeline_of=of_sink)
+    around(kill, sink, "_begin", pipeline_of=of_sink)
     around(kill, sink, "_prepare", after="prepared", pipeline_of=of_sink)
     around(kill, sink, "_write_topics", after="tasks done", pipeline_of=of_sink)
     around(kill, sink, "_write_tables", after="stored", pipeline_of=of_sink)
