@@ -270,6 +270,31 @@ def test_sessions_that_come_more_than_once_end_as_those_of_a_batch(files: Files,
     }
 
 
+@pytest.mark.parametrize("kind", ["tumbling", "session"])
+def test_one_read_has_what_would_be_read_more_than_once(files: Files, kind: str) -> None:
+    files.write(STRAGGLING)
+    given: dict[str, Any] = {"key": "user", "time": "time", "stragglers": "divert", "n": "count(*)"}
+    window = {"tumbling": tumbling, "session": session}[kind]("30 seconds", **given)
+    run = files.run(files.stream("0 seconds").transform(window.with_late))
+    sources = [source for it in run.progress for source in it.sources if it.numInputRows]
+    assert len(sources) == len(STRAGGLING), "one source in each batch"
+    assert sum(it.numInputRows for it in run.progress) == sum(map(len, STRAGGLING)), "read once"
+    late = [row.late for row in run.rows if row.late is not None]
+    results = [row.results for row in run.rows if row.results is not None]
+    assert len(late) + len(results) == len(run.rows)
+    assert sorted(row["_lateness"] or 0 for row in late)[1:] == (
+        [20.0, 80.0] if kind == "tumbling" else [80.0]
+    )
+    assert {row["_kind"] for row in results} == {"final"}
+    rows_of_all = sum(map(len, STRAGGLING))
+    assert sum(row.n for row in results) == rows_of_all - len(late) - 1, "but for the last"
+    history = files.history().transform(window.with_late).collect()
+    assert (
+        sum(row.results is not None for row in history) == files.history().transform(window).count()
+    )
+    assert sum(row.late is not None for row in history) == 1, "without a time"
+
+
 def every_kind(frame: DataFrame) -> dict[str, DataFrame]:
     """Each kind of window, with each policy that makes another plan of it, in one query."""
     by_user: dict[str, Any] = {"key": "user", "time": "time", "n": "count(*)"}

@@ -4,6 +4,7 @@
                      n="count(*)", total="sum(amount)")
     orders.transform(sales)         the results: shop, window_start, window_end, n, total, _kind
     orders.transform(sales.late)    the stragglers: all columns, window_start, window_end, _lateness
+    orders.transform(sales.with_late)   both, of one read, as two structs
 
 `_kind` is one of
 
@@ -140,26 +141,44 @@ class Window:
         if isinstance(self.kind, Session):
             if not self.is_revised and not self.allowed_lateness_us:
                 return self._sessions(on_time)
-            from millstream.pipelines.windows.sessions import revised_sessions
+        elif not self.is_revised:
+            return self._aligned(on_time)
+        from millstream.pipelines.windows.kept import kept_windows
 
-            return revised_sessions(self, on_time)
-        if self.is_revised:
-            from millstream.pipelines.windows.revisions import revised_windows
-
-            return revised_windows(self, on_time)
-        return self._aligned(on_time)
+        return kept_windows(self, on_time)
 
     def late(self, frame: DataFrame) -> DataFrame:
         """The stragglers that were too late: a row for each window whose results lack it."""
-        from pyspark.sql.functions import lit
+        self._check(frame)
+        return self._assign(frame).where(IS_LATE).select(*self._late_columns(frame))
+
+    def with_late(self, frame: DataFrame) -> DataFrame:
+        """Results and stragglers of one read: a struct `results`, a struct `late`; one is null.
+        They are computed in bucketed state, whatever is emitted, with its aggregates (kept.py)."""
+        from pyspark.sql.functions import lit, struct
 
         self._check(frame)
-        found = self._assign(frame).where(IS_LATE)
+        if frame.isStreaming:
+            from millstream.pipelines.windows.kept import kept_with_late
+
+            return kept_with_late(self, self._assign(frame), struct(*self._late_columns(frame)))
+        results = self(frame)
+        late = self.late(frame)
+        one = results.select(
+            struct(*results.columns).alias("results"), lit(None).cast(late.schema).alias("late")
+        )
+        return one.unionAll(
+            late.select(lit(None).cast(results.schema), struct(*late.columns).alias("late"))
+        )
+
+    def _late_columns(self, frame: DataFrame) -> list[Column]:
+        """What is shown of a straggler."""
+        from pyspark.sql.functions import lit
+
         seconds = lateness(frame, as_column(self.time))
         shown = [as_column(it) for it in frame.columns if it != WATERMARK_COLUMN]
         bounds = [] if isinstance(self.kind, Session) else [as_column(START), as_column(END)]
-        kind = lit("late").alias(KIND)
-        return found.select(*shown, *bounds, kind, seconds.alias(LATENESS))
+        return [*shown, *bounds, lit("late").alias(KIND), seconds.alias(LATENESS)]
 
     def _check(self, frame: DataFrame) -> None:
         check_time(frame, self.time)

@@ -20,8 +20,8 @@ is final. Sums of doubles are added in the order in which they come, as Spark's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -41,10 +41,11 @@ from millstream.pipelines.windows.ranges import aggregate
 from millstream.pipelines.windows.sliding import KIND, NOW, OLD
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from millstream.pipelines.windows.definition import Window
 
+MakeOperator: TypeAlias = Callable[[pa.Schema], Operator]  # of the columns that it takes
 _ROWS = "rows"
 SHOWN = "_shown_us"  # when a preliminary result came last
 NEVER = -(2**62)
@@ -236,22 +237,21 @@ class RevisedWindows(Operator):
         return None
 
 
-def revised_windows(window: Window, on_time: DataFrame) -> DataFrame:
-    """The results of a window on a stream whose rows are assigned and on time."""
+def windows_operator(window: Window, frame: DataFrame) -> tuple[list[Column], MakeOperator]:
+    """The columns that the operator takes of rows that are assigned, and how to make it."""
     from pyspark.sql.functions import col, current_timestamp
 
-    from millstream.pipelines.state.spark import arrow_schema, run_operator
-
-    keys = window.key_names(on_time)
+    keys = window.key_names(frame)
     measures, measured = measured_columns(window.aggregates)
-    frame = on_time.select(
+    columns = [
         *(as_column(it).alias(name) for it, name in zip(window.keys, keys, strict=True)),
         *(col(name).alias(name, metadata={}) for name in (START, END)),
         current_timestamp().alias(NOW),
         *measured,
-    )
-    schema = arrow_schema(frame.schema)
-    check_measures(measures, schema)
-    operator = RevisedWindows(schema, keys, measures, window.timing, window.kind.label)
-    result = run_operator(operator, {_ROWS: frame}, window.buckets)
-    return result if window.stragglers == "correct" else result.drop(OLD)
+    ]
+
+    def make(schema: pa.Schema) -> Operator:
+        check_measures(measures, schema)
+        return RevisedWindows(schema, keys, measures, window.timing, window.kind.label)
+
+    return columns, make

@@ -40,11 +40,18 @@ from millstream.pipelines.windows.parts import (
     measured_columns,
 )
 from millstream.pipelines.windows.ranges import Mask, sort_rows
-from millstream.pipelines.windows.revisions import END, NEVER, SHOWN, START, Timing
+from millstream.pipelines.windows.revisions import (
+    END,
+    NEVER,
+    SHOWN,
+    START,
+    MakeOperator,
+    Timing,
+)
 from millstream.pipelines.windows.sliding import KIND, NOW, OLD
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from millstream.pipelines.windows.definition import Window
 
@@ -321,26 +328,23 @@ def _flags(sessions: pa.RecordBatch) -> Mask:
     return found
 
 
-def revised_sessions(window: Window, on_time: DataFrame) -> DataFrame:
-    """The results of sessions on a stream whose rows are on time."""
+def sessions_operator(window: Window, frame: DataFrame) -> tuple[list[Column], MakeOperator]:
+    """The columns that the operator takes of rows, and how to make it."""
     from pyspark.sql.functions import current_timestamp
 
-    from millstream.pipelines.state.spark import arrow_schema, run_operator
-
     assert isinstance(window.kind, Session)
-    keys = window.key_names(on_time)
+    gap_us, corrects = window.kind.gap_us, window.stragglers == "correct"
+    keys = window.key_names(frame)
     measures, measured = measured_columns(window.aggregates)
-    frame = on_time.select(
+    columns = [
         *(as_column(it).alias(name) for it, name in zip(window.keys, keys, strict=True)),
         as_column(window.time).alias(TIME, metadata={}),
         current_timestamp().alias(NOW),
         *measured,
-    )
-    schema = arrow_schema(frame.schema)
-    check_measures(measures, schema)
-    corrects = window.stragglers == "correct"
-    operator = RevisedSessions(
-        schema, keys, measures, window.kind.gap_us, window.timing, corrects=corrects
-    )
-    result = run_operator(operator, {_ROWS: frame}, window.buckets)
-    return result if corrects else result.drop(OLD)
+    ]
+
+    def make(schema: pa.Schema) -> Operator:
+        check_measures(measures, schema)
+        return RevisedSessions(schema, keys, measures, gap_us, window.timing, corrects=corrects)
+
+    return columns, make
