@@ -78,7 +78,7 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
 def run(targets: Sequence[Target], scale: Scale) -> Iterator[Measurement]:
     for name, make in OPERATORS.items():
         few, some, many = KEYS
-        figure = Measurement(f"{name}, {many:,} keys", "rows/s", bar=0.4, peer=f"{few:,}")
+        figure = Measurement(f"{name}, {many:,} keys", "rows/s", bar=0.5, peer=f"{few:,}")
         contenders = {
             f"{few:,}": partial(rate, make, few, scale),
             f"{some:,}": partial(rate, make, some, scale),
