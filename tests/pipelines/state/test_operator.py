@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 
 from millstream.pipelines.state import END_OF_TIME, NO_WATERMARK
@@ -27,3 +28,17 @@ def test_operator_travels_by_pickle() -> None:
 def test_times_leave_room_to_reckon() -> None:
     assert END_OF_TIME + 2 * 2**60 < 2**63
     assert NO_WATERMARK - 2 * 2**60 > -(2**63)
+
+
+def test_operator_tells_of_itself_in_words() -> None:
+    operator = HoldAndCount(SCHEMA, KEYS, "time")
+    operator.identity = "hold for 90000000 us"
+    told = json.loads(operator.describe(16))
+    assert told == {
+        "title": "hold for 1 minute 30 seconds",
+        "buckets": 16,
+        "inputs": {"rows": list(KEYS)},
+        "tables": {"held": "until the watermark is past them", "counts": "for ever"},
+    }
+    operator.title = "a hold"
+    assert json.loads(operator.describe(4))["title"] == "a hold"

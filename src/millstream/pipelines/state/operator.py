@@ -26,12 +26,14 @@ was waiting for will not come.
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
+from millstream.pipelines.durations import duration_text
 from millstream.pipelines.state.keys import HASH_FIELD
 from millstream.pipelines.state.tables import TableSpec
 
@@ -81,7 +83,7 @@ class Operator(ABC):
         """What a plan says of it, as JSON; `running/explaining.py` reads it."""
         return json.dumps(
             {
-                "title": self.title or self.identity,
+                "title": self.title or _readable(self.identity),
                 "buckets": bucket_count,
                 "inputs": {name: spec.keys for name, spec in self.inputs.items()},
                 "tables": self.kept(),
@@ -99,3 +101,8 @@ class Operator(ABC):
             name: pa.RecordBatch.from_pylist([], schema=pa.schema([HASH_FIELD, *spec.schema]))
             for name, spec in self.inputs.items()
         }
+
+
+def _readable(identity: str) -> str:
+    """With durations as people write them."""
+    return re.sub(r"\b(\d+) us\b", lambda found: duration_text(int(found[1])), identity)
