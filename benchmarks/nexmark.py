@@ -21,7 +21,7 @@ from examples.nexmark.generator import (
     Generator,
     Settings,
 )
-from examples.nexmark.records import SPARK_SCHEMAS, TOPICS, Encoder
+from examples.nexmark.records import SPARK_SCHEMAS, TOPICS, Encoder, create_topics
 
 from benchmarks.spark import CONNECTOR, FORMATS, OURS, QUERY_SETTINGS
 from examples.nexmark import oracle
@@ -46,11 +46,8 @@ RESULTS = Path(__file__).parent / "results" / "nexmark.json"
 def load(bootstrap: str, events: int) -> None:
     """So many events into new topics, each record in turn into each partition."""
     from confluent_kafka import Producer
-    from confluent_kafka.admin import AdminClient, NewTopic
 
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for made in admin.create_topics([NewTopic(it, PARTITIONS, 1) for it in TOPICS]).values():
-        made.result(60)
+    create_topics(bootstrap, PARTITIONS)
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -119,6 +116,8 @@ def rate(spark: SparkSession, reader: str, query: Query, bootstrap: str, events:
         running = writer.trigger(availableNow=True).start()
         running.awaitTermination()
         batches = [it for it in running.recentProgress if it.numInputRows][1:]
+    if not batches:
+        raise RuntimeError(f"{query.name} by {reader} had one batch at most: are the topics full?")
     milliseconds = sum(it.durationMs["triggerExecution"] for it in batches)
     rows_per_second: float = sum(it.numInputRows for it in batches) / milliseconds * 1000
     return rows_per_second

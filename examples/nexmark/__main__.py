@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 from examples.nexmark.generator import TIME, Generator, Settings, Tables, an_hour_later
 from examples.nexmark.queries import QUERIES, Query
-from examples.nexmark.records import SPARK_SCHEMAS, TOPICS, produce
+from examples.nexmark.records import SPARK_SCHEMAS, TOPICS, create_topics, produce
 from pyspark.sql import DataFrame, SparkSession
 
 from examples.nexmark import oracle
@@ -35,6 +35,7 @@ def main(name: str, events: int = 20_000) -> None:
     generator = Generator(Settings(events, events_per_second=max(events // 100, 1)))
     tables = generator.tables()
     with Broker.start(in_process=False) as broker:
+        create_topics(broker.bootstrap_servers)
         produce(generator.batches(), broker.bootstrap_servers)
         if query.waits:
             produce([an_hour_later(tables)], broker.bootstrap_servers)

@@ -8,7 +8,7 @@ which would fill one partition.
 
 A record's timestamp is when its event arrived; see `generator.Batch`.
 
-    python -m examples.nexmark.records 127.0.0.1:9092 1000000     so many events into the topics
+    python -m examples.nexmark.records 127.0.0.1:9092 1000000     so many events into new topics
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from examples.nexmark.generator import SCHEMAS, Batch, Generator, Settings
 
 from millstream.pipelines.writing.encoding.json import JsonEncoder
@@ -64,8 +65,17 @@ class Encoder:
             )
 
 
+def create_topics(bootstrap_servers: str, partitions: int = 1) -> None:
+    """Topics that keep what is old: the events say that they are of January 2026."""
+    new = [NewTopic(it, partitions, config={"retention.ms": "-1"}) for it in TOPICS]
+    for created in (
+        AdminClient({"bootstrap.servers": bootstrap_servers}).create_topics(new).values()
+    ):
+        created.result(60)
+
+
 def produce(batches: Iterable[Batch], bootstrap_servers: str) -> None:
-    """Write events to the topics, with Kafka's own client."""
+    """Write events to the topics, which there are, with Kafka's own client."""
     settings = {"bootstrap.servers": bootstrap_servers, "acks": "all", "linger.ms": 20}
     producer = Producer(settings)
     encoder = Encoder()
@@ -80,4 +90,5 @@ def produce(batches: Iterable[Batch], bootstrap_servers: str) -> None:
 
 
 if __name__ == "__main__":
+    create_topics(sys.argv[1])
     produce(Generator(Settings(events=int(sys.argv[2]))).batches(1 << 14), sys.argv[1])

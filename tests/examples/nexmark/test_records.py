@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Message
 from examples.nexmark.generator import SCHEMAS, Generator, Settings
-from examples.nexmark.records import SPARK_SCHEMAS, TOPICS, Encoder, produce
+from examples.nexmark.records import SPARK_SCHEMAS, TOPICS, Encoder, create_topics, produce
 
 from tests.peers.servers import Server, start_millstream
 
@@ -51,6 +51,7 @@ def as_json(table: pa.Table) -> list[str]:
 
 def test_topics_hold_the_events_with_the_time_of_their_arrival(broker: Server) -> None:
     generator = Generator(SETTINGS)
+    create_topics(broker.bootstrap)
     produce(generator.batches(256), broker.bootstrap)
     found = read(broker.bootstrap, SETTINGS.events)
     for topic, table in generator.tables()._asdict().items():
