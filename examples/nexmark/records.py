@@ -68,9 +68,8 @@ class Encoder:
 def create_topics(bootstrap_servers: str, partitions: int = 1) -> None:
     """Topics that keep what is old: the events say that they are of January 2026."""
     new = [NewTopic(it, partitions, config={"retention.ms": "-1"}) for it in TOPICS]
-    for created in (
-        AdminClient({"bootstrap.servers": bootstrap_servers}).create_topics(new).values()
-    ):
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    for created in admin.create_topics(new).values():
         created.result(60)
 
 
