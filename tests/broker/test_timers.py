@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from millstream.broker.timers import _DEAD_ENTRIES_MIN, Timers
 from millstream.clock import SystemClock
+from tests.peers.patience import PATIENCE_SECONDS
 
 
 def test_timers_fire_in_the_order_of_their_deadlines() -> None:
@@ -59,6 +62,21 @@ def test_timer_cancelled_by_one_of_the_same_turn_does_not_fire() -> None:
         return fired
 
     assert asyncio.run(scenario()) == []
+
+
+def test_timer_that_fails_does_not_hold_back_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    """A group whose join completes by a timer must not wait forever for another group's mistake."""
+
+    async def scenario() -> list[str]:
+        timers, fired, done = Timers(SystemClock()), [], asyncio.Event()
+        timers.set("o", ("bad",), 0, lambda: fired[0])
+        timers.set("o", ("same turn",), 0, lambda: fired.append("same turn"))
+        timers.set("o", ("end",), 5, done.set)
+        await asyncio.wait_for(done.wait(), PATIENCE_SECONDS)
+        return fired
+
+    assert asyncio.run(scenario()) == ["same turn"]
+    assert "timer bad failed" in caplog.text
 
 
 def test_replaced_timers_do_not_pile_up() -> None:

@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import logging
 from collections.abc import Callable, Hashable
 from typing import NamedTuple, TypeAlias
 
 from millstream.clock import Clock
+
+logger = logging.getLogger(__name__)
 
 TimerName: TypeAlias = tuple[str, ...]
 
@@ -104,5 +107,8 @@ class Timers:
             if self._is_live(entry):  # an earlier one of this turn may have cancelled it
                 _, callback = self._live[entry.owner][entry.name]
                 self.cancel(entry.owner, entry.name)
-                callback()
+                try:
+                    callback()
+                except Exception:  # a defect of ours; the others that are due must not suffer
+                    logger.exception("timer %s failed", "/".join(entry.name))
         self._arm()
