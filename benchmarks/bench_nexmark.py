@@ -1,6 +1,6 @@
 """Nexmark's queries as streams: our reader and library beside Spark's connector and the same SQL.
 
-One session, `local[2]`, one broker, one topic for each kind of event, 1 million events in four
+One session, `local[2]`, one broker, one topic for each kind of event, 1.5 million events in three
 micro-batches. Both contenders run the same function of `examples/nexmark` with the same settings;
 what differs is who reads. q4, q6 and q9 plain Spark cannot run as streams: they stand alone.
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from examples.nexmark.generator import (
     AUCTION_SHARE,
     BID_SHARE,
@@ -21,18 +22,23 @@ from examples.nexmark.generator import (
     Generator,
     Settings,
 )
-from examples.nexmark.records import SPARK_SCHEMAS, TOPICS, Encoder, create_topics
+from examples.nexmark.records import SPARK_SCHEMAS, TOPICS, Encoder, Records, create_topics
 
 from benchmarks.spark import CONNECTOR, FORMATS, OURS, QUERY_SETTINGS
 from examples.nexmark import oracle
+from millstream.client.cluster import Cluster
+from millstream.client.producing import RawProducer
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
+from millstream.pipelines.writing.batching import binary_column
+from millstream.records.columns import RowEncoder, encode_batches
 
 if TYPE_CHECKING:
     from examples.nexmark.queries import Query
     from pyspark.sql import DataFrame, SparkSession
 
-EVENTS = 1_000_000
-BATCHES = 4
+EVENTS = 1_500_000
+BATCHES = 3
+BATCH_BYTES = 1 << 18
 PARTITIONS = 2
 SHARES = dict(zip(TOPICS, (PERSON_SHARE, AUCTION_SHARE, BID_SHARE), strict=True))  # of CYCLE
 DELAY = "5 seconds"  # events are 3 seconds late at most, and partitions not quite abreast
@@ -45,27 +51,27 @@ RESULTS = Path(__file__).parent / "results" / "nexmark.json"
 
 def load(bootstrap: str, events: int) -> None:
     """So many events into new topics, each record in turn into each partition."""
-    from confluent_kafka import Producer
-
     create_topics(bootstrap, PARTITIONS)
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "linger.ms": 20,
-            "batch.size": 200_000,
-            "queue.buffering.max.messages": 1_000_000,
-        }
-    )
     encoder = Encoder()
-    for batch in Generator(Settings(events)).batches(1 << 16):
-        for records in encoder.encode(batch):
-            times, values = records.timestamps_ms.to_pylist(), records.values.to_pylist()
-            for number, (time, value) in enumerate(zip(times, values, strict=True)):
-                partition = number % PARTITIONS
-                producer.produce(records.topic, value, partition=partition, timestamp=time)
-            producer.poll(0)
-        if producer.flush(60):
-            raise RuntimeError(f"{bootstrap} does not take records")
+    with Cluster(bootstrap) as cluster:
+        producer = RawProducer(cluster)
+        producer.begin()
+        for batch in Generator(Settings(events)).batches(1 << 16):
+            for records in encoder.encode(batch):
+                _send(producer, records)
+        producer.flush()
+
+
+def _send(producer: RawProducer, records: Records) -> None:
+    encoder = RowEncoder(records.timestamps_ms.to_numpy(), None, binary_column(records.values))
+    for partition in range(PARTITIONS):
+        for content, count in encode_batches(
+            encoder,
+            np.arange(partition, len(records.values), PARTITIONS),
+            batch_bytes_max=BATCH_BYTES,
+            producer=producer.identity(records.topic, partition),
+        ):
+            producer.send(records.topic, partition, content, count)
 
 
 def rows_of(query: Query, events: int) -> int:
