@@ -34,6 +34,10 @@ class Scale:
     def of(self, count: int) -> int:
         return max(100, int(count * self.factor))
 
+    @property
+    def is_quick(self) -> bool:
+        return self.rounds == 1
+
     def seconds(self, full: float) -> float:
         return max(0.3, full * self.factor)
 
