@@ -8,6 +8,7 @@ from typing import Any
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.share_consumers import SHARE_CLIENTS, ShareConsumer
 from tests.peers.wire import Wire, batch, produce_fields
 
@@ -81,11 +82,11 @@ def configure_group(broker: BrokerUnderTest, group: str, **settings: Any) -> Non
         for name, value in settings.items()
     ]
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
-    broker.admin.incremental_alter_configs([resource])[resource].result(30)
+    broker.admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
 
     def is_known() -> bool:
         asked = ConfigResource(ResourceType.GROUP, group)
-        known = broker.admin.describe_configs([asked])[asked].result(30)
+        known = broker.admin.describe_configs([asked])[asked].result(PATIENCE_SECONDS)
         return all(known[entry.name].value == entry.value for entry in entries)
 
     eventually(is_known)

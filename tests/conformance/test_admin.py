@@ -21,6 +21,7 @@ from kafka import KafkaAdminClient
 from tests.conformance.brokers import BrokerUnderTest, eventually, unique
 from tests.conformance.conftest import prepared
 from tests.conformance.test_consume import fill
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.wire import Wire
 
 NO_ERROR, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID = 0, 3, 100
@@ -28,7 +29,7 @@ NO_ERROR, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID = 0, 3, 100
 
 def code_of(future: Any) -> int:
     with pytest.raises(KafkaException) as refused:
-        future.result(20)
+        future.result(PATIENCE_SECONDS)
     return int(refused.value.args[0].code())
 
 
@@ -36,8 +37,8 @@ def test_create_topic_uses_the_brokers_defaults(broker: BrokerUnderTest) -> None
     name = unique("topic")
     broker.admin.create_topics([NewTopic(name, num_partitions=-1, replication_factor=-1)])[
         name
-    ].result(20)
-    described = broker.admin.describe_topics(TopicCollection([name]))[name].result(20)
+    ].result(PATIENCE_SECONDS)
+    described = broker.admin.describe_topics(TopicCollection([name]))[name].result(PATIENCE_SECONDS)
     assert len(described.partitions) == 1
     assert [len(partition.replicas) for partition in described.partitions] == [1]
 
@@ -75,7 +76,7 @@ def test_create_topic_refuses_a_second_one_and_a_colliding_name(broker: BrokerUn
 def test_create_topic_with_validate_only_creates_nothing(broker: BrokerUnderTest) -> None:
     name = unique("topic")
     topic = NewTopic(name, num_partitions=1, replication_factor=1)
-    broker.admin.create_topics([topic], validate_only=True)[name].result(20)
+    broker.admin.create_topics([topic], validate_only=True)[name].result(PATIENCE_SECONDS)
     assert name not in broker.admin.list_topics(timeout=20).topics
 
 
@@ -96,7 +97,7 @@ def test_create_topic_answers_with_its_id_and_settings(broker: BrokerUnderTest) 
 def test_create_topic_with_a_manual_assignment(broker: BrokerUnderTest) -> None:
     name = unique("topic")
     topic = NewTopic(name, num_partitions=2, replica_assignment=[[1], [1]])
-    broker.admin.create_topics([topic])[name].result(20)
+    broker.admin.create_topics([topic])[name].result(PATIENCE_SECONDS)
     wrong = NewTopic(name + "-x", num_partitions=1, replica_assignment=[[99]])
     code = code_of(broker.admin.create_topics([wrong])[name + "-x"])
     assert code == KafkaError.INVALID_REPLICA_ASSIGNMENT
@@ -104,7 +105,7 @@ def test_create_topic_with_a_manual_assignment(broker: BrokerUnderTest) -> None:
 
 def test_delete_topic_by_name_and_by_id(broker: BrokerUnderTest) -> None:
     by_name, by_id = broker.create_topic(), broker.create_topic()
-    broker.admin.delete_topics([by_name])[by_name].result(20)
+    broker.admin.delete_topics([by_name])[by_name].result(PATIENCE_SECONDS)
     with Wire(broker.bootstrap) as wire:
         topics = ({"name": None, "topic_id": broker.topic_id(by_id)},)
         answer = wire.call("delete_topics", 6, topics=topics, timeout=10_000)
@@ -121,7 +122,7 @@ def test_topic_made_again_is_another_topic(broker: BrokerUnderTest) -> None:
     name = broker.create_topic()
     first_id = broker.topic_id(name)
     fill(broker, name, 5)
-    broker.admin.delete_topics([name])[name].result(20)
+    broker.admin.delete_topics([name])[name].result(PATIENCE_SECONDS)
     eventually(lambda: name not in broker.admin.list_topics(timeout=20).topics)
     broker.create_topic(name=name)
     assert broker.topic_id(name) != first_id
@@ -132,7 +133,7 @@ def test_topic_made_again_is_another_topic(broker: BrokerUnderTest) -> None:
 def list_offsets(broker: BrokerUnderTest, topic: str, spec: OffsetSpec) -> list[int]:
     partition = TopicPartition(topic, 0)
     answer = broker.admin.list_offsets({partition: spec})
-    return [answer[partition].result(20).offset]
+    return [answer[partition].result(PATIENCE_SECONDS).offset]
 
 
 def test_list_offsets_takes_every_spec_and_isolation(broker: BrokerUnderTest) -> None:
@@ -145,12 +146,12 @@ def test_list_offsets_takes_every_spec_and_isolation(broker: BrokerUnderTest) ->
     committed_only = broker.admin.list_offsets(
         {partition: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED
     )
-    assert committed_only[partition].result(20).offset == 4
+    assert committed_only[partition].result(PATIENCE_SECONDS).offset == 4
 
 
 def test_create_partitions_grows_and_never_shrinks(broker: BrokerUnderTest) -> None:
     topic = broker.create_topic(partitions=2)
-    broker.admin.create_partitions([NewPartitions(topic, 4)])[topic].result(20)
+    broker.admin.create_partitions([NewPartitions(topic, 4)])[topic].result(PATIENCE_SECONDS)
     assert len(broker.admin.list_topics(topic, timeout=20).topics[topic].partitions) == 4
     for count in (4, 1):
         code = code_of(broker.admin.create_partitions([NewPartitions(topic, count)])[topic])
@@ -168,17 +169,19 @@ def test_delete_records_moves_the_start_and_refuses_the_future(broker: BrokerUnd
         partition = TopicPartition(topic, 0, offset)
         return broker.admin.delete_records([partition])[TopicPartition(topic, 0)]
 
-    assert delete(4).result(20).low_watermark == 4
-    assert delete(2).result(20).low_watermark == 4
+    assert delete(4).result(PATIENCE_SECONDS).low_watermark == 4
+    assert delete(2).result(PATIENCE_SECONDS).low_watermark == 4
     assert code_of(delete(11)) == KafkaError.OFFSET_OUT_OF_RANGE
-    assert delete(-1).result(20).low_watermark == 10
+    assert delete(-1).result(PATIENCE_SECONDS).low_watermark == 10
     assert list_offsets(broker, topic, OffsetSpec.earliest()) == [10]
     fill(broker, topic, 1)
     assert list_offsets(broker, topic, OffsetSpec.latest()) == [11]
 
 
 def test_describe_cluster_names_broker_and_controller(broker: BrokerUnderTest) -> None:
-    cluster = broker.admin.describe_cluster(include_authorized_operations=True).result(20)
+    cluster = broker.admin.describe_cluster(include_authorized_operations=True).result(
+        PATIENCE_SECONDS
+    )
     assert [f"{node.host}:{node.port}" for node in cluster.nodes] == [broker.bootstrap]
     assert cluster.controller.id == cluster.nodes[0].id
     assert cluster.cluster_id
@@ -202,10 +205,10 @@ def test_groups_are_listed_described_and_deleted(
     member = prepared("confluent").join(broker.bootstrap, topic, group, config)
     try:
         member.wait_until(lambda m: len(m.partitions) == 2)
-        listed = broker.admin.list_consumer_groups().result(20)
+        listed = broker.admin.list_consumer_groups().result(PATIENCE_SECONDS)
         found = {entry.group_id: entry for entry in listed.valid}[group]
         assert (found.state, found.type) == (ConsumerGroupState.STABLE, kind)
-        described = broker.admin.describe_consumer_groups([group])[group].result(20)
+        described = broker.admin.describe_consumer_groups([group])[group].result(PATIENCE_SECONDS)
         assert described.state == ConsumerGroupState.STABLE
         assert described.type == kind
         (only,) = described.members
@@ -216,8 +219,8 @@ def test_groups_are_listed_described_and_deleted(
         member.close()
     finally:
         member.kill()
-    broker.admin.delete_consumer_groups([group])[group].result(20)
-    listed = broker.admin.list_consumer_groups().result(20)
+    broker.admin.delete_consumer_groups([group])[group].result(PATIENCE_SECONDS)
+    listed = broker.admin.list_consumer_groups().result(PATIENCE_SECONDS)
     assert group not in {entry.group_id for entry in listed.valid}
     code = code_of(broker.admin.delete_consumer_groups([group])[group])
     assert code == KafkaError.GROUP_ID_NOT_FOUND
@@ -227,7 +230,7 @@ def test_group_nobody_knows_is_described_as_dead_or_unknown(broker: BrokerUnderT
     group = unique("absent")
     described = broker.admin.describe_consumer_groups([group])[group]
     try:
-        assert described.result(20).state == ConsumerGroupState.DEAD
+        assert described.result(PATIENCE_SECONDS).state == ConsumerGroupState.DEAD
     except KafkaException as unknown:
         assert unknown.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND  # noqa: PT017
 

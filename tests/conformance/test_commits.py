@@ -10,6 +10,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, ConsumerGroupTopicPartitio
 from tests.conformance.brokers import BrokerUnderTest, eventually, unique
 from tests.conformance.test_consume import fill
 from tests.conformance.test_groups import wait_for_coordinator
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.wire import Wire
 
 both_protocols = pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -155,9 +156,9 @@ def test_admin_lists_alters_and_deletes_offsets(broker: BrokerUnderTest) -> None
     topic, group = broker.create_topic(partitions=2), unique("group")
     positions = [TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 4)]
     request = ConsumerGroupTopicPartitions(group, positions)
-    broker.admin.alter_consumer_group_offsets([request])[group].result(20)
+    broker.admin.alter_consumer_group_offsets([request])[group].result(PATIENCE_SECONDS)
     listed = broker.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
-    found = {p.partition: p.offset for p in listed[group].result(20).topic_partitions}
+    found = {p.partition: p.offset for p in listed[group].result(PATIENCE_SECONDS).topic_partitions}
     assert found == {0: 3, 1: 4}
 
 
@@ -166,7 +167,7 @@ def test_deleting_a_topic_forgets_its_offsets(broker: BrokerUnderTest) -> None:
     consumer = Consumer(broker.config(group_id=group))
     consumer.commit(offsets=[TopicPartition(topic, 0, 7)], asynchronous=False)
     consumer.close()
-    broker.admin.delete_topics([topic])[topic].result(20)
+    broker.admin.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
     with Wire(broker.bootstrap) as wire:
         groups = ({"group_id": group, "topics": None},)
         eventually(lambda: not wire.call("offset_fetch", 8, groups=groups).groups[0].topics)

@@ -16,6 +16,7 @@ from confluent_kafka.admin import (
 
 from tests.conformance.brokers import BrokerUnderTest, eventually, unique
 from tests.conformance.test_produce import produce_one
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.wire import Wire
 
 TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
@@ -23,13 +24,15 @@ TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
 
 def describe(broker: BrokerUnderTest, kind: ResourceType, name: str) -> dict[str, Any]:
     resource = ConfigResource(kind, name)
-    entries: dict[str, Any] = broker.admin.describe_configs([resource])[resource].result(20)
+    entries: dict[str, Any] = broker.admin.describe_configs([resource])[resource].result(
+        PATIENCE_SECONDS
+    )
     return entries
 
 
 def alter(broker: BrokerUnderTest, topic: str, *entries: ConfigEntry) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=list(entries))
-    broker.admin.incremental_alter_configs([resource])[resource].result(20)
+    broker.admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
 
 
 def entry(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigEntry:
@@ -102,7 +105,7 @@ def test_bad_change_is_refused_and_changes_nothing(
 def test_legacy_alter_replaces_everything(broker: BrokerUnderTest) -> None:
     topic = broker.create_topic(retention_ms=1_000_000)
     resource = ConfigResource(ResourceType.TOPIC, topic, set_config={"segment.ms": "2000000"})
-    broker.admin.alter_configs([resource])[resource].result(20)
+    broker.admin.alter_configs([resource])[resource].result(PATIENCE_SECONDS)
 
     def values() -> tuple[str, str]:
         settings = describe(broker, ResourceType.TOPIC, topic)
@@ -115,7 +118,9 @@ def test_validate_only_changes_nothing(broker: BrokerUnderTest) -> None:
     topic = broker.create_topic()
     change = entry("retention.ms", "5000000", AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
-    broker.admin.incremental_alter_configs([resource], validate_only=True)[resource].result(20)
+    broker.admin.incremental_alter_configs([resource], validate_only=True)[resource].result(
+        PATIENCE_SECONDS
+    )
     assert describe(broker, ResourceType.TOPIC, topic)["retention.ms"].is_default
 
 

@@ -19,6 +19,7 @@ from confluent_kafka import (
 
 from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.test_produce import read_all, wire_produce
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.wire import Wire, batch, request_frame
 
 NO_ERROR, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH = 0, 1, 100, 74
@@ -29,7 +30,7 @@ def fill(broker: BrokerUnderTest, topic: str, count: int, partition: int = 0) ->
     producer = Producer(broker.config())
     for index in range(count):
         producer.produce(topic, str(index).encode(), partition=partition)
-    producer.flush(20)
+    producer.flush(PATIENCE_SECONDS)
 
 
 def fetch(wire: Wire, topic: str, offset: int, version: int = 12, **options: Any) -> Any:
@@ -101,7 +102,7 @@ def test_consumer_finds_offsets_by_timestamp(broker: BrokerUnderTest) -> None:
     producer = Producer(broker.config(batch_num_messages=1))
     for delta in (0, 10, 5, 20):
         producer.produce(topic, b"x", partition=0, timestamp=now + delta)
-    producer.flush(20)
+    producer.flush(PATIENCE_SECONDS)
     consumer = Consumer(broker.config(group_id=unique("group")))
 
     def offset_at(timestamp: int) -> int:
@@ -120,7 +121,9 @@ def test_consumer_out_of_range_is_reset_as_it_asked(
 ) -> None:
     topic = broker.create_topic()
     fill(broker, topic, 10)
-    broker.admin.delete_records([TopicPartition(topic, 0, 5)])[TopicPartition(topic, 0)].result(20)
+    broker.admin.delete_records([TopicPartition(topic, 0, 5)])[TopicPartition(topic, 0)].result(
+        PATIENCE_SECONDS
+    )
     consumer = Consumer(broker.config(group_id=unique("group"), auto_offset_reset=policy))
     consumer.assign([TopicPartition(topic, 0, 2)])
     message = consumer.poll(1.5)

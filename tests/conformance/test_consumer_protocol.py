@@ -12,6 +12,7 @@ from confluent_kafka.admin import NewPartitions
 
 from millstream.errors import ErrorCode
 from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.wire import Wire
 
 GROUP_RESOURCE = 32
@@ -279,7 +280,7 @@ def test_new_partitions_reach_the_members(broker: BrokerUnderTest, members: Any)
     member = members(topic)
     member.join()
     heartbeats_until(lambda: member.partitions == {0, 1}, member)
-    broker.admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+    broker.admin.create_partitions([NewPartitions(topic, 3)])[topic].result(PATIENCE_SECONDS)
     heartbeats_until(lambda: member.partitions == {0, 1, 2}, member)
 
 

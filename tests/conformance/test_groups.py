@@ -12,6 +12,7 @@ from confluent_kafka.admin import NewPartitions
 
 from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.conftest import client_parameters, prepared
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.wire import Wire
 
 both_protocols = pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -41,7 +42,9 @@ class Watched:
         return {(part.topic, part.partition) for part in self.consumer.assignment()}
 
 
-def poll_until(condition: Callable[[], bool], *watched: Watched, seconds_max: float = 40) -> None:
+def poll_until(
+    condition: Callable[[], bool], *watched: Watched, seconds_max: float = PATIENCE_SECONDS
+) -> None:
     """Poll all of them in turn until the condition holds."""
     deadline = time.monotonic() + seconds_max
     while not condition():
@@ -108,6 +111,8 @@ def test_static_member_comes_back_without_a_rebalance(
 ) -> None:
     topic = broker.create_topic(partitions=2)
     config = {"group_id": unique("group"), "group_protocol": protocol}
+    if protocol == "classic":
+        config |= {"session_timeout_ms": "45000"}  # it must not be over before the member is back
     stays = Watched(broker, [topic], group_instance_id="stays", **config)
     goes = Watched(broker, [topic], group_instance_id="goes", **config)
     poll_until(lambda: len(stays.owned) == 1 and len(goes.owned) == 1, stays, goes)
@@ -176,7 +181,7 @@ def test_group_follows_a_topic_that_grows(broker: BrokerUnderTest, client: Any) 
     member = client.join(broker.bootstrap, topic, unique("group"), refresh)
     try:
         member.wait_until(lambda m: m.partitions == {0})
-        broker.admin.create_partitions([NewPartitions(topic, 3)])[topic].result(20)
+        broker.admin.create_partitions([NewPartitions(topic, 3)])[topic].result(PATIENCE_SECONDS)
         member.wait_until(lambda m: m.partitions == {0, 1, 2})
     finally:
         member.kill()
@@ -240,7 +245,7 @@ def test_consumer_heartbeat_fences_a_wrong_epoch(broker: BrokerUnderTest) -> Non
 
 def wait_for_coordinator(wire: Wire, group: str) -> None:
     """The first look-up creates __consumer_offsets, which takes a moment."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         answer = wire.call("find_coordinator", 6, key_type=0, coordinator_keys=(group,))
         if answer.coordinators[0].error_code == 0:
@@ -310,7 +315,7 @@ def test_member_that_polls_too_rarely_is_taken_out(broker: BrokerUnderTest, prot
     topic = broker.create_topic()
     producer = Producer(broker.config())
     producer.produce(topic, b"x")
-    producer.flush(20)
+    producer.flush(PATIENCE_SECONDS)
     config = {"group_id": unique("group"), "group_protocol": protocol}
     if protocol == "classic":
         config |= {"session_timeout_ms": 2000, "heartbeat_interval_ms": 300}

@@ -23,6 +23,7 @@ from tests.conformance.test_compaction import COMPACTED
 from tests.peers.clients import ALL_COMPRESSIONS
 from tests.peers.java_runtime import ToolRunner
 from tests.peers.kafka import start_kafka
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.programs import Record
 from tests.peers.servers import Server, start_millstream
 from tests.peers.transactional import TransactionalProducer
@@ -69,7 +70,7 @@ def fill(server: Server) -> None:
     for created in admin.create_topics(
         [events, NewTopic("table", 1, 1, config=compacted)]
     ).values():
-        created.result(30)
+        created.result(PATIENCE_SECONDS)
     client = prepared("confluent")
     for step, compression in enumerate(ALL_COMPRESSIONS):
         first = step * RECORDS_PER_COMPRESSION
@@ -92,7 +93,7 @@ def transact(server: Server) -> None:
     """Transactions of both protocols that overlap, some aborted, the last two left open."""
     admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
     ledger = NewTopic("ledger", 1, 1, config={"segment.bytes": "1048576", "segment.ms": "1000"})
-    admin.create_topics([ledger])["ledger"].result(30)
+    admin.create_topics([ledger])["ledger"].result(PATIENCE_SECONDS)
     producers = [
         TransactionalProducer(server.bootstrap, f"ledger-{protocol}", protocol=protocol)
         for protocol in (1, 2)
@@ -133,7 +134,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     server = start_millstream(directory, SETTINGS)
     producer = Producer({"bootstrap.servers": server.bootstrap, "log_level": 0})
     producer.produce("events", b"after the crash", partition=0)
-    producer.flush(30)
+    producer.flush(PATIENCE_SECONDS)
     server.kill()
     return directory
 
@@ -298,7 +299,7 @@ def check_contents(server: Server) -> None:
     assert committed_values(server) == COMMITTED
     admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
     resource = ConfigResource(ResourceType.TOPIC, "events")
-    settings = admin.describe_configs([resource])[resource].result(30)
+    settings = admin.describe_configs([resource])[resource].result(PATIENCE_SECONDS)
     assert settings["retention.ms"].value == "-1"
 
 
@@ -312,7 +313,7 @@ def test_apache_kafka_serves_a_data_directory_of_ours_and_gives_it_back(
         check_contents(kafka)
         producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
         producer.produce("table", b"written by Apache Kafka", b"key")
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_SECONDS) == 0
     finally:
         kafka.stop()
     server = start_millstream(home / "data", SETTINGS)

@@ -136,11 +136,11 @@ def test_client_is_refused_when_its_lock_has_run_out(
 
 @clients("java", "franz-go")
 def test_client_renews_its_lock(own_broker: BrokerUnderTest, client: str) -> None:
-    queue = Queue(own_broker, share_record_lock_duration_ms=2_000)
+    queue = Queue(own_broker, share_record_lock_duration_ms=5_000)
     queue.produce("takes long")
     with queue.join(client) as consumer, queue.join() as other:
         records = consumer.receive()
-        deadline = time.monotonic() + 3
+        deadline = time.monotonic() + 6
         while time.monotonic() < deadline:
             consumer.acknowledge(records, RENEW)
             assert consumer.commit() == {0: None}

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tests.conformance.brokers import BrokerUnderTest, eventually, unique
 from tests.conformance.queues import QUEUE_SETTINGS, Queue
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.share_consumers import SHARE_CLIENTS, Delivered, ShareConsumer
 from tests.peers.share_member import RELEASE
 from tests.peers.transactional import TransactionalProducer
@@ -33,7 +34,7 @@ def consumers() -> Iterator[list[ShareConsumer]]:
 def taken(consumers: list[ShareConsumer], count: int) -> list[list[Delivered]]:
     """What each of them accepts, polled in turn, until they have so many together."""
     taken: list[list[Delivered]] = [[] for _ in consumers]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while sum(map(len, taken)) < count:
         assert time.monotonic() < deadline, f"only {sum(map(len, taken))} of {count} came"
         for consumer, records in zip(consumers, taken, strict=True):
@@ -186,7 +187,7 @@ def test_deleted_group_begins_anew(
 def is_deleted(broker: BrokerUnderTest, group: str) -> bool:
     """A group can be deleted when its last member is gone."""
     try:
-        broker.admin.delete_consumer_groups([group])[group].result(30)
+        broker.admin.delete_consumer_groups([group])[group].result(PATIENCE_SECONDS)
     except KafkaException as error:
         if error.args[0].code() != KafkaError.NON_EMPTY_GROUP:
             raise

@@ -13,6 +13,7 @@ from millstream.errors import ErrorCode
 from tests.conformance.brokers import BrokerUnderTest, eventually, unique
 from tests.conformance.conftest import prepared
 from tests.peers.java_runtime import ToolRunner
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.programs import Record
 from tests.peers.wire import Wire
 
@@ -180,9 +181,9 @@ def test_members_follow_subscriptions_and_topics(
     eventually(lambda: member.has(1))
     member.beat(subscribed_topic_names=(one, two))
     eventually(lambda: member.has(2))
-    own_broker.admin.create_partitions([NewPartitions(two, 3)])[two].result(30)
+    own_broker.admin.create_partitions([NewPartitions(two, 3)])[two].result(PATIENCE_SECONDS)
     eventually(lambda: member.has(4))
-    own_broker.admin.delete_topics([one])[one].result(30)
+    own_broker.admin.delete_topics([one])[one].result(PATIENCE_SECONDS)
     eventually(lambda: member.has(3))
     assert member.assigned == {own_broker.topic_id(two): {0, 1, 2}}
 

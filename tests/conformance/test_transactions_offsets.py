@@ -14,6 +14,7 @@ from tests.conformance.test_transactions import (
     producer_of,
     stable_offset,
 )
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.transactional import (
     NO_ERROR,
     TransactionalProducer,
@@ -228,6 +229,6 @@ def test_group_with_a_pending_offset_forgets_it_with_its_topic(broker: BrokerUnd
     with producer_of(broker, 2) as producer:
         assert commit_outside(broker, group, topic, 1) == NO_ERROR
         assert producer.commit_offset(group, topic, 5) == NO_ERROR
-        broker.admin.delete_topics([topic])[topic].result(20)
+        broker.admin.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
         eventually(lambda: offset_of(broker, group, topic) == NO_OFFSET)
         assert producer.end(committed=True).error_code == NO_ERROR
