@@ -61,7 +61,7 @@ QUERIES = {
             JOIN (SELECT max(price) AS maxprice, window_end AS e
                   FROM {TUMBLING.format("bid")} GROUP BY window_start, window_end) AS m
             ON b.price = m.maxprice
-            WHERE b.`dateTime` BETWEEN m.e - INTERVAL '10' SECOND AND m.e""",
+            WHERE CAST(b.`dateTime` AS TIMESTAMP(3)) BETWEEN m.e - INTERVAL '10' SECOND AND m.e""",
         ["bid"],
     ),
     "q8": (
