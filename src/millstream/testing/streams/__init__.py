@@ -9,6 +9,7 @@
     checkpoint.py  what Spark wrote down               comparing.py  are two results the same?
     shrinking.py   smaller stories that still fail     report.py     what a failure says
     check.py       `check_stream`                      trial.py      `StreamTrial`
+    operators.py   `check_operator`: the same without Spark, for operators of bucketed state
 
 Guide: docs/guides/testing-streams.md.
 """
@@ -19,6 +20,7 @@ from millstream.testing.streams.case import ALL_FAULTS, Fault, again, late
 from millstream.testing.streams.check import check_stream
 from millstream.testing.streams.disorder import Disorder
 from millstream.testing.streams.inputs import Source, moments
+from millstream.testing.streams.operators import check_operator
 from millstream.testing.streams.report import StreamDiffers
 from millstream.testing.streams.running import Outcome
 from millstream.testing.streams.trial import StreamTrial
@@ -32,6 +34,7 @@ __all__ = [
     "StreamDiffers",
     "StreamTrial",
     "again",
+    "check_operator",
     "check_stream",
     "late",
     "moments",

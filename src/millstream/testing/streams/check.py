@@ -28,12 +28,11 @@ from millstream.testing.streams.case import ALL_FAULTS, Arrival, Batch, Case, Fa
 from millstream.testing.streams.comparing import TOLERANCE, Comparison
 from millstream.testing.streams.disorder import BATCHES_MAX, Disorder, is_sound, make_case
 from millstream.testing.streams.drawing import draw_rows
-from millstream.testing.streams.inputs import Definition, define
+from millstream.testing.streams.inputs import Definition, Input, define
 from millstream.testing.streams.report import Failure, Shrunk, StreamDiffers
 from millstream.testing.streams.running import (
     END_OF_STREAM,
     Outcome,
-    SeenArrival,
     StreamRun,
     clone_session,
     run_batch,
@@ -62,6 +61,10 @@ class Rules:
     end: Mapping[str, Row] = field(default_factory=dict)
     delivery: Delivery = "exactly once"
     tolerance: float = TOLERANCE
+
+    def left(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The rows that are compared."""
+        return [row for row in rows if self.leave_out is None or not self.leave_out(row)]
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,13 @@ class Judge:
 
     def compare(self, case: Case, outcome: Outcome, place: Path) -> Failure | None:
         """None if a stream is a batch."""
-        counted = [it for it in outcome.arrivals if it.arrival.counts and not self._is_late(it)]
+        inputs, rule = self.definition.inputs, self.rules.late_when
+        counted = [
+            it
+            for it in outcome.arrivals
+            if it.arrival.counts
+            and not is_late(rule, inputs[it.arrival.input], it.arrival, it.watermark)
+        ]
         reference = self.rules.reference
         if reference is None:
             expected = run_batch(self.definition, counted, self.session, place)
@@ -117,7 +126,7 @@ class Judge:
             is_whole = outcome.output_mode == "complete"  # every batch is all there is
             ours = comparison.table(outcome.batches[name][-1 if is_whole else 0 :])
             theirs = comparison.table([expected[name]])
-            difference = comparison.compare(self._left(ours), self._left(theirs))
+            difference = comparison.compare(self.rules.left(ours), self.rules.left(theirs))
             if difference is not None:
                 differences[name] = difference
         if not differences and not outcome.changed:
@@ -138,24 +147,19 @@ class Judge:
         key = rules.key or (written.key if output_mode == "update" else ())
         return Comparison(key, ignore, tolerance=rules.tolerance)
 
-    def _left(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        leave_out = self.rules.leave_out
-        return [row for row in rows if leave_out is None or not leave_out(row)]
 
-    def _is_late(self, seen: SeenArrival) -> bool:
-        """By the user's rule and the watermark that there was."""
-        rule = self.rules.late_when
-        it = self.definition.inputs[seen.arrival.input]
-        if rule is None or it.delay_us is None:
-            return False
-        (row,) = it.table_of([seen.arrival.row]).to_pylist()
-        if row[it.time] is None:
-            return True
-        if seen.watermark is None:
-            return False
-        if callable(rule):
-            return bool(rule(row, seen.watermark))
-        return bool(row[it.time] + _length(rule) <= seen.watermark)
+def is_late(rule: LateRule | None, it: Input, arrival: Arrival, watermark: datetime | None) -> bool:
+    """By the user's rule and the watermark that there was."""
+    if rule is None or it.delay_us is None:
+        return False
+    (row,) = it.table_of([arrival.row]).to_pylist()
+    if row[it.time] is None:
+        return True
+    if watermark is None:
+        return False
+    if callable(rule):
+        return bool(rule(row, watermark))
+    return bool(row[it.time] + _length(rule) <= watermark)
 
 
 def check_stream(

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
 from millstream.pipelines.durations import duration_us
 from millstream.pipelines.pipeline import Pipeline, Topic, pipeline, table, topic
-from millstream.testing.streams.case import Row
+from millstream.testing.streams.case import Arrival, Row
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -156,6 +156,15 @@ def _declare(
     }
     writes = table("result", key=tuple(key))
     return pipeline(reads=reads, writes=writes, name=name)(function)
+
+
+def with_offset(arrival: Arrival, inputs: Mapping[str, Input], counts: dict[str, int]) -> Arrival:
+    """The row with its place in its input, if there is a column for it; notes it in `counts`."""
+    name, row = arrival.input, arrival.row
+    place = counts[name] = counts.get(name, -1) + 1
+    if OFFSET in row or OFFSET not in inputs[name].arrow.names:
+        return arrival
+    return replace(arrival, row={**row, OFFSET: place})
 
 
 def moments(span: str | timedelta, step: str | timedelta = "1 second") -> SearchStrategy[datetime]:

@@ -42,42 +42,40 @@ class Shrunk:
 
 
 class StreamDiffers(AssertionError):
-    """A pipeline gave another result as a stream than as a batch."""
+    """A pipeline, or an operator, gave another result as a stream than as a batch."""
 
-    def __init__(self, name: str, shrunk: Shrunk, seed: int | None, examples: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        shrunk: Shrunk,
+        seed: int | None,
+        examples: int,
+        made_by: str = "check_stream",
+    ) -> None:
         self.name = name
         self.failure = shrunk.failure
         self.seed = seed
         rows, batches, faults = self.failure.case.size
-        story = [f"    {line}" for line in as_code(self.failure.case)]
-        difference = [f"    {line}".rstrip() for line in self.failure.lines()]
-        super().__init__(
-            "\n".join(
-                [
-                    f"{name} as a stream is not {name} as a batch.",
-                    "",
-                    f"The smallest case found ({_count(rows, 'row')}, "
-                    f"{_count(batches, 'batch', 'batches')}, {_count(faults, 'fault')}; "
-                    f"{_count(shrunk.tries, 'try', 'tries')} to make it smaller):",
-                    "",
-                    f"    trial = StreamTrial({name}, spark=spark)",
-                    *story,
-                    "    trial.check()",
-                    *difference,
-                    *_again(seed, examples),
-                ]
-            )
-        )
-
-
-def _again(seed: int | None, examples: int) -> list[str]:
-    if seed is None:
-        return []
-    return [
-        "",
-        f"The same again: check_stream(..., seed={seed}), or MILLSTREAM_SEED={seed} in the "
-        f"environment ({_count(examples, 'example')}).",
-    ]
+        story = list(as_code(self.failure.case))
+        if made_by == "check_stream":
+            story = [f"trial = StreamTrial({name}, spark=spark)", *story, "trial.check()"]
+        lines = [
+            f"{name} as a stream is not {name} as a batch.",
+            "",
+            f"The smallest case found ({_count(rows, 'row')}, "
+            f"{_count(batches, 'batch', 'batches')}, {_count(faults, 'fault')}; "
+            f"{_count(shrunk.tries, 'try', 'tries')} to make it smaller):",
+            "",
+            *(f"    {line}" for line in story),
+            *(f"    {line}".rstrip() for line in self.failure.lines()),
+        ]
+        if seed is not None:
+            lines += [
+                "",
+                f"The same again: {made_by}(..., seed={seed}), or MILLSTREAM_SEED={seed} in the "
+                f"environment ({_count(examples, 'example')}).",
+            ]
+        super().__init__("\n".join(lines))
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:

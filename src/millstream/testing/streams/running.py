@@ -36,7 +36,7 @@ from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from millstream.testing.streams.case import Arrival, Batch, Row
 from millstream.testing.streams.checkpoint import lose_commit, planned_batches, set_time
 from millstream.testing.streams.comparing import Comparison
-from millstream.testing.streams.inputs import OFFSET, Definition, Input
+from millstream.testing.streams.inputs import Definition, Input, with_offset
 from millstream.testing.streams.sink import ChangedBatch, Delivery, Rows, Sink
 
 if TYPE_CHECKING:
@@ -160,8 +160,10 @@ class StreamRun:
         import pyarrow.parquet as pq
 
         number = len(self._written)
-        batch = replace(batch, arrivals=tuple(map(self._with_offset, batch.arrivals)))
-        for name, it in self.definition.inputs.items():
+        inputs = self.definition.inputs
+        numbered = (with_offset(it, inputs, self._counts) for it in batch.arrivals)
+        batch = replace(batch, arrivals=tuple(numbered))
+        for name, it in inputs.items():
             rows = [arrival.row for arrival in batch.arrivals if arrival.input == name]
             path = self.place / name / f"{number:05}.parquet"
             hidden = path.with_name(f".{path.name}")
@@ -170,14 +172,6 @@ class StreamRun:
             hidden.rename(path)
         self._written.append(batch)
         self._is_pending = True
-
-    def _with_offset(self, arrival: Arrival) -> Arrival:
-        """The row with its place in its input, if there is a column for it."""
-        name, row = arrival.input, arrival.row
-        place = self._counts[name] = self._counts.get(name, -1) + 1
-        if OFFSET in row or OFFSET not in self.definition.inputs[name].arrow.names:
-            return arrival
-        return replace(arrival, row={**row, OFFSET: place})
 
     def _run_query(self) -> None:
         """To its end, or to its crash; again where a busy machine prevented it."""
