@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
@@ -189,6 +190,12 @@ def test_state_of_a_long_row_is_its_best_event() -> None:
         sizes.append(sum(map(len, trial.buckets[0].pages.values())))
     assert max(sizes[100:]) < 2 * max(sizes[:20])
     assert rows_of(trial.finish(), "final") == [(1, 1, 1_000_000, "long", 199, "x")]
+
+
+def test_operator_tells_what_it_does_and_keeps() -> None:
+    told = json.loads(operator().describe(bucket_count=4))
+    assert told["title"] == "best match by price desc, by, inner"
+    assert told["tables"]["lasting"] == "until the watermark is past closes"
 
 
 class FrameOfBids:

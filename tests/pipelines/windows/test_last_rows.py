@@ -135,3 +135,10 @@ def test_state_forgets_what_nothing_on_time_looks_back_to() -> None:
         trial.feed(to_batch(sales), 10 * step - 1)
         sizes.append(sum(map(len, trial.buckets[0].pages.values())))
     assert max(sizes[100:]) < 2 * max(sizes[:20])
+
+
+def test_operator_tells_that_it_grows_unless_lateness_is_bounded() -> None:
+    assert operator(3).kept()["rows"].startswith("for ever")
+    assert (
+        operator(3, 10).kept()["rows"] == "those after the watermark, and of each key 2 before it"
+    )

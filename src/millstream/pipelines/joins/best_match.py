@@ -120,6 +120,15 @@ class BestMatch(Operator):
         self._events = events
         self._how = how
         self._lateness_us = allowed_lateness_us
+        words = (f"{it.column} desc" if it.is_descending else it.column for it in events.order)
+        self.title = f"best match by {', '.join(words)}, {how}"
+
+    def kept(self) -> Mapping[str, str]:
+        return {
+            _LASTING: f"until the watermark is past {self._lasting.until}",
+            _EVENTS: "until the watermark is past them",
+            _BEST: "of each row that lasts the best so far",
+        }
 
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int

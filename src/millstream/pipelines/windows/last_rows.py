@@ -70,6 +70,14 @@ class LastRows(Operator):
         self._measures = tuple(measures)
         self._carried = tuple(carried)
         self._lateness_us = allowed_lateness_us
+        self.title = f"last {row_count} rows by {', '.join(order)}"
+
+    def kept(self) -> Mapping[str, str]:
+        if self._lateness_us is None:
+            return {_ROWS: "for ever: a row may come before any other"}
+        return {
+            _ROWS: f"those after the watermark, and of each key {self._row_count - 1} before it"
+        }
 
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
