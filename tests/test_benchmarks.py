@@ -53,3 +53,17 @@ def test_measurement_judges_the_ratio_of_the_best_samples() -> None:
     latency.samples = {"millstream": [3.0, 0.8], "kafka": [1.0, 2.0]}
     assert (rate.ratio, rate.verdict) == (1.2, "bar reached")
     assert (latency.ratio, latency.verdict) == (0.8, "bar missed")
+
+
+def test_report_of_nexmark_says_what_is_missed_and_what_plain_spark_cannot() -> None:
+    from benchmarks.nexmark_report import query_table
+
+    reached = {"samples": {"millstream": [9.0, 10.0], "connector": [4.0, 5.0]}, "bar": 2.0}
+    missed = {"samples": {"millstream": [8.0], "connector": [10.0]}, "bar": 0.9}
+    alone = {"samples": {"millstream": [7.0]}, "bar": 0.9}
+    table = list(query_table({"q10": reached, "q9": alone, "q5": missed}))[2:]
+    assert table == [
+        "| q5 | 8 | 10 | 0.80 | 0.8 | ≥ 0.9, missed |",
+        "| q9 | 7 | cannot | | | |",
+        "| q10 | 10 | 5 | 2.00 | 2.2, 2.0 | ≥ 2.0 |",
+    ]
