@@ -43,3 +43,4 @@ bench: install system  ## Millstream beside Apache Kafka: ratios, a plot, JSON
 docs: install  ## write the pages that are generated from the code
 	$(BIN)/python tools/generate_docs.py
 	$(BIN)/python -m millstream.config.reference
+	$(BIN)/python -m tools.pictures

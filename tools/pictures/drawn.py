@@ -1,0 +1,23 @@
+"""All pictures, by the name of their file."""
+
+from __future__ import annotations
+
+from tools.pictures import clocks, joins, stragglers, windows
+from tools.pictures.results import Rows
+from tools.pictures.svg import THEMES
+
+PICTURES = {
+    "windows": windows.draw,
+    "stragglers": stragglers.draw,
+    "emission": stragglers.draw_emission,
+    "joins": joins.draw,
+    "clocks": clocks.draw,
+}
+
+
+def pictures(results: dict[str, Rows]) -> dict[str, str]:
+    return {
+        f"{name}-{theme.name}.svg": draw(results, theme)
+        for name, draw in PICTURES.items()
+        for theme in THEMES
+    }
