@@ -15,6 +15,7 @@ from millstream.errors import NotCached
 from millstream.records.batch import Buffer
 from millstream.storage import filesystem
 from millstream.storage.filesystem import (
+    ZEROED_BYTES_MAX,
     OsFileSystem,
     SyncBatch,
     read_file,
@@ -35,6 +36,18 @@ def test_cached_bytes_are_read_without_waiting(fs: OsFileSystem, tmp_path: Path)
     write_file(fs, path, b"hello world", sync=True)
     fd = fs.open(path)
     assert fs.pread_cached(fd, 5, 6) == b"world"
+    fs.close(fd)
+
+
+@pytest.mark.parametrize("size", [ZEROED_BYTES_MAX, ZEROED_BYTES_MAX + 1, 1 << 20])
+def test_large_reads_are_whole_or_refused(fs: OsFileSystem, tmp_path: Path, size: int) -> None:
+    """Their memory is not zeroed first: nothing of it may be left."""
+    path, content = str(tmp_path / "file"), os.urandom(size)
+    write_file(fs, path, content, sync=True)
+    fd = fs.open(path)
+    assert fs.pread_cached(fd, size, 0) == content
+    with pytest.raises(NotCached, match=f"{size - 1} of {size}"):
+        fs.pread_cached(fd, size, 1)
     fs.close(fd)
 
 

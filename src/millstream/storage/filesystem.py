@@ -55,6 +55,13 @@ def _find_syncfs() -> Callable[[int], int] | None:
 
 _syncfs = _find_syncfs()
 
+# `bytearray(size)` fills its memory with zeros, a quarter to a third of the cost of a large read.
+# This leaves it as it is, so it is only for what is overwritten whole; small ones it makes slower.
+_new_bytearray = ctypes.pythonapi.PyByteArray_FromStringAndSize
+_new_bytearray.restype = ctypes.py_object
+_new_bytearray.argtypes = (ctypes.c_char_p, ctypes.c_ssize_t)
+ZEROED_BYTES_MAX = 32 * 1024
+
 
 class FileSystem(Protocol):
     """What the log needs of a disk. Paths are absolute strings, files are integers."""
@@ -142,7 +149,8 @@ class OsFileSystem:
         return os.open(path, flags | os.O_CREAT if create else flags, 0o644)
 
     def pread_cached(self, fd: int, size: int, position: int) -> bytearray:
-        buffer = bytearray(size)
+        zeroed = size <= ZEROED_BYTES_MAX
+        buffer: bytearray = bytearray(size) if zeroed else _new_bytearray(None, size)
         try:
             count = os.preadv(fd, (buffer,), position, self._read_flags)
         except BlockingIOError:
