@@ -29,7 +29,8 @@ class Squares:
 
 
 def make_asker(fetch: Any, **patience: int) -> tuple[Asker, ManualClock, list[float]]:
-    clock, pauses = ManualClock(), []
+    clock = ManualClock()
+    pauses: list[float] = []
     return Asker(fetch, Patience(**patience), clock, pauses.append), clock, pauses
 
 

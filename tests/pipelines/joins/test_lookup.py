@@ -82,7 +82,8 @@ def ask_database(path: str, keys: list[tuple[str, int]]) -> dict[tuple[str, int]
 
 
 def looked_up(fetch: Any, **changes: Any) -> Lookup:
-    settings = {"how": "left", "on_failure": "error", "patience": Patience(retries=0)} | changes
+    settings: dict[str, Any] = {"how": "left", "on_failure": "error"}
+    settings |= {"patience": Patience(retries=0)} | changes
     return Lookup("test", ("user",), ANSWERS, fetch=fetch, **settings)
 
 
@@ -208,6 +209,6 @@ def test_bad_input_is_refused_before_anything_runs(
     spark: SparkSession, changes: dict[str, Any], message: str
 ) -> None:
     frame = spark.sql("select id, array(id) as list from range(1)")
-    usual = {"on": "id", "fetch": dict.fromkeys, "schema": "name string"}
+    usual: dict[str, Any] = {"on": "id", "fetch": dict.fromkeys, "schema": "name string"}
     with pytest.raises(ConfigError, match=message):
         lookup(frame, **(usual | changes))
