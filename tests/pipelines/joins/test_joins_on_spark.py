@@ -109,8 +109,8 @@ def write_sales(streams: Streams) -> None:
     )
     sales = [(rng.choice(["at", "ch", None]), at(it), place) for place, it in enumerate(moments)]
     rates = [(rng.choice(["at", "ch"]), at(it), place) for place, it in enumerate(moments[::10])]
-    streams.write("sales", SALES, [*cut(sales, 4), [("end", at(10_000), -1)]])
-    streams.write("rates", RATES, cut(rates, 4))
+    streams.write("sales", SALES, [*cut(sales, 2), [("end", at(10_000), -1)]])
+    streams.write("rates", RATES, cut(rates, 2))
 
 
 def test_as_of_join_of_streams_is_that_of_sql(streams: Streams) -> None:
@@ -151,8 +151,8 @@ def test_table_join_of_change_logs_adds_up_to_the_join(streams: Streams) -> None
     follows = [
         (rng.choice(people), rng.choice(people), place, rng.random() < 0.4) for place in range(80)
     ]
-    streams.write("posts", LOG, cut(posts, 4))
-    streams.write("follows", FOLLOWS, cut(follows, 4))
+    streams.write("posts", LOG, cut(posts, 2))
+    streams.write("follows", FOLLOWS, cut(follows, 2))
     left = streams.stream("posts", LOG).transform(
         changes, "id", sequence="offset", deleted="gone", buckets=4
     )
