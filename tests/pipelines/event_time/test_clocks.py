@@ -117,6 +117,18 @@ def test_devices_that_are_silent_are_forgotten() -> None:
     assert row["_offset_us"] == 2000
 
 
+def test_rows_of_one_moment_have_the_same_medians_in_any_order() -> None:
+    """As when Spark repeats a batch and shuffles it anew."""
+    found = []
+    for own in ([3, 1, 2, 9], [9, 2, 1, 3]):
+        moment = pa.array([1000] * 4, pa.timestamp("us", tz="UTC"))
+        batch = rows([Sample("pump", it) for it in own], 0)["rows"]
+        batch = batch.set_column(batch.schema.get_field_index("_received"), "_received", moment)
+        trial = Trial(DeviceOffsets(SCHEMA, ["device"], 2, 50))
+        found.append(sorted(row["_offset_us"] for row in trial.feed({"rows": batch}).to_pylist()))
+    assert found[0] == found[1]
+
+
 def at(seconds: float) -> datetime:
     return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
 

@@ -40,7 +40,7 @@ from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, key_codes
 from millstream.pipelines.state.tables import concat, times_of
-from millstream.pipelines.windows.ranges import percentiles, sort_rows
+from millstream.pipelines.windows.ranges import percentiles
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -239,14 +239,17 @@ class DeviceOffsets(Operator):
         return self.process(state, self.no_rows(), watermark_us)
 
     def _medians(self, known: pa.RecordBatch) -> tuple[Numbers, Numbers]:
-        """Of each row the median of its device's last offsets; and which rows to remember."""
+        """Of each row the median of its device's last offsets; and which rows to remember. Rows
+        that were received at the same time go by their offsets: a batch that is repeated may have
+        them in another order, and must have the same medians."""
         codes = key_codes(known, self._devices)
-        order = sort_rows(codes, times_of(known, _RECEIVED))
+        own = known.column(_OFFSET).to_numpy()
+        order = np.lexsort((own, times_of(known, _RECEIVED), codes))
         ordered = codes[order]
         places = np.arange(len(order))
         begins = np.searchsorted(ordered, ordered)
         ends = np.searchsorted(ordered, ordered, side="right")
-        offsets = known.column(_OFFSET).to_numpy()[order].astype(np.float64)
+        offsets = own[order].astype(np.float64)
         first = np.maximum(begins, places - self._memory + 1)
         medians = np.empty(len(order), np.int64)
         medians[order] = np.rint(percentiles(offsets, first, places + 1, 0.5))
