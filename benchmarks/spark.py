@@ -20,6 +20,7 @@ import psutil
 from tests.peers.spark_connector import connector_jars
 
 from benchmarks.targets import Target
+from millstream.pipelines.running.local_disk import use_local_disk
 from millstream.pipelines.running.session import spark_settings
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def spark_session(cores: int = 2, jars: Sequence[Path] = ()) -> Iterator[SparkSe
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    use_local_disk(session)  # Spark's default checkpoints, as the connector's, do not use it
     try:
         yield session
     finally:

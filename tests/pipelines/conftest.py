@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from millstream.pipelines.running.failures import passes
+from millstream.pipelines.running.spark_home import light_home
 from tests.peers.cache import PeerMissing
 from tests.peers.servers import Server, start_millstream
 from tests.peers.spark_connector import connector_jars
@@ -47,7 +48,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     jars = ",".join(map(str, _connector_if_any()))
-    session = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("millstream-tests")
         .config("spark.ui.enabled", "false")
@@ -57,8 +58,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.jars", jars)
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .getOrCreate()
     )
+    with light_home(tmp_path_factory.mktemp("home")):
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.errors import ConfigError
+from millstream.pipelines.running.local_disk import use_local_disk
+from millstream.pipelines.running.spark_home import light_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,17 +116,21 @@ def create_session(master: str, extra: Mapping[str, str], app_name: str, log: Pa
 
     check_master(master)
     choose_python(extra)
-    if master.startswith("local"):
+    is_local = master.startswith("local")
+    if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in (spark_settings(master) | dict(extra)).items():
         builder = builder.config(name, value)
     try:
-        with stderr_into(log):
-            return builder.getOrCreate()
+        with stderr_into(log), light_home(log.parent) if is_local else contextlib.nullcontext():
+            session = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         reason = reason_of(str(error))
         raise ConfigError(f"Spark does not start with master {master}: {reason} ({log})") from error
+    if is_local:
+        use_local_disk(session)
+    return session
 
 
 def reason_of(text: str) -> str:

@@ -1,0 +1,63 @@
+"""The home of links that Spark's JVM is given; no JVM here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from millstream.pipelines.running.spark_home import light_home, linked_home
+
+pyspark = pytest.importorskip("pyspark")
+INSTALLED = Path(pyspark.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def own_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+
+
+def test_linked_home_has_all_that_the_jvm_needs_and_no_archive(tmp_path: Path) -> None:
+    home = linked_home(tmp_path)
+    assert (home / "jars").resolve() == (INSTALLED / "jars").resolve()
+    assert os.access(home / "bin" / "spark-submit", os.X_OK)
+    assert (INSTALLED / "python/lib/pyspark.zip").exists(), "else it is not needed any more"
+    assert not (home / "python").exists()
+
+
+def test_linked_home_is_made_once_and_mended(tmp_path: Path) -> None:
+    home = linked_home(tmp_path)
+    before = (home / "jars").lstat().st_ino
+    (home / "bin").unlink()
+    (home / "bin").symlink_to("/nowhere")  # as after another Python was installed
+    assert linked_home(tmp_path) == home
+    assert (home / "jars").lstat().st_ino == before
+    assert (home / "bin" / "spark-submit").exists()
+    assert sorted(it.name for it in home.iterdir()) == ["bin", "jars"]
+
+
+def test_light_home_is_there_while_the_jvm_starts(tmp_path: Path) -> None:
+    with light_home(tmp_path):
+        assert Path(os.environ["SPARK_HOME"]) == linked_home(tmp_path)
+    assert "SPARK_HOME" not in os.environ
+
+
+def test_light_home_leaves_a_home_that_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    with light_home(tmp_path):
+        assert os.environ["SPARK_HOME"] == "/opt/spark"
+    assert os.environ["SPARK_HOME"] == "/opt/spark"
+
+
+def test_light_home_is_not_for_workers_with_another_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Theirs may have no PySpark, or another one: the archive is what saves them."""
+    monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/python3")
+    with light_home(tmp_path):
+        assert "SPARK_HOME" not in os.environ
