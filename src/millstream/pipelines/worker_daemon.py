@@ -21,10 +21,11 @@ from importlib import import_module
 
 from pyspark.daemon import manager
 
-# Neither pandas nor numba: they take as long as all others, and few tasks need them. The threads
-# that some of these start (Arrow's allocator, numpy's BLAS) are known to get over a fork.
+# Not numba, which takes as long as all others, and which few tasks need. The threads that some of
+# these start (Arrow's allocator, numpy's BLAS) are known to get over a fork.
 PRELOADED = (
     "pyspark.worker",
+    "pandas",  # which pyarrow imports with the first array that it makes of a list
     "pyarrow.compute",
     "duckdb",  # which reads and writes JSON
     "millstream.pipelines.source",
