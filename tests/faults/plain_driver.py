@@ -189,6 +189,7 @@ class Servant:
         self._calls, calls = _fork.Pipe()
 
         def serve() -> None:
+            self._calls.close()  # or it would never see its end
             while True:
                 try:
                     calls.send(work(*calls.recv()))
