@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.peers.patience import PATIENCE_SECONDS
+
 COMMAND = [sys.executable, "-m", "millstream.broker.child"]
 
 
@@ -22,7 +24,7 @@ def test_child_serves_until_its_parent_is_gone(tmp_path: Path) -> None:
         answer = json.loads(child.stdout.readline())
         assert answer["bootstrap_servers"].startswith("127.0.0.1:")
         child.stdin.close()
-        assert child.wait(20) == 0
+        assert child.wait(PATIENCE_SECONDS) == 0
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 

@@ -37,6 +37,7 @@ from millstream.testing.clock import ManualClock
 from tests.broker.homes import home
 from tests.peers.cache import PeerMissing
 from tests.peers.kafka import start_kafka
+from tests.peers.patience import PATIENCE_SECONDS
 
 
 def setting(name: str, value: str | None) -> ConfigRecord:
@@ -247,7 +248,7 @@ def produce(bootstrap: str, numbers: range) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for number in numbers:
         producer.produce("t", str(number))
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def commit_offset(bootstrap: str, offset: int) -> None:
@@ -266,7 +267,9 @@ def assert_same(bootstrap: str, numbers: range, committed: int) -> None:
     )
     assert committed_offset(consumer) == committed
     consumer.assign([TopicPartition("t", partition, 0) for partition in range(3)])
-    read = {int(message.value()) for message in consumer.consume(len(numbers), timeout=60)}
+    read = {
+        int(message.value()) for message in consumer.consume(len(numbers), timeout=PATIENCE_SECONDS)
+    }
     assert read == set(numbers)
     consumer.close()
 

@@ -16,6 +16,7 @@ from millstream.config.broker import BrokerConfig
 from millstream.errors import ApiError, DirectoryLocked, ErrorCode, MillstreamError
 from tests.broker.handlers.calls import append, create_topic
 from tests.broker.serving import serving
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.wire import Wire
 
 SERVE = """
@@ -44,7 +45,7 @@ def test_server_stops_cleanly_on_a_signal(tmp_path: Path, number: signal.Signals
         create_topic(wire, "t")
         append(wire, "t", b"a")
         process.send_signal(number)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
         assert wire.is_closed()
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
@@ -57,7 +58,7 @@ def test_clean_stop_keeps_the_leader_epoch_and_a_crash_raises_it(tmp_path: Path)
             answer = wire.call("metadata", 9, topics=[{"name": "t"}], allow_auto_topic_creation=1)
             epochs.append(answer.topics[0].partitions[0].leader_epoch)
             process.send_signal(end_with)
-            process.wait(20)
+            process.wait(PATIENCE_SECONDS)
     assert epochs == [0, 0, 1]
 
 

@@ -16,6 +16,7 @@ from millstream.broker.transaction_markers import Markers, write_marker
 from millstream.coordination.transactions.marker import TransactionMarker
 from millstream.errors import ApiError, ErrorCode
 from tests.broker.serving import serving
+from tests.peers.patience import PATIENCE_SECONDS
 
 MARKER = TransactionMarker(
     producer_id=1, producer_epoch=0, coordinator_epoch=0, committed=True, transaction_version=0
@@ -48,7 +49,7 @@ def markers(server: BrokerServer, written: asyncio.Event, **changes: Any) -> Mar
 
 
 async def within_a_while(event: asyncio.Event) -> None:
-    await asyncio.wait_for(event.wait(), 10)
+    await asyncio.wait_for(event.wait(), PATIENCE_SECONDS)
 
 
 def test_all_partitions_share_one_flush(tmp_path: Path) -> None:

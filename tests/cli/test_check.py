@@ -9,6 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from millstream.testing.histories import History, Kind, Operation, Read, Send
 from tests.cli.conftest import Run
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import free_port
 
 
@@ -25,7 +26,11 @@ def test_check_finds_no_anomalies_and_leaves_no_topics(
     assert committed[1] != "0"
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     prefix = "millstream-check-3-"
-    assert not [name for name in admin.list_topics(timeout=30).topics if name.startswith(prefix)]
+    assert not [
+        name
+        for name in admin.list_topics(timeout=PATIENCE_SECONDS).topics
+        if name.startswith(prefix)
+    ]
     again = cli("check", "--history", str(kept))
     assert again.out == outcome.out
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
+from tests.peers.patience import PATIENCE_SECONDS
 
 Ok = Callable[..., str]
 MILLSTREAM = str(Path(sys.executable).with_name("millstream"))
@@ -135,7 +136,7 @@ def test_consume_follows_and_ends_cleanly_on_interrupt(ok: Ok, topic: str) -> No
         ok("produce", topic, "after", "--partition", "1")
         assert next(lines) == "after\n"
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
     assert err == "2 records\n"
 

@@ -12,6 +12,7 @@ import pytest
 
 from millstream.cli.serving import gather_settings
 from tests.cli.conftest import Run
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import free_port
 
 MILLSTREAM = str(Path(sys.executable).with_name("millstream"))
@@ -78,7 +79,7 @@ def test_serve_says_when_it_is_ready_and_stops_cleanly(tmp_path: Path) -> None:
         assert f"127.0.0.1:{port}" in line
         assert str(tmp_path / "data") in line
         process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0
     assert out == ""
 
@@ -88,9 +89,9 @@ def test_serve_refuses_a_directory_that_is_in_use(tmp_path: Path) -> None:
         assert first.stdout is not None
         first.stdout.readline()
         with serve(tmp_path / "data", "--listen", "127.0.0.1:0") as second:
-            _, err = second.communicate(timeout=30)
+            _, err = second.communicate(timeout=PATIENCE_SECONDS)
         first.terminate()
-        first.communicate(timeout=30)
+        first.communicate(timeout=PATIENCE_SECONDS)
     assert second.returncode == 1
     assert str(tmp_path / "data") in err
     assert err.count("\n") == 1
@@ -101,9 +102,9 @@ def test_serve_refuses_a_port_that_is_in_use(tmp_path: Path) -> None:
         assert first.stdout is not None
         address = first.stdout.readline().split(" on ")[1].split(",")[0]
         with serve(tmp_path / "two", "--listen", address) as second:
-            _, err = second.communicate(timeout=30)
+            _, err = second.communicate(timeout=PATIENCE_SECONDS)
         first.terminate()
-        first.communicate(timeout=30)
+        first.communicate(timeout=PATIENCE_SECONDS)
     assert second.returncode == 1
     assert address.rpartition(":")[2] in err
     assert err.count("\n") == 1

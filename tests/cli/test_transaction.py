@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.cli.conftest import Run
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.transactional import NO_ERROR, TransactionalProducer
 
 Ok = Callable[..., str]
@@ -39,7 +40,7 @@ def committed_records(bootstrap_servers: str, topic: str, partition: int) -> lis
     )
     consumer.assign([TopicPartition(topic, partition, 0)])
     seen = []
-    while (message := consumer.poll(10)) is not None and message.error() is None:
+    while (message := consumer.poll(PATIENCE_SECONDS)) is not None and message.error() is None:
         seen.append(message.value())
     consumer.close()
     return seen
@@ -124,7 +125,7 @@ def alter_verification(bootstrap_servers: str, value: str) -> None:
     resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[change])
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(30)
+        future.result(PATIENCE_SECONDS)
 
 
 @pytest.fixture

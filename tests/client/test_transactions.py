@@ -20,6 +20,7 @@ from millstream.client.transactions import (
 from millstream.errors import ApiError, ErrorCode
 from millstream.records.record import Record, encode_batch
 from tests.peers.kafka import start_kafka
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import Server, start_millstream
 
 
@@ -89,7 +90,7 @@ def committed(bootstrap: str, topic: str) -> list[bytes | None]:
     consumer.assign([TopicPartition(topic, 0, 0)])
     values: list[bytes | None] = []
     while True:
-        message = consumer.poll(30)
+        message = consumer.poll(PATIENCE_SECONDS)
         assert message is not None
         if message.error():
             consumer.close()

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 from millstream.records.batch import HEADER_SIZE_BYTES, iterate_headers
 from tests.conformance.brokers import BrokerUnderTest
 from tests.conformance.queues import QUEUE_SETTINGS, Queue
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import free_port, start_millstream
 from tests.peers.share_consumers import ShareConsumer
 from tests.peers.share_member import ACCEPT, REJECT, RELEASE
@@ -38,7 +39,7 @@ class DeadLetterQueue(Queue):
         consumer.assign([TopicPartition(self.letters, 0, 0)])
         letters = []
         while len(letters) < count:
-            letter = consumer.poll(20)
+            letter = consumer.poll(PATIENCE_SECONDS)
             assert letter is not None, f"there are only {len(letters)} letters"
             about = {
                 name.removeprefix("__dlq.errors."): value.decode()

@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 
 from tests.conformance.brokers import eventually
 from tests.conformance.conftest import prepared
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.programs import Record
 from tests.peers.servers import Server, free_port, start_millstream
 from tests.peers.wire import Wire, batch, produce_fields
@@ -61,12 +62,12 @@ def test_topics_with_ids_partitions_and_settings_survive(restartable: Restartabl
     admin = restartable.admin
     topics = [NewTopic("kept", 2, 1, config={"retention.ms": "1234567"}), NewTopic("dropped", 1, 1)]
     for created in admin.create_topics(topics).values():
-        created.result(30)
-    admin.create_partitions([NewPartitions("kept", 3)])["kept"].result(30)
+        created.result(PATIENCE_SECONDS)
+    admin.create_partitions([NewPartitions("kept", 3)])["kept"].result(PATIENCE_SECONDS)
     change = ConfigEntry("max.message.bytes", "5000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, "kept", incremental_configs=[change])
-    admin.incremental_alter_configs([resource])[resource].result(30)
-    admin.delete_topics(["dropped"])["dropped"].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
+    admin.delete_topics(["dropped"])["dropped"].result(PATIENCE_SECONDS)
     with Wire(restartable.bootstrap) as wire:
         before = wire.call("metadata", 12, topics=({"name": "kept"},)).topics[0]
     restartable.restart()
@@ -75,7 +76,7 @@ def test_topics_with_ids_partitions_and_settings_survive(restartable: Restartabl
     (after,) = [topic for topic in listed if not topic.is_internal]
     assert (after.name, after.topic_id, len(after.partitions)) == ("kept", before.topic_id, 3)
     described = admin.describe_configs([ConfigResource(ResourceType.TOPIC, "kept")])
-    (settings,) = [entries.result(30) for entries in described.values()]
+    (settings,) = [entries.result(PATIENCE_SECONDS) for entries in described.values()]
     assert settings["retention.ms"].value == "1234567"
     assert settings["max.message.bytes"].value == "5000"
 
@@ -83,7 +84,7 @@ def test_topics_with_ids_partitions_and_settings_survive(restartable: Restartabl
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_group_goes_on_where_it_was(restartable: Restartable, protocol: str) -> None:
     """The member stays connected: after the restart it reads on, and reads nothing twice."""
-    restartable.admin.create_topics([NewTopic("t", 3, 1)])["t"].result(30)
+    restartable.admin.create_topics([NewTopic("t", 3, 1)])["t"].result(PATIENCE_SECONDS)
     client = prepared("confluent")
 
     def produce(start: int) -> None:
@@ -107,7 +108,9 @@ def test_group_goes_on_where_it_was(restartable: Restartable, protocol: str) -> 
 
 def committed(bootstrap: str) -> int:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "group", "log_level": 0})
-    positions = consumer.committed([TopicPartition("t", p) for p in range(3)], timeout=30)
+    positions = consumer.committed(
+        [TopicPartition("t", p) for p in range(3)], timeout=PATIENCE_SECONDS
+    )
     consumer.close()
     return sum(max(position.offset, 0) for position in positions)
 
@@ -115,7 +118,7 @@ def committed(bootstrap: str) -> int:
 def test_idempotent_producer_goes_on_and_a_repeated_batch_is_known(
     restartable: Restartable,
 ) -> None:
-    restartable.admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
+    restartable.admin.create_topics([NewTopic("t", 1, 1)])["t"].result(PATIENCE_SECONDS)
 
     def produce(sequence: int) -> tuple[int, int]:
         identity = {"producer_id": producer_id, "producer_epoch": epoch}
@@ -141,7 +144,7 @@ def test_leader_epoch_rises_after_an_unclean_end(tmp_path: Path) -> None:
     """Offsets may be used again after it, and clients shall notice."""
     made = Restartable(tmp_path, "killed")
     try:
-        made.admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
+        made.admin.create_topics([NewTopic("t", 1, 1)])["t"].result(PATIENCE_SECONDS)
         before = leader_epoch(made.bootstrap)
         made.restart()
         assert leader_epoch(made.bootstrap) > before
@@ -157,14 +160,14 @@ def leader_epoch(bootstrap: str) -> int:
 
 def test_deleted_records_stay_deleted_and_big_logs_come_back(restartable: Restartable) -> None:
     topic = NewTopic("t", 1, 1, config={"segment.bytes": "1048576"})
-    restartable.admin.create_topics([topic])["t"].result(30)
+    restartable.admin.create_topics([topic])["t"].result(PATIENCE_SECONDS)
     producer = Producer({"bootstrap.servers": restartable.bootstrap, "log_level": 0})
     values = [os.urandom(20_000) for _ in range(300)]
     for value in values:
         producer.produce("t", value, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     delete = restartable.admin.delete_records([TopicPartition("t", 0, 120)])
-    delete[TopicPartition("t", 0)].result(30)
+    delete[TopicPartition("t", 0)].result(PATIENCE_SECONDS)
     restartable.restart()
     received = prepared("confluent").consume(restartable.bootstrap, "t", 180)
     prepared("confluent").close()

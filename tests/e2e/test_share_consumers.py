@@ -16,6 +16,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.conformance.brokers import eventually
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import free_port, start_millstream
 
 JOBS = 2_000
@@ -87,7 +88,7 @@ def test_every_job_is_done_though_workers_and_broker_fail(tmp_path: Path) -> Non
         for worker in workers:
             worker.stopping.set()
         for worker in workers:
-            worker.join(30)
+            worker.join(PATIENCE_SECONDS)
         server.kill()
 
 
@@ -101,16 +102,16 @@ def _in_doubt(workers: list[Worker]) -> set[int]:
 
 def _prepare(bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic("jobs", 2, 1)])["jobs"].result(30)
+    admin.create_topics([NewTopic("jobs", 2, 1)])["jobs"].result(PATIENCE_SECONDS)
     change = ConfigEntry(
         "share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET
     )
     group = ConfigResource(ResourceType.GROUP, "workers", incremental_configs=[change])
-    admin.incremental_alter_configs([group])[group].result(30)
+    admin.incremental_alter_configs([group])[group].result(PATIENCE_SECONDS)
 
 
 def _produce(bootstrap: str, jobs: range) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "log_level": 0})
     for job in jobs:
         producer.produce("jobs", str(job))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0

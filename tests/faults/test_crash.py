@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import free_port, start_millstream
 
 PARTITIONS = 3
@@ -54,7 +55,7 @@ class Ledger:
     def finish(self) -> None:
         self._stop.set()
         self._thread.join()
-        assert self._producer.flush(60) == 0
+        assert self._producer.flush(PATIENCE_SECONDS) == 0
         assert not self.failures, self.failures[:3]
 
     def _run(self) -> None:
@@ -91,7 +92,7 @@ def stored(bootstrap: str, topic: str, partition: int) -> Iterator[tuple[int, in
     consumer.assign([TopicPartition(topic, partition, 0)])
     try:
         while True:
-            message = consumer.poll(30)
+            message = consumer.poll(PATIENCE_SECONDS)
             assert message is not None
             if message.error() is None:
                 yield message.offset(), int(message.value().rstrip(b"."))
@@ -133,7 +134,7 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
     admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
     topics = [NewTopic(name, PARTITIONS, 1) for name in ("plain", "idempotent")]
     for created in admin.create_topics(topics).values():
-        created.result(30)
+        created.result(PATIENCE_SECONDS)
     plain = Ledger(server.bootstrap, "plain", max_in_flight=1)
     idempotent = Ledger(server.bootstrap, "idempotent", enable_idempotence=True)
     try:
@@ -161,7 +162,7 @@ def test_checker_notices_a_lost_record(tmp_path: Path) -> None:
     server = start_millstream(tmp_path / "data")
     try:
         admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
-        admin.create_topics([NewTopic("plain", PARTITIONS, 1)])["plain"].result(30)
+        admin.create_topics([NewTopic("plain", PARTITIONS, 1)])["plain"].result(PATIENCE_SECONDS)
         ledger = Ledger(server.bootstrap, "plain")
         ledger.wait_for(10)
         ledger.finish()

@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import Server, free_port, start_millstream
 from tests.peers.share_member import REJECT, ShareMember, initialize
 from tests.peers.wire import ConnectionEnded, Wire, batch, produce_fields
@@ -54,13 +55,13 @@ def prepare(server: Server) -> uuid.UUID:
     for created in admin.create_topics(
         [NewTopic("t", 1, 1), NewTopic("dlq.t", 1, 1, config=enabled)]
     ).values():
-        created.result(30)
+        created.result(PATIENCE_SECONDS)
     changes = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         for name, value in GROUP_SETTINGS.items()
     ]
     group = ConfigResource(ConfigResource.Type.GROUP, "g", incremental_configs=changes)
-    admin.incremental_alter_configs([group])[group].result(30)
+    admin.incremental_alter_configs([group])[group].result(PATIENCE_SECONDS)
     with Wire(server.bootstrap) as wire:
         for first in range(0, RECORDS, 20):
             values = [b"r%d" % offset for offset in range(first, first + 20)]
@@ -100,7 +101,7 @@ def read_letters(server: Server, at_least: int) -> list[tuple[int, bytes]]:
     consumer.assign([TopicPartition("dlq.t", 0, 0)])
     letters: list[tuple[int, bytes]] = []
     while len(set(letters)) < at_least:
-        letter = consumer.poll(20)
+        letter = consumer.poll(PATIENCE_SECONDS)
         assert letter is not None, f"only {len(set(letters))} records have left a letter"
         assert letter.error() is None
         headers = dict(letter.headers())

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import Server, start_millstream
 from tests.peers.wire import Wire, batch, produce_fields
 
@@ -38,7 +39,7 @@ def create(server: Server, *names: str, **config: str) -> None:
     for created in admin.create_topics(
         [NewTopic(name, 1, 1, config=config) for name in names]
     ).values():
-        created.result(30)
+        created.result(PATIENCE_SECONDS)
 
 
 def produce(wire: Wire, topic: str, records: bytes) -> Any:

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.faults.strace import OPTIONS, Answered, parse, unflushed
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import Server, start_millstream
 from tests.peers.wire import Wire, batch, produce_fields, request_frame
 
@@ -30,7 +31,7 @@ def traced_run(directory: Path, topic_config: dict[str, str]) -> list[Answered]:
     try:
         admin = AdminClient({"bootstrap.servers": server.bootstrap})
         topic = NewTopic("flushed", PARTITIONS, 1, config=topic_config)
-        admin.create_topics([topic])["flushed"].result(30)
+        admin.create_topics([topic])["flushed"].result(PATIENCE_SECONDS)
         return produce(server, random.Random(7))
     finally:
         stop_traced(server)
@@ -63,7 +64,7 @@ def stop_traced(server: Server) -> None:
     """strace passes no signal on: stop its child, and it ends as well."""
     for child in psutil.Process(server.process.pid).children():
         child.terminate()
-    server.process.wait(30)
+    server.process.wait(PATIENCE_SECONDS)
 
 
 def read_trace(directory: Path) -> list[str]:

@@ -15,6 +15,7 @@ from confluent_kafka import AcknowledgeType, KafkaException, ShareConsumer
 from millstream.broker.handlers.read_share_group_state import DELAYED
 from tests.conformance.brokers import BrokerUnderTest, eventually
 from tests.conformance.queues import QUEUE_SETTINGS, Queue
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import Server, free_port, start_millstream
 from tests.peers.share_member import ACCEPT, RELEASE, ShareMember
 
@@ -59,7 +60,9 @@ class Ledger:
     def wait_for(self, count: int) -> None:
         """Until so many records are done with."""
         with self.changed:
-            done = self.changed.wait_for(lambda: len(self.finished) >= count, timeout=90)
+            done = self.changed.wait_for(
+                lambda: len(self.finished) >= count, timeout=PATIENCE_SECONDS
+            )
         assert done, f"only {len(self.finished)} of {count} records were done with"
 
 
@@ -144,7 +147,7 @@ def test_share_consumers_lose_nothing_and_see_nothing_again(broker: BrokerUnderT
         for worker in workers:
             worker.stopping.set()
         for worker in workers:
-            worker.join(30)
+            worker.join(PATIENCE_SECONDS)
     assert not ledger.wrongs, ledger.wrongs[:5]
     lost = set(range(RECORDS)) - ledger.finished - ledger.in_doubt
     assert not lost, f"{len(lost)} records were never processed: {sorted(lost)[:10]}"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import Server, free_port, start_millstream
 from tests.peers.share_member import (
     ACCEPT,
@@ -99,7 +100,7 @@ def test_accepted_records_never_return_and_none_is_lost(tmp_path: Path, seed: in
 
 def prepare(server: Server) -> None:
     admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(PATIENCE_SECONDS)
     with Wire(server.bootstrap) as wire:
         for _ in range(RECORDS // 20):
             wire.call("produce", 9, **produce_fields("t", batch([b"x"] * 20)))

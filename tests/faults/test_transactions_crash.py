@@ -30,6 +30,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.conformance.brokers import BrokerUnderTest, eventually, unique
 from tests.conformance.test_transactions import committed_offsets, stable_offset
 from tests.conformance.test_transactions_offsets import NO_OFFSET, is_unstable, offset_of
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import Server, free_port, start_millstream
 from tests.peers.transactional import NO_ERROR, TransactionalProducer, describe_transactions
 from tests.peers.wire import ConnectionEnded
@@ -93,7 +94,7 @@ class Killer:
     def leave(self) -> None:
         """Killed itself: it may hold on to a dead server's threads, which then stays a zombie."""
         self._process.kill()
-        self._process.wait(30)
+        self._process.wait(PATIENCE_SECONDS)
         assert self._process.stderr is not None
         self._process.stderr.close()
 
@@ -277,7 +278,7 @@ def fill(bootstrap: str, numbers: range) -> None:
     )
     for number in numbers:
         producer.produce("source", str(number).encode(), partition=number % PARTITIONS)
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
 
 
 def read_target(bootstrap: str, partition: int, count: int) -> list[int]:
@@ -295,7 +296,7 @@ def read_target(bootstrap: str, partition: int, count: int) -> list[int]:
     numbers: list[int] = []
     try:
         while True:
-            message = consumer.poll(30)
+            message = consumer.poll(PATIENCE_SECONDS)
             assert message is not None, f"{len(numbers)} of {count}, then nothing"
             if message.error() is None:
                 numbers.append(int(message.value()))
@@ -316,7 +317,7 @@ def test_every_record_is_transformed_once_while_the_server_is_killed(
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     topics = [NewTopic(name, PARTITIONS, 1) for name in ("source", "target")]
     for created in admin.create_topics(topics).values():
-        created.result(30)
+        created.result(PATIENCE_SECONDS)
     total = 0
     transformers = [Transformer(bootstrap, index) for index in range(PARTITIONS)]
     try:

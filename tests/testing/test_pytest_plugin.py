@@ -27,7 +27,7 @@ def test_fixture_takes_its_settings_from_the_project(pytester: pytest.Pytester) 
         def test_shared(millstream):
             admin = AdminClient({"bootstrap.servers": millstream.bootstrap_servers})
             topic = millstream.unique_topic()
-            assert len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == 5
+            assert len(admin.list_topics(topic, timeout=60).topics[topic].partitions) == 5
         """
     )
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)

@@ -22,6 +22,7 @@ from millstream.testing.histories.clients import (
     positions_before,
 )
 from millstream.testing.histories.faults import BrokerProcess
+from tests.peers.patience import PATIENCE_SECONDS
 
 READS = [Read("a-b-0", 4, 1), Read("c-1", 9, 2), Read("a-b-0", 5, 3)]
 
@@ -33,7 +34,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         topics = [NewTopic("t-in", 1), NewTopic("t-out", 1)]
         admin = AdminClient(config)
         for future in admin.create_topics(topics).values():
-            future.result(30)
+            future.result(PATIENCE_SECONDS)
         yield Scene(config, "t", partitions=1, seed=1, rate=50)
 
 
@@ -87,7 +88,7 @@ def test_batch_notes_offsets_that_were_acknowledged(scene: Scene) -> None:
     batch = Batch(scene)
     for _ in range(3):
         batch.send(producer, "t-in", 0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     assert [(send.partition, send.value, send.offset) for send in batch.sends] == [
         ("t-in-0", 1, 0),
         ("t-in-0", 2, 1),
@@ -95,7 +96,7 @@ def test_batch_notes_offsets_that_were_acknowledged(scene: Scene) -> None:
     ]
     consumer = scene.consumer("g")
     consumer.assign([TopicPartition("t-in", 0, 0)])
-    assert as_read(consumer.poll(30)) == Read("t-in-0", 0, 1)
+    assert as_read(consumer.poll(PATIENCE_SECONDS)) == Read("t-in-0", 0, 1)
     consumer.close()
 
 

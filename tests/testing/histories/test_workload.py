@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 from millstream.testing.histories import Kind, Outcome, check
 from millstream.testing.histories.faults import BrokerProcess
 from millstream.testing.histories.workload import Plan, Progress, remove_traces, run_workload
+from tests.peers.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,8 @@ def test_traces_are_removed(address: str) -> None:
     plan = Plan(seconds=1, prefix="traces", protocols=("classic",))
     run_workload(address, plan)
     admin = AdminClient({"bootstrap.servers": address})
-    assert {"traces-in", "traces-out"} <= admin.list_topics(timeout=30).topics.keys()
+    assert {"traces-in", "traces-out"} <= admin.list_topics(timeout=PATIENCE_SECONDS).topics.keys()
     remove_traces(address, plan)
-    assert not {"traces-in", "traces-out"} & admin.list_topics(timeout=30).topics.keys()
+    assert (
+        not {"traces-in", "traces-out"} & admin.list_topics(timeout=PATIENCE_SECONDS).topics.keys()
+    )
