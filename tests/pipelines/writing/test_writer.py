@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -374,3 +375,22 @@ def test_task_without_rows_leaves_nothing_open_though_it_had_some_before(query: 
     prepared = query.prepare(1)
     assert prepared.write(iter([])).task is None
     assert count_open(query) == 0
+
+
+@pytest.mark.parametrize(("patience", "begins_early"), [(60.0, True), (0.0, False)])
+def test_task_begins_its_transaction_before_its_rows_come_if_those_came_soon_the_last_time(
+    query: Query, monkeypatch: pytest.MonkeyPatch, patience: float, begins_early: bool
+) -> None:
+    from millstream.pipelines.writing import writer
+
+    monkeypatch.setattr(writer, "PROMPT_SECONDS", patience)
+    query.run(0)
+    prepared = query.prepare(1)
+    seen = []
+
+    def rows() -> Iterator[Any]:
+        seen.append(count_open(query))
+        yield from ()
+
+    prepared.write(rows())
+    assert seen == [begins_early]

@@ -19,6 +19,7 @@ a driver that has been superseded since is fenced. See `decisions.py` and `settl
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ from pyspark.sql.datasource import (
 )
 
 from millstream.client.cluster import Cluster
-from millstream.client.producing import RawProducer
+from millstream.client.producing import RawProducer, WrittenRange
 from millstream.client.transactions import (
     FENCED,
     Transaction,
@@ -64,6 +65,8 @@ BATCH_ID_PROPERTY = "streaming.sql.batchId"
 TIMEOUT_MS_DEFAULT = 15 * 60_000  # the most that Kafka allows unless it is told otherwise
 DECISION_TIMEOUT_MS = 180_000  # longer than brokers that are away are waited for
 TASKS_REMEMBERED_MAX = 1000
+# A task whose rows came later begins its transaction with the first: the broker's patience counts.
+PROMPT_SECONDS = 1.0
 
 _clusters: dict[tuple[Any, ...], Cluster] = {}
 _logs: dict[tuple[Any, ...], DecisionLog] = {}
@@ -393,7 +396,9 @@ def write_open(
         if expected is not None:  # then it will write again: begin while its rows are on their way
             producer.begin(transactional_id, timeout_ms)
             producer.join(expected)
+        waiting_since = time.monotonic()
         first = next((it for it in batches if it.num_rows), None)
+        is_prompt = time.monotonic() - waiting_since < PROMPT_SECONDS
         if first is None:
             _abort_quietly(producer)
             return TaskMessage(0)
@@ -405,11 +410,16 @@ def write_open(
         _abort_quietly(producer)
         raise
     settle("write")
+    if is_prompt:
+        _remember(transactional_id, written)
+    assert producer.transaction is not None
+    return TaskMessage(count, task=TaskTransaction(producer.transaction, tuple(written)))
+
+
+def _remember(transactional_id: str, written: Sequence[WrittenRange]) -> None:
     if len(_written_last) >= TASKS_REMEMBERED_MAX:
         _written_last.clear()
     _written_last[transactional_id] = tuple((it.topic, it.partition) for it in written)
-    assert producer.transaction is not None
-    return TaskMessage(count, task=TaskTransaction(producer.transaction, tuple(written)))
 
 
 def _abort_quietly(producer: RawProducer) -> None:
