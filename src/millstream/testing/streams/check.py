@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SEED_VARIABLE = "MILLSTREAM_SEED"
-SHRINK_SECONDS = 90.0
+SHRINK_SECONDS = 45.0
 LateRule: TypeAlias = "Duration | Callable[[Row, datetime], bool]"
 
 
