@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,17 @@ def test_crash_happens_at_its_step_and_once(
     assert sink.has_crashed
     give(sink, Frame(2), 1)
     assert numbers(sink) == {0: [1], 1: [2]}
+
+
+def test_crash_that_was_asked_for_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("py4j.clientserver")
+    for error in (TrialCrash("as told"), ValueError("as it happens")):
+        try:
+            raise error
+        except (TrialCrash, ValueError):
+            logger.exception("the callback failed")
+    assert "as it happens" in caplog.text
+    assert "as told" not in caplog.text
 
 
 def test_several_outputs_come_in_structs() -> None:

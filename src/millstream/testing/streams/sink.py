@@ -8,6 +8,7 @@ no sink can mend, and is noted. With `delivery="at least once"` the sink is as c
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,14 @@ Delivery = Literal["exactly once", "at least once"]
 
 class TrialCrash(Exception):
     """Not an error: the trial's story has the query crash here."""
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Py4J logs whatever a callback raises; a crash that was asked for is no news."""
+    return not (record.exc_info and isinstance(record.exc_info[1], TrialCrash))
+
+
+logging.getLogger("py4j.clientserver").addFilter(_is_news)
 
 
 @dataclass(frozen=True)
