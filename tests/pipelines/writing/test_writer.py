@@ -291,14 +291,16 @@ class Query:
         (self.checkpoint / f"offsets/{batch_id}").write_text(f"v1\n{{}}\n{offsets}")
         return pickle.loads(pickle.dumps(self.writer()))
 
-    def write(self, prepared: Any, batch_id: int) -> Any:
+    def write(self, prepared: Any, batch_id: int, rows: Iterator[Any] | None = None) -> Any:
+        """What a task does; by default with one row, the number of the batch."""
         import pyarrow as pa
         from pyspark import TaskContext
 
         context: Any = TaskContext._getOrCreate()
         context._partitionId, context._attemptNumber = 0, 0
         context._localProperties = {"streaming.sql.batchId": str(batch_id)}
-        return prepared.write(iter([pa.RecordBatch.from_pydict({"value": [str(batch_id)]})]))
+        row = pa.RecordBatch.from_pydict({"value": [str(batch_id)]})
+        return prepared.write(iter([row]) if rows is None else rows)
 
     def commit(self, message: Any, batch_id: int) -> None:
         self.writer().commit([message], batch_id)
@@ -372,8 +374,8 @@ def test_prepare_looks_back_when_the_checkpoint_has_been_changed(query: Query) -
 
 def test_task_without_rows_leaves_nothing_open_though_it_had_some_before(query: Query) -> None:
     query.run(0)
-    prepared = query.prepare(1)
-    assert prepared.write(iter([])).task is None
+    message = query.write(query.prepare(1), 1, iter([]))
+    assert (message.task, message.is_skipped) == (None, False)
     assert count_open(query) == 0
 
 
@@ -385,12 +387,11 @@ def test_task_begins_its_transaction_before_its_rows_come_if_those_came_soon_the
 
     monkeypatch.setattr(writer, "PROMPT_SECONDS", patience)
     query.run(0)
-    prepared = query.prepare(1)
     seen = []
 
     def rows() -> Iterator[Any]:
         seen.append(count_open(query))
         yield from ()
 
-    prepared.write(rows())
+    query.write(query.prepare(1), 1, rows())
     assert seen == [begins_early]
