@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,6 +149,24 @@ def test_pipeline_reads_two_topics_and_writes_one(
         (b"3", {"id": 3, "country": "UK"}),
     ]
     assert committed(topics, name_country.group_id, orders) == {0: 3, 1: 1}
+
+
+def test_pipeline_into_a_topic_starts_in_any_thread(
+    spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any]
+) -> None:
+    copies = topics.create()
+
+    @pipeline(
+        reads=topic(orders, schema=SCHEMA, bad="drop"),
+        writes=topic(copies),
+        name=f"copies-{copies}",
+    )
+    def copy(orders: DataFrame) -> DataFrame:
+        return orders.select("id")
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(run_once, copy, spark, where).result()
+    assert committed(topics, copy.group_id, orders) == {0: 3, 1: 1}
 
 
 @pytest.fixture

@@ -47,6 +47,7 @@ def launch(
 ) -> StreamingQuery:
     """Start the pipeline's query; it goes on by itself."""
     refuse_connect(spark)
+    make_active(spark)
     location = checkpoint_location(pipeline, settings)
     refuse_running_twin(pipeline, spark)
     topic_ids = check_topics(settings, [pipeline])
@@ -81,6 +82,13 @@ def refuse_connect(spark: SparkSession) -> None:
             "driver's own process: use a classic session (SparkSession.builder.master(...)), or "
             'read with spark.readStream.format("millstream")'
         )
+
+
+def make_active(spark: SparkSession) -> None:
+    """In this thread: a writer is looked up in the session that is active there, and in threads
+    other than that which made the session none is."""
+    classic = spark._get_j_spark_session_class(spark._jvm)
+    classic.setActiveSession(spark._jsparkSession)
 
 
 def refuse_running_twin(pipeline: Pipeline, spark: SparkSession) -> None:
