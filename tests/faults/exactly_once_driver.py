@@ -11,7 +11,8 @@
 
 They run until they are killed (`kill_points.py`), or, with `once`, to the end of their source. Then
 the result of each pipeline's function over the whole topic, computed as a batch, is written down,
-to be compared with what the stream has written.
+to be compared with what the stream has written. A query that ends by a fault of the test is started
+again, in the same session.
 """
 
 from __future__ import annotations
@@ -19,16 +20,23 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from threading import Semaphore, Thread
 from typing import Any
 
 from millstream.pipelines import pipeline, table, topic
 from millstream.pipelines.pipeline import Pipeline
+from millstream.pipelines.running.failures import passes
 from millstream.pipelines.running.session import spark_settings
+from tests.faults.kill_points import FAULT, current_batch
 
 ALL = ("topic", "topics", "sqlite", "postgres", "fan", "pgfan")
+TURN_SECONDS_MAX = 20
 SCHEMA = "id long, user string, amount long"
+
+_turns = Semaphore(2)
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class Settings:
     tasks: int | None = None  # None: as many as the source has
     once: bool = False
     timeout_ms: int | None = None  # of tasks' transactions
-    master: str = "local[2]"
+    master: str = "local[8]"  # a task that stands still keeps its place
     spark: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -68,7 +76,7 @@ def declare(name: str, settings: Settings) -> Pipeline:
         options["kafka.transaction.timeout.ms"] = settings.timeout_ms
     copies = topic(f"{settings.source}-{name}", key="user", partitions=2, options=options)
     more = topic(f"{settings.source}-{name}-more", partitions=1)
-    rows, sums = table(f"{name}_rows"), table(f"{name}_sums", key="user")
+    rows, sums = table(f"rows_of_{name}"), table(f"sums_of_{name}", key="user")
     writes: Any = {
         "topic": copies,
         "topics": {"copies": copies, "more": more},
@@ -112,35 +120,64 @@ def batch_result(spark: Any, declared: Pipeline, settings: Settings) -> dict[str
     return {output: [list(row) for row in frame.collect()] for output, frame in frames.items()}
 
 
+def keep_running(spark: Any, declared: Pipeline, settings: Settings) -> None:
+    """To the end of the source, if there is to be one."""
+    while True:
+        try:
+            query = start_in_turn(spark, declared, settings)
+            query.awaitTermination()
+            return
+        except Exception as error:  # noqa: BLE001 whatever it is, the log tells it
+            print(f"{declared.name} failed:\n{error}", flush=True)
+            if not passes(error) and FAULT not in str(error):
+                os._exit(1)
+
+
+def start_in_turn(spark: Any, declared: Pipeline, settings: Settings) -> Any:
+    """The query, when it has begun a batch or has nothing to do: Spark gives a Python process only
+    so many seconds to start, and many at once would take longer."""
+    begun = current_batch(settings.checkpoints, declared.name)
+    is_ours = _turns.acquire(timeout=TURN_SECONDS_MAX)  # who has one may stand still for good
+    try:
+        query = declared.start(
+            spark,
+            broker=settings.bootstrap,
+            store=settings.store_of(declared.name),
+            checkpoint=settings.checkpoints,
+            once=settings.once,
+        )
+        deadline = time.monotonic() + TURN_SECONDS_MAX
+        while (
+            query.isActive
+            and current_batch(settings.checkpoints, declared.name) == begun
+            and time.monotonic() < deadline
+        ):
+            time.sleep(0.05)
+    finally:
+        if is_ours:
+            _turns.release()
+    return query
+
+
 def main(settings: Settings) -> None:
+    from pyspark.java_gateway import ensure_callback_server_started
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(settings.master)
     for key, value in (spark_settings("local[2]") | settings.spark).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
+    # Threads that want it at the same time would start two.
+    ensure_callback_server_started(spark.sparkContext._gateway)
     declared = [declare(name, settings) for name in settings.pipelines]
-    queries = [
-        it.start(
-            spark,
-            broker=settings.bootstrap,
-            store=settings.store_of(it.name),
-            checkpoint=settings.checkpoints,
-            once=settings.once,
-        )
-        for it in declared
-    ]
-    if settings.once:
-        for query in queries:
-            query.awaitTermination()
-        results = {it.name: batch_result(spark, it, settings) for it in declared}
-        settings.batch_results.write_text(json.dumps(results))
-    else:
-        spark.streams.awaitAnyTermination()
-        for query in queries:
-            if query.exception() is not None:
-                print(f"{query.name} failed:\n{query.exception()}", flush=True)
-        os._exit(1)
+    # In threads, since a pipeline may be held up already while it starts.
+    threads = [Thread(target=keep_running, args=(spark, it, settings)) for it in declared]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    results = {it.name: batch_result(spark, it, settings) for it in declared}
+    settings.batch_results.write_text(json.dumps(results))
     spark.stop()
 
 

@@ -1,12 +1,12 @@
 """Where drivers and tasks of pipelines are killed, and how: nothing of it is in what is tested.
 
 Every Python process of a run has `kill_hooks/` on its PYTHONPATH, whose `sitecustomize` calls
-`install` here. It wraps the functions between which a pipeline may die. When a process comes to the
+`install` here. It wraps the functions between which a pipeline may die. When a process comes to a
 point that the environment names, for the pipeline that it names, in a batch that was begun in this
 run, it does what the environment says, once: by default it kills all processes of its session with
 SIGKILL: the driver, its JVM, all workers.
 
-    MILLSTREAM_KILL    `Kill` as JSON
+    MILLSTREAM_KILL    a list of `Kill` as JSON
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import wraps
@@ -80,13 +80,13 @@ HOWS = (
     "all",  # kill -9 of the driver and all that it has started
     "worker",  # kill -9 of the process that comes there
     "executor",  # kill -9 of the JVM that it works for
-    "straggle",  # nothing but time passes, and Spark may run the task elsewhere
+    "stand",  # it goes no further: Spark may run the task elsewhere, or the test kills all
     "broker",  # kill -9 of the broker
     "pause",  # SIGSTOP to the driver and all that it has started, which are then thought dead
     "raise",  # an error in place of the next step
 )
 
-STRAGGLE_SECONDS = 600
+FAULT = "fault at"  # so begins the message of what is raised
 
 _of_thread = threading.local()  # which pipeline it works for
 
@@ -102,19 +102,22 @@ class Kill:
     how: str = "all"  # one of HOWS
     broker_pid: int = 0
 
-    @classmethod
-    def wanted(cls) -> Kill | None:
-        text = os.environ.get(ENVIRONMENT)
-        return cls(**json.loads(text)) if text else None
-
-    def environment(self) -> dict[str, str]:
-        return {ENVIRONMENT: json.dumps(asdict(self))}
-
     @property
     def report(self) -> Path:
         """Exists when somebody was killed."""
         name = f"killed-{self.pipeline}-{self.point}-{self.after}-{self.how}".replace(" ", "-")
         return Path(self.checkpoints) / name
+
+
+Kills = Sequence[Kill]
+
+
+def wanted_kills() -> Kills:
+    return [Kill(**it) for it in json.loads(os.environ.get(ENVIRONMENT, "[]"))]
+
+
+def environment_of(kills: Kills) -> dict[str, str]:
+    return {ENVIRONMENT: json.dumps([asdict(it) for it in kills])}
 
 
 def current_batch(checkpoints: str, pipeline: str) -> int:
@@ -155,51 +158,68 @@ def jvm_of(pid: int) -> int:
     return pid
 
 
-def reach(kill: Kill, point: str, pipeline: str | None = None) -> None:
+def reach(kills: Kills, point: str) -> None:
     """Die, if it is here."""
-    pipeline = pipeline or getattr(_of_thread, "pipeline", None)
-    if (pipeline, point) != (kill.pipeline, kill.point):
-        return
+    pipeline = getattr(_of_thread, "pipeline", None)
+    for kill in kills:
+        if (pipeline, point) == (kill.pipeline, kill.point) and _is_time(kill):
+            strike(kill)
+
+
+def _is_time(kill: Kill) -> bool:
+    """Whether it is a new batch, and nobody else has been here."""
     is_new = current_batch(kill.checkpoints, kill.pipeline) > kill.after
-    if not is_new and point != PUBLISHED_AGAIN:
-        return
+    if not is_new and kill.point != PUBLISHED_AGAIN:
+        return False
     try:
         with kill.report.open("x") as report:
             report.write(str(time.time()))
     except FileExistsError:
-        return
+        return False
+    return True
+
+
+def strike(kill: Kill) -> None:
     match kill.how:
         case "worker":
             os.kill(os.getpid(), signal.SIGKILL)
         case "executor":
             os.kill(jvm_of(os.getpid()), signal.SIGKILL)
-        case "straggle":
-            time.sleep(STRAGGLE_SECONDS)
+        case "stand":
+            stand()
         case "broker":
             os.kill(kill.broker_pid, signal.SIGKILL)
         case "pause":
             signal_session(os.getsid(0), signal.SIGSTOP)
         case "raise":
-            raise OSError(f"fault at {point!r}")
+            raise OSError(f"{FAULT} {kill.point!r}")
         case _:
             signal_session(os.getsid(0), signal.SIGKILL)
 
 
-def install(kill: Kill, fan: Any = None) -> None:
+def stand() -> None:
+    """As long as there is somebody to wait for it."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(0.1)
+    os._exit(1)
+
+
+def install(kills: Kills, fan: Any = None) -> None:
     """Wrap what a pipeline does; `fan` is the class of sinks for several outputs, if not ours."""
-    sys.meta_path.insert(0, _Patcher(kill))
+    sys.meta_path.insert(0, _Patcher(kills))
     for name, patch in PATCHES.items():
         if name in sys.modules:
-            patch(kill, sys.modules[name])
+            patch(kills, sys.modules[name])
     if fan is not None:
-        patch_sink(kill, fan)
+        patch_sink(kills, fan)
 
 
 class _Patcher(MetaPathFinder):
     """Patches modules when they are imported: nobody pays for those that are not."""
 
-    def __init__(self, kill: Kill) -> None:
-        self._kill = kill
+    def __init__(self, kills: Kills) -> None:
+        self._kills = kills
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
         if name not in PATCHES:
@@ -211,71 +231,71 @@ class _Patcher(MetaPathFinder):
 
         def execute_and_patch(module: Any) -> None:
             execute(module)
-            PATCHES[name](self._kill, module)
+            PATCHES[name](self._kills, module)
 
         loader.exec_module = execute_and_patch
         return spec
 
 
-def patch_producing(kill: Kill, module: Any) -> None:
-    around(kill, module, "begin_transaction", after="task begun")
-    around(kill, module, "end_transaction", before="decision sent", after="decided")
+def patch_producing(kills: Kills, module: Any) -> None:
+    around(kills, module, "begin_transaction", after="task begun")
+    around(kills, module, "end_transaction", before="decision sent", after="decided")
 
 
-def patch_decisions(kill: Kill, module: Any) -> None:
-    around(kill, module.DecisionLog, "write_completed", before="ended", after="completed")
+def patch_decisions(kills: Kills, module: Any) -> None:
+    around(kills, module.DecisionLog, "write_completed", before="ended", after="completed")
 
 
-def patch_settling(kill: Kill, module: Any) -> None:
-    around(kill, module.Settling, "_publish_again", after=PUBLISHED_AGAIN)
-    end_some(kill, module)
+def patch_settling(kills: Kills, module: Any) -> None:
+    around(kills, module.Settling, "_publish_again", after=PUBLISHED_AGAIN)
+    end_some(kills, module)
 
 
-def patch_writing(kill: Kill, module: Any) -> None:
-    around(kill, module, "begin_transaction", after="begun")
-    around(kill, module, "write_open", after="task written", pipeline_of=of_options)
+def patch_writing(kills: Kills, module: Any) -> None:
+    around(kills, module, "begin_transaction", after="begun")
+    around(kills, module, "write_open", after="task written", pipeline_of=of_options)
     writer = module.TopicStreamWriter
-    around(kill, writer, "_prepare", after="prepared", pipeline_of=of_writer)
-    around(kill, writer, "write", before="task begins", pipeline_of=of_writer)
-    around(kill, writer, "commit", before="tasks done", after="committed", pipeline_of=of_writer)
-    around(kill, writer, "abort", pipeline_of=of_writer)
+    around(kills, writer, "_prepare", after="prepared", pipeline_of=of_writer)
+    around(kills, writer, "write", before="task begins", pipeline_of=of_writer)
+    around(kills, writer, "commit", before="tasks done", after="committed", pipeline_of=of_writer)
+    around(kills, writer, "abort", pipeline_of=of_writer)
 
 
-def patch_fan_out(kill: Kill, module: Any) -> None:
-    around(kill, module, "begin_transaction", after="begun")
-    around(kill, module, "write_tagged", after="task written", pipeline_of=of_topics)
-    patch_sink(kill, module.FanOutSink)
+def patch_fan_out(kills: Kills, module: Any) -> None:
+    around(kills, module, "begin_transaction", after="begun")
+    around(kills, module, "write_tagged", after="task written", pipeline_of=of_topics)
+    patch_sink(kills, module.FanOutSink)
 
 
-def patch_sink(kill: Kill, sink: Any) -> None:
-    around(kill, sink, "__call__", before="called", after="reported", pipeline_of=of_sink)
-    around(kill, sink, "_begin", pipeline_of=of_sink)
-    around(kill, sink, "_prepare", after="prepared", pipeline_of=of_sink)
-    around(kill, sink, "_write_topics", after="tasks done", pipeline_of=of_sink)
-    around(kill, sink, "_write_tables", after="stored", pipeline_of=of_sink)
+def patch_sink(kills: Kills, sink: Any) -> None:
+    around(kills, sink, "__call__", before="called", after="reported", pipeline_of=of_sink)
+    around(kills, sink, "_begin", pipeline_of=of_sink)
+    around(kills, sink, "_prepare", after="prepared", pipeline_of=of_sink)
+    around(kills, sink, "_write_topics", after="tasks done", pipeline_of=of_sink)
+    around(kills, sink, "_write_tables", after="stored", pipeline_of=of_sink)
 
 
-def patch_sinks(kill: Kill, module: Any) -> None:
+def patch_sinks(kills: Kills, module: Any) -> None:
     table = module.TableSink
-    around(kill, table, "__call__", before="called", after="reported", pipeline_of=of_sink)
+    around(kills, table, "__call__", before="called", after="reported", pipeline_of=of_sink)
 
 
-def patch_sqlite(kill: Kill, module: Any) -> None:
-    around(kill, module, "apply", after="merging")
-    around(kill, module.SqliteStore, "write_many", after="stored")
+def patch_sqlite(kills: Kills, module: Any) -> None:
+    around(kills, module, "apply", after="merging")
+    around(kills, module.SqliteStore, "write_many", after="stored")
 
 
-def patch_postgres(kill: Kill, module: Any) -> None:
-    around(kill, module, "_stage_here", after="merging")
-    around(kill, module.PostgresStore, "write_many", after="stored")
+def patch_postgres(kills: Kills, module: Any) -> None:
+    around(kills, module, "_stage_here", after="merging")
+    around(kills, module.PostgresStore, "write_many", after="stored")
 
 
-def patch_staging(kill: Kill, module: Any) -> None:
+def patch_staging(kills: Kills, module: Any) -> None:
     module._SENT_ROWS_MAX = 10  # so that tables are staged also in small batches
-    around(kill, module, "fill_stage", after="staged", pipeline_of=of_stage)
+    around(kills, module, "fill_stage", after="staged", pipeline_of=of_stage)
 
 
-PATCHES: Mapping[str, Callable[[Kill, Any], None]] = {
+PATCHES: Mapping[str, Callable[[Kills, Any], None]] = {
     "millstream.client.producing": patch_producing,
     "millstream.pipelines.writing.decisions": patch_decisions,
     "millstream.pipelines.writing.settling": patch_settling,
@@ -306,11 +326,11 @@ def of_sink(sink: Any, *_: Any) -> str:
 
 def of_stage(url: str, name: str, rows: Any, layout: Any) -> str:
     """Tables are named after their pipeline."""
-    return str(layout.table.name.partition("_")[0])
+    return str(layout.table.name.rpartition("_")[2])
 
 
 def around(
-    kill: Kill,
+    kills: Kills,
     owner: Any,
     name: str,
     *,
@@ -326,23 +346,23 @@ def around(
         if pipeline_of is not None:
             _of_thread.pipeline = pipeline_of(*args)
         if before is not None:
-            reach(kill, before)
+            reach(kills, before)
         result = original(*args, **named)
         if after is not None:
-            reach(kill, after)
+            reach(kills, after)
         return result
 
     setattr(owner, name, replaced)
 
 
-def end_some(kill: Kill, owner: Any) -> None:
+def end_some(kills: Kills, owner: Any) -> None:
     """End one transaction by itself first, and die then."""
     original = owner.end_transactions
 
     @wraps(original)
     def replaced(cluster: Any, transactions: Any, commit: bool) -> Any:
         codes = original(cluster, transactions[:1], commit)
-        reach(kill, "half ended")
+        reach(kills, "half ended")
         return codes + original(cluster, transactions[1:], commit)
 
     owner.end_transactions = replaced

@@ -368,7 +368,7 @@ def serve(settings: Settings, lines: Iterator[str]) -> None:
             code = 1
             try:
                 if wanted["kill"] is not None:
-                    kill_points.install(Kill(**wanted["kill"]), PlainFanOut)
+                    kill_points.install([Kill(**wanted["kill"])], PlainFanOut)
                 run(replace(settings, batches=wanted["batches"]))
                 code = 0
             except BaseException:  # noqa: BLE001 the child ends here, whatever it was

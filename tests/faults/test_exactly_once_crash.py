@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,26 +33,30 @@ from tests.faults.kill_points import (
     TOPICS_POINTS,
     Kill,
     current_batch,
+    environment_of,
     processes_of_session,
     signal_session,
 )
 from tests.peers.postgres import PostgresServer
 from tests.peers.servers import Server
+from tests.peers.spark_classes import quick_start_options
+from tests.peers.spark_cluster import SparkCluster, start_spark_cluster
 from tests.pipelines.conftest import Topics
-from tests.pipelines.writing.test_writer import committed_offsets, read_committed
+from tests.pipelines.writing.test_writer import (
+    committed_offsets,
+    forget_last_commit,
+    read_committed,
+)
 
 pytest.importorskip("pyspark")
 
 REPOSITORY = Path(__file__).parents[2]
 SOURCE_PARTITIONS = 2
 RUN_SECONDS_MAX = 300
-START_ATTEMPTS = 5
 RECORDS_AT_START = 400
 RECORDS_PER_SECOND = 40
 USERS = 7
 SHORT_TIMEOUT_MS = 2000
-# Quick to start rather than quick in the long run.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @dataclass
@@ -127,24 +131,24 @@ class Rig:
 
     @contextmanager
     def started(
-        self, settings: Settings, kill: Kill | None = None
+        self, settings: Settings, kills: Sequence[Kill] = ()
     ) -> Iterator[subprocess.Popen[bytes]]:
         """A driver in a session of its own, of which nothing is left in the end."""
         path = self.directory / "settings.json"
-        settings.save(path)
-        hooks = f"{REPOSITORY / 'tests/faults/kill_hooks'}:{REPOSITORY}"
-        java_options = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {JAVA_OPTIONS}"
+        environment = {
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": f"{REPOSITORY / 'tests/faults/kill_hooks'}:{REPOSITORY}",
+            **environment_of(kills),
+        }
+        # Executors on a cluster know nothing of it by themselves.
+        for_executors = {f"spark.executorEnv.{it}": value for it, value in environment.items()}
+        replace(settings, spark={**settings.spark, **for_executors}).save(path)
+        java_options = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {quick_start_options()}"
         with (self.directory / "driver.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.faults.exactly_once_driver", str(path)],
                 cwd=REPOSITORY,
-                env={
-                    **os.environ,
-                    "PYSPARK_PYTHON": sys.executable,
-                    "PYTHONPATH": hooks,
-                    "JDK_JAVA_OPTIONS": java_options,
-                    **(kill.environment() if kill else {}),
-                },
+                env={**os.environ, "JDK_JAVA_OPTIONS": java_options, **environment},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -159,54 +163,58 @@ class Rig:
 
     def run_to_the_end(self, **changes: Any) -> None:
         settings = replace(self.settings, once=True, records_per_batch=20_000, **changes)
-        for _ in range(START_ATTEMPTS):
-            with self.started(settings) as process:
-                code = process.wait(RUN_SECONDS_MAX)
-            if code == 0:
-                return
-            assert self._was_too_slow(), self.log()
+        with self.started(settings) as process:
+            assert process.wait(RUN_SECONDS_MAX) == 0, self.log()
 
-    def run_to(self, pipeline: str, point: str, *, how: str = "all", **changes: Any) -> None:
-        """Until somebody is killed there."""
-        begun = self._batch(pipeline)
-        kill = Kill(pipeline, point, self.settings.checkpoints, begun, how)
-        for _ in range(START_ATTEMPTS):
-            with self.started(replace(self.settings, **changes), kill) as process:
+    def run_to(self, points: Mapping[str, str], *, batches: int = 1, **changes: Any) -> None:
+        """Until each pipeline stands at its point, in one of its next batches; then kill all."""
+        kills = [self._kill(*it, "stand", batches) for it in points.items()]
+        with self.started(replace(self.settings, **changes), kills) as process:
+            self._wait(process, lambda: all(it.report.exists() for it in kills))
+        self._tell(f"killed at {points}")
+
+    def run_through(self, points: Mapping[str, Sequence[str]], how: str, **changes: Any) -> None:
+        """Something happens at each point, in one batch after the other; the driver goes on."""
+        kills = [
+            self._kill(name, point, how, batches)
+            for name, its_points in points.items()
+            for batches, point in enumerate(its_points, start=1)
+        ]
+        with self.started(replace(self.settings, **changes), kills) as process:
+            for kill in kills:
                 self._wait(process, kill.report.exists)
-                if how != "all" and process.poll() is None:  # the driver goes on
-                    self._wait(process, lambda: self._batch(pipeline) > begun + 2)
-                    assert process.poll() is None, self.log()
-                elif kill.report.exists():
-                    process.wait(RUN_SECONDS_MAX)
-            if kill.report.exists():
-                break
-            assert self._was_too_slow(), f"{pipeline} did not come to {point!r}:\n{self.log()}"
-        print(f"{time.strftime('%H:%M:%S')} {pipeline} killed at {point!r}, batch {begun + 1}")
+                self._wait(process, lambda kill=kill: self._batch(kill.pipeline) > kill.after + 2)
+                self._tell(f"{kill.pipeline} went on after {how!r} at {kill.point!r}")
+
+    def _kill(self, name: str, point: str, how: str, batches: int) -> Kill:
+        """In the next batch but `batches`: with 1, in the next."""
+        begun = self._batch(name)
+        return Kill(name, point, self.settings.checkpoints, begun + batches - 1, how)
 
     def _wait(self, process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> None:
-        """For the condition, or the driver's end."""
         deadline = time.monotonic() + RUN_SECONDS_MAX
-        while process.poll() is None and not condition():
+        while not condition():
+            assert process.poll() is None, self.log()
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.02)
 
-    def _was_too_slow(self) -> bool:
-        """Spark gives a worker 10 seconds to start, which a busy machine may not keep to."""
-        return "failed to connect back" in self.log()
+    def _tell(self, what: str) -> None:
+        batches = [self._batch(it) for it in self.settings.pipelines]
+        print(f"{time.strftime('%H:%M:%S')} batches {batches}: {what}", flush=True)
 
     def kill_during_a_batch(self, delay_seconds: float) -> None:
         """Kill a run some time after its first pipeline has begun a batch."""
         names = self.settings.pipelines
         begun = [self._batch(name) for name in names]
-        for _ in range(START_ATTEMPTS):
-            with self.started(self.settings) as process:
-                self._wait(process, lambda: [self._batch(name) for name in names] != begun)
-                time.sleep(delay_seconds)  # the moment is what is tested
-                was_running = process.poll() is None
-            if was_running:
-                break
-            assert self._was_too_slow(), self.log()
-        print(f"{time.strftime('%H:%M:%S')} killed at batches {[self._batch(it) for it in names]}")
+        with self.started(self.settings) as process:
+            self._wait(process, lambda: [self._batch(name) for name in names] != begun)
+            time.sleep(delay_seconds)  # the moment is what is tested
+            assert process.poll() is None, self.log()
+        self._tell(f"killed after {delay_seconds:.2f} s")
+
+    def forget_last_commits(self) -> None:
+        for name in self.settings.pipelines:
+            forget_last_commit(Path(self.settings.checkpoints) / name)
 
     def wait_for_time_outs(self) -> None:
         """Until the broker has aborted all that is open."""
@@ -222,17 +230,24 @@ class Rig:
     def log(self) -> str:
         return (self.directory / "driver.log").read_text(errors="replace")[-20_000:]
 
-    # What must be true in the end
+    # What must be true
+
+    def check_nothing_is_doubled(self) -> None:
+        """At any time."""
+        for name in self.settings.pipelines:
+            for output in OUTPUTS[name]:
+                ids = [row[0] for row in self._found(name, output)]
+                assert len(ids) == len(set(ids)), f"{name}, {output}"
 
     def check(self) -> None:
+        """In the end."""
         expected = json.loads(self.settings.batch_results.read_text())
         for name in self.settings.pipelines:
             for output, rows in expected[name].items():
                 found = self._found(name, output)
                 assert sorted(found) == sorted(rows), f"{name}, {output}"
-            assert len(self._found(name, "rows" if "rows" in expected[name] else "")) == (
-                self.load.sent
-            )
+            for output in OUTPUTS[name]:
+                assert len(self._found(name, output)) == self.load.sent, f"{name}, {output}"
             offsets = committed_offsets(self.topics, name, self.load.topic, SOURCE_PARTITIONS)
             assert sum(offsets) == self.load.sent, name
         with Cluster(self.settings.bootstrap) as cluster:
@@ -245,7 +260,7 @@ class Rig:
 
     def _found(self, name: str, output: str) -> list[list[Any]]:
         if output in ("rows", "sums"):
-            return self._rows_of(name, f"{name}_{output}")
+            return self._rows_of(name, f"{output}_of_{name}")
         topic = f"{self.load.topic}-{name}" + ("-more" if output == "more" else "")
         values = [json.loads(it.value()) for it in read_committed(self.settings.bootstrap, topic)]
         return [[it["id"], it["user"], it["amount"]] for it in values]
@@ -273,7 +288,18 @@ POINTS = {
     "fan": FAN_OUT_POINTS,
     "pgfan": FAN_OUT_POINTS,
 }
+OUTPUTS = {  # those with a row for each record
+    "topic": [""],
+    "topics": ["copies", "more"],
+    "sqlite": ["rows"],
+    "postgres": ["rows"],
+    "fan": ["copies", "rows"],
+    "pgfan": ["copies", "rows"],
+}
 WITH_POSTGRES = ("postgres", "pgfan")
+# A whole run takes long: who looks for something chooses.
+KILLS = int(os.environ.get("MILLSTREAM_KILLS", "20"))
+PIPELINES = os.environ.get("MILLSTREAM_PIPELINES", ",".join(POINTS)).split(",")
 
 
 def rig_of(request: pytest.FixtureRequest, server: Server, path: Path, *pipelines: str) -> Rig:
@@ -283,44 +309,53 @@ def rig_of(request: pytest.FixtureRequest, server: Server, path: Path, *pipeline
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_pipelines_are_exact_when_killed_right_after_the_decision(
+@pytest.mark.timeout(3600)
+def test_pipelines_are_exact_when_killed_at_every_point(
     request: pytest.FixtureRequest, server: Server, tmp_path: Path
 ) -> None:
-    """One of them there, the other wherever it is just then."""
-    rig = rig_of(request, server, tmp_path, "topic", "fan")
-    rig.run_to("fan", "stored")
-    rig.run_to_the_end()
-    rig.check()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", POINTS)
-def test_pipeline_is_exact_when_killed_at_every_point(
-    request: pytest.FixtureRequest, server: Server, tmp_path: Path, name: str
-) -> None:
-    rig = rig_of(request, server, tmp_path, name)
+    """All pipelines in one driver: each comes to its next point and stands there, then all of it is
+    killed. In the end Spark also forgets that the last batches, which are decided, are done."""
+    rig = rig_of(request, server, tmp_path, *PIPELINES)
     with rig.load.going_on():
-        for number, point in enumerate(POINTS[name]):
+        for life in range(max(len(POINTS[name]) for name in PIPELINES)):
+            here = {name: POINTS[name][life % len(POINTS[name])] for name in PIPELINES}
             # The batch that is cut off is replayed with other tasks, fewer or more.
-            rig.run_to(name, point, tasks=(None, 1, 5)[number % 3])
+            rig.run_to(here, tasks=(None, 1, 5)[life % 3])
+            rig.check_nothing_is_doubled()
+    rig.run_to_the_end()
+    rig.check()
+    rig.forget_last_commits()
+    rig.load.send(100)
+    rig.run_to_the_end(tasks=3)
+    rig.check()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_pipelines_are_exact_when_killed_at_random_moments(
+    request: pytest.FixtureRequest, server: Server, tmp_path: Path
+) -> None:
+    """Twenty times, all of them at once."""
+    moments = random.Random(int(os.environ.get("MILLSTREAM_SEED", "1")))
+    rig = rig_of(request, server, tmp_path, *PIPELINES)
+    with rig.load.going_on():
+        for _ in range(KILLS):
+            rig.kill_during_a_batch(moments.uniform(0, 6))
+            rig.check_nothing_is_doubled()
     rig.run_to_the_end()
     rig.check()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_pipelines_are_exact_when_killed_at_random_moments(
-    request: pytest.FixtureRequest, server: Server, tmp_path: Path, seed: int
+def test_pipelines_are_exact_when_errors_are_raised_at_every_point(
+    request: pytest.FixtureRequest, server: Server, tmp_path: Path
 ) -> None:
-    """Ten times each, all of them at once."""
-    moments = random.Random(seed)
-    rig = rig_of(request, server, tmp_path, *POINTS)
+    """As when `commit()` raises: then Spark calls `abort()`, and the query fails and is started
+    again. By the same driver: what it remembers must not be in the way."""
+    rig = rig_of(request, server, tmp_path, *PIPELINES)
     with rig.load.going_on():
-        for _ in range(10):
-            rig.kill_during_a_batch(moments.uniform(0, 6))
+        rig.run_through({name: POINTS[name] for name in PIPELINES}, "raise")
     rig.run_to_the_end()
     rig.check()
 
@@ -332,53 +367,60 @@ def test_pipelines_are_exact_when_transactions_time_out_and_their_heir_is_killed
 ) -> None:
     """Killed after the decision; the broker loses its patience; who writes the records again is
     killed when that is done and not written down."""
-    rig = rig_of(request, server, tmp_path, "topic", "topics", "fan")
-    for name, decided in (("topic", "decided"), ("topics", "decided"), ("fan", "stored")):
-        rig.run_to(name, decided, timeout_ms=SHORT_TIMEOUT_MS)
-        rig.wait_for_time_outs()
-        rig.run_to(name, PUBLISHED_AGAIN, timeout_ms=SHORT_TIMEOUT_MS)
+    decided = {"topic": "decided", "topics": "decided", "fan": "stored", "pgfan": "stored"}
+    impatient: dict[str, Any] = {"timeout_ms": SHORT_TIMEOUT_MS, "master": "local[8,4]"}
+    rig = rig_of(request, server, tmp_path, *decided)
+    rig.run_to(decided, batches=2, **impatient)
+    rig.wait_for_time_outs()
+    rig.run_to(dict.fromkeys(decided, PUBLISHED_AGAIN), **impatient)
+    rig.check_nothing_is_doubled()
     rig.run_to_the_end()
     rig.check()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", ["topic", "fan", "postgres"])
-def test_pipeline_is_exact_when_only_a_worker_is_killed(
-    request: pytest.FixtureRequest, server: Server, tmp_path: Path, name: str
+def test_pipelines_are_exact_when_only_workers_are_killed(
+    request: pytest.FixtureRequest, server: Server, tmp_path: Path
 ) -> None:
     """A task's process is killed, and Spark runs the task again."""
-    rig = rig_of(request, server, tmp_path, name)
+    rig = rig_of(request, server, tmp_path, *TASK_POINTS)
     with rig.load.going_on():
-        for point in TASK_POINTS[name]:
-            rig.run_to(name, point, how="worker", master="local[2,4]")
+        rig.run_through(TASK_POINTS, "worker", master="local[8,4]")
     rig.run_to_the_end()
     rig.check()
 
 
-CLUSTER = {
-    "master": "local-cluster[2,1,1024]",  # executors in processes of their own
-    "spark": {
-        "spark.executor.memory": "512m",
-        "spark.speculation": "true",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.minTaskRuntime": "500ms",
-        "spark.speculation.quantile": "0.1",
-    },
+# Speculative attempts are made on another machine than the first, or never.
+HOSTS = ("127.0.0.1", "127.0.0.2")
+SPECULATION = {
+    "spark.executor.memory": "512m",
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.minTaskRuntime": "500ms",
+    "spark.speculation.quantile": "0.1",
 }
 
 
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    running = start_spark_cluster(tmp_path / "spark", HOSTS, cores=3)
+    yield running
+    running.stop()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", ["topic", "fan"])
-@pytest.mark.parametrize("how", ["executor", "straggle"])
-def test_pipeline_is_exact_when_an_executor_is_killed_or_slow(
-    request: pytest.FixtureRequest, server: Server, tmp_path: Path, name: str, how: str
+def test_pipelines_are_exact_when_executors_are_killed_or_slow(
+    request: pytest.FixtureRequest, server: Server, cluster: SparkCluster, tmp_path: Path
 ) -> None:
     """A task has written, and is not heard of again; another attempt takes its place. The slow one
     is slower than this test waits: the batch ends only if Spark speculates."""
-    rig = rig_of(request, server, tmp_path, name)
+    rig = rig_of(request, server, tmp_path, "topic", "fan")
     with rig.load.going_on():
-        rig.run_to(name, "task written", how=how, **CLUSTER)
+        for how in ("executor", "stand"):
+            points = {name: ["task written"] for name in rig.settings.pipelines}
+            rig.run_through(points, how, master=cluster.url, spark=SPECULATION)
+            rig.check_nothing_is_doubled()
     rig.run_to_the_end()
     rig.check()

@@ -1,7 +1,8 @@
-"""A Spark standalone cluster out of PySpark's own jars: a master, and workers of one core each.
+"""A Spark standalone cluster out of PySpark's own jars: a master and workers.
 
-Everything listens on 127.0.0.1, on free ports; executors have directories below the worker's, as
-they do on machines of their own, and neither the environment nor the directory of the driver.
+Everything listens on addresses of this machine, on free ports; executors have directories below the
+worker's, as they do on machines of their own, and neither the environment nor the directory of the
+driver.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,22 +47,25 @@ class SparkCluster:
             it.stop()
 
 
-def start_spark_cluster(directory: Path, workers: int = 2) -> SparkCluster:
-    """Returns when all workers have registered."""
+def start_spark_cluster(
+    directory: Path, hosts: Sequence[str] = ("127.0.0.1", "127.0.0.1"), cores: int = 1
+) -> SparkCluster:
+    """With a worker on each host; returns when all have registered."""
     java_command()
     directory.mkdir(parents=True)
     port = free_port()
     arguments = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(free_port())]
-    cluster = SparkCluster(_start("master", port, directory / "master", arguments), directory)
+    master = _start("master", "127.0.0.1", port, directory / "master", arguments)
+    cluster = SparkCluster(master, directory)
     try:
-        for number in range(workers):
+        for number, host in enumerate(hosts):
             port = free_port()
             home = directory / f"worker-{number}"
-            arguments = ["--host", "127.0.0.1", "--port", str(port), "--cores", "1"]
+            arguments = ["--host", host, "--port", str(port), "--cores", str(cores)]
             arguments += ["--memory", f"{_EXECUTOR_MEMORY_MIB}m", "--work-dir", str(home / "work")]
             arguments += ["--webui-port", str(free_port()), cluster.url]
-            cluster.workers.append(_start("worker", port, home, arguments))
-        for number in range(workers):
+            cluster.workers.append(_start("worker", host, port, home, arguments))
+        for number in range(len(hosts)):
             _wait_until_registered(directory / f"worker-{number}" / "log")
     except BaseException:
         cluster.stop()
@@ -79,7 +84,7 @@ def spark_submit(*arguments: str | Path) -> list[str]:
     return [str(SPARK_HOME / "bin" / "spark-submit"), *map(str, arguments)]
 
 
-def _start(kind: str, port: int, home: Path, arguments: list[str]) -> Server:
+def _start(kind: str, host: str, port: int, home: Path, arguments: list[str]) -> Server:
     main_class = f"org.apache.spark.deploy.{kind}.{kind.capitalize()}"
     home.mkdir()
     log = home / "log"
@@ -94,7 +99,7 @@ def _start(kind: str, port: int, home: Path, arguments: list[str]) -> Server:
                 SPARK_DAEMON_JAVA_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
             ),
         )
-    server = Server(f"spark-{kind}", "127.0.0.1", port, process, home)
+    server = Server(f"spark-{kind}", host, port, process, home)
     wait_until_listening(server, log, _START_SECONDS_MAX)
     return server
 
