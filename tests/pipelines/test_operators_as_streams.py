@@ -16,7 +16,11 @@ from millstream.pipelines.event_time.clocks import DeviceOffsets
 from millstream.pipelines.joins import as_of, best_match, stream_table
 from millstream.pipelines.joins.changes import Changes
 from millstream.pipelines.joins.table_table import Side, TableJoin
+from millstream.pipelines.windows import parts
+from millstream.pipelines.windows.last_rows import LastRows
 from millstream.pipelines.windows.measures import Measure
+from millstream.pipelines.windows.revisions import RevisedWindows, Timing
+from millstream.pipelines.windows.sessions import RevisedSessions
 from millstream.pipelines.windows.sliding import Policy, SlidingWindow
 from millstream.testing.streams import Disorder, Source, check_operator, moments
 from millstream.testing.streams.inputs import BEGIN
@@ -78,6 +82,73 @@ def test_sliding_windows_are_corrected_until_they_are_right(emission: Any) -> No
         disorder=Disorder(within="70 seconds"),
         leave_out=is_late,
     )
+
+
+NOW_FIELD = pa.field("_now", TIME)
+PARTS = [parts.Measure("n", "count", None), parts.Measure("mean", "avg", "x")]
+NUMBERS = st.one_of(st.integers(0, 80).map(float), st.none())
+CORRECTING = Timing(settling_us=0, kept_us=60 * SECOND_US, every_us=None)
+SHOWING = Timing(settling_us=0, kept_us=0, every_us=0)
+
+
+@pytest.mark.parametrize("timing", [CORRECTING, SHOWING])
+def test_windows_that_are_revised_end_right(timing: Timing) -> None:
+    bounds = [("window_start", TIME), ("window_end", TIME)]
+    schema = pa.schema([("key", pa.string()), *bounds, NOW_FIELD, ("x", pa.float64())])
+
+    def row(key: str | None, minute: int, x: float | None) -> dict[str, Any]:
+        begin = BEGIN + timedelta(minutes=minute)
+        end = begin + timedelta(minutes=1)
+        return {"key": key, "window_start": begin, "window_end": end, "_now": BEGIN, "x": x}
+
+    source = Source(
+        st.builds(row, KEYS, st.integers(0, 9), NUMBERS), watermark=("window_end", "2 minutes")
+    )
+    check(
+        RevisedWindows(schema, ["key"], PARTS, timing, "tumbling"),
+        {"rows": source},
+        key=["key", "window_start"],
+        disorder=Disorder(within="3 minutes" if timing.kept_us else "2 minutes"),
+    )
+
+
+@pytest.mark.parametrize(("timing", "corrects"), [(CORRECTING, True), (SHOWING, False)])
+def test_sessions_that_are_revised_end_right(timing: Timing, corrects: bool) -> None:
+    """Those that were withdrawn are gone: others have taken them in."""
+    schema = pa.schema([("key", pa.string()), ("_time", TIME), NOW_FIELD, ("x", pa.float64())])
+    source = Source(
+        rows(key=KEYS, _time=TIMES, _now=st.just(BEGIN), x=NUMBERS),
+        watermark=("_time", "10 seconds"),
+    )
+    check(
+        RevisedSessions(schema, ["key"], PARTS, 15 * SECOND_US, timing, corrects=corrects),
+        {"rows": source},
+        key=["key", "window_start"],
+        disorder=Disorder(within="70 seconds" if corrects else "10 seconds"),
+        leave_out=lambda row: row["_kind"] == "withdrawn",
+    )
+
+
+def test_last_rows_add_up_to_what_sql_says() -> None:
+    measures = [Measure("n", "count", None), Measure("m", "max", "x")]
+    carried = EVENTS_SCHEMA.names
+    operator = LastRows(EVENTS_SCHEMA, ["key"], ["at", "_offset"], 3, measures, carried)
+    source = Source(rows(key=KEYS, at=TIMES, x=NUMBERS), time="at")
+
+    def by_hand(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        found = []
+        for it in rows:
+            before = sorted(
+                (row["at"], row["_offset"], row["x"])
+                for row in rows
+                if row["key"] == it["key"]
+                and (row["at"], row["_offset"]) <= (it["at"], it["_offset"])
+            )[-3:]
+            known = [x for _, _, x in before if x is not None]
+            found.append({**it, "n": len(before), "m": max(known, default=None), "_weight": 1})
+        return found
+
+    check(operator, {"rows": source}, disorder=Disorder(within="2 minutes"), reference=by_hand)
 
 
 SALES = pa.schema([("country", pa.string()), ("sold", TIME), ("_offset", pa.int64())])
