@@ -9,12 +9,11 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.pipelines.analytics.anomalies import flag_anomalies
-from millstream.pipelines.analytics.rolling import rolling
 from tests.pipelines.analytics.events import EVENTS, Stage
 from tests.pipelines.windows.streams import seconds_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 OVER = 120
 
@@ -48,28 +47,6 @@ def test_events_are_judged_by_those_before_them(stage: Stage) -> None:
             assert row.is_anomaly == (abs(row.z) > 1.5 and len(amounts) >= 3)
         else:
             assert row.is_anomaly == (row.amount != mean and len(amounts) >= 3)
-
-
-def test_results_of_windows_are_judged_likewise(stage: Stage) -> None:
-    """Two aggregations of Spark's with state in buckets behind them, in one query."""
-
-    def judge(events: DataFrame) -> DataFrame:
-        intervals = events.transform(
-            rolling, "user", "time", "1 minute", every="30 seconds", n="count(*)"
-        )
-        return intervals.transform(
-            flag_anomalies, "user", "window_end", "n", over="5 minutes", min_count=2, threshold=1
-        )
-
-    rows = stage.results(judge)
-    intervals = {
-        (it.user, end)
-        for it in EVENTS
-        for end in range(30, 1000, 30)
-        if end - 60 <= it.seconds < end
-    }
-    assert {(it.user, seconds_of(it.window_end)) for it in rows} == intervals
-    assert any(it.is_anomaly for it in rows)
 
 
 @pytest.mark.parametrize(

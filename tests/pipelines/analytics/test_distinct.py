@@ -28,8 +28,8 @@ def test_values_are_counted_once_per_window(stage: Stage, how: How) -> None:
 
 @pytest.mark.parametrize("how", ["hll", "theta"])
 def test_sketches_of_hours_are_merged_to_those_of_days(spark: SparkSession, how: Any) -> None:
-    visits = spark.range(20_000).selectExpr(
-        "timestamp_seconds(id % 36000) at", "id % 5000 user", "'x' site"
+    visits = spark.range(36_000).selectExpr(
+        "timestamp_seconds(id) at", "id % 5000 user", "'x' site"
     )
     hours = visits.transform(
         count_distinct, "site", "at", "1 hour", of="user", how=how, sketch="users"

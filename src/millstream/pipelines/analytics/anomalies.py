@@ -14,10 +14,9 @@ It is `sliding_window`, exact and per event, with its policy for stragglers; the
 of a sample, and right also of values that are large beside how much they differ. A value that is
 null has no z, and takes no part. For averages in which the past fades, see averages.py.
 
-Results of windows can be judged likewise, number by number of orders a minute:
-
-    orders.transform(tumbling("1 minute", key="shop", time="at", n="count(*)"))
-          .transform(flag_anomalies, "shop", "window_end", "n", over="1 hour")
+Results of windows of a stream are judged likewise, in a pipeline of their own that reads them from
+a topic: behind an aggregation, in the same query, they would be late, and are refused. Over history
+one call follows the other.
 """
 
 from __future__ import annotations
@@ -27,7 +26,13 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
 from millstream.pipelines.analytics.averages import check_threshold
-from millstream.pipelines.analytics.stages import Lateness, check_number, check_whole, late_metric
+from millstream.pipelines.analytics.stages import (
+    Lateness,
+    check_not_aggregated,
+    check_number,
+    check_whole,
+    late_metric,
+)
 from millstream.pipelines.columns import as_column
 from millstream.pipelines.durations import Duration
 from millstream.pipelines.joins.frames import check_choice
@@ -63,6 +68,7 @@ def flag_anomalies(
     check_whole("min_count", min_count, 2)
     check_threshold(threshold)
     check_number(frame, value, "an anomaly is one of")
+    check_not_aggregated(frame)
     frame = frame.drop(WATERMARK_COLUMN, KIND)  # `_kind` if these are results of windows: final
     for name in (MEAN, DEVIATION, Z, IS_ANOMALY):
         if name in frame.columns:

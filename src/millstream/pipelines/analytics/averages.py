@@ -41,6 +41,7 @@ from millstream.pipelines.analytics.lateness import (
 )
 from millstream.pipelines.analytics.stages import (
     Lateness,
+    check_not_aggregated,
     check_number,
     check_whole,
     late_metric,
@@ -378,6 +379,7 @@ def smooth(
     check_watermark(frame, time_name, "results would never come")
     check_lateness(frame, time_name, allowed_lateness)
     check_number(frame, value, "an average is of")
+    check_not_aggregated(frame)
     results = (AVERAGE, EXPECTED, Z, IS_ANOMALY)
     for name in results:
         if name in columns:

@@ -42,7 +42,12 @@ from millstream.pipelines.analytics.lateness import (
     part_late,
     with_kind,
 )
-from millstream.pipelines.analytics.stages import Lateness, late_metric, listed
+from millstream.pipelines.analytics.stages import (
+    Lateness,
+    check_not_aggregated,
+    late_metric,
+    listed,
+)
 from millstream.pipelines.columns import (
     as_column,
     check_lateness,
@@ -217,6 +222,7 @@ def deduplicate(
     check_watermark(frame, time_name, "keys would be kept for ever")
     check_lateness(frame, time_name, allowed_lateness)
     _check_horizon(frame, time_name, within_us)
+    check_not_aggregated(frame)
     obstacle = _obstacle(frame, time_name, within_us, reused, stragglers, lateness_us)
     if how == "native" and obstacle:
         raise ConfigError(f"Spark's own deduplication does not do here: {obstacle}")

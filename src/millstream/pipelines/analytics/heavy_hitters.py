@@ -40,6 +40,7 @@ from millstream.pipelines.analytics.stages import (
     NUMBERS,
     Lateness,
     Panes,
+    check_not_aggregated,
     check_whole,
     late_metric,
     listed,
@@ -336,6 +337,7 @@ def _named(
     frame, time_name = name_column(frame, time)
     check_time(frame, time_name)
     check_watermark(frame, time_name, "windows would never be over")
+    check_not_aggregated(frame)
     return frame, items, time_name
 
 

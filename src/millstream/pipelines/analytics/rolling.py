@@ -36,6 +36,7 @@ from millstream.pipelines.analytics.stages import (
     Lateness,
     Policy,
     check_fraction,
+    check_not_aggregated,
     late_metric,
     make_panes,
 )
@@ -118,6 +119,7 @@ def _per_event(
     policy: Policy,
     buckets: int,
 ) -> DataFrame:
+    check_not_aggregated(frame)
     seconds = duration_us(over, "over") / 1e6
     aggregates: dict[str, Any] = {}
     for it in measures:

@@ -107,12 +107,10 @@ class Panes:
         found = marked.groupBy(*map(as_column, keys), END_US, _CLOSES).agg(*columns)
         length_us = self.size_us if length_us is None else length_us
         shown = [it for it in found.columns if it not in (*keys, END_US, _CLOSES)]
-        # What closes a group may close one of a third stage, too.
-        mark = {} if self.lateness_us else dict(self.mark)
         return found.select(
             *map(as_column, keys),
             timestamp_micros(col(END_US) - length_us).alias(START),
-            timestamp_micros(END_US).alias(END, metadata=mark),
+            timestamp_micros(END_US).alias(END),
             *map(as_column, shown),
         )
 
@@ -139,6 +137,25 @@ def make_panes(
         window.allowed_lateness_us,
         {} if delay_ms is None else {WATERMARK_DELAY: delay_ms},
     )
+
+
+def check_not_aggregated(frame: DataFrame) -> None:
+    """Raises `ConfigError` if a stream has been aggregated before it comes to state in buckets.
+
+    What an aggregation gives is at or behind the watermark when it comes, since that is what it
+    waited for. State in buckets tells late rows by that same watermark, and would drop results of
+    windows whenever it leaps.
+    """
+    from millstream.pipelines.running.output_modes import AGGREGATE, streaming_operators
+
+    if not frame.isStreaming:
+        return
+    if AGGREGATE in streaming_operators(frame._jdf.queryExecution().analyzed()):
+        raise ConfigError(
+            "this keeps state in buckets, and its input is an aggregate of a stream, whose rows "
+            "are behind the watermark when they come and would be taken for late ones: write the "
+            "aggregate into a topic, and read that in another pipeline"
+        )
 
 
 def late_metric(what: str, length: Duration) -> str:
