@@ -130,7 +130,7 @@ func produce(c command) (any, error) {
 		kgo.RequiredAcks(acks[c.Acks]),
 		kgo.RecordPartitioner(partitioner{}),
 		kgo.ProducerLinger(20 * time.Millisecond),
-		kgo.RecordDeliveryTimeout(30 * time.Second),
+		kgo.RecordDeliveryTimeout(100 * time.Second),
 	}
 	if !c.Idempotent {
 		options = append(options, kgo.DisableIdempotentWrite())
@@ -209,7 +209,7 @@ func consume(c command) (any, error) {
 		return nil, err
 	}
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Second)
 	defer cancel()
 	records := []record{}
 	for len(records) < c.Count {
@@ -265,7 +265,7 @@ func transform(c command) (any, error) {
 		return nil, err
 	}
 	defer session.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 45*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Second)
 	defer cancel()
 	done, ended := 0, 0
 	for done < c.Count {

@@ -129,7 +129,7 @@ func (s *shareConsumer) commit() (any, error) {
 	if !s.explicit {
 		s.client.MarkAcks(kgo.AckAccept)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Second)
 	defer cancel()
 	if err := s.client.FlushAcks(ctx); err != nil {
 		return nil, err

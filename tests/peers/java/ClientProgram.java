@@ -184,7 +184,7 @@ public class ClientProgram {
                 .forEach(info -> partitions.add(new TopicPartition(info.topic(), info.partition())));
             consumer.assign(partitions);
             consumer.seekToBeginning(partitions);
-            long deadline = System.currentTimeMillis() + 30_000;
+            long deadline = System.currentTimeMillis() + 100_000;
             while (records.size() < count) {
                 for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(500))) {
                     records.add(fields(record));
