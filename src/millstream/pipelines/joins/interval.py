@@ -6,6 +6,7 @@
 Rows match that have the same key and whose times differ by at most `within`, whichever is first;
 with `within=("0 seconds", "10 minutes")`, right rows from the one before the left row to the other
 after it. `how` is inner, left, right or full: a row without a partner comes out when none can come.
+A null key matches nothing.
 
 A row is late when nothing that is on time can match it, `time` and its reach behind the watermark,
 and Spark never sees it. Late rows are counted in the query's progress, as `late.interval.left` and
@@ -89,7 +90,7 @@ def interval_join(
     renamed = {name: f"{_RIGHT_KEY}{at}" for at, name in enumerate(right_keys)}
     right = right.drop(WATERMARK_COLUMN).withColumnsRenamed(renamed)
     left = left.drop(WATERMARK_COLUMN)
-    joined = left.join(right, _condition(left_keys, list(renamed.values()), reach), how)
+    joined = left.join(right, _condition(left_keys, list(renamed.values()), reach, how), how)
     return joined.select(*_shown(shown.columns, shared, renamed, carried))
 
 
@@ -146,9 +147,10 @@ def _with_due(
 
 
 def _condition(
-    left_keys: tuple[str, ...], right_keys: list[str], reach: tuple[int, int] | None
+    left_keys: tuple[str, ...], right_keys: list[str], reach: tuple[int, int] | None, how: How
 ) -> Column:
-    """`right_due` is `right + before`, `left_due` is `left + after`; hence the bounds."""
+    """`right_due` is `right + before`, `left_due` is `left + after`; hence the bounds. In a full
+    join of streams Spark lets null keys match each other, unless it is told that they must not."""
     from functools import reduce
 
     from pyspark.sql.functions import col, expr
@@ -160,6 +162,9 @@ def _condition(
             expr(f"{_RIGHT_DUE} >= {_LEFT_DUE} - INTERVAL {after_us} MICROSECONDS"),
             expr(f"{_RIGHT_DUE} <= {_LEFT_DUE} + INTERVAL {before_us} MICROSECONDS"),
         ]
+    if how == "full":
+        terms += [as_column(name).isNotNull() for name in left_keys]
+        terms += [col(name).isNotNull() for name in right_keys]
     return reduce(lambda a, b: a & b, terms)
 
 
