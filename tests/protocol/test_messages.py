@@ -89,3 +89,43 @@ def test_messages_load_without_hypothesis() -> None:
         "import hypothesis.strategies\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+THREADS_THAT_MEET = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import PathFinder
+from threading import Barrier, BrokenBarrierError
+from millstream.protocol.messages import is_flexible
+
+class Meeting:
+    def find_spec(self, name, path, target=None):
+        if not name.startswith("kio.schema."):
+            return None
+        spec = PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
+
+        def wait_and_execute(module):
+            try:
+                here.wait(0.5)
+                met.append(name)
+            except BrokenBarrierError:
+                pass
+            execute(module)
+
+        spec.loader.exec_module = wait_and_execute
+        return spec
+
+is_flexible("heartbeat", 4)  # what all need
+here, met = Barrier(2), []
+sys.meta_path.insert(0, Meeting())
+with ThreadPoolExecutor(2) as threads:
+    found = list(threads.map(is_flexible, ["metadata", "find_coordinator"], [12, 4]))
+assert found == [True, True]
+assert met == []
+"""
+
+
+def test_messages_load_in_one_thread_at_a_time() -> None:
+    """Two that load packages of kio at once may find themselves in a deadlock."""
+    subprocess.run([sys.executable, "-c", THREADS_THAT_MEET], check=True)

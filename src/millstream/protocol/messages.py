@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import import_module
+from threading import Lock
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast, get_args, get_type_hints
 
 from millstream.errors import ErrorCode, ProtocolError
@@ -38,6 +39,7 @@ _Result = TypeVar("_Result")
 _ERROR_CODES = {int(code): code for code in ErrorCode}
 _UUID_ZERO = uuid.UUID(int=0)
 _EPOCH = datetime.fromtimestamp(0, UTC)
+_importing = Lock()
 
 
 def _memoize(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
@@ -105,8 +107,11 @@ def _parse(cls: type[Any], body: memoryview | bytes) -> Any:
 
 @_memoize
 def _entity_class(api: str, version: int, kind: str) -> type[Any]:
-    _load_kio()
-    module = import_module(f"kio.schema.{api}.v{version}.{kind}")
+    # Packages of kio import their own modules, which others import by name: two threads that begin
+    # at both ends wait for each other, and Python lets one of them fail.
+    with _importing:
+        _load_kio()
+        module = import_module(f"kio.schema.{api}.v{version}.{kind}")
     name = "".join(part.capitalize() for part in api.split("_")) + kind.capitalize()
     cls: type[Any] = getattr(module, name)
     return cls
