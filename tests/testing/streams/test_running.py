@@ -87,6 +87,16 @@ def test_offsets_number_the_rows_of_an_input(spark: SparkSession, tmp_path: Path
     assert [it.arrival.row["_offset"] for it in outcome.arrivals] == [0, 1, 2]
 
 
+def test_structs_with_fields_that_may_not_be_null_come_out(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def nested(orders: DataFrame) -> DataFrame:
+        return orders.selectExpr("named_struct('id', id, 'kind', 'x') as it", "array(1) as ones")
+
+    outcome = run(spark, tmp_path, nested, [Batch(arrivals(order(1, 0)))])
+    assert outcome.rows() == [{"it": {"id": 1, "kind": "x"}, "ones": [1]}]
+
+
 def test_clone_leaves_the_session_as_it_was_and_sees_its_views(spark: SparkSession) -> None:
     spark.range(3).createOrReplaceTempView("three")
     clone = clone_session(spark)

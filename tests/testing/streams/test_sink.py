@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 from millstream.pipelines.pipeline import ONLY
 from millstream.testing.streams.sink import Sink, TrialCrash, split
@@ -16,6 +17,8 @@ from millstream.testing.streams.sink import Sink, TrialCrash, split
 
 class Frame:
     """Rows that can be collected, and whether they were."""
+
+    schema = StructType().add("n", "long")
 
     def __init__(self, *numbers: int) -> None:
         self.numbers = numbers

@@ -38,6 +38,7 @@ from millstream.testing.streams.checkpoint import lose_commit, planned_batches, 
 from millstream.testing.streams.comparing import Comparison
 from millstream.testing.streams.inputs import Definition, Input, with_offset
 from millstream.testing.streams.sink import ChangedBatch, Delivery, Rows, Sink
+from millstream.testing.streams.sink import rows_of as collected
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -316,7 +317,7 @@ def _rows(frame: DataFrame) -> Rows:
     """All rows; asked for again where a busy machine prevented it."""
     for remaining in reversed(range(STARTS_MAX)):
         try:
-            found: Rows = frame.toArrow().to_pylist()
+            found = collected(frame)
             break
         except Exception as error:
             if not passes(error) or not remaining:

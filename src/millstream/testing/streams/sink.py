@@ -20,6 +20,7 @@ from millstream.testing.streams.comparing import Comparison, Difference
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
 
 Rows: TypeAlias = list[dict[str, Any]]
 Delivery = Literal["exactly once", "at least once"]
@@ -73,7 +74,7 @@ class Sink:
         step = self._step_to_crash_at(batch_id)
         if step == "crash before work":
             self._fall(batch_id)
-        found = frame.toArrow().to_pylist()
+        found = rows_of(frame)
         if step == "crash before sink":
             self._fall(batch_id)
         self._keep(batch_id, found)
@@ -104,6 +105,34 @@ class Sink:
                     self.changed.append(ChangedBatch(batch_id, name, difference))
             return
         self.batches[batch_id] = by_output
+
+
+def rows_of(frame: DataFrame) -> Rows:
+    """All rows, with times in UTC. Fields of structs that may not be null are made such as may:
+    PySpark's `toArrow` stumbles over them."""
+    from pyspark.sql.functions import col
+
+    if any(it.dataType != _nullable(it.dataType) for it in frame.schema.fields):
+        frame = frame.select(
+            *(
+                col(f"`{it.name}`").cast(_nullable(it.dataType)).alias(it.name)
+                for it in frame.schema.fields
+            )
+        )
+    found: Rows = frame.toArrow().to_pylist()
+    return found
+
+
+def _nullable(kind: DataType) -> DataType:
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    if isinstance(kind, StructType):
+        return StructType([StructField(it.name, _nullable(it.dataType)) for it in kind.fields])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+    return kind
 
 
 def split(found: Rows, outputs: Sequence[str]) -> dict[str, Rows]:
