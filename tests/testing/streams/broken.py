@@ -21,7 +21,7 @@ from pyspark import TaskContext
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import with_hash
 from millstream.pipelines.state.spark import run_operator
-from millstream.pipelines.state.tables import times_of
+from millstream.pipelines.state.tables import concat, times_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 ROWS = pa.schema([("shop", pa.string()), ("minute_end", pa.timestamp("us", tz="UTC"))])
 COUNTS = pa.schema([*ROWS, ("n", pa.int64())])
 RUN = pa.schema([("run", pa.string())])
+
+
+def counts_of(rows: pa.RecordBatch) -> pa.RecordBatch:
+    counts = Counter((row["shop"], row["minute_end"]) for row in rows.to_pylist())
+    found = [{"shop": shop, "minute_end": end, "n": n} for (shop, end), n in counts.items()]
+    return pa.RecordBatch.from_pylist(found, schema=COUNTS)
 
 
 class MinuteCounts(Operator):
@@ -53,9 +59,7 @@ class MinuteCounts(Operator):
         state["rows"].expire(watermark_us + 1)
         left_us = times_of(state["rows"].select(), "minute_end")
         state.wake_at(self.wake_us(int(left_us.min())) if len(left_us) else None)
-        counts = Counter((row["shop"], row["minute_end"]) for row in due.to_pylist())
-        found = [{"shop": shop, "minute_end": end, "n": n} for (shop, end), n in counts.items()]
-        return pa.RecordBatch.from_pylist(found, schema=COUNTS)
+        return counts_of(due)
 
     def on_time(self, rows: pa.RecordBatch, watermark_us: int) -> pa.RecordBatch:
         return rows.filter(pa.array(times_of(rows, "minute_end") > watermark_us))
@@ -65,8 +69,14 @@ class MinuteCounts(Operator):
 
 
 class CountsLate(MinuteCounts):
-    def on_time(self, rows: pa.RecordBatch, watermark_us: int) -> pa.RecordBatch:
-        return rows
+    """Tables do not take rows behind what they were told to forget; so it counts them beside."""
+
+    def process(
+        self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
+    ) -> pa.RecordBatch:
+        is_late = times_of(rows["rows"], "minute_end") <= watermark_us
+        late = counts_of(rows["rows"].filter(pa.array(is_late)))
+        return concat([super().process(state, rows, watermark_us), late])
 
 
 class ForgetsState(MinuteCounts):

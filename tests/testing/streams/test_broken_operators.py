@@ -1,4 +1,5 @@
-"""The harness finds what is broken, and tells it with the rows and faults that it takes."""
+"""The harness finds what is broken on Spark. How small failures become is for test_operators.py,
+where a try takes milliseconds."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import strategies as st
 
-from millstream.pipelines.pipeline import pipeline, table, topic
+from millstream.pipelines.pipeline import ONLY, pipeline, table, topic
 from millstream.testing.streams import Disorder, Source, StreamDiffers, check_stream, moments
 from tests.testing.streams.broken import (
     CountsLate,
@@ -44,7 +45,7 @@ def counted_by(operator: MinuteCounts) -> Callable[..., DataFrame]:
 def failure_of(function: Any, spark: SparkSession, **arguments: Any) -> StreamDiffers:
     with pytest.raises(StreamDiffers) as raised:
         check_stream(
-            function, {"orders": ORDERS}, spark=spark, seed=1, shrink_seconds=60, **arguments
+            function, {"orders": ORDERS}, spark=spark, seed=1, rows=10, batches=4, **arguments
         )
     print(raised.value)
     return raised.value
@@ -59,22 +60,18 @@ def test_operator_that_is_right_passes(spark: SparkSession) -> None:
 def test_late_row_that_is_counted_is_found(spark: SparkSession) -> None:
     error = failure_of(counted_by(CountsLate()), spark, disorder=LATE)
     assert any(it.is_late for it in error.failure.case.arrivals)
-    assert error.failure.case.size <= (4, 5, 1)
     assert "late({" in str(error)
 
 
 def test_state_that_is_lost_at_a_restart_is_found(spark: SparkSession) -> None:
     error = failure_of(counted_by(ForgetsState()), spark)
-    rows, batches, faults = error.failure.case.size
+    _, _, faults = error.failure.case.size
     assert faults >= 1, "without one, nothing is lost"
-    assert rows <= 4
-    assert batches <= 4
 
 
 def test_timer_that_is_missed_is_found(spark: SparkSession) -> None:
     error = failure_of(counted_by(MissesTimer()), spark)
-    assert error.failure.case.size <= (1, 2, 0)
-    assert "only in the batch" in str(error)
+    assert not error.failure.differences[ONLY].only_stream
 
 
 def test_batch_that_is_counted_twice_is_found(spark: SparkSession, tmp_path: Path) -> None:
@@ -82,10 +79,8 @@ def test_batch_that_is_counted_twice_is_found(spark: SparkSession, tmp_path: Pat
         return count_in_file(orders, tmp_path)
 
     error = failure_of(counts, spark, key="shop")
-    rows, batches, faults = error.failure.case.size
-    assert faults == 1
-    assert rows <= 2
-    assert batches <= 2
+    _, _, faults = error.failure.case.size
+    assert faults >= 1, "without one, nothing is repeated"
 
 
 def test_batch_that_is_other_when_repeated_is_found(spark: SparkSession) -> None:
@@ -108,4 +103,4 @@ def test_batch_that_is_other_when_repeated_is_found(spark: SparkSession) -> None
 
 def test_sink_that_appends_what_is_repeated_is_found(spark: SparkSession) -> None:
     error = failure_of(lambda orders: orders, spark, delivery="at least once")
-    assert error.failure.case.size[2] == 1
+    assert error.failure.case.size[2] >= 1
