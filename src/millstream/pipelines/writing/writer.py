@@ -298,19 +298,23 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
             return  # what failed tasks left open, the next batch finds
         cluster = cluster_for(self._options, "driver")
         timeout_ms = decision_timeout_ms(self._options, cluster)
+        written = [it.transaction for it in _tasks_of(messages)]
         try:
             driver = begin_transaction(cluster, driver.transactional_id, timeout_ms, after=driver)
         except ApiError as error:
-            if error.code in FENCED:
-                logger.warning("batch %d is another driver's now", batchId)
-                return
-            raise
+            if error.code not in FENCED:
+                raise
+            logger.warning("batch %d is another driver's now", batchId)
+            # Nobody may come soon who sweeps. Had the batch been decided after all, the other one
+            # would find these aborted, and write their records again.
+            end_transactions(cluster, written, commit=False)
+            return
         state = _decision_log(cluster, driver.transactional_id).latest(driver)
         settling = self._settling_for(cluster, driver)
         if not state.is_completed:
             settling.settle(driver, state.decision)
         if state.decided_batch_id < batchId:
-            end_transactions(cluster, [it.transaction for it in _tasks_of(messages)], commit=False)
+            end_transactions(cluster, written, commit=False)
         settling.sweep(task_prefix(driver.transactional_id), keep=state.decision.tasks)
 
     def _settling_for(self, cluster: Cluster, driver: Transaction) -> Settling:
