@@ -89,6 +89,7 @@ def by_hand(trades: list[dict[str, object]]) -> list[tuple[str, int, str, float]
 
 def main() -> None:
     from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
     from pyspark.sql import SparkSession
 
     from millstream import Broker
@@ -102,6 +103,9 @@ def main() -> None:
         .getOrCreate()
     )
     with Broker.start() as broker, tempfile.TemporaryDirectory() as directory:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        for created in admin.create_topics([NewTopic("trades", 2), NewTopic("moves", 2)]).values():
+            created.result(30)
         made = make_trades()
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
         for trade in made:
