@@ -13,6 +13,7 @@ anything about it fails, Hadoop's class stays.
 from __future__ import annotations
 
 import logging
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,13 +52,16 @@ def use_local_disk(spark: SparkSession) -> bool:
     from py4j.protocol import Py4JError
 
     try:
-        return _install(spark)
+        _install(spark)
     except (Py4JError, TypeError) as error:  # the latter where there is no such class
         logger.warning("checkpoints stay as slow as Hadoop makes them: %s", error)
         return False
+    return True
 
 
-def _install(spark: SparkSession) -> bool:
+def _install(spark: SparkSession) -> None:
+    from py4j.protocol import Py4JError
+
     jvm: Any = spark._jvm
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
@@ -68,4 +72,19 @@ def _install(spark: SparkSession) -> bool:
     # Hadoop keeps one object for a scheme and user, whatever the settings of who asks for it are.
     root, file_systems = jvm.java.net.URI("file:///"), jvm.org.apache.hadoop.fs.FileSystem
     file_systems.get(root, settings).close()
-    return bool(file_systems.get(root, settings).getClass().getName() == CLASS)
+    installed = file_systems.get(root, settings)
+    try:
+        _try_out(jvm, installed)
+    except Py4JError:
+        installed.close()  # so that the next who asks gets Hadoop's own
+        raise
+
+
+def _try_out(jvm: Any, files: Any) -> None:
+    """What Spark does with a file of the checkpoint."""
+    path = jvm.org.apache.hadoop.fs.Path
+    with TemporaryDirectory(prefix="millstream-") as directory:
+        files.mkdirs(path(f"{directory}/offsets"))
+        files.create(path(f"{directory}/offsets/.0.tmp"), True).close()
+        files.rename(path(f"{directory}/offsets/.0.tmp"), path(f"{directory}/offsets/0"))
+        files.open(path(f"{directory}/offsets/0")).close()
