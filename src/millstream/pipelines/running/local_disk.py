@@ -50,18 +50,17 @@ public class LocalDisk extends LocalFileSystem {
 def use_local_disk(spark: SparkSession) -> bool:
     """Have the session's JVM use it for `file:`, from now on; whether it does."""
     from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
 
     try:
         _install(spark)
-    except (Py4JError, TypeError) as error:  # the latter where there is no such class
+    except (Py4JError, PySparkException, TypeError) as error:  # the last where a class is missing
         logger.warning("checkpoints stay as slow as Hadoop makes them: %s", error)
         return False
     return True
 
 
 def _install(spark: SparkSession) -> None:
-    from py4j.protocol import Py4JError
-
     jvm: Any = spark._jvm
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
@@ -75,7 +74,7 @@ def _install(spark: SparkSession) -> None:
     installed = file_systems.get(root, settings)
     try:
         _try_out(jvm, installed)
-    except Py4JError:
+    except BaseException:
         installed.close()  # so that the next who asks gets Hadoop's own
         raise
 
