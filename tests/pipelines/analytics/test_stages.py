@@ -61,7 +61,7 @@ def test_straggler_is_counted_as_late_or_waited_for(
 @pytest.mark.parametrize(
     "function",
     [
-        lambda it: rolling(it, "user", "window_end", "1 hour", n="count(*)"),
+        lambda it: rolling(it, "user", "window_end", "1 hour", count="count(*)"),
         lambda it: flag_anomalies(it, "user", "window_end", "n", over="1 hour"),
         lambda it: smooth(it, "user", "window_end", "n", half_life="1 hour"),
         lambda it: deduplicate(it, "user", "window_end", "1 hour"),
@@ -76,8 +76,23 @@ def test_state_in_buckets_is_refused_behind_an_aggregation(
     files.write([[("ann", 1, 1.0), ("ann", 70, 1.0)]])
     window = tumbling("1 minute", key="user", time="time", n="count(*)")
     with pytest.raises(ConfigError, match="write the aggregate into a topic"):
-        function(files.stream("1 second").transform(window))
-    assert function(files.history().transform(window)).count() > 0
+        function(files.stream("1 second").transform(window).drop("_kind"))
+    assert function(files.history().transform(window).drop("_kind")).count() > 0
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda it: smooth(it, "user", "time", "n", half_life="1 hour"),
+        lambda it: deduplicate(it, "user", "time", "1 hour"),
+    ],
+)
+def test_column_of_kinds_is_refused_with_the_cure(
+    spark: SparkSession, function: Callable[[Any], Any]
+) -> None:
+    frame = spark.createDataFrame([], "user string, time timestamp, n long, _kind string")
+    with pytest.raises(ConfigError, match=r'frame\.drop\("_kind"\)'):
+        function(frame)
 
 
 def test_policy_that_corrects_is_refused_with_the_choices() -> None:

@@ -35,6 +35,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines.analytics.lateness import (
     KIND_FIELD,
     LATENESS_FIELD,
+    check_no_kind,
     count_kinds,
     part_late,
     with_kind,
@@ -359,6 +360,7 @@ def smooth(
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
     check_choice("stragglers", stragglers, Lateness)
+    check_no_kind(frame)
     check_whole("min_count", min_count)
     check_threshold(threshold)
     half_life_us = duration_us(half_life, "half_life")

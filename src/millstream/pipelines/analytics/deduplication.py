@@ -38,6 +38,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines.analytics.lateness import (
     KIND_FIELD,
     LATENESS_FIELD,
+    check_no_kind,
     count_kinds,
     part_late,
     with_kind,
@@ -208,6 +209,7 @@ def deduplicate(
 
     check_choice("how", how, How)
     check_choice("stragglers", stragglers, Lateness)
+    check_no_kind(frame)
     within_us = duration_us(within, "within")
     lateness_us = 0
     if allowed_lateness is not None:

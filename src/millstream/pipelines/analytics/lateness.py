@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.errors import ConfigError
 from millstream.pipelines.columns import as_column
 from millstream.pipelines.windows.sliding import KIND, LATENESS
 
@@ -54,6 +55,16 @@ def with_kind(
         else:
             columns.append(pa.nulls(rows.num_rows, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def check_no_kind(frame: DataFrame) -> None:
+    """Raises `ConfigError` if the frame has a column that says what became of its rows already."""
+    for name in (KIND, LATENESS):
+        if name in frame.columns:
+            raise ConfigError(
+                f"there is a column {name}, and the result may have one of its own: "
+                f'frame.drop("{name}") before, or rename it'
+            )
 
 
 def count_kinds(
