@@ -78,7 +78,11 @@ def run_small_query(checkpoint: str) -> None:
     query = writer.foreachBatch(use).start()
     assert is_enough.wait(_QUERY_SECONDS_MAX), query.exception()
     query.stop()
+    java: Any = spark.sparkContext._gateway
     spark.stop()
+    java.shutdown()
+    java.proc.stdin.close()  # which tells it to end
+    java.proc.wait()
 
 
 if __name__ == "__main__":
