@@ -1,0 +1,34 @@
+"""Aggregates as plain data: what they give, and what is refused by name."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.pipelines.windows.measures import Measure, check_measure
+
+SCHEMA = pa.schema({"user": pa.string(), "amount": pa.int32()})
+
+
+@pytest.mark.parametrize(
+    ("measure", "expected"),
+    [
+        (Measure("n", "count", None), pa.int64()),
+        (Measure("mean", "avg", "amount"), pa.float64()),
+        (Measure("most", "max", "amount"), pa.int32()),
+    ],
+)
+def test_measure_knows_the_type_of_its_result(measure: Measure, expected: pa.DataType) -> None:
+    assert measure.type_in(SCHEMA) == expected
+    check_measure(SCHEMA, measure, taken=["user", "amount"])
+
+
+def test_measure_of_a_taken_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match="there is a column user already"):
+        check_measure(SCHEMA, Measure("user", "count", None), taken=["user"])
+
+
+def test_measure_of_what_is_no_number_is_refused_with_the_cast() -> None:
+    with pytest.raises(ConfigError, match="mean: there is no avg.*cast it to a number"):
+        check_measure(SCHEMA, Measure("mean", "avg", "user"), taken=[])
