@@ -240,3 +240,17 @@ def test_wrong_settings_are_refused_before_the_query_starts(
         spark.conf.set(STORE_PROVIDER, before)
     with pytest.raises(ConfigError, match="buckets 0: choose between 1 and 65536"):
         run_operator(operator, {"rows": rows}, 0)
+
+
+def test_fields_of_structs_may_be_null_as_their_structs_may() -> None:
+    from pyspark.sql.types import ArrayType, StringType, StructField, StructType
+
+    inner = StructType([StructField("kind", StringType(), nullable=False)])
+    schema = StructType(
+        [StructField("late", inner), StructField("all", ArrayType(inner, containsNull=False))]
+    )
+    found = arrow_schema(schema)
+    kind = pa.struct([pa.field("kind", pa.string())])
+    assert found == pa.schema([("late", kind), ("all", pa.list_(kind))])
+    nullable = pa.RecordBatch.from_pylist([{"late": None, "all": [{"kind": "x"}]}], schema=found)
+    assert nullable.cast(found).equals(nullable)

@@ -79,11 +79,20 @@ def run_operator(
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The columns of a frame as operators see them: timestamps in UTC, all may be null."""
+    """The columns of a frame as operators see them: timestamps in UTC; all may be null, and so may
+    what is in them, since a struct that is null has fields that are."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     exact = to_arrow_schema(schema, timezone="UTC", prefers_large_types=False)
-    return pa.schema([pa.field(it.name, it.type) for it in exact])
+    return pa.schema([pa.field(it.name, _nullable(it.type)) for it in exact])
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(it.name, _nullable(it.type)) for it in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_nullable(kind.value_type))
+    return kind
 
 
 def _run_stream(operator: Operator, packed: DataFrame, bucket_count: int) -> DataFrame:
