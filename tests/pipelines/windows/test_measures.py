@@ -30,5 +30,5 @@ def test_measure_of_a_taken_name_is_refused() -> None:
 
 
 def test_measure_of_what_is_no_number_is_refused_with_the_cast() -> None:
-    with pytest.raises(ConfigError, match="mean: there is no avg.*cast it to a number"):
+    with pytest.raises(ConfigError, match=r"mean: there is no avg.*cast it to a number"):
         check_measure(SCHEMA, Measure("mean", "avg", "user"), taken=[])
