@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import settings
 
@@ -10,6 +12,11 @@ from tests.conformance.differences import DIFFERENCES
 # An example may take as long as a busy machine makes it: no test asserts a time.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+# Where a shell starts the tests in the background, interrupts are ignored, and by all that they
+# start: those who interrupt a program want it to hear.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -154,14 +154,14 @@ def test_client_renews_its_lock(own_broker: BrokerUnderTest, client: str) -> Non
 
 @clients("java", "franz-go")
 def test_client_keeps_to_its_record_limit(own_broker: BrokerUnderTest, client: str) -> None:
-    """Records of one batch of the log go to two consumers."""
+    """Records of one batch of the log go to two consumers; one may fetch ahead of its polls."""
     queue = Queue(own_broker)
     queue.produce(*numbered(20))
     limits = {"max_poll_records": 5, "share_acquire_mode": "record_limit"}
     with queue.join(client, **limits) as first, queue.join(client, **limits) as second:
         one, two = first.receive(), second.receive()
         assert len(one) == len(two) == 5
-        assert sorted(values(one + two), key=int) == numbered(10)
+        assert len({*values(one + two)} & {*numbered(20)}) == 10
 
 
 @clients()
