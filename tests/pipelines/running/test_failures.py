@@ -61,6 +61,7 @@ def test_known_trouble_comes_with_its_cure(text: str, words: str) -> None:
     assert text in told
 
 
-def test_only_a_start_that_was_too_slow_is_worth_another() -> None:
+def test_only_a_slow_start_or_a_race_within_spark_is_worth_another_start() -> None:
     assert passes(RuntimeError("[STREAM_FAILED] ...: Python worker failed to connect back. SQL..."))
+    assert passes(RuntimeError("[STREAM_FAILED] ... with exception: Task not serializable SQL..."))
     assert not passes(RuntimeError(OURS))

@@ -23,6 +23,10 @@ class Cure(NamedTuple):
 
 # Spark gives a Python process 10 seconds to start, and nothing of the query has happened then.
 TOO_BUSY = r"Python worker failed to connect back"
+# Queries of one session share collections in the JVM, and Spark fails to send a task off if one of
+# them grows at that moment ("Illegal size 5 of collection, expected 6"). Nothing of ours in a task
+# is serialised by Java, so there is no other reason for it.
+UNLUCKY = r"Task not serializable"
 
 CURES = (
     Cure(
@@ -63,7 +67,7 @@ _OURS = re.compile(r"\bmillstream\.[\w.]+\.(\w+): (.*)")
 
 def passes(error: BaseException) -> bool:
     """Whether the same query may succeed if it is just started again."""
-    return re.search(TOO_BUSY, str(error)) is not None
+    return re.search(f"{TOO_BUSY}|{UNLUCKY}", str(error)) is not None
 
 
 def explain_failure(name: str, error: BaseException) -> PipelineFailed:
