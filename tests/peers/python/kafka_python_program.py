@@ -6,12 +6,14 @@ import sys
 import threading
 from typing import Any
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.programs import Record
 from tests.peers.python.serve import Command, say, say_record, serve
+
+LONG_POLL_MS = 5_000  # see `group_consumer`
 
 
 def produce(command: Command, records: list[Record]) -> list[tuple[int, int]]:
@@ -65,15 +67,29 @@ def consume(command: Command) -> list[Record]:
         consumer.close()
 
 
-def group_consumer(command: Command, topic: str, **config: Any) -> KafkaConsumer:
+class SayAssigned(ConsumerRebalanceListener):  # type: ignore[misc]
+    """Tells what the member owns when it does, which may be long before its poll returns."""
+
+    def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        """What comes next is all that it owns then."""
+
+    def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        say(assigned=sorted(it.partition for it in assigned))
+
+
+def group_consumer(
+    command: Command,
+    topic: str,
+    listener: ConsumerRebalanceListener | None = None,
+    **config: Any,
+) -> KafkaConsumer:
     """A member of the command's group that knows the topic before it subscribes to it.
 
-    kafka-python 3.0.12 asks for metadata without topics as it starts. A subscription that is made
-    while this request is under way is forgotten with its answer, so the member's first assignment
-    is empty, and it joins again once it knows better. Should its poll time out between JoinGroup
-    and SyncGroup of that second join, it takes itself for joined and waits forever: it drops the
-    answer to its SyncGroup and sends no heartbeats. The fault is the client's and shows with Apache
-    Kafka as well. Whoever has seen the topic's metadata before subscribing never joins twice.
+    When a poll of kafka-python 3.0.12 times out between JoinGroup and SyncGroup, the member takes
+    itself for joined and waits forever: it drops the answer to its SyncGroup and sends no
+    heartbeats. The fault is the client's and shows with Apache Kafka as well. So polls here are
+    long, and joins few: as it starts the client asks for metadata without topics, and forgets a
+    subscription made meanwhile, which costs it a second join; unless it has seen the topic before.
     """
     consumer = KafkaConsumer(
         bootstrap_servers=command["bootstrap"],
@@ -83,21 +99,16 @@ def group_consumer(command: Command, topic: str, **config: Any) -> KafkaConsumer
     )
     while not consumer.partitions_for_topic(topic):
         pass
-    consumer.subscribe([topic])
+    consumer.subscribe([topic], listener=listener)
     return consumer
 
 
 def member(command: Command) -> None:
-    consumer = group_consumer(command, command["topic"], **command["config"])
+    consumer = group_consumer(command, command["topic"], SayAssigned(), **command["config"])
     stop = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
-    owned: set[int] | None = None
     while not stop.is_set():
-        fetched = consumer.poll(timeout_ms=100)
-        now_owned = {partition.partition for partition in consumer.assignment()}
-        if now_owned != owned:
-            owned = now_owned
-            say(assigned=sorted(owned))
+        fetched = consumer.poll(timeout_ms=LONG_POLL_MS)
         for messages in fetched.values():
             for message in messages:
                 say_record(to_record(message))
