@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from millstream.pipelines.analytics.lateness import (
-    KIND_FIELD,
-    LATENESS_FIELD,
-    part_late,
-    with_kind,
-)
+from millstream.pipelines.analytics.lateness import KIND_FIELD, LATENESS_FIELD, with_kind
+from millstream.pipelines.state.lateness import part_late
 
 TIME = pa.timestamp("us", tz="UTC")
 

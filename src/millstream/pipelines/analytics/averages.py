@@ -37,7 +37,6 @@ from millstream.pipelines.analytics.lateness import (
     LATENESS_FIELD,
     check_no_kind,
     count_kinds,
-    part_late,
     with_kind,
 )
 from millstream.pipelines.analytics.stages import (
@@ -60,6 +59,7 @@ from millstream.pipelines.joins.matching import Mask, common_codes, newest, sort
 from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, key_codes
+from millstream.pipelines.state.lateness import part_late
 from millstream.pipelines.state.tables import concat, times_of
 from millstream.pipelines.windows.moments import Doubles
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import as_column
+from millstream.pipelines.state.lateness import seconds_behind
 from millstream.pipelines.windows.sliding import KIND, LATENESS
 
 if TYPE_CHECKING:
@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 
 KIND_FIELD = pa.field(KIND, pa.string())
 LATENESS_FIELD = pa.field(LATENESS, pa.float64())
-
-
-def part_late(
-    rows: pa.RecordBatch, time: str, late_us: int
-) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Rows that are on time, and those that are not: at or before `late_us`, or without a time."""
-    is_late = pc.fill_null(pc.less_equal(rows.column(time).view(pa.int64()), late_us), True)
-    if not pc.any(is_late).as_py():
-        return rows, rows.slice(0, 0)
-    return rows.filter(pc.invert(is_late)), rows.filter(is_late)
 
 
 def with_kind(
@@ -48,8 +38,7 @@ def with_kind(
         if field.name == KIND:
             columns.append(pa.repeat(pa.scalar(kind), rows.num_rows))
         elif field.name == LATENESS and time is not None:
-            behind_us = pc.subtract(watermark_us, rows.column(time).view(pa.int64()))
-            columns.append(pc.divide(behind_us.cast(pa.float64()), 1e6))
+            columns.append(seconds_behind(rows, time, watermark_us))
         elif field.name in rows.schema.names:
             columns.append(rows.column(field.name))
         else:

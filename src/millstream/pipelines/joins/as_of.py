@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millstream.pipelines.columns import (
     check_time,
@@ -43,6 +42,10 @@ from millstream.pipelines.columns import (
 )
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.joins.frames import (
+    FINAL,
+    KIND,
+    LATE,
+    LATENESS,
     On,
     check_choice,
     check_flag,
@@ -63,6 +66,7 @@ from millstream.pipelines.joins.matching import (
 )
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, key_codes
+from millstream.pipelines.state.lateness import part_late, seconds_behind
 from millstream.pipelines.state.tables import concat, times_of
 
 if TYPE_CHECKING:
@@ -70,10 +74,8 @@ if TYPE_CHECKING:
 
 How = Literal["inner", "left"]
 Stragglers = Literal["drop", "divert"]
-KIND = "_kind"
-LATENESS = "_lateness"
 LATE_ROWS = "late.as_of"  # where the query's progress counts those that were dropped
-FINAL, LATE, LATE_VERSION = "final", "late", "late_version"
+LATE_VERSION = "late_version"
 _EVENTS = "events"
 _VERSIONS = "versions"
 
@@ -200,13 +202,13 @@ class AsOfJoin(Operator):
             return []
         is_known = ~has_null_key(new, (*self._history.keys, self._history.valid_from))
         state[_VERSIONS].append(new.filter(pa.array(is_known)))
-        late = new.filter(self._is_late(new, self._history.valid_from, watermark_us))
+        _, late = part_late(new, self._history.valid_from, watermark_us - self._lateness_us)
         return [
             self._rows_out(
                 [pa.nulls(late.num_rows, field.type) for field in self._events.schema],
                 [late.column(name) for name in self._history.carried],
                 LATE_VERSION,
-                _lateness(late.column(self._history.valid_from), watermark_us),
+                seconds_behind(late, self._history.valid_from, watermark_us),
             )
         ]
 
@@ -215,22 +217,17 @@ class AsOfJoin(Operator):
     ) -> list[pa.RecordBatch]:
         if not new.num_rows:
             return []
-        is_late = self._is_late(new, self._events.time, watermark_us)
-        state[_EVENTS].append(new.filter(pc.invert(is_late)))
-        late = new.filter(is_late)
+        on_time, late = part_late(new, self._events.time, watermark_us - self._lateness_us)
+        state[_EVENTS].append(on_time)
         carried = [self._history.schema.field(name) for name in self._history.carried]
         return [
             self._rows_out(
                 [late.column(name) for name in self._events.schema.names],
                 [pa.nulls(late.num_rows, field.type) for field in carried],
                 LATE,
-                _lateness(late.column(self._events.time), watermark_us),
+                seconds_behind(late, self._events.time, watermark_us),
             )
         ]
-
-    def _is_late(self, rows: pa.RecordBatch, time: str, watermark_us: int) -> pa.Array:
-        times = rows.column(time).view(pa.int64())
-        return pc.fill_null(pc.less_equal(times, watermark_us - self._lateness_us), True)
 
     def _needed(self, versions: pa.RecordBatch, horizon_us: int) -> pa.RecordBatch:
         """Versions that an event after the horizon can get; of equal times only the last one. A
@@ -257,11 +254,6 @@ class AsOfJoin(Operator):
         if not waiting:
             return None
         return max(min(waiting), horizon_us + 1) + self._lateness_us
-
-
-def _lateness(times: pa.Array, watermark_us: int) -> pa.Array:
-    behind_us = pc.subtract(watermark_us, times.view(pa.int64()))
-    return pc.divide(behind_us.cast(pa.float64()), 1e6)
 
 
 def as_of_join(
@@ -314,4 +306,4 @@ def as_of_join(
         lateness_us,
     )
     result = run_operator(operator, {_EVENTS: frame, _VERSIONS: versions}, buckets)
-    return result if stragglers == "divert" else count_late(result, KIND, LATENESS, FINAL, count_as)
+    return result if stragglers == "divert" else count_late(result, count_as, versions=LATE_VERSION)

@@ -24,6 +24,7 @@ a row may still come that they belong to.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -35,7 +36,18 @@ import pyarrow.compute as pc
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import check_time, check_watermark, kind_of, name_column
 from millstream.pipelines.durations import Duration, duration_us
-from millstream.pipelines.joins.frames import On, check_choice, name_keys, other_columns
+from millstream.pipelines.joins.frames import (
+    FINAL,
+    KIND,
+    LATE,
+    LATENESS,
+    On,
+    check_choice,
+    check_stragglers,
+    count_late,
+    name_keys,
+    other_columns,
+)
 from millstream.pipelines.joins.matching import (
     common_codes,
     has_null_key,
@@ -45,6 +57,7 @@ from millstream.pipelines.joins.matching import (
 )
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, key_hashes
+from millstream.pipelines.state.lateness import is_late, seconds_behind
 from millstream.pipelines.state.tables import concat, times_of
 
 if TYPE_CHECKING:
@@ -52,10 +65,8 @@ if TYPE_CHECKING:
 
 How = Literal["inner", "left"]
 Stragglers = Literal["drop", "divert"]
-KIND = "_kind"
-LATENESS = "_lateness"
 LATE_ROWS = "late.best_match"  # where the query's progress counts those that were dropped
-FINAL, LATE, LATE_EVENT = "final", "late", "late_event"
+LATE_EVENT = "late_event"
 _LASTING = "lasting"
 _EVENTS = "events"
 _BEST = "best"
@@ -232,17 +243,13 @@ class BestMatch(Operator):
             lasting = [late.column(name) for name in self._lasting.schema.names]
         else:
             events = [late.column(name) for name in self._events.carried]
-        behind_us = pc.subtract(watermark_us, late.column(time).view(pa.int64()))
-        lateness = pc.divide(behind_us.cast(pa.float64()), 1e6)
+        lateness = seconds_behind(late, time, watermark_us)
         return self._rows_out(lasting, events, LATE if side == _LASTING else LATE_EVENT, lateness)
 
     def _is_late(self, rows: pa.RecordBatch, times: tuple[str, ...], horizon_us: int) -> pa.Array:
         """What is behind the horizon by one of these columns, or has none."""
-        is_late = np.zeros(rows.num_rows, np.bool_)
-        for name in times:
-            behind = pc.less_equal(rows.column(name).view(pa.int64()), horizon_us)
-            is_late |= pc.fill_null(behind, True).to_numpy(zero_copy_only=False)
-        return pa.array(is_late)
+        first, *others = (is_late(rows, name, horizon_us) for name in times)
+        return functools.reduce(pc.or_, others, first)
 
     def _rows_out(
         self, lasting: list[pa.Array], events: list[pa.Array], kind: str, lateness: pa.Array
@@ -283,7 +290,7 @@ def best_match(
 
     lateness_us = duration_us(allowed_lateness, "allowed_lateness", zero_allowed=True)
     check_choice("how", how, How)
-    check_choice("stragglers", stragglers, Stragglers)
+    check_stragglers(stragglers, Stragglers)
     left_keys, right_keys = name_keys(frame, events, on)
     frame, time_name = name_column(frame, time)
     frame, until_name = name_column(frame, until)
@@ -301,7 +308,7 @@ def best_match(
         lateness_us,
     )
     result = run_operator(operator, {_LASTING: frame, _EVENTS: events}, buckets)
-    return result if stragglers == "divert" else _count_late(result, count_as)
+    return result if stragglers == "divert" else count_late(result, count_as, events=LATE_EVENT)
 
 
 def parse_order(frame: DataFrame, text: str) -> tuple[Term, ...]:
@@ -319,14 +326,3 @@ def parse_order(frame: DataFrame, text: str) -> tuple[Term, ...]:
             raise ConfigError(f"order_by={text!r}: {name} is {kind}, which has no order here")
         terms.append(Term(name, direction.strip().lower() == "desc"))
     return tuple(terms)
-
-
-def _count_late(result: DataFrame, count_as: str) -> DataFrame:
-    """The results alone; all else is counted in the query's progress."""
-    from pyspark.sql.functions import col, count_if
-
-    counts = [
-        count_if(col(KIND) == LATE).alias("dropped"),
-        count_if(col(KIND) == LATE_EVENT).alias("events"),
-    ]
-    return result.observe(count_as, *counts).where(col(KIND) == FINAL).drop(KIND, LATENESS)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 On: TypeAlias = str | Sequence[str] | Mapping[str, str]  # left name: right name
+KIND, LATENESS = "_kind", "_lateness"  # what became of a row, and how late it was, in seconds
+FINAL, LATE = "final", "late"
 _ORDERED = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz")
 
 
@@ -110,13 +112,11 @@ def keep_watermark(result: DataFrame, frame: DataFrame) -> DataFrame:
     return result
 
 
-def count_late(result: DataFrame, kind: str, lateness: str, final: str, count_as: str) -> DataFrame:
-    """The results alone; all else is counted, by kind, in the query's progress."""
+def count_late(result: DataFrame, count_as: str, **others: str) -> DataFrame:
+    """The results alone; late rows are counted in the query's progress as "dropped", and what else
+    there is by the names of these kinds."""
     from pyspark.sql.functions import col, count_if
 
-    counts = [
-        count_if(col(kind) == "late").alias("dropped"),
-        count_if(col(kind) == "late_version").alias("versions"),
-    ]
-    found = result.observe(count_as, *counts).where(col(kind) == final)
-    return found.drop(kind, lateness)
+    kinds = {"dropped": LATE, **others}
+    counts = [count_if(col(KIND) == kind).alias(name) for name, kind in kinds.items()]
+    return result.observe(count_as, *counts).where(col(KIND) == FINAL).drop(KIND, LATENESS)

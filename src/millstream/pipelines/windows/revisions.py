@@ -37,7 +37,7 @@ from millstream.pipelines.windows.parts import (
     check_measures,
     measured_columns,
 )
-from millstream.pipelines.windows.ranges import aggregate
+from millstream.pipelines.windows.ranges import Mask, aggregate
 from millstream.pipelines.windows.sliding import KIND, NOW, OLD
 
 if TYPE_CHECKING:
@@ -58,6 +58,15 @@ class Timing(NamedTuple):
     settling_us: int
     kept_us: int
     every_us: int | None  # between preliminary results; None: there are none
+
+    def show(self, may_come: Mask, shown: Numbers, new: pa.RecordBatch) -> Mask:
+        """Which of them have a preliminary result now; notes it in `shown`."""
+        if self.every_us is None:
+            return np.zeros(len(may_come), np.bool_)
+        now_us = int(times_of(new, NOW).max())
+        due: Mask = may_come & (now_us - shown >= self.every_us)
+        shown[due] = now_us
+        return due
 
     @property
     def kept_text(self) -> str:
@@ -137,8 +146,8 @@ class RevisedWindows(Operator):
         merged = self._sum_up(concat([changed, old]))
         ends = times_of(merged, END)
         shown = merged.column(SHOWN).to_numpy().copy()
-        is_preliminary = self._are_shown(ends > until_us, shown, new)
-        is_known = self._places(merged, old) >= 0
+        is_preliminary = self._timing.show(ends > until_us, shown, new)
+        is_known = places_in(old, merged, self._group) >= 0
         kinds = np.where(is_known & (ends > after_us), "final", "correction").astype(object)
         kinds[ends > until_us] = "preliminary"
         table.append(
@@ -146,15 +155,6 @@ class RevisedWindows(Operator):
         )
         chosen = np.flatnonzero((ends <= until_us) | is_preliminary)
         return self._results(merged.take(pa.array(chosen)), kinds[chosen], old)
-
-    def _are_shown(self, is_open: np.ndarray, shown: Numbers, new: pa.RecordBatch) -> np.ndarray:
-        """Which windows have a preliminary result now; notes it in `shown`."""
-        if self._timing.every_us is None:
-            return np.zeros(len(is_open), np.bool_)
-        now_us = int(times_of(new, NOW).max())
-        due: np.ndarray = is_open & (now_us - shown >= self._timing.every_us)
-        shown[due] = now_us
-        return due
 
     def _close(
         self, table: Table, touched: pa.RecordBatch, after_us: int, until_us: int
@@ -176,7 +176,7 @@ class RevisedWindows(Operator):
     ) -> pa.RecordBatch:
         """Rows of the operator; `old` are kept windows, for those that are corrections."""
         values = self._parts.values(windows)
-        places = self._places(windows, old)
+        places = places_in(old, windows, self._group)
         is_correction = kinds == "correction"
         had_old = is_correction & (places >= 0)
         taken = old.take(pa.array(np.where(had_old, places, 0), mask=~had_old))
@@ -195,17 +195,6 @@ class RevisedWindows(Operator):
         everything = np.arange(windows.num_rows)
         is_same = had_old & equal_keys(values, everything, old_values, everything)
         return result.filter(pa.array(~is_same)) if is_same.any() else result
-
-    def _places(self, windows: pa.RecordBatch, old: pa.RecordBatch) -> Numbers:
-        """Where each window is in `old`; -1 if it is not."""
-        places = np.full(windows.num_rows, -1)
-        if not old.num_rows or not windows.num_rows:
-            return places
-        group = [HASH, *self._group]
-        codes = key_codes(concat([windows.select(group), old.select(group)]), self._group)
-        by_code = np.full(int(codes.max()) + 1, -1)
-        by_code[codes[windows.num_rows :]] = np.arange(old.num_rows)
-        return by_code[codes[: windows.num_rows]]
 
     def _sum_up(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """One row for each group; of rows of the input, or of rows with parts."""
@@ -235,6 +224,17 @@ class RevisedWindows(Operator):
         if pages:
             return max(page.last_us for page in pages) + self._timing.kept_us
         return None
+
+
+def places_in(old: pa.RecordBatch, rows: pa.RecordBatch, names: tuple[str, ...]) -> Numbers:
+    """Where the row of the same hash and names is in `old`, for each row; -1 if there is none."""
+    if not old.num_rows or not rows.num_rows:
+        return np.full(rows.num_rows, -1)
+    columns = [HASH, *names]
+    codes = key_codes(concat([rows.select(columns), old.select(columns)]), names)
+    by_code = np.full(int(codes.max()) + 1, -1)
+    by_code[codes[rows.num_rows :]] = np.arange(old.num_rows)
+    return by_code[codes[: rows.num_rows]]
 
 
 def windows_operator(window: Window, frame: DataFrame) -> tuple[list[Column], MakeOperator]:

@@ -47,6 +47,7 @@ from millstream.pipelines.windows.revisions import (
     START,
     MakeOperator,
     Timing,
+    places_in,
 )
 from millstream.pipelines.windows.sliding import KIND, NOW, OLD
 
@@ -170,7 +171,7 @@ class RevisedSessions(Operator):
         has_new, was_there = groups.any(is_new), groups.any(~is_new)
         settled = _flags(merged)
         shown = merged.column(SHOWN).to_numpy().copy()
-        shown_now = self._are_shown(has_new & (ends > until_us) & ~settled, shown, new)
+        shown_now = self._timing.show(has_new & (ends > until_us) & ~settled, shown, new)
         # What takes the place of something that is withdrawn comes with it.
         swallows = groups.any(is_gone) & (ends > until_us) & ~settled
         shown[swallows] = int(times_of(new, NOW).max())
@@ -234,15 +235,6 @@ class RevisedSessions(Operator):
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.tables[_ROWS].page_schema)
 
-    def _are_shown(self, may_come: Mask, shown: Numbers, new: pa.RecordBatch) -> Mask:
-        """Which sessions have a preliminary result now; notes it in `shown`."""
-        if self._timing.every_us is None:
-            return np.zeros(len(may_come), np.bool_)
-        now_us = int(times_of(new, NOW).max())
-        due: Mask = may_come & (now_us - shown >= self._timing.every_us)
-        shown[due] = now_us
-        return due
-
     def _close(
         self, table: Table, touched: pa.RecordBatch, after_us: int, until_us: int
     ) -> pa.RecordBatch:
@@ -261,7 +253,7 @@ class RevisedSessions(Operator):
     ) -> pa.RecordBatch:
         """Rows of the operator; `old` are the sessions before the batch."""
         values = self._parts.values(sessions)
-        places = self._places(sessions, old)
+        places = places_in(old, sessions, (*self._keys, START))
         had_old = (kinds == "correction") & (places >= 0)
         had_old[had_old] = _flags(old)[places[had_old]]
         before = old.take(pa.array(np.where(had_old, places, 0), mask=~had_old))
@@ -291,18 +283,6 @@ class RevisedSessions(Operator):
         )
         group = [sessions.column(name) for name in (*self._keys, START, END)]
         return pa.RecordBatch.from_arrays([*group, *values, kinds, old], schema=self.schema_out)
-
-    def _places(self, sessions: pa.RecordBatch, old: pa.RecordBatch) -> Numbers:
-        """Where the session of the same key and start is in `old`; -1 if it is not."""
-        places = np.full(sessions.num_rows, -1)
-        if not old.num_rows or not sessions.num_rows:
-            return places
-        names = [HASH, *self._keys, START]
-        both = concat([sessions.select(names), old.select(names)])
-        codes = key_codes(both, (*self._keys, START))
-        by_code = np.full(int(codes.max()) + 1, -1)
-        by_code[codes[sessions.num_rows :]] = np.arange(old.num_rows)
-        return by_code[codes[: sessions.num_rows]]
 
     def _horizon_us(self, watermark_us: int) -> int:
         """Sessions that end before this are forgotten."""

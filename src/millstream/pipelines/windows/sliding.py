@@ -37,13 +37,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import check_lateness, check_time, check_watermark, name_column
 from millstream.pipelines.durations import Duration, duration_text, duration_us
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.keys import HASH, HASH_FIELD, Numbers, equal_keys, key_codes
+from millstream.pipelines.state.lateness import part_late, seconds_behind
 from millstream.pipelines.state.operator import END_OF_TIME
 from millstream.pipelines.state.tables import concat, times_of
 from millstream.pipelines.windows.aggregates import Aggregate, parse_aggregates
@@ -285,23 +285,18 @@ class SlidingWindow(Operator):
     def _part_late(
         self, rows: pa.RecordBatch, watermark_us: int
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        times = rows.column(self._time)
         late_us = watermark_us - self._policy.allowed_lateness_us
-        is_late = pc.fill_null(pc.less_equal(times.view(pa.int64()), late_us), True)
-        if not pc.any(is_late).as_py():
-            return rows, rows.slice(0, 0)
-        return rows.filter(pc.invert(is_late)), rows.filter(is_late)
+        return part_late(rows, self._time, late_us)
 
     def _late_rows(self, rows: pa.RecordBatch, watermark_us: int) -> pa.RecordBatch:
         count = rows.num_rows
-        behind_us = pc.subtract(watermark_us, rows.column(self._time).view(pa.int64()))
         return pa.RecordBatch.from_arrays(
             [
                 *(rows.column(name) for name in self._carried),
                 *(pa.nulls(count, field.type) for field in self._old_type),
                 pa.repeat(pa.scalar("late"), count),
                 pa.nulls(count, self._old_type),
-                pc.divide(behind_us.cast(pa.float64()), 1e6),
+                seconds_behind(rows, self._time, watermark_us),
             ],
             schema=self.schema_out,
         )

@@ -1,0 +1,34 @@
+"""The rule by which rows are late."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from millstream.pipelines.state.lateness import is_late, part_late, seconds_behind
+
+SECOND_US = 1_000_000
+ROWS = pa.RecordBatch.from_pydict(
+    {"id": [1, 2, 3, 4], "at": pa.array([1, 2, 3, None]).cast(pa.timestamp("s"))},
+    schema=pa.schema({"id": pa.int64(), "at": pa.timestamp("us")}),
+)
+
+
+def test_row_is_late_at_the_limit_before_it_or_without_a_time() -> None:
+    assert is_late(ROWS, "at", 2 * SECOND_US).to_pylist() == [True, True, False, True]
+
+
+def test_rows_are_parted_in_their_order() -> None:
+    on_time, late = part_late(ROWS, "at", 2 * SECOND_US)
+    assert on_time.column("id").to_pylist() == [3]
+    assert late.column("id").to_pylist() == [1, 2, 4]
+
+
+def test_rows_of_which_none_is_late_are_not_copied() -> None:
+    timely = ROWS.slice(0, 3)
+    on_time, late = part_late(timely, "at", 0)
+    assert on_time is timely
+    assert late.num_rows == 0
+
+
+def test_lateness_is_counted_in_seconds_behind_the_watermark() -> None:
+    assert seconds_behind(ROWS, "at", 2_500_000).to_pylist() == [1.5, 0.5, -0.5, None]
