@@ -19,9 +19,9 @@ from millstream.client.transactions import (
 )
 from millstream.errors import ApiError, ErrorCode
 from millstream.records.record import Record, encode_batch
-from tests.peers.kafka import start_kafka
+from tests.peers.impatient import start_impatient
 from tests.peers.patience import PATIENCE_SECONDS
-from tests.peers.servers import Server, start_millstream
+from tests.peers.servers import Server
 
 
 @pytest.fixture(
@@ -31,12 +31,7 @@ from tests.peers.servers import Server, start_millstream
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    directory = tmp_path_factory.mktemp("transactions")
-    if request.param == "kafka":
-        settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
-        running = start_kafka(directory, settings)
-    else:
-        running = start_millstream(directory / "data")
+    running = start_impatient(request.param, tmp_path_factory.mktemp("transactions"))
     yield running
     running.stop()
 

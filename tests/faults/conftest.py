@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.peers.cache import PeerMissing
-from tests.peers.kafka import start_kafka
+from tests.peers.impatient import start_impatient
 from tests.peers.postgres import PostgresServer, start_postgres
-from tests.peers.servers import Server, start_millstream
+from tests.peers.servers import Server
 
 
 @pytest.fixture(
@@ -19,12 +19,7 @@ from tests.peers.servers import Server, start_millstream
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    directory = tmp_path_factory.mktemp("exactly-once")
-    if request.param == "kafka":
-        settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
-        running = start_kafka(directory, settings)
-    else:
-        running = start_millstream(directory / "data")
+    running = start_impatient(request.param, tmp_path_factory.mktemp("exactly-once"))
     yield running
     running.stop()
 

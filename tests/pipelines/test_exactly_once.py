@@ -16,7 +16,7 @@ import pytest
 from millstream.client.cluster import Cluster
 from millstream.client.transactions import open_transactions
 from millstream.pipelines.source import MillstreamSource
-from tests.peers.kafka import start_kafka
+from tests.peers.impatient import start_impatient
 from tests.pipelines.conftest import Topics
 from tests.pipelines.writing.test_writer import forget_last_commit, run_available, stream, values_of
 
@@ -191,8 +191,7 @@ def test_stream_is_exact_when_transactions_time_out_after_the_decision(
 @pytest.mark.java
 @pytest.mark.parametrize("fault", [raises_after_the_decision, waits_for_time_out])
 def test_stream_is_exact_on_apache_kafka(spark: SparkSession, tmp_path: Path, fault: Fault) -> None:
-    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
-    server = start_kafka(tmp_path / "kafka", settings)
+    server = start_impatient("kafka", tmp_path / "kafka")
     try:
         kafka = Topics(server)
         source, target = filled_topic(kafka), kafka.create(2)

@@ -28,8 +28,8 @@ from millstream.pipelines.writing.decisions import (
 )
 from millstream.pipelines.writing.settling import RecordsLost, Settling
 from millstream.records.record import Record, encode_batch
-from tests.peers.kafka import start_kafka
-from tests.peers.servers import Server, start_millstream
+from tests.peers.impatient import start_impatient
+from tests.peers.servers import Server
 from tests.pipelines.writing.test_writer import read_committed
 
 FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
@@ -44,12 +44,7 @@ SHORT_MS = 1_000
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    directory = tmp_path_factory.mktemp("settling")
-    if request.param == "kafka":
-        settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
-        running = start_kafka(directory, settings)
-    else:
-        running = start_millstream(directory / "data")
+    running = start_impatient(request.param, tmp_path_factory.mktemp("settling"))
     yield running
     running.stop()
 
