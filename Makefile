@@ -3,6 +3,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest -n 3 --dist worksteal
+# A test stuck in a call of C hears no signal and holds up its worker: this ends it, and names it.
+WATCHDOG := -o faulthandler_timeout=660 -o faulthandler_exit_on_timeout=true
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 
 .DEFAULT_GOAL := help
@@ -22,7 +24,7 @@ demo: install  ## watch a shop's pipelines survive kill -9, every order counted 
 	@$(BIN)/millstream demo
 
 test: install system lint  ## lint and run the tests, without the slow ones
-	$(PYTEST) -m "not slow"
+	$(PYTEST) $(WATCHDOG) -m "not slow"
 
 test-all: install system lint  ## all tests, the conformance ones also against Apache Kafka
 	$(PYTEST) --peer kafka

@@ -21,8 +21,8 @@ from importlib import import_module
 
 from pyspark.daemon import manager
 
-# Not numba, which takes as long as all others, and which few tasks need. The threads that some of
-# these start (Arrow's allocator, numpy's BLAS) are known to get over a fork.
+# The threads that some of these start (Arrow's allocator, numpy's BLAS) are known to get over
+# a fork.
 PRELOADED = (
     "pyspark.worker",
     "pandas",  # which pyarrow imports with the first array that it makes of a list
