@@ -323,5 +323,8 @@ def test_member_that_polls_too_rarely_is_taken_out(broker: BrokerUnderTest, prot
     poll_until(lambda: len(slow.owned) == 1, slow)
     quick = Watched(broker, [topic], **config)
     poll_until(lambda: len(quick.owned) == 1, quick)
+    # librdkafka 2.16 may never return from a close (and holds the GIL) that comes before its
+    # listener has heard of the loss, with Apache Kafka too: 11 of 36 times.
+    poll_until(lambda: slow.events[-1][0] in ("lost", "revoked"), slow)
     slow.consumer.close()
     quick.consumer.close()
