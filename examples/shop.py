@@ -26,8 +26,10 @@ orders = topic(
 @pipeline(reads=orders, writes=table("revenue", key="minute"))
 def revenue(orders):
     """What came in, minute by minute."""
-    minute = F.window("at", "1 minute").start.alias("minute")
-    return orders.groupBy(minute).agg(F.sum("amount").alias("total"), F.count("*").alias("orders"))
+    by_minute = orders.groupBy(F.window("at", "1 minute")).agg(
+        F.sum("amount").alias("total"), F.count("*").alias("orders")
+    )
+    return by_minute.selectExpr("window.start AS minute", "total", "orders")
 
 
 @pipeline(reads=orders, writes=topic("alerts", key="user"))

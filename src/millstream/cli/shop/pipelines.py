@@ -79,14 +79,14 @@ def enrich(orders: DataFrame) -> DataFrame:
 @pipeline(reads=enriched, writes=table("sales", key=("since", "product")))
 def sales(enriched: DataFrame) -> DataFrame:
     """What was sold: orders and revenue, by window and product."""
-    since = F.window("at", WINDOW).start.alias("since")
-    return enriched.groupBy(since, "product").agg(
+    by_window = enriched.groupBy(F.window("at", WINDOW), "product").agg(
         F.count("*").alias("orders"), F.sum("amount").alias("revenue")
     )
+    return by_window.selectExpr("window.start AS since", "product", "orders", "revenue")
 
 
 @pipeline(reads=views, writes=table("interest", key=("since", "product")))
 def interest(views: DataFrame) -> DataFrame:
     """What was looked at, by window and product."""
-    since = F.window("at", WINDOW).start.alias("since")
-    return views.groupBy(since, "product").agg(F.count("*").alias("views"))
+    by_window = views.groupBy(F.window("at", WINDOW), "product").agg(F.count("*").alias("views"))
+    return by_window.selectExpr("window.start AS since", "product", "views")
