@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -96,3 +97,10 @@ def test_values_are_told_as_people_write_them() -> None:
     moment = datetime(2026, 1, 1, 10, 0, 5, tzinfo=UTC)
     nested = {"at": moment, "days": [date(2026, 1, 2)], "n": 1.5}
     assert value_text(nested) == "{'at': '2026-01-01 10:00:05', 'days': ['2026-01-02'], 'n': 1.5}"
+
+
+def test_numbers_that_are_not_finite_are_told_as_code() -> None:
+    numbers = [float("nan"), float("inf"), float("-inf"), -1.5]
+    told = eval(value_text(numbers))
+    assert math.isnan(told[0])
+    assert told[1:] == numbers[1:]

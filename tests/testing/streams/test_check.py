@@ -12,7 +12,7 @@ from millstream.pipelines.pipeline import ONLY, pipeline, table, topic
 from millstream.testing.streams import Disorder, check_stream, moments
 from millstream.testing.streams.check import SEED_VARIABLE, Judge, Rules, choose_seed
 from millstream.testing.streams.inputs import Source, define
-from tests.testing.streams.orders import SCHEMA
+from tests.testing.streams.orders import SCHEMA, order
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,6 +83,55 @@ def test_rows_are_compared_as_their_output_takes_them(
     assert judge.comparison(ONLY, output_mode).key == key
     judge = Judge(declared, Rules(key=("id",)), None)  # type: ignore[arg-type]
     assert judge.comparison(ONLY, output_mode).key == ("id",)
+
+
+def judge_of(pipeline: Any, inputs: Any, **rules: Any) -> Judge:
+    given = Rules(**rules)
+    return Judge(define(pipeline, inputs, given.key), given, None)  # type: ignore[arg-type]
+
+
+def test_trial_is_printed_with_what_the_check_was_given() -> None:
+    plain = "trial = StreamTrial(counts, spark=spark)"
+    assert judge_of(counts, {"orders": []}).trial_code() == plain
+    rules = {"key": ("shop",), "late_when": "1 minute", "end": {"orders": {"id": 1}}}
+    assert judge_of(counts, {"orders": []}, **rules).trial_code() == (
+        "trial = StreamTrial(counts, spark=spark, key=['shop'], late_when='1 minute', "
+        "end={'orders': {'id': 1}})"
+    )
+    unsaid = judge_of(counts, {"orders": []}, reference=counts, tolerance=0.5)
+    assert unsaid.trial_code("clock=...") == (
+        "trial = StreamTrial(counts, spark=spark, reference=..., tolerance=0.5, clock=...)"
+        "  # ...: as in your test"
+    )
+
+
+def test_trial_of_a_plain_function_is_printed_with_its_sources() -> None:
+    def both(orders: DataFrame, clicks: DataFrame) -> DataFrame:
+        return orders
+
+    sources = {
+        "orders": Source([], schema=SCHEMA, watermark=("at", "1 minute")),
+        "clicks": Source([], schema=SCHEMA, time="at"),
+    }
+    assert judge_of(both, sources).trial_code() == (
+        "trial = StreamTrial(both, {'orders': Source([], schema=..., watermark=('at', '1 minute')),"
+        " 'clicks': Source([], schema=..., time='at')}, spark=spark)  # ...: as in your test"
+    )
+    timed = {"orders": Source([], time="at")}
+    assert "{'orders': Source([], time='at')}" in judge_of(counts, timed).trial_code()
+
+
+def fails_in_plan(orders: DataFrame) -> DataFrame:
+    return orders.select("nothing")
+
+
+def test_error_of_the_pipeline_says_case_and_seed(spark: SparkSession) -> None:
+    orders = {"orders": Source([order(1, 1)], schema=SCHEMA)}
+    with pytest.raises(Exception, match="nothing") as raised:
+        check_stream(fails_in_plan, orders, spark=spark, seed=5, examples=1)
+    notes = "\n".join(raised.value.__notes__)
+    assert "trial.batch(" in notes
+    assert "check_stream(..., seed=5)" in notes
 
 
 def test_seed_is_given_or_from_the_environment_or_new(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,13 @@ def test_doubles_may_differ_in_the_last_digits() -> None:
     assert compare([{"x": float("nan")}], [{"x": None}]) is not None
 
 
+def test_small_doubles_may_differ_in_the_last_digits_alone() -> None:
+    assert compare([{"x": 1e-10}], [{"x": 7e-10}]) is not None
+    assert compare([{"x": 1e-10 * (1 + 1e-12)}], [{"x": 1e-10}]) is None
+    assert compare([{"x": 0.1 + 0.2 - 0.3}], [{"x": 0.0}]) is None, "what adds up to nothing"
+    assert compare([{"x": 1.0}], [{"x": 1.0 + 1e-15}], tolerance=0.0) is not None
+
+
 def test_values_that_mean_the_same_are_equal() -> None:
     one = {"d": Decimal("1.50"), "m": {"k": [1]}, "b": bytearray(b"x"), "z": -0.0}
     two = {"d": Decimal("1.5"), "m": {"k": [1]}, "b": b"x", "z": 0.0}
@@ -91,6 +98,9 @@ def test_difference_is_told_as_a_table() -> None:
         "only in the stream  2026-01-01 00:01:00  1",
         "only in the batch   2026-01-01 00:01:00  12",
     ]
+    endless = compare([{"x": float("inf")}], [{"x": float("nan")}])
+    assert endless is not None
+    assert [line.split()[-1] for line in endless.lines()] == ["x", "inf", "nan"]
     many = compare([{"n": number} for number in range(50)], [])
     assert many is not None
     assert many.lines()[-1] == "... and 30 more"

@@ -91,9 +91,50 @@ def test_state_in_memory_is_found_with_two_batches() -> None:
 
 
 def test_batch_that_is_other_when_repeated_is_found() -> None:
-    error = failure_of(TossesCoins(), ignore=["n"])
+    error = failure_of(TossesCoins(), leave_out=lambda row: True)
     assert error.failure.changed
     assert error.failure.case.size[2] == 1
+
+
+def test_column_that_is_left_out_may_be_other_when_a_batch_is_repeated() -> None:
+    check_operator(TossesCoins(), {"rows": ROWS}, ignore=["n"], seed=1, examples=20)
+
+
+class CannotCountOne(MinuteCounts):
+    """Counts batches, which is wrong, and cannot do with a batch of one row."""
+
+    schema_out = pa.schema([("n", pa.int64()), ("share", pa.float64())])
+
+    def process(
+        self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
+    ) -> pa.RecordBatch:
+        count = rows["rows"].num_rows
+        found = [{"n": count, "share": 1 / (count - 1)}]
+        return pa.RecordBatch.from_pylist(found, schema=self.schema_out)
+
+    def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
+        return self.nothing
+
+
+def test_failure_that_was_found_is_told_though_smaller_cases_raise() -> None:
+    same = Source(
+        st.fixed_dictionaries({"shop": st.just("a"), "minute_end": MINUTES}),
+        watermark=ROWS.watermark,
+    )
+    told = []
+    for seed in range(12):
+        try:
+            check_operator(
+                CannotCountOne(), {"rows": same}, seed=seed, examples=1, faults=(), batches=3
+            )
+        except StreamDiffers as error:
+            told.append(error.failure.case)
+        except ZeroDivisionError as error:
+            notes = "\n".join(error.__notes__)
+            assert "trial.batch(" in notes
+            assert f"check_operator(..., seed={seed})" in notes
+    assert told
+    assert all(case.size[0] > 2 for case in told), "none of them has a batch of one row"
 
 
 def test_reference_is_the_judge_if_there_is_one() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.testing.streams.case import Batch, Case
-from millstream.testing.streams.shrinking import Shrinking
+from millstream.testing.streams.report import Failure
+from millstream.testing.streams.shrinking import Shrinking, shrink_failure
 from tests.testing.streams.orders import arrivals, order
 
 BATCH_COUNT = 6
@@ -78,6 +81,39 @@ def test_case_that_breaks_its_rules_is_not_tried() -> None:
     shrinking = Shrinking(fails, is_sound=lambda case: 5 in ids(case))
     assert ids(shrinking.shrink(large_case())) == {5}
     assert all(5 in ids(case) for case in tried)
+
+
+def test_rows_and_a_moved_watermark_stay_two_batches() -> None:
+    """As one they would be printed as two: another story."""
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    first, last = arrivals(order(1, 1)), arrivals(order(2, 2))
+    case = Case((Batch(first), Batch(watermark=moment), Batch(), Batch(last)))
+
+    def fails(group: Sequence[Case]) -> list[bool]:
+        return [it.arrivals == case.arrivals and moments(it) == [moment] for it in group]
+
+    smallest = Shrinking(fails).shrink(case)
+    assert [(len(it.arrivals), it.watermark) for it in smallest.batches] == [
+        (1, None),
+        (0, moment),
+        (1, None),
+    ]
+
+
+def moments(case: Case) -> list[datetime]:
+    return [it.watermark for it in case.batches if it.watermark is not None]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, TimeoutError])
+def test_case_that_raises_is_not_the_failure_that_was_found(error: type[Exception]) -> None:
+    def judge(case: Case) -> Failure:
+        if len(case.arrivals) < 5:
+            raise error
+        return Failure(case, {})
+
+    found = shrink_failure(Failure(large_case(), {}), judge, lambda case: True, tries_max=500)
+    assert found.failure.case.size == (5, 1, 0)
+    assert found.tries > 0
 
 
 def test_no_case_is_tried_twice() -> None:

@@ -12,6 +12,7 @@ be pasted into a test. All of it is pure.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
@@ -177,6 +178,8 @@ def value_text(value: Any) -> str:
         return row_text(value)
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(value_text, value)) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float({str(value)!r})"  # Python has no other name for it
     return repr(value)
 
 

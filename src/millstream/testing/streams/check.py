@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import random
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,12 +23,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from millstream.errors import ConfigError
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.pipeline import Pipeline, Table
-from millstream.testing.streams.case import ALL_FAULTS, Arrival, Batch, Case, Fault, Row, as_code
+from millstream.testing.streams.case import ALL_FAULTS, Arrival, Batch, Case, Fault, Row, row_text
 from millstream.testing.streams.comparing import TOLERANCE, Comparison
 from millstream.testing.streams.disorder import BATCHES_MAX, Disorder, is_sound, make_case
 from millstream.testing.streams.drawing import draw_rows
-from millstream.testing.streams.inputs import Definition, Input, define
-from millstream.testing.streams.report import Failure, Shrunk, StreamDiffers
+from millstream.testing.streams.inputs import NO_SOURCE, Definition, Input, define, source_text
+from millstream.testing.streams.report import Failure, StreamDiffers, note_case, note_seed
 from millstream.testing.streams.running import (
     END_OF_STREAM,
     Outcome,
@@ -38,14 +37,13 @@ from millstream.testing.streams.running import (
     run_batch,
     run_reference,
 )
-from millstream.testing.streams.shrinking import Shrinking
+from millstream.testing.streams.shrinking import SHRINK_SECONDS, shrink_failure
 from millstream.testing.streams.sink import Delivery
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SEED_VARIABLE = "MILLSTREAM_SEED"
-SHRINK_SECONDS = 45.0
 LateRule: TypeAlias = "Duration | Callable[[Row, datetime], bool]"
 
 
@@ -65,6 +63,30 @@ class Rules:
     def left(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The rows that are compared."""
         return [row for row in rows if self.leave_out is None or not self.leave_out(row)]
+
+    @property
+    def repeated(self) -> Comparison:
+        """How a batch is compared with itself, when it is repeated."""
+        return Comparison(ignore=frozenset(self.ignore), tolerance=self.tolerance)
+
+    def arguments(self) -> list[str]:
+        """As code, those that are not as usual; `...` for what is code itself."""
+        usual = Rules()
+        texts = {
+            "key": repr(list(self.key)),
+            "late_when": repr(self.late_when) if isinstance(self.late_when, str) else "...",
+            "reference": "...",
+            "end": row_text(self.end),
+            "ignore": repr(list(self.ignore)),
+            "leave_out": "...",
+            "delivery": repr(self.delivery),
+            "tolerance": repr(self.tolerance),
+        }
+        return [
+            f"{name}={text}"
+            for name, text in texts.items()
+            if getattr(self, name) != getattr(usual, name)
+        ]
 
 
 @dataclass(frozen=True)
@@ -86,20 +108,30 @@ class Judge:
                 outcome = run.run([*case.batches, *self.ending()])
                 return outcome, self.compare(case, outcome, Path(place))
             except Exception as error:
-                error.add_note("\n    ".join(["the pipeline failed in this case:", *as_code(case)]))
+                note_case(error, case)
                 raise
 
     def start(self, place: Path) -> StreamRun:
         rules = self.rules
-        repeated = Comparison(ignore=frozenset(rules.ignore), tolerance=rules.tolerance)
         return StreamRun(
             self.definition,
             self.session,
             place / "stream",
             rules.delivery,
-            repeated,
+            rules.repeated,
             has_end=bool(rules.end),
         )
+
+    def trial_code(self, *more: str) -> str:
+        """The line that makes a `StreamTrial` with the same arguments, and `more` of them."""
+        definition = self.definition
+        texts = {name: source_text(it) for name, it in definition.sources.items()}
+        inputs = ", ".join(f"{name!r}: {text}" for name, text in texts.items())
+        is_told = any(text != NO_SOURCE for text in texts.values())
+        given = [f"{{{inputs}}}"] if is_told else []
+        arguments = [definition.name, *given, "spark=spark", *self.rules.arguments(), *more]
+        line = f"trial = StreamTrial({', '.join(arguments)})"
+        return f"{line}  # ...: as in your test" if "..." in line else line
 
     def ending(self) -> list[Batch]:
         """What tells the pipeline that all has come."""
@@ -208,12 +240,22 @@ def check_stream(
     judge = Judge(definition, rules, spark)
     cases = draw_cases(definition, disorder, faults, seed, examples, rows, batches)
     with ThreadPoolExecutor(at_once) as pool:
-        judged = list(pool.map(judge.judge, cases))
-        failed = [(case, it) for case, (_, it) in zip(cases, judged, strict=True) if it]
+        try:
+            judged = list(pool.map(judge.judge, cases))
+        except Exception as error:
+            note_seed(error, "check_stream", seed, len(cases))
+            raise
+        failed = [it for _, it in judged if it is not None]
         if failed:
-            case, failure = min(failed, key=lambda it: it[0].size)
-            shrunk = shrink(judge, pool, case, failure, disorder, at_once, shrink_seconds)
-            raise StreamDiffers(definition.name, shrunk, seed, len(cases))
+            shrunk = shrink_failure(
+                min(failed, key=lambda it: it.case.size),
+                lambda case: judge.judge(case)[1],
+                lambda case: is_sound(case, definition.inputs, disorder),
+                seconds=shrink_seconds,
+                group_size=at_once,
+                run_all=pool.map,
+            )
+            raise StreamDiffers(definition.name, shrunk, seed, len(cases), judge.trial_code())
     return [outcome for outcome, _ in judged]
 
 
@@ -238,34 +280,6 @@ def draw_cases(
         )
         for number, rows in enumerate(drawn)
     ]
-
-
-def shrink(
-    judge: Judge,
-    pool: ThreadPoolExecutor,
-    case: Case,
-    failure: Failure,
-    disorder: Disorder,
-    at_once: int,
-    seconds: float,
-) -> Shrunk:
-    """The smallest case that was found in the time there is, and how it fails."""
-    failures = {str(case): failure}
-    deadline = time.monotonic() + seconds
-
-    def fails(group: Sequence[Case]) -> list[bool]:
-        found = [it for _, it in pool.map(judge.judge, group)]
-        failures.update({str(it.case): it for it in found if it is not None})
-        return [it is not None for it in found]
-
-    shrinking = Shrinking(
-        fails,
-        is_sound=lambda it: is_sound(it, judge.definition.inputs, disorder),
-        is_over=lambda: time.monotonic() > deadline,
-        group_size=at_once,
-    )
-    smallest = shrinking.shrink(case)
-    return Shrunk(failures[str(smallest)], shrinking.tries)
 
 
 def check_disorder(disorder: Disorder, rules: Rules) -> None:

@@ -7,7 +7,8 @@ What "the same" means depends on what a sink makes of the rows:
     mode="replace"    of each key, all its rows in the last batch that has it
     `_weight`         the sum of the weights of each row: a change log
 
-Doubles may differ by a small share (sums depend on the order), and columns can be left out.
+Doubles may differ by a small share (sums depend on the order), those near zero by a thousandth of
+that (of what adds up to nothing, the rounding is left), and columns can be left out.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from millstream.testing.streams.case import value_text
 
 Values: TypeAlias = tuple[Any, ...]
 TOLERANCE = 1e-9  # relative
+NEAR_ZERO_SHARE = 1e-3  # of the tolerance: the difference, as such, that does not count
 WEIGHT, OP = "_weight", "_op"
 REVISED = ("_kind", "_old")  # columns that tell how a row came to be, not what it says
 NOT_A_NUMBER = "nan"
@@ -163,7 +165,8 @@ def _without_close(
 
 def _is_close(one: Any, two: Any, tolerance: float) -> bool:
     if isinstance(one, float) and isinstance(two, float):
-        return math.isclose(one, two, rel_tol=tolerance, abs_tol=tolerance)
+        limit = tolerance * NEAR_ZERO_SHARE
+        return math.isclose(one, two, rel_tol=tolerance, abs_tol=limit)
     if isinstance(one, tuple) and isinstance(two, tuple):
         return len(one) == len(two) and all(
             _is_close(a, b, tolerance) for a, b in zip(one, two, strict=True)
@@ -176,4 +179,6 @@ def _sorted(rows: list[Values]) -> list[Values]:
 
 
 def _cell(value: Any) -> str:
-    return "null" if value is None else value_text(value).strip("'")
+    if value is None:
+        return "null"
+    return repr(value) if isinstance(value, float) else value_text(value).strip("'")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 OFFSET = "_offset"
+NO_SOURCE = "Source([])"
 EXAMPLE = 'Source(rows, schema="id long, at timestamp", watermark=("at", "1 minute"))'
 
 
@@ -39,6 +40,17 @@ class Source:
     schema: str | StructType | None = None
     watermark: tuple[str, str] | None = None
     time: str | None = None
+
+
+def source_text(source: Source) -> str:
+    """A source without its rows, as code; `NO_SOURCE` if it tells no more than the topic does."""
+    told = {"schema": source.schema, "watermark": source.watermark, "time": source.time}
+    given = [
+        f"{name}={it!r}" if isinstance(it, str | tuple) else f"{name}=..."
+        for name, it in told.items()
+        if it is not None
+    ]
+    return f"Source([], {', '.join(given)})" if given else NO_SOURCE
 
 
 @dataclass(frozen=True)

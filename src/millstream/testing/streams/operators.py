@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,6 @@ from millstream.pipelines.state.operator import NO_WATERMARK, Operator
 from millstream.pipelines.state.trial import MemoryStore, Trial
 from millstream.testing.streams.case import ALL_FAULTS, Arrival, Batch, Case, Fault
 from millstream.testing.streams.check import (
-    SHRINK_SECONDS,
     LateRule,
     Rules,
     check_disorder,
@@ -40,9 +38,9 @@ from millstream.testing.streams.disorder import (
 )
 from millstream.testing.streams.drawing import draw_rows
 from millstream.testing.streams.inputs import Input, Source, moment_of_us, moment_us, with_offset
-from millstream.testing.streams.report import Failure, Shrunk, StreamDiffers
+from millstream.testing.streams.report import Failure, StreamDiffers, note_case, note_seed
 from millstream.testing.streams.running import END_OF_STREAM
-from millstream.testing.streams.shrinking import Shrinking
+from millstream.testing.streams.shrinking import shrink_failure
 from millstream.testing.streams.sink import ChangedBatch, Rows
 
 if TYPE_CHECKING:
@@ -60,6 +58,7 @@ class OperatorRun:
 
     operator: Operator
     inputs: Mapping[str, Input]
+    repeated: Comparison
 
     def __post_init__(self) -> None:
         self.buckets = [MemoryStore() for _ in range(BUCKET_COUNT)]
@@ -76,7 +75,7 @@ class OperatorRun:
         self.batches.append(found)
         if batch.fault in REPEATED:
             self.buckets = before
-            difference = Comparison().compare(self._call(batch.arrivals, watermark_us), found)
+            difference = self.repeated.compare(self._call(batch.arrivals, watermark_us), found)
             if difference is not None:
                 self.changed.append(ChangedBatch(len(self.batches) - 1, ONLY, difference))
 
@@ -99,7 +98,7 @@ class OperatorJudge:
 
     def judge(self, case: Case) -> Failure | None:
         marks = watermarks_us(Case((*case.batches, Batch())), self.inputs)
-        run = OperatorRun(self.operator, self.inputs)
+        run = OperatorRun(self.operator, self.inputs, self.rules.repeated)
         counted = []
         counts: dict[str, int] = {}
         for given, mark_us, next_us in zip(case.batches, marks, marks[1:], strict=False):
@@ -173,9 +172,11 @@ def check_operator(
 ) -> None:
     """Raise `StreamDiffers` with the smallest case found, unless the stream equals the batch.
 
-    Arguments as for `check_stream`; columns are those of the operator's inputs, and `reference`
-    takes the rows of each input, and gives the rows that are expected.
+    Arguments as for `check_stream`, as far as they are the same; columns are those of the
+    operator's inputs, and `reference` takes the rows of each input, as lists of dicts, and gives
+    the rows that are expected.
     """
+    made_by = "check_operator"
     keys = (key,) if isinstance(key, str) else tuple(key)
     rules = Rules(keys, late_when, reference, tuple(ignore), leave_out, tolerance=tolerance)
     disorder = disorder or Disorder()
@@ -188,30 +189,20 @@ def check_operator(
     ):
         rng = random.Random(f"{seed}/{number}")
         case = make_case(drawn, known, disorder, rng, faults=faults, batches_max=batches)
-        failure = judge.judge(case)
+        try:
+            failure = judge.judge(case)
+        except Exception as error:
+            note_case(error, case)
+            note_seed(error, made_by, seed, examples)
+            raise
         if failure is not None:
-            shrunk = _shrink(judge, case, failure, disorder)
-            name = type(operator).__name__
-            raise StreamDiffers(name, shrunk, seed, examples, made_by="check_operator")
-
-
-def _shrink(judge: OperatorJudge, case: Case, failure: Failure, disorder: Disorder) -> Shrunk:
-    failures = {str(case): failure}
-    deadline = time.monotonic() + SHRINK_SECONDS
-
-    def fails(group: Sequence[Case]) -> list[bool]:
-        found = [judge.judge(it) for it in group]
-        failures.update({str(it.case): it for it in found if it is not None})
-        return [it is not None for it in found]
-
-    shrinking = Shrinking(
-        fails,
-        is_sound=lambda it: is_sound(it, judge.inputs, disorder),
-        is_over=lambda: time.monotonic() > deadline,
-        group_size=1,
-        tries_max=TRIES_MAX,
-    )
-    return Shrunk(failures[str(shrinking.shrink(case))], shrinking.tries)
+            shrunk = shrink_failure(
+                failure,
+                judge.judge,
+                lambda it: is_sound(it, known, disorder),
+                tries_max=TRIES_MAX,
+            )
+            raise StreamDiffers(type(operator).__name__, shrunk, seed, examples, made_by=made_by)
 
 
 def _input(operator: Operator, name: str, source: Source) -> Input:

@@ -33,6 +33,16 @@ class Failure:
             yield from it.difference.lines("only the second time", "only the first time")
 
 
+def note_case(error: BaseException, case: Case) -> None:
+    """Let an error say in which case it came."""
+    error.add_note("\n    ".join(["it failed in this case:", *as_code(case)]))
+
+
+def note_seed(error: BaseException, made_by: str, seed: int, examples: int) -> None:
+    """Let an error say how to have it again."""
+    error.add_note(_again(made_by, seed, examples))
+
+
 @dataclass(frozen=True)
 class Shrunk:
     """The smallest failure that was found, and how many tries it took."""
@@ -50,6 +60,7 @@ class StreamDiffers(AssertionError):
         shrunk: Shrunk,
         seed: int | None,
         examples: int,
+        trial_code: str | None = None,
         made_by: str = "check_stream",
     ) -> None:
         self.name = name
@@ -57,8 +68,8 @@ class StreamDiffers(AssertionError):
         self.seed = seed
         rows, batches, faults = self.failure.case.size
         story = list(as_code(self.failure.case))
-        if made_by == "check_stream":
-            story = [f"trial = StreamTrial({name}, spark=spark)", *story, "trial.check()"]
+        if trial_code is not None:
+            story = [trial_code, *story, "trial.check()"]
         lines = [
             f"{name} as a stream is not {name} as a batch.",
             "",
@@ -70,12 +81,15 @@ class StreamDiffers(AssertionError):
             *(f"    {line}".rstrip() for line in self.failure.lines()),
         ]
         if seed is not None:
-            lines += [
-                "",
-                f"The same again: {made_by}(..., seed={seed}), or MILLSTREAM_SEED={seed} in the "
-                f"environment ({_count(examples, 'example')}).",
-            ]
+            lines += ["", _again(made_by, seed, examples)]
         super().__init__("\n".join(lines))
+
+
+def _again(made_by: str, seed: int, examples: int) -> str:
+    return (
+        f"The same again: {made_by}(..., seed={seed}), or MILLSTREAM_SEED={seed} in the "
+        f"environment ({_count(examples, 'example')})."
+    )
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:

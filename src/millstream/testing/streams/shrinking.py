@@ -7,17 +7,60 @@ What is tried, in this order, and again while anything helped:
     all batches as one, then two neighbours as one
 
 Tries are handed out in groups, which the caller may run side by side; the first that still fails is
-taken. A case that breaks the rules it was made by (`is_sound`) is not tried.
+taken. A case that breaks the rules it was made by (`is_sound`) is not tried. One that raises, or
+does not end, fails in another way than the one that was found, and is not taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from millstream.testing.streams.case import Case
+from millstream.testing.streams.report import Failure, Shrunk
 
 TRIES_MAX = 60
+SHRINK_SECONDS = 45.0
+Judging: TypeAlias = Callable[[Case], Failure | None]
+
+
+def shrink_failure(
+    failure: Failure,
+    judge: Judging,
+    is_sound: Callable[[Case], bool],
+    *,
+    seconds: float = SHRINK_SECONDS,
+    tries_max: int = TRIES_MAX,
+    group_size: int = 1,
+    run_all: Callable[[Judging, Sequence[Case]], Iterable[Failure | None]] = map,
+) -> Shrunk:
+    """The smallest failure that was found in the time there is. `run_all` judges some cases, side
+    by side perhaps."""
+    failures = {str(failure.case): failure}
+    deadline = time.monotonic() + seconds
+
+    def attempt(case: Case) -> Failure | None:
+        try:
+            return judge(case)
+        except Exception:  # noqa: BLE001 - whatever it is, it is not this failure
+            return None
+
+    def fails(group: Sequence[Case]) -> list[bool]:
+        found = list(run_all(attempt, group))
+        failures.update({str(it.case): it for it in found if it is not None})
+        return [it is not None for it in found]
+
+    shrinking = Shrinking(
+        fails,
+        is_sound=is_sound,
+        is_over=lambda: time.monotonic() > deadline,
+        group_size=group_size,
+        tries_max=tries_max,
+    )
+    smallest = shrinking.shrink(failure.case)
+    return Shrunk(failures[str(smallest)], shrinking.tries)
 
 
 @dataclass
@@ -95,9 +138,13 @@ def _fewer_batches(case: Case) -> Iterator[Case]:
     merged = case
     while len(merged.batches) > 1:
         merged = merged.with_merged(0)
-    yield merged
-    for place in range(len(case.batches) - 1):
-        yield case.with_merged(place)
+    neighbours = (case.with_merged(place) for place in range(len(case.batches) - 1))
+    yield from (it for it in (merged, *neighbours) if _is_tellable(it))
+
+
+def _is_tellable(case: Case) -> bool:
+    """Whether a `StreamTrial` can tell it: there, rows and a moved watermark are two batches."""
+    return not any(it.arrivals and it.watermark is not None for it in case.batches)
 
 
 def _without_idle(case: Case) -> Case:

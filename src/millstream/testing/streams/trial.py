@@ -123,7 +123,8 @@ class StreamTrial:
         with tempfile.TemporaryDirectory(prefix="millstream-") as place:
             failure = self._judge.compare(case, outcome, Path(place))
         if failure is not None:
-            raise StreamDiffers(self._judge.definition.name, Shrunk(failure, 0), None, 1)
+            code = self._judge.trial_code(*([] if self._clock is None else ["clock=..."]))
+            raise StreamDiffers(self._judge.definition.name, Shrunk(failure, 0), None, 1, code)
         return outcome
 
     def close(self) -> None:
