@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pyarrow as pa
 
 from millstream.pipelines.state.lateness import is_late, part_late, seconds_behind
@@ -32,3 +34,12 @@ def test_rows_of_which_none_is_late_are_not_copied() -> None:
 
 def test_lateness_is_counted_in_seconds_behind_the_watermark() -> None:
     assert seconds_behind(ROWS, "at", 2_500_000).to_pylist() == [1.5, 0.5, -0.5, None]
+
+
+def test_lateness_of_the_first_year_is_told_though_a_double_has_not_all_its_microseconds() -> None:
+    first = datetime(1, 1, 1, tzinfo=UTC)
+    rows = pa.RecordBatch.from_pydict({"at": pa.array([first], pa.timestamp("us", tz="UTC"))})
+    now = datetime(2026, 3, 1, 12, 0, 0, 1, tzinfo=UTC)
+    now_us = int(now.timestamp()) * SECOND_US + now.microsecond
+    (found,) = seconds_behind(rows, "at", now_us).to_pylist()
+    assert abs(found - (now - first).total_seconds()) < 1e-4
