@@ -58,6 +58,20 @@ def test_parts_add_up_to_what_all_rows_give(amounts: list[float | None], rng: ob
     assert results(parts, at_once) == [[it] for it in expected]
 
 
+def test_average_of_large_whole_numbers_leaves_neither_doubles_nor_64_bits() -> None:
+    """A sum above 2^53 is rounded as Spark's is, and one above 2^63 is a double like any other."""
+    schema = pa.schema([("_hash", pa.uint64()), ("amount", pa.int64())])
+    parts = Parts(schema, [Measure("mean", "avg", "amount")])
+    for amount in (1_700_000_000_000_001, 2**62):
+        columns = {"_hash": [0] * 9, "amount": [amount] * 9}
+        rows = pa.RecordBatch.from_pydict(columns, schema=schema)
+        order = np.arange(9)
+        each = parts.of_rows(rows, order, order, order + 1)
+        kept = pa.RecordBatch.from_arrays(each, schema=pa.schema(parts.fields))
+        ((mean,),) = results(parts, parts.of_parts(kept, order, np.array([0]), np.array([9])))
+        assert mean == pytest.approx(amount, rel=1e-15)
+
+
 def test_types_of_results_are_those_of_spark() -> None:
     whole = pa.schema([("_hash", pa.uint64()), ("amount", pa.int32())])
     kinds = {it.name: it.type for it in Parts(whole, MEASURES).results}

@@ -1,7 +1,7 @@
 """Aggregates that can be added up: what is kept of each, and how parts become a result.
 
     count, sum, min, max    themselves
-    avg                     a sum and a count
+    avg                     a sum, as a double whatever is summed, and a count
 
 Windows whose results change keep parts instead of rows, as columns of a table. Sums of doubles are
 added in the order in which they come, as Spark's own are.
@@ -70,10 +70,9 @@ class Parts:
         values = []
         for it, field in zip(self._measures, self.results, strict=True):
             if it.kind == "avg":
-                total = kept.column(f"_{it.name}_sum").cast(pa.float64())
                 count = kept.column(f"_{it.name}_count")
                 divisor = pc.if_else(pc.equal(count, 0), None, count).cast(pa.float64())
-                values.append(pc.divide(total, divisor))
+                values.append(pc.divide(kept.column(f"_{it.name}_sum"), divisor))
             else:
                 values.append(kept.column(it.name).cast(field.type))
         return values
@@ -140,7 +139,7 @@ def _parts_of(measure: Measure) -> list[Part]:
     name, kind, column = measure
     if kind == "avg":
         return [
-            Part(f"_{name}_sum", "sum", column, "sum"),
+            Part(f"_{name}_sum", "total", column, "sum"),
             Part(f"_{name}_count", "count", column, "sum"),
         ]
     return [Part(name, kind, column, "sum" if kind == "count" else kind)]

@@ -96,7 +96,8 @@ def narrow(is_member: Mask, first: Numbers, end: Numbers) -> tuple[Numbers, Numb
 def aggregate(
     kind: str, values: pa.Array, first: Numbers, end: Numbers, fraction: float = 0.5
 ) -> pa.Array:
-    """`kind` is count, sum, avg, stddev, min, max, percentile or collect; see `result_type`."""
+    """`kind` is count, sum, total (a sum that is a double), avg, stddev, min, max, percentile or
+    collect; see `result_type`."""
     if values.null_count:
         is_member = values.is_valid().to_numpy(zero_copy_only=False)
         first, end = narrow(is_member, first, end)
@@ -112,8 +113,10 @@ def aggregate(
     numbers = values.to_numpy()
     if kind == "sum":
         found = totals(numbers, first, end)
+    elif kind == "total":
+        found = double_totals(numbers, first, end)
     elif kind == "avg":
-        found = totals(numbers, first, end) / (end - first)
+        found = double_totals(numbers, first, end) / (end - first)
     elif kind == "stddev":
         found = deviations(numbers.astype(np.float64), first, end)
     elif kind == "percentile":
@@ -131,7 +134,7 @@ def result_type(kind: str, of: pa.DataType) -> pa.DataType:
         return pa.list_(of)
     if not (pa.types.is_integer(of) or pa.types.is_floating(of)):
         raise TypeError(f"{kind} of {of}")
-    if kind in ("avg", "stddev", "percentile"):
+    if kind in ("total", "avg", "stddev", "percentile"):
         return pa.float64()
     if kind == "sum":
         return pa.int64() if pa.types.is_integer(of) else pa.float64()
@@ -151,6 +154,17 @@ def totals(values: npt.NDArray[Any], first: Numbers, end: Numbers) -> npt.NDArra
         with np.errstate(invalid="ignore"):  # infinity less infinity is NaN, as it should be
             sums[stop > begin] += doubles[special][0] if special.any() else 0.0
     return sums
+
+
+def double_totals(values: npt.NDArray[Any], first: Numbers, end: Numbers) -> Doubles:
+    """Sums as doubles, as Spark has them under an average: those of whole numbers may leave 64
+    bits. Halves of 32 bits are summed exactly, so rounding knows nothing of rows around a range."""
+    if np.issubdtype(values.dtype, np.floating):
+        return totals(values, first, end)
+    whole = values.astype(np.int64)
+    high = _integer_totals(whole >> _LIMB_BITS, first, end)
+    low = _integer_totals(whole & _LIMB, first, end)
+    return np.ldexp(high.astype(np.float64), _LIMB_BITS) + low
 
 
 def _integer_totals(values: Numbers, first: Numbers, end: Numbers) -> Numbers:
@@ -188,10 +202,28 @@ def _finite_totals(values: Doubles, first: Numbers, end: Numbers) -> Doubles:
 def _finite_pairs(values: Doubles, first: Numbers, end: Numbers) -> Pair:
     """Sums as two doubles each, the second being what does not fit into the first.
 
-    Each double is an integer of 53 bits at a place; cut at multiples of 32 bits it falls into
-    three limbs. Limbs are summed as integers, carried, and added up from the highest."""
+    Limbs are summed as integers, carried, and added up from the highest. A negative sum is added up
+    as its magnitude: to borrow would fill all limbs up to the highest that any other range has,
+    which may be none that a double reaches. A sum that no double reaches is infinite."""
     if not len(values):
         return np.zeros(len(first)), np.zeros(len(first))
+    lowest, limbs = _limb_totals(values, first, end)
+    signs = np.where(_carried(limbs)[-1] < 0, -1, 1)
+    sums: Doubles = np.zeros(len(first))
+    rests: Doubles = np.zeros(len(first))
+    magnitudes = _carried([limb * signs for limb in limbs])
+    with np.errstate(over="ignore", invalid="ignore"):
+        for place, limb in reversed(list(enumerate(magnitudes, start=lowest))):
+            sums, rest = two_sum(sums, np.ldexp(limb.astype(np.float64), place * _LIMB_BITS))
+            rests += rest
+    return sums * signs, np.where(np.isfinite(sums), rests, 0) * signs
+
+
+def _limb_totals(values: Doubles, first: Numbers, end: Numbers) -> tuple[int, list[Numbers]]:
+    """The place of the lowest limb, and the sums of limbs from there on, not carried yet.
+
+    Each double is an integer of 53 bits at a place; cut at multiples of 32 bits it falls into
+    three limbs."""
     fractions, exponents = np.frexp(values)
     mantissas = (fractions * 2.0**_MANTISSA_BITS).astype(np.int64)
     places, shifts = np.divmod(exponents.astype(np.int64) - _MANTISSA_BITS, _LIMB_BITS)
@@ -200,21 +232,23 @@ def _finite_pairs(values: Doubles, first: Numbers, end: Numbers) -> Pair:
     high = (mantissas >> _LIMB_BITS) << shifts
     pieces = (low & _LIMB, (low >> _LIMB_BITS) + (high & _LIMB), high >> _LIMB_BITS)
     lowest, highest = int(places.min()), int(places.max()) + 2
-    carry = np.zeros(len(first), np.int64)
     limbs: list[Numbers] = []
     for place in range(lowest, highest + 1):
         part = sum(np.where(places + i == place, piece, 0) for i, piece in enumerate(pieces))
         running = np.concatenate([[0], np.cumsum(part)])
-        total = running[end] - running[first] + carry
+        limbs.append(running[end] - running[first])
+    return lowest, limbs
+
+
+def _carried(limbs: Sequence[Numbers]) -> list[Numbers]:
+    """Limbs of 32 bits, and one more, which is negative where the whole number is."""
+    carried = []
+    carry: Numbers = np.zeros(len(limbs[0]), np.int64)
+    for limb in limbs:
+        total = limb + carry
         carry = total >> _LIMB_BITS
-        limbs.append(total & _LIMB)
-    limbs.append(carry)
-    sums: Doubles = np.zeros(len(first))
-    rests: Doubles = np.zeros(len(first))
-    for place, limb in reversed(list(enumerate(limbs, start=lowest))):
-        sums, rest = two_sum(sums, np.ldexp(limb.astype(np.float64), place * _LIMB_BITS))
-        rests += rest
-    return sums, rests
+        carried.append(total & _LIMB)
+    return [*carried, carry]
 
 
 def extremes(
