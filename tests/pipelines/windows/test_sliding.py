@@ -57,16 +57,26 @@ def columns(events: Sequence[Event]) -> dict[str, pa.RecordBatch]:
     return {"events": pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)}
 
 
-def operator(policy: Policy) -> SlidingWindow:
-    return SlidingWindow(SCHEMA, ["user"], "time", INTERVAL_US, MEASURES, policy, SCHEMA.names)
+def operator(policy: Policy, *, preceding: bool = False) -> SlidingWindow:
+    return SlidingWindow(
+        SCHEMA,
+        ["user"],
+        "time",
+        INTERVAL_US,
+        MEASURES,
+        policy,
+        SCHEMA.names,
+        preceding=preceding,
+    )
 
 
-def naive(event: Event, events: Sequence[Event]) -> tuple[Any, ...]:
+def naive(event: Event, events: Sequence[Event], *, preceding: bool = False) -> tuple[Any, ...]:
     """Every aggregate of one event's window, by definition."""
+    last_us = event.time_us - preceding
     window = [
         it
         for it in events
-        if it.user == event.user and event.time_us - INTERVAL_US <= it.time_us <= event.time_us
+        if it.user == event.user and event.time_us - INTERVAL_US <= it.time_us <= last_us
     ]
     amounts = sorted(it.amount for it in window if it.amount is not None)
     if not amounts:
@@ -107,18 +117,20 @@ def results(rows: pa.RecordBatch) -> list[Result]:
     ]
 
 
-def assert_results(found: Sequence[Result], events: Sequence[Event]) -> None:
+def assert_results(
+    found: Sequence[Result], events: Sequence[Event], *, preceding: bool = False
+) -> None:
     """One result for each event, and the right one."""
     assert Counter(it.event for it in found) == Counter(events)
     for it in found:
-        assert it.values == naive(it.event, events), it
+        assert it.values == naive(it.event, events, preceding=preceding), it
 
 
 def run(
-    policy: Policy, batches: Sequence[tuple[list[Event], int]]
+    policy: Policy, batches: Sequence[tuple[list[Event], int]], *, preceding: bool = False
 ) -> tuple[list[list[Result]], list[Event], list[Event]]:
     """The results of each batch; the events that were on time, and the late ones."""
-    trial = Trial(operator(policy), bucket_count=2)
+    trial = Trial(operator(policy, preceding=preceding), bucket_count=2)
     watermark_us = 0
     found, on_time, late = [], [], []
     for events, step_us in batches:
@@ -133,24 +145,25 @@ def run(
 
 
 @settings(max_examples=60)
-@given(BATCHES, st.sampled_from([0, 5, INTERVAL_US, 35]))
+@given(BATCHES, st.sampled_from([0, 5, INTERVAL_US, 35]), st.booleans())
 def test_final_results_are_those_of_a_batch_however_the_stream_is_cut(
-    batches: list[tuple[list[Event], int]], lateness_us: int
+    batches: list[tuple[list[Event], int]], lateness_us: int, preceding: bool
 ) -> None:
-    found, on_time, late = run(Policy("divert", lateness_us), batches)
+    found, on_time, late = run(Policy("divert", lateness_us), batches, preceding=preceding)
     everything = [it for batch in found for it in batch]
-    assert_results([it for it in everything if it.kind == "final"], on_time)
+    finals = [it for it in everything if it.kind == "final"]
+    assert_results(finals, on_time, preceding=preceding)
     assert Counter(it.event for it in everything if it.kind == "late") == Counter(late)
     assert {it.kind for it in everything} <= {"final", "late"}
 
 
 @settings(max_examples=60)
-@given(BATCHES, st.sampled_from([5, INTERVAL_US, 35]))
+@given(BATCHES, st.sampled_from([5, INTERVAL_US, 35]), st.booleans())
 def test_corrections_lead_to_the_results_of_a_batch(
-    batches: list[tuple[list[Event], int]], lateness_us: int
+    batches: list[tuple[list[Event], int]], lateness_us: int, preceding: bool
 ) -> None:
     """Whoever replaces old values by new ones ends with what a batch computes."""
-    found, on_time, _ = run(Policy("correct", lateness_us), batches)
+    found, on_time, _ = run(Policy("correct", lateness_us), batches, preceding=preceding)
     table: Counter[tuple[Event, tuple[Any, ...]]] = Counter()
     for it in (it for batch in found for it in batch if it.kind != "late"):
         assert it.kind in ("final", "correction")
@@ -164,16 +177,18 @@ def test_corrections_lead_to_the_results_of_a_batch(
         for (event, values), count in table.items()
         for _ in range(count)
     ]
-    assert_results(left, on_time)
+    assert_results(left, on_time, preceding=preceding)
 
 
 @settings(max_examples=60)
-@given(BATCHES, st.sampled_from(["early", "change"]))
+@given(BATCHES, st.sampled_from(["early", "change"]), st.booleans())
 def test_early_results_know_what_has_come_so_far(
-    batches: list[tuple[list[Event], int]], emission: Emission
+    batches: list[tuple[list[Event], int]], emission: Emission, preceding: bool
 ) -> None:
-    found, on_time, _ = run(Policy("divert", INTERVAL_US, emission), batches)
-    assert_results([it for batch in found for it in batch if it.kind == "final"], on_time)
+    policy = Policy("divert", INTERVAL_US, emission)
+    found, on_time, _ = run(policy, batches, preceding=preceding)
+    finals = [it for batch in found for it in batch if it.kind == "final"]
+    assert_results(finals, on_time, preceding=preceding)
     known: list[Event] = []
     latest: dict[Event, tuple[Any, ...]] = {}
     for (events, _), batch in zip(batches, found, strict=False):
@@ -183,11 +198,11 @@ def test_early_results_know_what_has_come_so_far(
         early = [it for it in batch if it.kind == "preliminary"]
         assert set(new) <= {it.event for it in early}
         for it in early:
-            assert it.values == naive(it.event, known)
+            assert it.values == naive(it.event, known, preceding=preceding)
         latest |= {it.event: it.values for it in early}
     if emission == "change":
         for event, values in latest.items():
-            assert values == naive(event, on_time)
+            assert values == naive(event, on_time, preceding=preceding)
 
 
 def test_result_comes_when_the_watermark_makes_it_final_and_not_later() -> None:
@@ -197,6 +212,16 @@ def test_result_comes_when_the_watermark_makes_it_final_and_not_later() -> None:
     assert [it.event.time_us for it in results(trial.advance(27))] == [20]
     assert trial.advance(31).num_rows == 0
     assert [it.event.time_us for it in results(trial.advance(32))] == [25]
+
+
+@pytest.mark.parametrize("preceding", [False, True])
+def test_straggler_has_a_result_of_its_own(preceding: bool) -> None:
+    trial = Trial(operator(Policy("correct", 100), preceding=preceding))
+    trial.feed(columns([Event("ann", 100, 1.0)]), 90)
+    trial.advance(105)
+    (found,) = results(trial.feed(columns([Event("ann", 102, 2.0)]), 105))
+    assert (found.event.time_us, found.kind, found.old) == (102, "correction", None)
+    assert found.values[0] == (1 if preceding else 2)
 
 
 def test_earlier_event_changes_the_preliminary_result_of_a_later_one() -> None:
@@ -275,15 +300,24 @@ EVERY_SCHEMA = SCHEMA.append(pa.field("_now", pa.timestamp("us", tz="UTC")))
 
 
 @settings(max_examples=60)
-@given(st.lists(st.lists(EVENTS, max_size=5), max_size=8), st.sampled_from([0, 1, 3]))
+@given(
+    st.lists(st.lists(EVENTS, max_size=5), max_size=8), st.sampled_from([0, 1, 3]), st.booleans()
+)
 def test_results_every_so_often_show_what_has_changed_since_the_last_time(
-    batches: list[list[Event]], every: int
+    batches: list[list[Event]], every: int, preceding: bool
 ) -> None:
     """A batch is a second; nothing is final before the end."""
     policy = Policy("drop", 100, "every", every * 1_000_000)
     measures = MEASURES[:1]
     window = SlidingWindow(
-        EVERY_SCHEMA, ["user"], "time", INTERVAL_US, measures, policy, SCHEMA.names
+        EVERY_SCHEMA,
+        ["user"],
+        "time",
+        INTERVAL_US,
+        measures,
+        policy,
+        SCHEMA.names,
+        preceding=preceding,
     )
     trial = Trial(window, bucket_count=1)
     known: list[Event] = []
@@ -294,7 +328,7 @@ def test_results_every_so_often_show_what_has_changed_since_the_last_time(
         rows = columns(events)["events"].append_column("_now", now)
         found = trial.feed({"events": rows.cast(EVERY_SCHEMA)})
         known += events
-        before, table = table, [(it, naive(it, known)[0]) for it in known]
+        before, table = table, [(it, naive(it, known, preceding=preceding)[0]) for it in known]
         if not events or (last_shown is not None and number - last_shown < every):
             assert not found.num_rows
             table = before

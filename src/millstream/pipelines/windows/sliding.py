@@ -225,8 +225,8 @@ class SlidingWindow(Operator):
         )
         kinds = self._kinds(times, is_new, windows, due)
         if since_us is not None:
-            first, end = narrow(times_of(rows, NOW)[order] > since_us, *windows)
-            kinds[(kinds == NOTHING) & (times > due.until_us) & (end > first)] = PRELIMINARY
+            is_touched = _is_touched(windows, times_of(rows, NOW)[order] > since_us)
+            kinds[(kinds == NOTHING) & (times > due.until_us) & is_touched] = PRELIMINARY
         chosen = np.flatnonzero(kinds)
         windows = Windows(windows.first[chosen], windows.end[chosen])
         columns = self._measure(rows, order, windows)
@@ -254,8 +254,7 @@ class SlidingWindow(Operator):
         kinds = np.where(is_final & (times > due.after_us) & ~is_new, FINAL, NOTHING)
         if not self._policy.sees_changes:
             return kinds
-        first, end = narrow(is_new, windows.first, windows.end)
-        is_touched = end > first
+        is_touched = _is_touched(windows, is_new)
         if self._policy.emission == "early":
             kinds[~is_final & is_new] = PRELIMINARY
         elif self._policy.emission == "change":
@@ -324,6 +323,13 @@ class Windows(NamedTuple):
 
     first: Numbers
     end: Numbers
+
+
+def _is_touched(windows: Windows, came: Mask) -> Mask:
+    """Which rows came, or have one that came in their window, where they need not be themselves."""
+    first, end = narrow(came, *windows)
+    touched: Mask = (end > first) | came
+    return touched
 
 
 def sliding_window(
