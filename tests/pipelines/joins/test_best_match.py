@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
@@ -178,6 +179,34 @@ def test_batch_equals_stream_in_any_cut() -> None:
         found.update(rows_of(parts.feed(some, time - 1), "final"))
     found.update(rows_of(parts.finish(), "final"))
     assert found == answer
+
+
+@pytest.mark.parametrize(
+    ("is_descending", "prices", "winner"),
+    [
+        (True, [1.0, math.nan, 2.0, None], "nan"),
+        (False, [1.0, math.nan, 2.0, None], "1.0"),
+        (False, [None, math.nan], "nan"),
+        (True, [None, math.nan], "nan"),
+        (True, [None, 1.0], "1.0"),
+    ],
+)
+def test_nan_is_above_all_numbers_as_in_spark(
+    is_descending: bool, prices: list[float | None], winner: str
+) -> None:
+    bids = pa.schema([("auction", pa.int64()), ("at", TIME), ("price", pa.float64())])
+    order = (Term("price", is_descending),)
+    trial = Trial(
+        BestMatch(
+            Lasting(AUCTIONS, ("id",), "opens", "closes"),
+            Events(bids, ("auction",), "at", order, ("price",)),
+            "left",
+        )
+    )
+    given = [(1, 5 + place, price) for place, price in enumerate(prices)]
+    auctions = to_batch([Auction(1, 1, 100, "a")], AUCTIONS)
+    trial.feed({"lasting": auctions, "events": to_batch(given, bids)}, 0)
+    assert [str(it) for it in trial.finish().column("price").to_pylist()] == [winner]
 
 
 def test_state_of_a_long_row_is_its_best_event() -> None:

@@ -212,8 +212,12 @@ class BestMatch(Operator):
             numbers = numbers_of(column)
             return ~numbers if term.is_descending else numbers
         direction = "descending" if term.is_descending else "ascending"
-        ranks = pc.rank(column, direction, tiebreaker="dense")  # nulls are last
-        return numbers_of(ranks.cast(pa.int64()))
+        ranks = numbers_of(pc.rank(column, direction, tiebreaker="dense").cast(pa.int64()))
+        if term.is_descending and pa.types.is_floating(column.type):
+            # Arrow has NaN last, like nulls; Spark has it above all numbers.
+            is_nan = pc.fill_null(pc.is_nan(column), False)
+            ranks = np.where(is_nan.to_numpy(zero_copy_only=False), 0, ranks)
+        return ranks
 
     def _still_best(self, lasting: Table, events: pa.RecordBatch) -> pa.RecordBatch:
         """Those of the events that are the best of something that lasts."""
