@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+import warnings
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HALF_LIFE_US = 10
-FORGET_US = 35
+FORGET_US = 55
+SILENCE_US = 40  # of four half-lives, which may pass until events are counted anew
 MIN_COUNT = 2
 THRESHOLD = 2.0
 SCHEMA = pa.schema(
@@ -106,6 +109,14 @@ def remembered(chain: Sequence[Event], before_us: int) -> list[Event]:
     return kept if kept and before_us - kept[-1].time_us <= FORGET_US else []
 
 
+def counted(chain: Sequence[Event], before_us: int) -> int:
+    """How many of these there are since the last long silence."""
+    times_us = [*(it.time_us for it in chain), before_us]
+    gaps_us = [later - earlier for earlier, later in pairwise(times_us)]
+    silences = [place for place, it in enumerate(gaps_us, start=1) if it > SILENCE_US]
+    return len(chain) - max(silences, default=0)
+
+
 @settings(max_examples=60)
 @given(BATCHES, st.sampled_from([0, 15]))
 def test_averages_are_those_of_their_definition(
@@ -139,7 +150,8 @@ def test_averages_are_those_of_their_definition(
                 assert row["z"] == pytest.approx(z, rel=1e-6, abs=1e-6)
                 if abs(abs(z) - THRESHOLD) > 1e-6:
                     is_far = abs(z) > THRESHOLD
-                    assert row["is_anomaly"] == (is_far and len(before) >= MIN_COUNT)
+                    is_usual = counted(before, it.time_us) >= MIN_COUNT
+                    assert row["is_anomaly"] == (is_far and is_usual)
 
 
 @settings(max_examples=40)
@@ -161,7 +173,8 @@ def test_keys_that_go_together_and_alone_are_computed_alike(
     starts = np.cumsum(lengths) - lengths
     count = int(lengths.sum())
     keeps = (rng.random(count) > 0.1).astype(np.float64)
-    steps = Steps(starts, rng.normal(1e6, 1, count), rng.random(count) * keeps, keeps)
+    counts = (rng.random(count) > 0.1) * keeps
+    steps = Steps(starts, rng.normal(1e6, 1, count), rng.random(count) * keeps, keeps, counts)
     begun = Averages(*(rng.random(50) for _ in range(4)))
     alone_or_not = []
     for few in (0, 5, 1000):
@@ -177,6 +190,60 @@ def test_spike_in_a_steady_series_is_an_anomaly() -> None:
     assert [number for number, row in sorted(found.items()) if row["is_anomaly"]] == [20, 21]
     assert found[20]["z"] is None, "those before were all alike"
     assert found[21]["z"] > 100
+
+
+def smoothed(series: Sequence[tuple[int, float]], forget_us: int) -> list[dict[str, Any]]:
+    """The results of one key, in the order of time."""
+    trial = Trial(Smoothing(SCHEMA, ["user"], "time", HALF_LIFE_US, forget_us, 0, 3.0, 10))
+    events = [Event("ann", time_us, value) for time_us, value in series]
+    found = [trial.feed(columns(events)), trial.finish()]
+    rows = [row for it in found for row in it.to_pylist()]
+    return sorted(rows, key=lambda it: it["time"])
+
+
+@pytest.mark.parametrize("silence", [5, 8, 12, 20, 30])
+def test_first_events_after_a_silence_are_no_anomalies(silence: int) -> None:
+    rng = random.Random(silence)
+    before = [(at, 20 + rng.gauss(0, 1)) for at in range(100)]
+    begin_us = 100 + silence * HALF_LIFE_US
+    after = [(begin_us + at, 20 + rng.gauss(0, 1)) for at in range(9)]
+    spike = (begin_us + 60, 500.0)
+    rows = smoothed([*before, *after, (begin_us + 30, 20.0), (begin_us + 31, 20.5), spike], 320)
+    assert not any(it["is_anomaly"] for it in rows[100:-1])
+    assert all(it["expected"] is not None for it in rows[100:]), "averages go on"
+    assert rows[-1]["is_anomaly"], "ten events are enough again"
+
+
+def test_silence_of_four_half_lives_is_none() -> None:
+    steady = [(at, float(at % 2)) for at in range(10)]
+    assert smoothed([*steady, (9 + SILENCE_US, 50.0)], 320)[-1]["is_anomaly"]
+    assert not smoothed([*steady, (10 + SILENCE_US, 50.0)], 320)[-1]["is_anomaly"]
+
+
+def test_rounding_makes_no_spread_negative() -> None:
+    """After so long that nothing is left of the spread before, the new one may be rounded down."""
+    rng = random.Random(1)
+    pairs = [(rng.uniform(0, 100), rng.uniform(0, 100)) for _ in range(3000)]
+    one, two = next((a, b) for a, b in pairs if (b - a) * (b - (a + (b - a))) < 0)
+    late_us = 12 + 60 * HALF_LIFE_US
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = smoothed([*((at, one) for at in range(12)), (late_us, two), (late_us + 1, 7.0)], 999)
+    assert rows[-1]["z"] is None, "those before do not differ"
+
+
+def test_state_is_told_with_how_long_it_is_kept() -> None:
+    minute_us = 60_000_000
+    told = Smoothing(SCHEMA, ["user"], "time", minute_us, 32 * minute_us, 0, 3.0, 10).kept()
+    assert told == {
+        "waiting": "until the watermark is past them",
+        "averages": "until the last event of their key is 32 minutes behind the watermark",
+    }
+    late = Smoothing(SCHEMA, ["user"], "time", minute_us, 32 * minute_us, minute_us, 3.0, 10).kept()
+    assert late == {
+        "waiting": "until they are 1 minute behind the watermark",
+        "averages": "until the last event of their key is 33 minutes behind the watermark",
+    }
 
 
 def test_stream_is_averaged_as_a_batch_is(stage: Stage) -> None:

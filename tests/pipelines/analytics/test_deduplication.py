@@ -112,6 +112,12 @@ def test_first_ones_are_found_in_strides(rows: list[tuple[int, int]], within_us:
     assert list(first_in_time(codes, times, within_us)) == expected
 
 
+def test_keys_are_told_to_be_kept_for_horizon_and_lateness() -> None:
+    minute_us = 60_000_000
+    told = Deduplication(SCHEMA, ["id"], "time", minute_us, 2 * minute_us).kept()
+    assert told == {"seen": "until they are 3 minutes behind the watermark"}
+
+
 def test_row_without_a_time_is_late() -> None:
     found = Trial(operator()).feed(columns([Copy("a", None, 1)]))
     assert found["_kind"].to_pylist() == ["late"]

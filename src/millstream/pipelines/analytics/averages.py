@@ -11,10 +11,14 @@ in, once nothing that is on time can come before them, with
     z            how many standard deviations (weighted likewise) it is from what was expected; null
                  where those before do not differ
     is_anomaly   whether |z| is greater than `threshold`, or those before are all alike and this one
-                 is not; never before a key has had `min_count` events
+                 is not; never before a key has had `min_count` events without a long silence
 
 Values that are null or not finite change nothing, and have no average. A key that has been silent
-for `forget_after` begins anew; that is 32 half-lives unless told otherwise.
+for `forget_after` begins anew; that is 32 half-lives unless told otherwise. After a silence of more
+than 4 half-lives its average goes on, but its events are counted anew: those before weigh less than
+a sixteenth of what they did, a few after it decide what is usual, and nothing is called an anomaly
+until these are `min_count`. A key whose events are always further apart than that has no anomalies:
+choose a longer half-life.
 
 A row is late when `time + allowed_lateness` is at or behind the watermark: later ones have been
 averaged already. It is dropped and counted, or diverted: rows then have `_kind`, "final" or
@@ -53,7 +57,7 @@ from millstream.pipelines.columns import (
     check_watermark,
     name_column,
 )
-from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.durations import Duration, duration_text, duration_us
 from millstream.pipelines.joins.frames import check_choice
 from millstream.pipelines.joins.matching import Mask, common_codes, newest, sort_versions
 from millstream.pipelines.reading.options import WATERMARK_COLUMN
@@ -68,6 +72,7 @@ if TYPE_CHECKING:
 
 AVERAGE, EXPECTED, Z, IS_ANOMALY = "average", "expected", "z", "is_anomaly"
 HALF_LIVES_KEPT = 32  # an event that old counts for a four billionth
+HALF_LIVES_COUNTED = 4  # after a longer silence, what was before weighs a sixteenth at most
 _EVENTS = "events"
 _WAITING = "waiting"
 _AVERAGES = "averages"
@@ -129,6 +134,16 @@ class Smoothing(Operator):
         self._allowed_us = allowed_lateness_us
         self._threshold = threshold
         self._min_count = min_count
+
+    def kept(self) -> Mapping[str, str]:
+        kept = duration_text(self._forget_us + self._allowed_us)
+        waiting = "until the watermark is past them"
+        if self._allowed_us:
+            waiting = f"until they are {duration_text(self._allowed_us)} behind the watermark"
+        return {
+            _WAITING: waiting,
+            _AVERAGES: f"until the last event of their key is {kept} behind the watermark",
+        }
 
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
@@ -206,9 +221,11 @@ class Smoothing(Operator):
         ages_us[starts] = self._forget_us + 1
         ages_us[starts[is_known]] = times[starts[is_known]] - last_us[places[is_known]]
         is_kept = ages_us <= self._forget_us
+        is_counted = is_kept & (ages_us <= HALF_LIVES_COUNTED * self._half_life_us)
         decays = np.where(is_kept, np.exp2(-(ages_us / self._half_life_us)), 0.0)
         values = rows.column(_VALUE).to_numpy()
-        return Steps(starts, values, decays, is_kept.astype(np.float64)), Averages(*begun)
+        keeps, counts = is_kept.astype(np.float64), is_counted.astype(np.float64)
+        return Steps(starts, values, decays, keeps, counts), Averages(*begun)
 
     def _results(
         self,
@@ -219,7 +236,7 @@ class Smoothing(Operator):
         after: Averages,
     ) -> pa.RecordBatch:
         count = len(values)
-        expected = np.where(before.events > 0, before.mean, np.nan)
+        expected = np.where(before.weight > 0, before.mean, np.nan)
         variance = np.zeros(count)
         np.divide(before.spread, before.weight, where=before.weight > 0, out=variance)
         deviation = np.sqrt(variance)
@@ -259,12 +276,13 @@ class Smoothing(Operator):
 
 class Steps(NamedTuple):
     """Rows sorted by key and time: where each key begins, and, row by row, the value, what is left
-    of the weight of those before, and 0 where nothing is."""
+    of the weight of those before, 0 where nothing is, and 0 where they are no longer counted."""
 
     starts: Numbers
     values: Doubles
     decays: Doubles
     keeps: Doubles
+    counts: Doubles
 
 
 def run_steps(steps: Steps, begun: Averages) -> tuple[Averages, Averages]:
@@ -296,13 +314,15 @@ def _advance(
 ) -> Averages:
     """One row of each key."""
     keeps, decays, values = steps.keeps[rows], steps.decays[rows], steps.values[rows]
-    weight, mean, spread, count = (it * keeps for it in now)
+    weight, mean, spread = now.weight * keeps, now.mean * keeps, now.spread * keeps
+    count = now.events * steps.counts[rows]
     for column, it in zip(before, (weight, mean, spread, count), strict=True):
         column[rows] = it
     weight = decays * weight + 1.0
     distance = values - mean
     mean = mean + distance / weight
-    spread = decays * spread + distance * (values - mean)
+    # The product is never negative but for rounding, and then there may be nothing to add it to.
+    spread = np.maximum(decays * spread + distance * (values - mean), 0.0)
     count = count + 1.0
     for column, it in zip(after, (weight, mean, spread, count), strict=True):
         column[rows] = it
@@ -315,15 +335,15 @@ def _advance_alone(
     """All rows of one key."""
     weight, mean, spread, count = now
     own = slice(rows.start, rows.stop)
-    columns = steps.values[own].tolist(), steps.decays[own].tolist(), steps.keeps[own].tolist()
+    columns = [it[own].tolist() for it in (steps.values, steps.decays, steps.keeps, steps.counts)]
     befores, afters = [], []
-    for value, decay, keep in zip(*columns, strict=True):
-        weight, mean, spread, count = weight * keep, mean * keep, spread * keep, count * keep
+    for value, decay, keep, counted in zip(*columns, strict=True):
+        weight, mean, spread, count = weight * keep, mean * keep, spread * keep, count * counted
         befores.append((weight, mean, spread, count))
         weight = decay * weight + 1.0
         distance = value - mean
         mean = mean + distance / weight
-        spread = decay * spread + distance * (value - mean)
+        spread = max(decay * spread + distance * (value - mean), 0.0)
         count = count + 1.0
         afters.append((weight, mean, spread, count))
     for target, found in ((before, befores), (after, afters)):

@@ -96,6 +96,10 @@ class Deduplication(Operator):
         self._within_us = within_us
         self._allowed_us = allowed_lateness_us
 
+    def kept(self) -> Mapping[str, str]:
+        kept = duration_text(self._within_us + self._allowed_us)
+        return {_SEEN: f"until they are {kept} behind the watermark"}
+
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
@@ -246,8 +250,8 @@ def _check_horizon(frame: DataFrame, time: str, within_us: int) -> None:
         delay = duration_text(delay_ms * 1000)
         raise ConfigError(
             f"within {duration_text(within_us)!r} is shorter than the watermark's delay of "
-            f"{delay}: a copy may come that late and would pass. Make it {delay} at least, or "
-            f'shorten the delay in withWatermark("{time}", ...)'
+            f"{delay}: a copy that has a time of its own may be that much apart, and would pass. "
+            f'Make it {delay} at least, or shorten the delay in withWatermark("{time}", ...)'
         )
 
 
