@@ -17,6 +17,7 @@ from pyspark.sql.types import ArrayType, StringType, StructType
 
 from millstream.errors import ConfigError
 from millstream.pipelines.joins.best_match import BestMatch, Events, How, Lasting, Term, parse_order
+from millstream.pipelines.state.pages import StateMismatch
 from millstream.pipelines.state.trial import Trial
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -219,6 +220,15 @@ def test_state_of_a_long_row_is_its_best_event() -> None:
         sizes.append(sum(map(len, trial.buckets[0].pages.values())))
     assert max(sizes[100:]) < 2 * max(sizes[:20])
     assert rows_of(trial.finish(), "final") == [(1, 1, 1_000_000, "long", 199, "x")]
+
+
+def test_state_of_rows_that_began_by_another_column_is_refused() -> None:
+    trial = Trial(operator())
+    trial.feed(columns([Auction(1, 1, 100, "a")], []), 0)
+    events = Events(BIDS, ("auction",), "at", ORDER, ("at", "price", "by"))
+    trial.operator = BestMatch(Lasting(AUCTIONS, ("id",), "closes", "closes"), events, "inner")
+    with pytest.raises(StateMismatch, match="other settings: best match from opens on"):
+        trial.advance(200)
 
 
 def test_operator_tells_what_it_does_and_keeps() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
 import pytest
 
 from millstream.pipelines.state import NO_WATERMARK, BucketState
@@ -39,6 +40,7 @@ def test_index_is_what_the_specification_says() -> None:
     store = filled()
     index = index_of(store)
     assert index["identity"] == "hold and count"
+    assert index["keys"] == {"rows": ["user", "shop"]}
     assert (index["buckets"], index["timer_us"], index["watermark_us"]) == (4, 9, 5)
     tables = index["tables"]
     assert isinstance(tables, dict)
@@ -47,6 +49,8 @@ def test_index_is_what_the_specification_says() -> None:
         ["shop", "int32"],
         ["count", "int64"],
     ]
+    assert (tables["held"]["keys"], tables["held"]["time"]) == (["user", "shop"], "time")
+    assert tables["counts"]["time"] is None
     assert tables["held"]["horizon_us"] == 6
     ((page_id, first_us, last_us, rows, *_),) = tables["held"]["pages"]
     assert (first_us, last_us, rows) == (5, 9, 2), "an expired row goes when its page does"
@@ -94,12 +98,32 @@ def test_state_of_others_is_refused() -> None:
     with pytest.raises(StateMismatch, match="other number of buckets: 4, and now it is 8"):
         BucketState(OPERATOR, 8, store)
     other = HoldAndCount(SCHEMA.remove(3), KEYS, "time")
-    with pytest.raises(StateMismatch, match=r"other columns: .*'value'.* give it another checkp"):
+    with pytest.raises(StateMismatch, match=r"other columns of held: .*'value'.* another checkp"):
         BucketState(other, 4, store)
     other = HoldAndCount(SCHEMA, KEYS, "time")
     other.identity = "something else"
     with pytest.raises(StateMismatch, match="other settings: hold and count"):
         BucketState(other, 4, store)
+
+
+def test_state_of_another_key_is_refused() -> None:
+    """Rows of one key would be in many buckets."""
+    other = HoldAndCount(SCHEMA, ("user",), "time")
+    with pytest.raises(StateMismatch, match=r"other keys: .*'shop'.* now it is {'rows': \['user'"):
+        BucketState(other, 4, filled())
+    other = HoldAndCount(SCHEMA, KEYS, "time")
+    other.tables["held"] = other.tables["held"]._replace(keys=("user",))
+    with pytest.raises(StateMismatch, match=r"other keys of held: .*'shop'.* now it is \['user'"):
+        BucketState(other, 4, filled())
+
+
+def test_state_by_another_time_is_refused() -> None:
+    schema = SCHEMA.append(pa.field("seen", SCHEMA.field("time").type))
+    rows = ROWS["rows"].append_column("seen", ROWS["rows"].column("time"))
+    store = MemoryStore()
+    run_bucket(HoldAndCount(schema, KEYS, "time"), 4, store, {"rows": rows}, 5)
+    with pytest.raises(StateMismatch, match="other time of held: time, and now it is seen"):
+        BucketState(HoldAndCount(schema, KEYS, "seen"), 4, store)
 
 
 def test_page_that_is_missing_damaged_or_another_is_noticed() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millstream.pipelines.state.pages import StateMismatch
 from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.windows.parts import Measure
 from millstream.pipelines.windows.revisions import RevisedWindows, Timing
@@ -213,3 +214,18 @@ def test_whole_numbers_stay_whole() -> None:
     trial.feed({"rows": rows([Event("ann", 1, 1), Event("bob", 2, 2)], 0)["rows"].cast(schema)})
     (row,) = trial.finish().to_pylist()
     assert (row["s"], type(row["s"]), row["m"]) == (3, int, pytest.approx(1.5))
+
+
+def test_state_of_another_kind_of_aggregate_or_by_another_time_is_refused() -> None:
+    """A sum and a maximum are kept in columns of one name and type."""
+    timing = Timing(0, 50, None)
+    trial = Trial(RevisedWindows(SCHEMA, ["user"], [Measure("x", "sum", "amount")], timing, "test"))
+    trial.feed(rows([Event("ann", 1, 5.0)], 0))
+    other = [Measure("x", "max", "amount")]
+    trial.operator = RevisedWindows(SCHEMA, ["user"], other, timing, "test")
+    with pytest.raises(StateMismatch, match=r"other settings: .*x=sum.* now it is .*x=max"):
+        trial.feed(rows([Event("ann", 1, 5.0)], 1))
+    same = [Measure("x", "sum", "amount")]
+    trial.operator = RevisedWindows(SCHEMA, ["user"], same, timing, "test", "seen")
+    with pytest.raises(StateMismatch, match=r"other settings: .*by time.* now it is .*by seen"):
+        trial.feed(rows([Event("ann", 1, 5.0)], 1))

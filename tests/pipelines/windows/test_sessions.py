@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millstream.pipelines.state.pages import StateMismatch
 from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.windows.parts import Measure
 from millstream.pipelines.windows.revisions import Timing
@@ -228,3 +230,19 @@ def test_straggler_that_is_alone_is_a_correction_of_nothing() -> None:
     stream.watermark_us = 50
     (only,) = stream.feed([Event("ann", 0, 1.0)])
     assert (only.kind, only.old, only.session.values[0]) == ("correction", None, 1)
+
+
+def test_state_of_another_kind_of_aggregate_or_by_another_time_is_refused() -> None:
+    """A sum and a maximum are kept in columns of one name and type."""
+    timing = Timing(0, 100, None)
+    stream = Stream(timing, corrects=True)
+    stream.feed([Event("ann", 0, 1.0)])
+    others = [it._replace(kind="max") if it.kind == "sum" else it for it in MEASURES]
+    stream.trial.operator = RevisedSessions(SCHEMA, ["user"], others, GAP_US, timing, corrects=True)
+    with pytest.raises(StateMismatch, match=r"other settings: .*=sum"):
+        stream.feed([Event("ann", 1, 1.0)])
+    stream.trial.operator = RevisedSessions(
+        SCHEMA, ["user"], MEASURES, GAP_US, timing, corrects=True, time="seen"
+    )
+    with pytest.raises(StateMismatch, match=r"other settings: .*by time.* now it is .*by seen"):
+        stream.feed([Event("ann", 1, 1.0)])

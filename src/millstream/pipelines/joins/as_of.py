@@ -115,7 +115,10 @@ class AsOfJoin(Operator):
         how: How,
         allowed_lateness_us: int = 0,
     ) -> None:
-        self.identity = f"as-of join, {how}, {allowed_lateness_us} us, by {history.order}"
+        self.identity = (
+            f"as-of join, {how}, {allowed_lateness_us} us, by {history.order}, "
+            f"deletes by {history.deleted}"
+        )
         self.inputs = {
             _EVENTS: InputSpec(events.schema, events.keys),
             _VERSIONS: InputSpec(history.schema, history.keys),

@@ -10,8 +10,9 @@ watermark is `allowed_lateness` past `until`. It is final, and a replay yields t
 `how="left"` rows that nothing happened to come out, too.
 
 Both sides may come in any order. `order_by` is written as in SQL, columns of the right, each with
-`desc` or without; nulls come last. What differs in none of them is decided by its content, on every
-replay alike. Rows of one key may overlap in time: an event may be the best of several.
+`desc` or without; nulls come last, and NaN is above all numbers. What differs in none of them is
+decided by its content, on every replay alike. Rows of one key may overlap in time: an event may be
+the best of several.
 
 What comes `allowed_lateness` behind the watermark, by `time` or `right_time`, is late. It is
 counted in the query's progress, or with `stragglers="divert"` comes out, with `_lateness` in
@@ -109,7 +110,9 @@ class BestMatch(Operator):
         how: How,
         allowed_lateness_us: int = 0,
     ) -> None:
-        self.identity = f"best match, {how}, {allowed_lateness_us} us, by {events.order}"
+        self.identity = (
+            f"best match from {lasting.time} on, {how}, {allowed_lateness_us} us, by {events.order}"
+        )
         self.inputs = {
             _LASTING: InputSpec(lasting.schema, lasting.keys),
             _EVENTS: InputSpec(events.schema, events.keys),

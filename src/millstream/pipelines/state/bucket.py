@@ -2,13 +2,16 @@
 
 The index is what a batch reads first and writes last, sealed like a page (see pages.py). Its body:
 
-    {"identity": ..., "buckets": 16, "next_page": 42, "timer_us": null, "watermark_us": ...,
-     "tables": {"events": {"columns": [["user", "string"], ...], "horizon_us": ...,
+    {"identity": ..., "buckets": 16, "keys": {"events": ["user"]}, "next_page": 42,
+     "timer_us": null, "watermark_us": ...,
+     "tables": {"events": {"columns": [["user", "string"], ...], "keys": ["user"], "time": "time",
+                           "horizon_us": ...,
                            "pages": [[id, first_us, last_us, rows, bytes, crc,
                                       first_hash, last_hash, run], ...]}}}
 
-`identity`, `buckets` and `columns` are those that the state was made with: state of others is
-refused, since it would be read wrongly without anyone noticing.
+`identity`, `buckets`, `keys` (of inputs and of tables), `columns` and `time` are those that the
+state was made with: state of others is refused, since it would be read wrongly without anyone
+noticing.
 """
 
 from __future__ import annotations
@@ -104,7 +107,7 @@ class BucketState:
                 table.pages[info.page_id] = info._replace(crc=crc_of(blob))
             removed += table.removed
             listed[name] = {
-                "columns": _columns(table.spec),
+                **_layout(table.spec),
                 "horizon_us": table.horizon_us,
                 "pages": list(table.pages.values()),
             }
@@ -124,6 +127,7 @@ class BucketState:
         index = {
             "identity": self._operator.identity,
             "buckets": self._bucket_count,
+            "keys": _input_keys(self._operator),
             "next_page": self._next_page,
             "timer_us": self.timer_us,
             "watermark_us": max(watermark_us, self.watermark_us),
@@ -138,9 +142,11 @@ class BucketState:
         index: dict[str, Any] = json.loads(bytes(unseal(INDEX_MAGIC, blob)))
         _check("settings", index["identity"], self._operator.identity)
         _check("number of buckets", index["buckets"], self._bucket_count)
+        _check("keys", index["keys"], _input_keys(self._operator))
         for name, spec in self._operator.tables.items():
-            if name in index["tables"]:
-                _check("columns", index["tables"][name]["columns"], _columns(spec))
+            listed = index["tables"].get(name)
+            for part, given in _layout(spec).items() if listed else ():
+                _check(f"{part} of {name}", listed[part], given)
         return index
 
     def _open_table(self, spec: TableSpec, listed: Mapping[str, Any] | None) -> Table:
@@ -192,8 +198,18 @@ def run_bucket(
     return result
 
 
-def _columns(spec: TableSpec) -> list[list[str]]:
-    return [[field.name, str(field.type)] for field in spec.schema]
+def _input_keys(operator: Operator) -> dict[str, list[str]]:
+    """Of each input, the columns that decide about a row's bucket."""
+    return {name: list(spec.keys) for name, spec in operator.inputs.items()}
+
+
+def _layout(spec: TableSpec) -> dict[str, Any]:
+    """What must be the same for a table's pages to be read as they were meant."""
+    return {
+        "columns": [[field.name, str(field.type)] for field in spec.schema],
+        "keys": list(spec.keys),
+        "time": spec.time,
+    }
 
 
 def _check(what: str, kept: object, given: object) -> None:

@@ -198,6 +198,10 @@ class Window:
     def key_names(self, frame: DataFrame) -> list[str]:
         return frame.select(*map(as_column, self.keys)).columns
 
+    def time_name(self, frame: DataFrame) -> str:
+        (name,) = frame.select(as_column(self.time)).columns
+        return name
+
     def _assign(self, frame: DataFrame) -> DataFrame:
         """A row for each window that a row belongs to, with its bounds and whether it is late."""
         from pyspark.sql.functions import col, explode_outer, timestamp_micros

@@ -32,14 +32,15 @@ class Measure(NamedTuple):
 def add_measured(
     frame: DataFrame, aggregates: Mapping[str, Aggregate]
 ) -> tuple[DataFrame, list[Measure]]:
-    """The frame with a column for each thing that is aggregated, if it has none yet."""
+    """The frame with a column for each thing that is aggregated, if it has none yet. State keeps it
+    under the name of its result, which stays when others come before it."""
     from pyspark.sql.functions import expr
 
     measures = []
-    for number, (name, it) in enumerate(aggregates.items()):
+    for name, it in aggregates.items():
         column = it.of if isinstance(it.of, str) and it.of in frame.columns else None
         if it.of is not None and column is None:
-            column = f"_measured_{number}"
+            column = f"_measured_{name}"
             frame = frame.withColumn(column, expr(it.of) if isinstance(it.of, str) else it.of)
         measures.append(Measure(name, it.kind, column, it.fraction))
     return frame, measures

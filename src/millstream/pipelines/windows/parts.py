@@ -52,6 +52,8 @@ class Parts:
         self.fields = [_field(it, schema) for it in self._parts]
         self.results = [_field(it, schema) for it in measures]
         self.results_type = pa.struct(self.results)
+        # For an identity: a sum and a maximum of one name are kept in columns that look the same.
+        self.kinds = ", ".join(f"{it.name}={it.kind}" for it in measures)
 
     def of_rows(
         self, rows: pa.RecordBatch, order: Numbers, first: Numbers, end: Numbers
@@ -99,13 +101,13 @@ def measured_columns(
     from pyspark.sql.functions import expr
 
     measures, columns = [], []
-    for number, (name, given) in enumerate(aggregates.items()):
+    for name, given in aggregates.items():
         it = _parse(given, name)
-        column = None if it.of is None else f"_measured_{number}"
+        column = None if it.of is None else f"_measured_{name}"
         measures.append(Measure(name, it.kind, column))
         if it.of is not None:
             of = expr(it.of) if isinstance(it.of, str) else it.of
-            columns.append(of.alias(f"_measured_{number}"))
+            columns.append(of.alias(f"_measured_{name}"))
     return measures, columns
 
 

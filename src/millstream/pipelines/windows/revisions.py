@@ -75,7 +75,8 @@ class Timing(NamedTuple):
 
 
 class RevisedWindows(Operator):
-    """Pure, on columns. Rows have the keys, the window, `_now` and the columns of measures."""
+    """Pure, on columns. Rows have the keys, the window, `_now` and the columns of measures; `time`
+    is the column that they were given their windows by."""
 
     def __init__(
         self,
@@ -84,11 +85,12 @@ class RevisedWindows(Operator):
         measures: Sequence[Measure],
         timing: Timing,
         label: str,
+        time: str = "time",
     ) -> None:
-        self.identity = f"revised windows, {label}, {timing}"
-        self.title = f"{label} windows whose results may come more than once"
         self._group = (*keys, START, END)
         self._parts = Parts(schema, measures)
+        self.identity = f"revised windows, {label} by {time}, {timing}, {self._parts.kinds}"
+        self.title = f"{label} windows whose results may come more than once"
         self._timing = timing
         group = [schema.field(name) for name in self._group]
         self.inputs = {_ROWS: InputSpec(schema, self._group)}
@@ -241,7 +243,7 @@ def windows_operator(window: Window, frame: DataFrame) -> tuple[list[Column], Ma
     """The columns that the operator takes of rows that are assigned, and how to make it."""
     from pyspark.sql.functions import col, current_timestamp
 
-    keys = window.key_names(frame)
+    keys, time = window.key_names(frame), window.time_name(frame)
     measures, measured = measured_columns(window.aggregates)
     columns = [
         *(as_column(it).alias(name) for it, name in zip(window.keys, keys, strict=True)),
@@ -252,6 +254,6 @@ def windows_operator(window: Window, frame: DataFrame) -> tuple[list[Column], Ma
 
     def make(schema: pa.Schema) -> Operator:
         check_measures(measures, schema)
-        return RevisedWindows(schema, keys, measures, window.timing, window.kind.label)
+        return RevisedWindows(schema, keys, measures, window.timing, window.kind.label, time)
 
     return columns, make

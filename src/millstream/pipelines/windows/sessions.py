@@ -80,7 +80,8 @@ class Groups(NamedTuple):
 
 
 class RevisedSessions(Operator):
-    """Pure, on columns. Rows have the keys, `_time`, `_now` and the columns of measures."""
+    """Pure, on columns. Rows have the keys, `_time`, `_now` and the columns of measures; `time` is
+    the column that `_time` was."""
 
     def __init__(
         self,
@@ -91,14 +92,17 @@ class RevisedSessions(Operator):
         timing: Timing,
         *,
         corrects: bool,
+        time: str = "time",
     ) -> None:
-        self.identity = f"revised sessions of {gap_us} us, {timing}, {corrects=}"
+        self._parts = Parts(schema, measures)
+        self.identity = (
+            f"revised sessions of {gap_us} us by {time}, {timing}, {corrects=}, {self._parts.kinds}"
+        )
         self.title = f"sessions of {duration_text(gap_us)} whose results may come more than once"
         self._keys = tuple(keys)
         self._gap_us = gap_us
         self._timing = timing
         self._corrects = corrects
-        self._parts = Parts(schema, measures)
         group = [
             *(schema.field(name) for name in keys),
             *(pa.field(name, schema.field(TIME).type) for name in (START, END)),
@@ -314,7 +318,7 @@ def sessions_operator(window: Window, frame: DataFrame) -> tuple[list[Column], M
 
     assert isinstance(window.kind, Session)
     gap_us, corrects = window.kind.gap_us, window.stragglers == "correct"
-    keys = window.key_names(frame)
+    keys, time = window.key_names(frame), window.time_name(frame)
     measures, measured = measured_columns(window.aggregates)
     columns = [
         *(as_column(it).alias(name) for it, name in zip(window.keys, keys, strict=True)),
@@ -325,6 +329,8 @@ def sessions_operator(window: Window, frame: DataFrame) -> tuple[list[Column], M
 
     def make(schema: pa.Schema) -> Operator:
         check_measures(measures, schema)
-        return RevisedSessions(schema, keys, measures, gap_us, window.timing, corrects=corrects)
+        return RevisedSessions(
+            schema, keys, measures, gap_us, window.timing, corrects=corrects, time=time
+        )
 
     return columns, make
