@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.joins.interval import Within, reach_us
+from millstream.pipelines.joins.interval import Within, interval_join, reach_us
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MINUTE_US = 60_000_000
 
@@ -44,3 +48,24 @@ def test_bound_that_is_none_and_given_is_refused() -> None:
 def test_bound_that_is_no_duration_is_refused() -> None:
     with pytest.raises(ConfigError, match="within 'soon'"):
         reach_us(("soon", "1 minute"), "inner", unbounded=False)
+
+
+def test_times_without_a_zone_are_joined_only_where_the_session_is_in_utc(
+    spark: SparkSession,
+) -> None:
+    """Elsewhere the watermark of a stream would be hours beside the times that are compared."""
+    rows = spark.sql("select 1 as id, timestamp_ntz'2026-03-29 12:00:00' as at")
+    others = spark.sql("select 1 as id, timestamp_ntz'2026-03-29 12:05:00' as bought_at")
+
+    def join(minutes: int) -> int:
+        within = timedelta(minutes=minutes)
+        pairs = interval_join(rows, others, "id", time="at", right_time="bought_at", within=within)
+        return pairs.count()
+
+    assert (join(4), join(5)) == (0, 1)
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        with pytest.raises(ConfigError, match=r"session is in Europe/Berlin.*timeZone to UTC, or"):
+            join(5)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")

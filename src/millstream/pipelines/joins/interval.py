@@ -14,6 +14,7 @@ and Spark never sees it. Late rows are counted in the query's progress, as `late
 `searches.transform(late_rows, "searched_at", "10 minutes")` has them, for a topic or table.
 Spark by itself drops rows sooner, as soon as their time is behind the watermark. So the watermark
 is laid on a column `time + reach`, which the condition is written in; the result bears none.
+Times without a zone (timestamp_ntz) are joined where the session's zone is UTC, and else refused.
 
 Without a bound both streams are kept for ever: `within=None` is refused, unless `unbounded=True`
 says that this is meant, as for streams that end.
@@ -29,6 +30,7 @@ from millstream.pipelines.columns import (
     as_column,
     check_time,
     check_watermark,
+    kind_of,
     name_column,
     watermark_delay_ms,
 )
@@ -51,6 +53,7 @@ Stragglers = Literal["drop", "divert"]
 Within: TypeAlias = "Duration | tuple[Duration, Duration]"
 _LEFT_DUE, _RIGHT_DUE = "_left_due", "_right_due"
 _RIGHT_KEY = "_right_key_"
+_UTC = ("UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "+00:00")
 
 
 def interval_join(
@@ -76,6 +79,7 @@ def interval_join(
     for frame, name in ((left, left_time), (right, other_time)):
         check_time(frame, name, zoneless_allowed=True)
         if reach is not None:
+            check_zone(frame, name)
             check_watermark(frame, name, "rows would wait for a partner for ever")
     shown = left.drop(WATERMARK_COLUMN)
     shared = [a for a, b in zip(left_keys, right_keys, strict=True) if a == b]
@@ -97,6 +101,21 @@ def interval_join(
 def late_rows(frame: DataFrame, time: str | Column, reach: Duration) -> DataFrame:
     """The rows that came too late for a join that reaches so far, with `_lateness` in seconds."""
     return mark_late(frame, time, reach).where(LATE).drop(LATE, WATERMARK_COLUMN)
+
+
+def check_zone(frame: DataFrame, time: str) -> None:
+    """Raises `ConfigError` for a time that the watermark and the join would take for two: without a
+    zone it is UTC to Spark's watermark, and in a comparison the session's own time."""
+    if kind_of(frame, time) != "timestamp_ntz":
+        return
+    zone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
+    if zone not in _UTC:
+        raise ConfigError(
+            f"{time} is timestamp_ntz, which Spark's watermark takes for UTC while the session is "
+            f"in {zone}: rows would be late by the hours between them. Set "
+            "spark.sql.session.timeZone to UTC, or give the time its zone before withWatermark: "
+            f'frame.withColumn("{time}", col("{time}").cast("timestamp"))'
+        )
 
 
 def reach_us(within: Within | None, how: How, *, unbounded: bool) -> tuple[int, int] | None:
