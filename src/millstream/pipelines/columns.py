@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 WATERMARK_DELAY = "spark.watermarkDelayMs"  # what Spark notes at a column with a watermark
+DROPPED_KIND = "millstream.dropped"  # what a count of dropped rows notes: of which kind they are
 
 
 def as_column(given: str | Column) -> Column:

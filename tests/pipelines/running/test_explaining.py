@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.pipelines import Pipeline, pipeline, table, topic
+from millstream.pipelines.analytics import deduplicate, heavy_hitters, rolling, smooth
 from millstream.pipelines.joins.as_of import as_of_join
 from millstream.pipelines.joins.interval import interval_join
 from millstream.pipelines.running.explaining import FOR_EVER, Step, delivery, explain
@@ -182,6 +183,56 @@ def test_sliding_window_tells_what_it_keeps(steps: Any) -> None:
     assert found.title == "sliding window of 10 minutes"
     assert dict(found.details)["keys of events"] == "shop"
     assert dict(found.details)["kept, events"] == "until they are 20 minutes behind the watermark"
+
+
+def test_analytics_tell_how_long_they_keep_their_state(steps: Any) -> None:
+    def without_copies(orders: DataFrame) -> DataFrame:
+        return orders.transform(deduplicate, "id", "at", "1 hour")
+
+    def smoothed(orders: DataFrame) -> DataFrame:
+        return orders.transform(smooth, "shop", "at", "amount", half_life="1 minute")
+
+    (copies,) = [it for it in steps(without_copies) if it.has_state]
+    assert dict(copies.details)["kept, seen"] == "until they are 1 hour behind the watermark"
+    (averages,) = [it for it in steps(smoothed) if it.has_state]
+    assert dict(averages.details)["kept, averages"] == (
+        "until the last event of their key is 32 minutes behind the watermark"
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (
+            lambda orders: deduplicate(orders, "id", "at", "1 hour", count_as="sent"),
+            {
+                'late rows are dropped, and counted as "sent"',
+                'duplicate rows are dropped, and counted as "sent.duplicates"',
+            },
+        ),
+        (
+            lambda orders: deduplicate(orders, "id", "at", "10 seconds", count_as="sent"),
+            {'late rows are dropped, and counted as "sent"'},
+        ),
+        (
+            lambda orders: rolling(
+                orders, "shop", "at", "1 hour", every="1 hour", count_as="sent", n="count(*)"
+            ),
+            {'late rows are dropped, and counted as "sent"'},
+        ),
+        (
+            lambda orders: heavy_hitters(orders, "shop", "at", "1 hour", count_as="sent"),
+            {'late rows are dropped, and counted as "sent"'},
+        ),
+    ],
+)
+def test_rows_that_are_dropped_are_told_whatever_their_count_is_called(
+    steps: Any, count: Any, told: set[str]
+) -> None:
+    def function(orders: DataFrame) -> Any:
+        return count(orders)
+
+    assert {it.title for it in steps(function) if " are dropped" in it.title} == told
 
 
 def test_interval_join_keeps_both_sides_within_their_reach(steps: Any) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from millstream.errors import ConfigError
-from millstream.pipelines.columns import as_column
+from millstream.pipelines.columns import DROPPED_KIND, as_column
 from millstream.pipelines.state.lateness import seconds_behind
 from millstream.pipelines.windows.sliding import KIND, LATENESS
 
@@ -66,6 +66,8 @@ def count_kinds(
     stays = ["final"] if stragglers == "drop" else ["final", "late"]
     for metric, kind in dropped.items():
         if kind not in stays:
-            result = result.observe(metric, count_if(col(KIND) == kind).alias("dropped"))
+            noted = {DROPPED_KIND: kind}
+            count = count_if(col(KIND) == kind).alias("dropped", metadata=noted)
+            result = result.observe(metric, count)
     shown = [*columns, *([] if stragglers == "drop" else [KIND, LATENESS])]
     return result.where(col(KIND).isin(stays)).select(*map(as_column, shown))

@@ -6,7 +6,8 @@ about a plan comes from here as well, as for a query that is started: Spark's ow
 supports, and which state nothing ever takes away.
 
 Operators of ours are told by what they note at the column that leaves them (`OPERATOR` in
-state/spark.py), and late rows by what `is_late` notes (`RULE` in event_time/lateness.py).
+state/spark.py), late rows by what `is_late` notes (`RULE` in event_time/lateness.py), and rows that
+are dropped by their count, which is called `dropped` in every metric.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from millstream.pipelines.columns import WATERMARK_DELAY
+from millstream.pipelines.columns import DROPPED_KIND, WATERMARK_DELAY
 from millstream.pipelines.durations import duration_text
 from millstream.pipelines.event_time.lateness import RULE
 from millstream.pipelines.pipeline import Pipeline, Table, Topic
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 NOBODY = "127.0.0.1:9092"  # options name a broker, and nobody asks it
 FOR_EVER = "for ever: nothing takes it away"
-_LATE = "late."  # how the counts of late rows are called
+_DROPPED = "dropped"  # what counts of rows that are dropped are called, whatever their metric is
 _PASSED = 10**12  # any watermark that needs more than 32 bits, in milliseconds
 
 
@@ -249,8 +250,11 @@ class Plans:
 
     def _metrics(self, plan: Any, inputs: tuple[Step, ...]) -> Step:
         name = str(plan.name())
-        if name.startswith(_LATE):
-            return Step(f'late rows are dropped, and counted as "{name}"', inputs)
+        for count in items(plan.metrics()):
+            if count.name() == _DROPPED:
+                noted = count.metadata()
+                kind = noted.getString(DROPPED_KIND) if noted.contains(DROPPED_KIND) else "late"
+                return Step(f'{kind} rows are dropped, and counted as "{name}"', inputs)
         return inputs[0]
 
 
