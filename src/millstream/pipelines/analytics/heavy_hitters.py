@@ -45,7 +45,7 @@ from millstream.pipelines.analytics.stages import (
     late_metric,
     listed,
 )
-from millstream.pipelines.analytics.top import RANK
+from millstream.pipelines.analytics.top import RANK, rank_panes
 from millstream.pipelines.columns import (
     WATERMARK_DELAY,
     as_column,
@@ -75,7 +75,6 @@ _ENDS = "_ends"
 _FLOOR = "floor"
 _LATE = "_late_rows"
 _WEIGHT = "_weight"
-_BEST = "_best"
 
 
 class Counters(NamedTuple):
@@ -291,7 +290,7 @@ def heavy_hitters(
     `by` is what a row counts for, a number that is not negative; 1 if it is not given.
     Raises `ConfigError` before anything runs.
     """
-    from pyspark.sql.functions import col
+    from pyspark.sql.functions import col, unix_micros
 
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
@@ -317,7 +316,10 @@ def heavy_hitters(
         found = _count_late(found, count_as or late_metric("heavy hitters", size))
     marks = {} if mark is None else {WATERMARK_DELAY: mark}
     best = found.where(col(_LATE).isNull())
-    return _first_of_all(best, items, k, size_us, marks)
+    shown = [*map(as_column, items), col(AT_LEAST), col(AT_MOST), unix_micros(_ENDS).alias(END_US)]
+    # Each bucket has given its first k; those of all of them, in Spark's own aggregation.
+    panes = Panes(best.select(*shown), tuple(items), size_us, 0, marks)
+    return rank_panes(panes, [], [AT_LEAST, AT_MOST], k)
 
 
 def _named(
@@ -354,20 +356,3 @@ def _count_late(found: DataFrame, metric: str) -> DataFrame:
     from pyspark.sql.functions import coalesce, lit, sum
 
     return found.observe(metric, coalesce(sum(_LATE), lit(0)).alias("dropped"))
-
-
-def _first_of_all(
-    found: DataFrame, items: Sequence[str], k: int, size_us: int, marks: Mapping[str, int]
-) -> DataFrame:
-    """Each bucket has given its first k; those of all of them, in Spark's own aggregation."""
-    from pyspark.sql.functions import col, min_by, posexplode, struct, unix_micros
-
-    shown = [*map(as_column, items), col(AT_LEAST), col(AT_MOST)]
-    panes = Panes(
-        found.select(*shown, unix_micros(_ENDS).alias(END_US)), tuple(items), size_us, 0, marks
-    )
-    order = struct((-col(AT_LEAST)).alias("o"), *map(as_column, items))
-    best = panes.regroup(col(END_US), [], [min_by(struct(*shown), order, k).alias(_BEST)])
-    ranked = best.select(START, END, posexplode(_BEST).alias(RANK, _BEST))
-    inner = [col(f"{_BEST}.`{name}`").alias(name) for name in (*items, AT_LEAST, AT_MOST)]
-    return ranked.select(START, END, (col(RANK) + 1).alias(RANK), *inner)

@@ -71,16 +71,23 @@ def top_k(
         raise ConfigError('the first ten of what? Write it like top_k(frame, "product", ...)')
     policy = Policy(stragglers, allowed_lateness, count_as or late_metric("top", size))
     panes = make_panes(frame, [*groups, *items], time, size, {VALUE: by}, policy)
-    return rank_panes(panes, panes.keys[: len(groups)], k, smallest=smallest)
+    _check_names(panes)
+    return rank_panes(panes, panes.keys[: len(groups)], [VALUE], k, smallest=smallest)
 
 
-def rank_panes(panes: Panes, groups: Sequence[str], k: int, *, smallest: bool = False) -> DataFrame:
-    """The second stage, of panes whose one result is `value`."""
+def rank_panes(
+    panes: Panes,
+    groups: Sequence[str],
+    values: Sequence[str],
+    k: int,
+    *,
+    smallest: bool = False,
+) -> DataFrame:
+    """The second stage: the first k of each window and group by the first of these values."""
     from pyspark.sql.functions import col, min_by, posexplode, struct
 
     items = [name for name in panes.keys if name not in groups]
-    _check_names(panes)
-    value = col(VALUE)
+    value = as_column(values[0])
     order = struct((value if smallest else -value).alias("o"), *map(as_column, items))
     ranked = Panes(
         panes.frame.where(value.isNotNull()),
@@ -89,14 +96,13 @@ def rank_panes(panes: Panes, groups: Sequence[str], k: int, *, smallest: bool = 
         panes.lateness_us,
         panes.mark,
     )
-    best = min_by(struct(*map(as_column, items), VALUE), order, k).alias(_BEST)
+    shown = [*items, *values]
+    best = min_by(struct(*map(as_column, shown)), order, k).alias(_BEST)
     found = ranked.regroup(col(END_US), groups, [best])
     bounds = [*map(as_column, groups), col(START), col(END)]
     listed = found.select(*bounds, posexplode(_BEST).alias(RANK, _BEST))
-    inner = [col(f"{_BEST}.`{name}`").alias(name) for name in items]
-    return listed.select(
-        *bounds, (col(RANK) + 1).alias(RANK), *inner, col(f"{_BEST}.{VALUE}").alias(VALUE)
-    )
+    inner = [col(f"{_BEST}.`{name}`").alias(name) for name in shown]
+    return listed.select(*bounds, (col(RANK) + 1).alias(RANK), *inner)
 
 
 def _check_names(panes: Panes) -> None:
