@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import pytest
 from millstream.errors import ConfigError
 from millstream.pipelines.analytics.anomalies import flag_anomalies
 from tests.pipelines.analytics.events import EVENTS, Stage
-from tests.pipelines.windows.streams import seconds_of
+from tests.pipelines.windows.streams import moment, seconds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,6 +48,37 @@ def test_events_are_judged_by_those_before_them(stage: Stage) -> None:
             assert row.is_anomaly == (abs(row.z) > 1.5 and len(amounts) >= 3)
         else:
             assert row.is_anomaly == (row.amount != mean and len(amounts) >= 3)
+
+
+def test_values_that_are_alike_or_not_finite_make_no_anomaly(
+    spark: SparkSession, rocksdb: None
+) -> None:
+    """A mean of many times 0.1 is not 0.1; and one NaN would be in every mean after it."""
+    odd = {"nan": math.nan, "inf": math.inf, "null": None}
+    series: dict[str, list[float | None]] = {
+        "alike": [0.1] * 60,
+        "other": [0.1] * 60 + [0.2],
+        **{
+            name: [*(20.0 + at % 3 for at in range(12)), it, 20.0, 21.0] for name, it in odd.items()
+        },
+    }
+    rows = [
+        (name, moment(at), value)
+        for name, values in series.items()
+        for at, value in enumerate(values)
+    ]
+    frame = spark.createDataFrame(rows, "user string, time timestamp, amount double")
+    found = frame.transform(flag_anomalies, "user", "time", "amount", over="1 hour").collect()
+    assert [(it.user, seconds_of(it.time)) for it in found if it.is_anomaly] == [("other", 60)]
+    assert {(it["mean"], it.deviation) for it in found if it.user == "alike"} == {
+        (None, None),
+        (0.1, None),
+        (0.1, 0.0),
+    }
+    last = {it.user: (it["mean"], it.z) for it in found if seconds_of(it.time) == 14}
+    assert last["nan"] == last["inf"] == last["null"]
+    assert last["nan"][1] is not None
+    assert {it.z for it in found if it.user in odd and seconds_of(it.time) == 12} == {None}
 
 
 @pytest.mark.parametrize(

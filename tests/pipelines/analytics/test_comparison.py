@@ -9,6 +9,7 @@ import pytest
 from millstream.errors import ConfigError
 from millstream.pipelines.analytics.comparison import compare
 from tests.pipelines.analytics.events import EVENTS, Stage, by_window, events_of
+from tests.pipelines.windows.streams import moment, seconds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,6 +52,18 @@ def test_intervals_are_compared_with_earlier_ones(stage: Stage, absent: bool) ->
             assert row.n_before_change is None
 
 
+def test_value_that_is_not_known_has_not_changed(spark: SparkSession) -> None:
+    """The first user's average is null in the second minute; the second one's has gone."""
+    rows = [("ann", moment(1), 4.0), ("ann", moment(61), None), ("bob", moment(1), 4.0)]
+    frame = spark.createDataFrame(rows, "user string, time timestamp, amount double")
+    found = frame.transform(
+        compare, "user", "time", "1 minute", absent=True, mean="avg(amount)", n="count(*)"
+    )
+    later = {it.user: it for it in found.collect() if seconds_of(it.window_start) == 60}
+    assert (later["ann"].mean_before_change, later["ann"].n_before_change) == (None, 0.0)
+    assert (later["bob"].mean_before_change, later["bob"].n_before_change) == (-1.0, -1.0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -58,6 +71,7 @@ def test_intervals_are_compared_with_earlier_ones(stage: Stage, absent: bool) ->
         ({"against": {}}, "against what?"),
         ({"against": {"before": "1 month"}}, "a month has no fixed length"),
         ({"n_before": "sum(amount)"}, "there is a column n_before already"),
+        ({"against": {"end": "30 seconds"}, "window": "sum(amount)"}, "window_end already"),
     ],
 )
 def test_bad_input_is_refused_before_the_query_starts(

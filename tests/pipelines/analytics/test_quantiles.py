@@ -10,6 +10,7 @@ import pytest
 from millstream.errors import ConfigError
 from millstream.pipelines.analytics.quantiles import merge_percentiles, percentiles
 from tests.pipelines.analytics.events import EVENTS, Stage, by_window, events_of
+from tests.pipelines.windows.streams import moment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +61,21 @@ def test_sketches_of_minutes_are_merged_to_those_of_hours(spark: SparkSession) -
     (hour,) = minutes.transform(merge_percentiles, "service", "all", at=(0.5, 0.95)).collect()
     assert hour.p50 == pytest.approx(30_000, abs=60_000 * 0.03)
     assert hour.p95 == pytest.approx(57_000, abs=60_000 * 0.03)
+
+
+def test_window_whose_values_are_all_nan_has_no_percentile(spark: SparkSession) -> None:
+    nan = math.nan
+    rows = [("a", moment(1), nan), ("b", moment(1), None), ("c", moment(1), nan)]
+    frame = spark.createDataFrame(
+        [*rows, ("c", moment(2), 3.0)], "user string, time timestamp, amount double"
+    )
+    found = frame.transform(
+        percentiles, "user", "time", "1 minute", of="amount", at=(0.5,), how="kll", sketch="s"
+    )
+    expected = {"a": None, "b": None, "c": 3.0}
+    assert {it.user: it.p50 for it in found.collect()} == expected
+    merged = found.transform(merge_percentiles, "user", "s", at=(0.5,))
+    assert {it.user: it.p50 for it in merged.collect()} == expected
 
 
 @pytest.mark.parametrize(

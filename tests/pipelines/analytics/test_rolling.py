@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from millstream.errors import ConfigError
+from millstream.pipelines.analytics.averages import smooth
 from millstream.pipelines.analytics.rolling import rolling
 from tests.pipelines.analytics.events import EVENTS, Stage, by_window, events_of
-from tests.pipelines.windows.streams import seconds_of
+from tests.pipelines.windows.streams import moment, seconds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +70,57 @@ def test_intervals_are_added_up(stage: Stage) -> None:
         assert row.kinds == len(set(amounts)), "so few values are all in the sketch"
 
 
+ROWS = "user string, time timestamp, amount double"
+
+
+def test_names_of_results_do_not_meet_those_of_parts(spark: SparkSession) -> None:
+    rows = [("ann", moment(1), 1.0), ("ann", moment(2), 2.0), ("ann", moment(3), None)]
+    (found,) = (
+        spark.createDataFrame(rows, ROWS)
+        .transform(
+            rolling,
+            "user",
+            "time",
+            "1 minute",
+            every="1 minute",
+            spent="avg(amount)",
+            spent_n="sum(amount)",
+            _part0="count(amount)",
+        )
+        .collect()
+    )
+    assert (found.spent, found.spent_n, found["_part0"]) == (1.5, 3.0, 2)
+
+
+def test_interval_whose_values_are_all_nan_has_no_percentile(spark: SparkSession) -> None:
+    rows = [("ann", moment(1), math.nan), ("bob", moment(1), math.nan), ("bob", moment(2), 5.0)]
+    found = (
+        spark.createDataFrame(rows, ROWS)
+        .transform(
+            rolling,
+            "user",
+            "time",
+            "1 minute",
+            every="1 minute",
+            p50="approx_percentile(amount, 0.5)",
+        )
+        .collect()
+    )
+    assert {it.user: it.p50 for it in found} == {"ann": None, "bob": 5.0}
+
+
+def test_events_that_are_all_final_do_not_say_so(spark: SparkSession, rocksdb: None) -> None:
+    frame = spark.createDataFrame([], ROWS)
+    rolled = rolling(frame, "user", "time", "1 minute", n="count(*)")
+    assert rolled.columns == [*frame.columns, "n"]
+    assert smooth(rolled, "user", "time", "n", half_life="1 minute").columns[3:5] == [
+        "n",
+        "average",
+    ]
+    diverted = rolling(frame, "user", "time", "1 minute", stragglers="divert", n="count(*)")
+    assert diverted.columns == [*frame.columns, "n", "_kind", "_lateness"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "aggregates", "message"),
     [
@@ -84,6 +137,8 @@ def test_intervals_are_added_up(stage: Stage) -> None:
         ({}, {"p": "percentile(amount, 95)"}, "lies between 0 and 1"),
         ({}, {}, "what is to be computed?"),
         ({"every": "1 second", "stragglers": "correct"}, {"n": "count(*)"}, "comes once"),
+        ({"every": "1 second"}, {"user": "count(*)"}, "there is a column user already"),
+        ({"every": "1 second"}, {"window_end": "count(*)"}, "a column window_end already"),
     ],
 )
 def test_bad_input_is_refused_before_the_query_starts(

@@ -9,7 +9,7 @@ import pytest
 from millstream.errors import ConfigError
 from millstream.pipelines.analytics.sessions import sessions
 from tests.pipelines.analytics.events import EVENTS, Event, Stage
-from tests.pipelines.windows.streams import seconds_of
+from tests.pipelines.windows.streams import moment, seconds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,6 +52,13 @@ def test_sessions_know_how_they_began_and_ended(stage: Stage) -> None:
         assert (row.landing, row.exit) == ((amounts[0], amounts[-1]) if amounts else (None, None))
         assert row.large == (any(it > 6 for it in amounts) if amounts else None)
     assert len({it.session_id for it in rows}) == len(rows)
+
+
+def test_events_that_are_the_gap_apart_are_one_session(spark: SparkSession) -> None:
+    rows = [("ann", moment(0)), ("ann", moment(60)), ("bob", moment(0)), ("bob", moment(60.001))]
+    frame = spark.createDataFrame(rows, "user string, time timestamp")
+    found = frame.transform(sessions, "user", "time", "1 minute").collect()
+    assert sorted((it.user, it.events) for it in found) == [("ann", 2), ("bob", 1), ("bob", 1)]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ Rows come out as they went in, with
 
 It is `sliding_window`, exact and per event, with its policy for stragglers; the deviation is that
 of a sample, and right also of values that are large beside how much they differ. A value that is
-null has no z, and takes no part. For averages in which the past fades, see averages.py.
+null or not finite has no z, and takes no part. For averages in which the past fades, see
+averages.py.
 
 Results of windows of a stream are judged likewise, in a pipeline of their own that reads them from
 a topic: behind an aggregation, in the same query, they would be late, and are refused. Over history
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 MEAN, DEVIATION, Z, IS_ANOMALY = "mean", "deviation", "z", "is_anomaly"
-_COUNT = "_count"
+_JUDGED, _COUNT, _LEAST, _MOST = "_judged", "_count", "_least", "_most"
 
 
 def flag_anomalies(
@@ -62,7 +63,7 @@ def flag_anomalies(
     count_as: str | None = None,
 ) -> DataFrame:
     """Rows with their z-score; see the head of this module. Raises `ConfigError`."""
-    from pyspark.sql.functions import abs, coalesce, col, lit, when
+    from pyspark.sql.functions import col
 
     check_choice("stragglers", stragglers, Lateness)
     check_whole("min_count", min_count, 2)
@@ -73,14 +74,15 @@ def flag_anomalies(
     for name in (MEAN, DEVIATION, Z, IS_ANOMALY):
         if name in frame.columns:
             raise ConfigError(f"there is a column {name} already: rename it before")
-    number = as_column(value).cast("double")
     measures: dict[str, Any] = {
-        _COUNT: Aggregate("count", number),
-        MEAN: Aggregate("avg", number),
-        DEVIATION: Aggregate("stddev", number),
+        _COUNT: Aggregate("count", _JUDGED),
+        _LEAST: Aggregate("min", _JUDGED),
+        _MOST: Aggregate("max", _JUDGED),
+        MEAN: Aggregate("avg", _JUDGED),
+        DEVIATION: Aggregate("stddev", _JUDGED),
     }
     found = sliding_window(
-        frame,
+        frame.withColumn(_JUDGED, _finite(as_column(value).cast("double"))),
         keys,
         time,
         over,
@@ -91,10 +93,32 @@ def flag_anomalies(
         count_as=count_as or late_metric("anomalies", over),
         **measures,
     )
-    distance = number - col(MEAN)
-    z = when(col(DEVIATION) > 0, distance / col(DEVIATION))
-    is_far = when(col(DEVIATION) > 0, abs(z) > threshold).otherwise(distance != 0)
-    flag = coalesce((col(_COUNT) >= min_count) & is_far, lit(False))
     marks = [] if stragglers == "drop" else [col(KIND), col(LATENESS)]
-    shown = [*map(as_column, frame.columns), col(MEAN), col(DEVIATION)]
-    return found.select(*shown, z.alias(Z), flag.alias(IS_ANOMALY), *marks)
+    judged = _judgement(threshold, min_count)
+    return found.select(*map(as_column, frame.columns), *judged, *marks)
+
+
+def _finite(number: Column) -> Column:
+    """Null where it is not: a mean with one of them in it is none, for as long as it is there.
+    (To Spark, NaN is greater than infinity.)"""
+    from pyspark.sql.functions import abs, lit, when
+
+    return when(abs(number) < lit(float("inf")), number)
+
+
+def _judgement(threshold: float, min_count: int) -> list[Column]:
+    """The columns of the result, of what the sliding window has found.
+
+    Where all values are alike, that value is their mean: a sum divided by a count is rounded, and
+    then each of them would be a little away from it.
+    """
+    from pyspark.sql.functions import abs, coalesce, col, lit, when
+
+    number, count = col(_JUDGED), col(_COUNT)
+    are_alike = col(_LEAST) == col(_MOST)
+    mean = when(are_alike, col(_LEAST)).otherwise(col(MEAN))
+    deviation = when(are_alike & (count > 1), lit(0.0)).otherwise(col(DEVIATION))
+    z = when(deviation > 0, (number - mean) / deviation)
+    is_far = when(are_alike, number != mean).otherwise(abs(z) > threshold)
+    flag = coalesce((count >= min_count) & is_far, lit(False))
+    return [mean.alias(MEAN), deviation.alias(DEVIATION), z.alias(Z), flag.alias(IS_ANOMALY)]

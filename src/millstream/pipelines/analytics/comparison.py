@@ -5,7 +5,8 @@
 
 A row for each key and interval, when the interval is over: `n`, and for each that it is compared
 with `n_before`, the value then (null if there was none), and `n_before_change`, by which part it
-has grown: 0.25 is a quarter more, -1 is all gone; null where there is nothing to divide by.
+has grown: 0.25 is a quarter more, -1 is all gone; null where there is nothing to divide by, or one
+of the two is not known: the average of an interval whose values are all null is null, and not 0.
 
 With `absent=True` a key that had events then and has none now comes too, its own values null: an
 hour without orders, where there were 500 last week, is what somebody wants to hear of.
@@ -81,7 +82,7 @@ def compare(
             columns.append(then)
             if _is_number(found, name):
                 columns.append(f"{then}_change")
-                change = _change(as_column(name), as_column(then))
+                change = _change(as_column(name), as_column(then), as_column(_IS_THERE))
                 found = found.withColumn(f"{then}_change", change)
     return found.select(*map(as_column, columns))
 
@@ -98,7 +99,7 @@ def _shift_us(label: str, length: Duration, size_us: int) -> int:
 
 def _check_names(panes: Panes, names: Sequence[str], shifts_us: Mapping[str, int]) -> None:
     made = [f"{name}_{label}" for name in names for label in shifts_us]
-    taken = {*panes.keys, *names}
+    taken = {*panes.keys, *names, START, END}
     for name in [*made, *(f"{it}_change" for it in made)]:
         if name in taken:
             raise ConfigError(f"there is a column {name} already: choose another name in against")
@@ -127,8 +128,10 @@ def _is_number(frame: DataFrame, name: str) -> bool:
     return frame.schema[name].dataType.simpleString().split("(")[0] in NUMBERS
 
 
-def _change(now: Column, then: Column) -> Column:
-    from pyspark.sql.functions import abs, coalesce, lit, nullif
+def _change(now: Column, then: Column, is_there: Column) -> Column:
+    """An interval without events counts for 0; null in one that has some is not known."""
+    from pyspark.sql.functions import abs, lit, nullif, when
 
-    grown = coalesce(now, lit(0)).cast("double") - then.cast("double")
+    known = when(is_there, now.cast("double")).otherwise(lit(0.0))
+    grown = known - then.cast("double")
     return grown / nullif(abs(then.cast("double")), lit(0.0))

@@ -12,7 +12,8 @@ all, which percentiles themselves never can be:
 
 KLL sketches throw dice: on a replay percentiles of more than some hundred values may differ within
 the error. Where that will not do, `exact` is the same to the last bit.
-Nulls take no part; without values there is no percentile (null).
+Nulls take no part, nor NaN in a sketch; without values there is no percentile (null). To `exact`,
+NaN is greater than all numbers.
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 How = Literal["exact", "kll"]
-_COUNT = "_count"
 
 
 def percentiles(
@@ -75,9 +75,8 @@ def percentiles(
         window = policy.window(kind, keys, time, exact)
         return _shown(window(frame), window.key_names(frame), [*map(as_column, names)])
     kept = sketch or "_sketch"
-    made = {kept: F.kll_sketch_agg_double(value, k), _COUNT: F.count(value)}
-    window = policy.window(kind, keys, time, made)
-    columns = _quantiles(as_column(kept), as_column(_COUNT), names, at)
+    window = policy.window(kind, keys, time, {kept: F.kll_sketch_agg_double(value, k)})
+    columns = _quantiles(as_column(kept), names, at)
     shown = columns if sketch is None else [*columns, as_column(sketch)]
     return _shown(window(frame), window.key_names(frame), shown)
 
@@ -101,23 +100,21 @@ def merge_percentiles(
         )
     merged = F.kll_merge_agg_double(as_column(sketch)).alias(sketch)
     found = frame.groupBy(*map(as_column, listed(keys))).agg(merged)
-    count = F.kll_sketch_get_n_double(as_column(sketch))
-    quantiles = _quantiles(as_column(sketch), count, names, at)
+    quantiles = _quantiles(as_column(sketch), names, at)
     return found.select(*map(as_column, found.columns[:-1]), *quantiles, as_column(sketch))
 
 
-def _quantiles(
-    sketch: Column, count: Column, names: Sequence[str], at: Sequence[float]
-) -> list[Column]:
-    """A sketch without values has no quantiles, and would rather fail than say so."""
+def quantile_of(sketch: Column, fraction: float) -> Column:
+    """Null of a sketch without values, which would rather fail than say so. Only the sketch knows
+    how many it has: it leaves out NaN."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    return [
-        F.when(count > 0, F.kll_sketch_get_quantile_double(sketch, F.lit(it).cast("double"))).alias(
-            name
-        )
-        for name, it in zip(names, at, strict=True)
-    ]
+    found = F.kll_sketch_get_quantile_double(sketch, F.lit(fraction).cast("double"))
+    return F.when(F.kll_sketch_get_n_double(sketch) > 0, found)
+
+
+def _quantiles(sketch: Column, names: Sequence[str], at: Sequence[float]) -> list[Column]:
+    return [quantile_of(sketch, it).alias(name) for name, it in zip(names, at, strict=True)]
 
 
 def _names(at: Sequence[float]) -> list[str]:

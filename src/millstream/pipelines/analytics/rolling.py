@@ -19,7 +19,8 @@ cannot, and so `approx_percentile` merges KLL sketches and `approx_distinct` HLL
     approx_percentile(x, 0.95)   with `every`: its rank is off by 1 % or so
     approx_distinct(x)           with `every`: off by 2 % or so
 
-A rate is per second of `over`, also while the stream is younger than that.
+A rate is per second of `over`, also while the stream is younger than that. Of stragglers per event,
+"divert" gives rows with `_kind`, "final" or "late", and `_lateness` in seconds.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
 from millstream.pipelines.analytics.distinct import sketchable
+from millstream.pipelines.analytics.quantiles import quantile_of
 from millstream.pipelines.analytics.stages import (
     END_US,
     Lateness,
+    Panes,
     Policy,
     check_fraction,
     check_not_aggregated,
@@ -44,7 +47,8 @@ from millstream.pipelines.columns import as_column
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.windows.aggregates import Aggregate, parse_aggregate
-from millstream.pipelines.windows.sliding import sliding_window
+from millstream.pipelines.windows.definition import END, START
+from millstream.pipelines.windows.sliding import KIND, sliding_window
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -142,6 +146,8 @@ def _per_event(
         **aggregates,
     )
     rates = {it.name: as_column(it.name) / seconds for it in measures if it.kind == "rate"}
+    if policy.stragglers == "drop":
+        result = result.drop(KIND)  # all that is left is final
     return result.withColumns(rates) if rates else result
 
 
@@ -160,14 +166,21 @@ def _per_interval(
     _check_panes(over_us, every_us)
     parts: dict[str, Column] = {}
     merged: list[Column] = []
-    for it in measures:
-        made, merge = _addable(frame, it, over_us / 1e6)
+    for place, it in enumerate(measures):
+        made, merge = _addable(frame, it, f"_part{place}", over_us / 1e6)
         parts |= made
         merged.append(merge.alias(it.name))
     panes = make_panes(frame, keys, time, every, parts, policy)
+    _check_names(panes, measures)
     last_us = col(END_US) + lit(over_us - every_us)
     ends = explode(sequence(col(END_US), last_us, lit(every_us).cast("long")))
     return panes.regroup(ends, panes.keys, merged, length_us=over_us)
+
+
+def _check_names(panes: Panes, measures: Sequence[Measure]) -> None:
+    for it in measures:
+        if it.name in (*panes.keys, START, END):
+            raise ConfigError(f"there is a column {it.name} already: choose another name")
 
 
 def _check_panes(over_us: int, every_us: int) -> None:
@@ -180,11 +193,13 @@ def _check_panes(over_us: int, every_us: int) -> None:
         )
 
 
-def _addable(frame: DataFrame, it: Measure, seconds: float) -> tuple[dict[str, Column], Column]:
-    """What is computed of a pane, and what the panes add up to."""
+def _addable(
+    frame: DataFrame, it: Measure, part: str, seconds: float
+) -> tuple[dict[str, Column], Column]:
+    """What is computed of a pane, as columns whose names begin with `part`, and what the panes add
+    up to."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    part = f"_{it.name}"
     if it.kind not in ADDABLE:
         instead = {"percentile": f"approx_percentile(..., {it.fraction})"}.get(it.kind)
         raise ConfigError(
@@ -200,11 +215,8 @@ def _addable(frame: DataFrame, it: Measure, seconds: float) -> tuple[dict[str, C
         merged = F.hll_sketch_estimate(F.hll_union_agg(part))
         return {part: F.hll_sketch_agg(sketchable(frame, of))}, merged
     if it.kind == "approx_percentile":
-        merged = F.kll_sketch_get_quantile_double(
-            F.kll_merge_agg_double(part), F.lit(it.fraction).cast("double")
-        )
-        parts = {part: F.kll_sketch_agg_double(of.cast("double")), f"{part}_n": F.count(of)}
-        return parts, F.when(F.sum(f"{part}_n") > 0, merged)
+        merged = quantile_of(F.kll_merge_agg_double(part), it.fraction)
+        return {part: F.kll_sketch_agg_double(of.cast("double"))}, merged
     if it.kind == "count" or (it.kind == "rate" and it.of is None):
         total = F.sum(part)
         return {part: F.count(of)}, total / seconds if it.kind == "rate" else total

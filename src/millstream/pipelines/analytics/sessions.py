@@ -10,7 +10,7 @@ A row for each session when it is over: the key, `session_id`, `session_start` a
                          the smaller, or the greater, so that a replay says the same
     all else             any aggregate of Spark's SQL: "bool_or(page = 'buy')", "sum(amount)"
 
-It is Spark's own session window, in append mode: events that are less than `gap` apart are one
+It is Spark's own session window, in append mode: events that are at most `gap` apart are one
 session. `session_id` is a hash of key and start, and the same on a replay. A key that never pauses
 has a session that never ends; a bot's, say: leave them out first.
 """
