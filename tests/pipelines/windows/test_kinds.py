@@ -14,7 +14,8 @@ from millstream.pipelines.windows.kinds import Calendar
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu")
+# In Noronha a day begins at 2:00 in UTC, an hour that Berlin does not have where its summer begins.
+ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "America/Noronha")
 TIMES = [
     datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
     datetime(1970, 1, 1, tzinfo=UTC),

@@ -161,7 +161,8 @@ def _convert(source: str, target: str, moment: Column) -> Column:
 
 def _midnight_us(date: Column, zone: str) -> Column:
     """When a day begins in a time zone; where summer time skips midnight, when the clocks go on."""
-    from pyspark.sql.functions import expr, timestamp_diff
+    from pyspark.sql.functions import expr
 
     midnight = _convert(zone, "UTC", date.cast("timestamp_ntz"))
-    return timestamp_diff("SECOND", expr(_EPOCH), midnight) * 1_000_000
+    # Not timestamp_diff: it takes both for times of the session's zone, which may skip this one.
+    return (midnight - expr(_EPOCH)).cast("interval second").cast("bigint") * 1_000_000
