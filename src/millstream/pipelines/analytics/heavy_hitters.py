@@ -99,7 +99,7 @@ class HeavyHitters(Operator):
         k: int,
         capacity: int,
     ) -> None:
-        self.identity = f"heavy hitters of {size_us} us, {capacity} a bucket"
+        self.identity = f"heavy hitters of {size_us} us by {time}, {capacity} a bucket"
         self.inputs = {_EVENTS: InputSpec(schema, tuple(items))}
         is_double = weight is not None and pa.types.is_floating(schema.field(weight).type)
         self._number = pa.float64() if is_double else pa.int64()
