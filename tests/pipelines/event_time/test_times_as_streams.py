@@ -43,7 +43,7 @@ def test_rows_are_marked_by_the_watermark_of_their_batch(spark: SparkSession) ->
         marked,
         {"events": events},
         spark=spark,
-        seed=1,
+        seed=4,
         disorder=Disorder(late=0.4),
         reference=reference,
     )

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 COLUMNS = "user string, time timestamp, amount double, _offset long, _watermark timestamp"
 SPEC: dict[str, Any] = {"n": "count(*)", "spent": "sum(amount)", "most": "max(amount)"}
 STRAGGLING = Disorder(late=0.4)
-SEED = 1
+SEED = 4  # with which some rows are late
 
 
 def events(times: st.SearchStrategy[datetime], delay: str = "10 seconds") -> Source:
