@@ -34,9 +34,9 @@ trades = topic(
 )
 moved = topic(
     "moves",
-    schema="stock string, window_end timestamp, move double, _watermark timestamp",
+    schema="stock string, until timestamp, move double, _watermark timestamp",
     key="stock",
-    watermark=("window_end", "1 minute"),
+    watermark=("until", "1 minute"),
     partitions=2,
 )
 
@@ -51,14 +51,14 @@ def movers(trades):
 def moves(trades):
     """The first stage alone: how much each stock moved."""
     minute = tumbling("1 minute", key="stock", time="at", move=MOVE)
-    return trades.transform(minute).select("stock", "window_end", "move")
+    return trades.transform(minute).selectExpr("stock", "window_end as until", "move")
 
 
 @pipeline(reads=moved, writes=table("leaders", key=("window_end", "rank")))
 def leaders(moves):
     """The second stage, behind the topic. A minute's moves have its end as their time, which is
     where the next minute begins."""
-    found = moves.transform(top_k, "stock", "window_end", "1 minute", k=10, by="max(move)")
+    found = moves.transform(top_k, "stock", "until", "1 minute", k=10, by="max(move)")
     return found.selectExpr("window_start as window_end", "rank", "stock", "value")
 
 

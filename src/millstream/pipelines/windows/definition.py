@@ -185,6 +185,12 @@ class Window:
         for key in self.keys:
             if isinstance(key, str):
                 kind_of(frame, key)
+        for name in (START, END):
+            if name in frame.columns:
+                raise ConfigError(
+                    f"the rows have a column {name}, as the results will: rename it before, "
+                    f'.withColumnRenamed("{name}", ...)'
+                )
         taken = {*self.key_names(frame), START, END, KIND, OLD, LATENESS}
         for name in self.aggregates:
             if name in taken:
