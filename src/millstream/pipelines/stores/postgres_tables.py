@@ -12,9 +12,6 @@ from millstream.pipelines.stores.schema import Column, Layout, on_conflict, quot
 from millstream.pipelines.stores.spec import TableSpec
 
 _NAME_BYTES_MAX = 63  # longer names are cut by the server, and may then be another's
-# Of a page of a table of upserts: a row whose new version finds room beside the old one needs no
-# new entry in the index, a fifth faster.
-_FILLED_PERCENT = 70
 # Beside the type that we create, what else takes all values of a kind.
 _ALSO_FIT = {
     "byte": {"integer", "bigint", "numeric"},
@@ -78,11 +75,9 @@ def create_statements(layout: Layout) -> list[str]:
         f"{quote(column.name)} {column_type(column)}{' NOT NULL' if column.name in keys else ''}"
         for column in layout.columns
     ]
-    room = ""
     if spec.mode == "upsert":
         lines.append(f"PRIMARY KEY ({quoted(layout.key)})")
-        room = f" WITH (fillfactor = {_FILLED_PERCENT})"
-    statements = [f"CREATE TABLE {table_name(spec)} ({', '.join(lines)}){room}"]
+    statements = [f"CREATE TABLE {table_name(spec)} ({', '.join(lines)})"]
     if spec.mode == "replace":
         statements.append(f"CREATE INDEX ON {table_name(spec)} ({quoted(layout.key)})")
     return statements
