@@ -30,6 +30,14 @@ if TYPE_CHECKING:
     from millstream.broker.embedded import Broker
 
 
+# A test's batches are small: code that is compiled well, or into one function, does not get its
+# time back.
+_SMALL_BATCHES = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.sql.codegen.wholeStage": "false",
+}
+
+
 class SharedBroker:
     """The session's broker, and names that no other test uses."""
 
@@ -85,6 +93,7 @@ def millstream_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark
         yield existing
         return
     log = tmp_path_factory.mktemp("spark") / "spark.log"
-    session = create_session("local[2]", {STORE_PROVIDER: ROCKSDB}, "millstream-tests", log)
+    settings = {STORE_PROVIDER: ROCKSDB, **_SMALL_BATCHES}
+    session = create_session("local[2]", settings, "millstream-tests", log)
     yield session
     session.stop()
