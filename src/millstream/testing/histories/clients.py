@@ -139,6 +139,11 @@ class Client(threading.Thread):
                     self.live()
                 except (KafkaException, Vanished):
                     self.stopping.wait(BACK_OFF_S)
+                except SystemError as error:
+                    # The client raised a fatal error, and called its logger before it returned.
+                    if not isinstance(error.__cause__, KafkaException):
+                        raise
+                    self.stopping.wait(BACK_OFF_S)
         except Exception as error:  # noqa: BLE001 - whoever joins the thread raises it
             self.failure = error
 
