@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from millstream.broker.embedded import Broker
 
@@ -95,5 +95,21 @@ def millstream_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark
     log = tmp_path_factory.mktemp("spark") / "spark.log"
     settings = {STORE_PROVIDER: ROCKSDB, **_SMALL_BATCHES}
     session = create_session("local[2]", settings, "millstream-tests", log)
+    _warm_up(session)
     yield session
     session.stop()
+
+
+def _warm_up(session: SparkSession) -> None:
+    """Run a small stream, or the first test pays for all that a JVM loads for one."""
+    from pyspark.sql.functions import window
+
+    from millstream.testing.streams import Source, StreamTrial
+
+    def counted(rows: DataFrame) -> DataFrame:
+        return rows.groupBy(window("at", "1 minute")).count()
+
+    rows = Source([], schema="at timestamp", watermark=("at", "1 minute"))
+    with StreamTrial(counted, {"rows": rows}, spark=session) as trial:
+        trial.batch(rows=[{"at": "2026-01-01 00:00:00"}], crash="after sink")
+        trial.check()
