@@ -119,7 +119,7 @@ def main() -> None:
         }
         movers.start(spark, **settings, once=True).awaitTermination()
         moves.start(spark, **settings, once=True).awaitTermination()
-        end = {"stock": "END", "window_end": "2026-03-01T15:00:00Z", "move": 0}
+        end = {"stock": "END", "until": "2026-03-01T15:00:00Z", "move": 0}
         producer.produce("moves", json.dumps(end), key="END")
         assert producer.flush(30) == 0
         leaders.start(spark, **settings, once=True).awaitTermination()
