@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream.testing.histories import Kind, Outcome, Read
@@ -122,6 +122,26 @@ def test_failure_of_a_client_is_kept() -> None:
     client.start()
     client.join()
     assert isinstance(client.failure, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("cause", "lives"), [(KafkaException(KafkaError(KafkaError._FATAL)), 2), (None, 1)]
+)
+def test_fatal_error_that_a_logger_disguises_ends_one_life(
+    cause: Exception | None, lives: int
+) -> None:
+    class Fated(Client):
+        def live(self) -> None:
+            if self.lives == 2:
+                self.stopping.set()
+                return
+            raise SystemError("returned a result with an exception set") from cause
+
+    client = Fated(idle_scene(), "fated")
+    client.start()
+    client.join()
+    assert client.lives == lives
+    assert (client.failure is None) == (cause is not None)
 
 
 def test_every_life_is_a_process_of_its_own() -> None:

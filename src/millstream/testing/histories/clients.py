@@ -137,11 +137,10 @@ class Client(threading.Thread):
                 self.lives += 1
                 try:
                     self.live()
-                except (KafkaException, Vanished):
-                    self.stopping.wait(BACK_OFF_S)
-                except SystemError as error:
-                    # The client raised a fatal error, and called its logger before it returned.
-                    if not isinstance(error.__cause__, KafkaException):
+                except (KafkaException, Vanished, SystemError) as error:
+                    # A fatal error of the client, if it calls its logger before it returns.
+                    is_fatal = isinstance(error.__cause__, KafkaException)
+                    if isinstance(error, SystemError) and not is_fatal:
                         raise
                     self.stopping.wait(BACK_OFF_S)
         except Exception as error:  # noqa: BLE001 - whoever joins the thread raises it
