@@ -47,7 +47,8 @@ def rolling_percentile() -> Operator:
 
 
 def z_score() -> Operator:
-    measures = [Measure(kind, kind, "amount") for kind in ("count", "avg", "stddev")]
+    kinds = ("count", "min", "max", "avg", "stddev")
+    measures = [Measure(kind, kind, "amount") for kind in kinds]
     names = SCHEMA.names
     window = SCHEMA, ["user"], "time", INTERVAL_US, measures, POLICY, names
     return SlidingWindow(*window, preceding=True)
