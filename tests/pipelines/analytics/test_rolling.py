@@ -73,39 +73,21 @@ def test_intervals_are_added_up(stage: Stage) -> None:
 ROWS = "user string, time timestamp, amount double"
 
 
+def by_minute(spark: SparkSession, rows: list[Any], **measures: str) -> list[Any]:
+    frame = spark.createDataFrame(rows, ROWS)
+    return rolling(frame, "user", "time", "1 minute", every="1 minute", **measures).collect()
+
+
 def test_names_of_results_do_not_meet_those_of_parts(spark: SparkSession) -> None:
     rows = [("ann", moment(1), 1.0), ("ann", moment(2), 2.0), ("ann", moment(3), None)]
-    (found,) = (
-        spark.createDataFrame(rows, ROWS)
-        .transform(
-            rolling,
-            "user",
-            "time",
-            "1 minute",
-            every="1 minute",
-            spent="avg(amount)",
-            spent_n="sum(amount)",
-            _part0="count(amount)",
-        )
-        .collect()
-    )
+    measures = {"spent": "avg(amount)", "spent_n": "sum(amount)", "_part0": "count(amount)"}
+    (found,) = by_minute(spark, rows, **measures)
     assert (found.spent, found.spent_n, found["_part0"]) == (1.5, 3.0, 2)
 
 
 def test_interval_whose_values_are_all_nan_has_no_percentile(spark: SparkSession) -> None:
     rows = [("ann", moment(1), math.nan), ("bob", moment(1), math.nan), ("bob", moment(2), 5.0)]
-    found = (
-        spark.createDataFrame(rows, ROWS)
-        .transform(
-            rolling,
-            "user",
-            "time",
-            "1 minute",
-            every="1 minute",
-            p50="approx_percentile(amount, 0.5)",
-        )
-        .collect()
-    )
+    found = by_minute(spark, rows, p50="approx_percentile(amount, 0.5)")
     assert {it.user: it.p50 for it in found} == {"ann": None, "bob": 5.0}
 
 
