@@ -16,9 +16,11 @@ from tests.conformance.test_transactions import (
 )
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.transactional import (
+    GROUP,
     NO_ERROR,
     TransactionalProducer,
     describe_transactions,
+    find_coordinator,
     patiently,
 )
 from tests.peers.wire import Wire
@@ -66,6 +68,7 @@ def commit_outside(broker: BrokerUnderTest, group: str, topic: str, offset: int)
     fields = {"group_id": group, "topics": ({"name": topic, "partitions": (position,)},)}
     alone = {"generation_id_or_member_epoch": -1, "member_id": ""}
     with Wire(broker.bootstrap) as wire:
+        find_coordinator(wire, group, GROUP)
 
         def ask() -> int:
             answer = wire.call("offset_commit", 8, **fields, **alone)

@@ -33,7 +33,7 @@ IN_PROGRESS = {
     NOT_COORDINATOR,
     CONCURRENT_TRANSACTIONS,
 }
-_GROUP, _TRANSACTION = 0, 1  # what a coordinator is asked for
+GROUP, TRANSACTION = 0, 1  # what a coordinator is asked for
 
 # The newest version of each request that a client of that protocol sends.
 VERSIONS = {
@@ -81,7 +81,7 @@ class TransactionalProducer:
 
     def init(self, timeout_ms: int = 60_000, *, version: int = 4, resume: bool = False) -> int:
         """InitProducerId; with `resume` it says who it was (KIP-360). The error code."""
-        self.find_coordinator(self.transactional_id, _TRANSACTION)
+        self.find_coordinator(self.transactional_id, TRANSACTION)
         fields: dict[str, Any] = {
             "transactional_id": self.transactional_id,
             "transaction_timeout": timeout_ms,
@@ -97,17 +97,9 @@ class TransactionalProducer:
         return int(answer.error_code)
 
     def find_coordinator(self, key: str, key_type: int) -> None:
-        """As every client does first: Apache Kafka makes the internal topic on that occasion."""
-        if (key, key_type) in self._found:
-            return
-
-        def ask() -> int:
-            fields = {"key_type": key_type, "coordinator_keys": (key,)}
-            answer = self.wire.call("find_coordinator", 4, **fields)
-            return int(answer.coordinators[0].error_code)
-
-        assert patiently(ask) == NO_ERROR
-        self._found.add((key, key_type))
+        if (key, key_type) not in self._found:
+            find_coordinator(self.wire, key, key_type)
+            self._found.add((key, key_type))
 
     def add_partitions(self, topic: str, *partitions: int, patient: bool = True) -> int:
         """AddPartitionsToTxn, as clients send it; the error code of the first partition."""
@@ -183,7 +175,7 @@ class TransactionalProducer:
     ) -> int:
         """TxnOffsetCommit of one partition; the error code."""
         version = self.versions["offsets"] if version is None else version
-        self.find_coordinator(group, _GROUP)
+        self.find_coordinator(group, GROUP)
         position = {"partition_index": partition, "committed_offset": offset}
         topics = ({"name": topic, "partitions": ({**position, "committed_metadata": ""},)},)
 
@@ -231,6 +223,16 @@ class TransactionalProducer:
         if (producer_id, producer_epoch) != self.identity:
             self._sequences.clear()
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
+
+
+def find_coordinator(wire: Wire, key: str, key_type: int) -> None:
+    """As every client does first: the broker makes the internal topic on that occasion."""
+
+    def ask() -> int:
+        fields = {"key_type": key_type, "coordinator_keys": (key,)}
+        return int(wire.call("find_coordinator", 4, **fields).coordinators[0].error_code)
+
+    assert patiently(ask) == NO_ERROR
 
 
 def patiently(ask: Callable[[], Any], code: Callable[[Any], int] = int) -> Any:

@@ -56,9 +56,14 @@ def main(url: str) -> None:
                 kill_at_call(*kill_at)
             write_up_to(url, last_batch)
             os._exit(0)
-        print("pid", child, flush=True)
+        say("pid", child)
         _, status = os.waitpid(child, 0)
-        print("end", os.waitstatus_to_exitcode(status), flush=True)
+        say("end", os.waitstatus_to_exitcode(status))
+
+
+def say(word: str, number: int) -> None:
+    """In one write: parent and child share the pipe, and an unbuffered `print` writes in parts."""
+    os.write(sys.stdout.fileno(), f"{word} {number}\n".encode())
 
 
 def write_up_to(url: str, last_batch: int) -> None:
@@ -66,7 +71,7 @@ def write_up_to(url: str, last_batch: int) -> None:
     done = store.last_batch(QUERY)
     for batch_id in range(done or 0, last_batch + 1):
         store.write_arrow(outputs_of(batch_id), batch_id, QUERY, f'{{"end": {batch_id}}}')
-        print("batch", batch_id, flush=True)
+        say("batch", batch_id)
     store.close()
 
 
