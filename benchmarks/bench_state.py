@@ -3,10 +3,11 @@
 Events of 1,000, 50,000 and 1,000,000 keys, evenly spread. Sliding windows: count, sum and maximum
 over the last 10 seconds, for every event, with 20 seconds of them in a window and its allowed
 lateness. As-of join: each event with the version of its key that was valid then, a version for
-every tenth event. Native tumbling windows of 10 seconds, which answer once per key and window, are
-the peer: an equal amount of keys and rows through the same shuffle. All by the CPU that they took,
-of Spark and its workers together, since machines are shared: rows in a second of one core. First
-the sliding window alone, without Spark.
+every tenth event. Stream-table join: each event with its key's row of a table that has all keys
+from the first batch on, and a change for every tenth event. Native tumbling windows of 10 seconds,
+which answer once per key and window, are the peer: an equal amount of keys and rows through the
+same shuffle. All by the CPU that they took, of Spark and its workers together, since machines are
+shared: rows in a second of one core. First the sliding window alone, without Spark.
 
 BENCH_STATE_KEYS=50000 measures that number of keys only.
 """
@@ -29,6 +30,7 @@ from benchmarks.measurement import Measurement, compare
 from benchmarks.spark import QUERY_SETTINGS, cpu_seconds, spark_session, with_settings
 from benchmarks.targets import Scale, Target
 from millstream.pipelines.joins.as_of import as_of_join
+from millstream.pipelines.joins.stream_table import enrich
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.windows.measures import Measure
@@ -120,12 +122,20 @@ def events(number: int, keys: int, count: int) -> pa.RecordBatch:
     )
 
 
+def every_key(keys: int) -> pa.Table:
+    times = pa.array(np.zeros(keys, np.int64)).cast(SCHEMA.field("time").type)
+    amounts = np.random.default_rng(keys).random(keys)
+    return pa.table([pa.array(np.arange(keys)), times, pa.array(amounts)], schema=SCHEMA)
+
+
 def write_batches(directory: Path, keys: int, scale: Scale) -> None:
-    """A file for each batch of events, in two parts, one for each core; and one of versions."""
+    """A file for each batch of events, in two parts, one for each core; one of versions, and one of
+    a table's changes, the first of which has all keys."""
     for number in range(BATCHES):
         rows = pa.Table.from_batches([events(number, keys, scale.of(ROWS))])
         versions = rows.slice(0, rows.num_rows // VERSION_EVERY)
-        for name, table in (("events", rows), ("versions", versions)):
+        changes = versions if number else every_key(keys)
+        for name, table in (("events", rows), ("versions", versions), ("changes", changes)):
             path = directory / name / f"{number:03}.parquet"
             path.parent.mkdir(exist_ok=True)
             pq.write_table(table, path, row_group_size=-(-rows.num_rows // 2))
@@ -138,10 +148,9 @@ def beside_tumbling(spark: SparkSession, keys: int, scale: Scale) -> dict[str, M
     found = {}
     with tempfile.TemporaryDirectory() as directory:
         write_batches(Path(directory), keys, scale)
-        stream = read(spark, f"{directory}/events", "user long, time timestamp, amount double")
-        stream = stream.withWatermark("time", "1 second")
-        versions = read(spark, f"{directory}/versions", "user long, time timestamp, amount double")
-        versions = versions.toDF("user", "since", "rate")
+        stream = read(spark, f"{directory}/events").withWatermark("time", "1 second")
+        versions = read(spark, f"{directory}/versions").toDF("user", "since", "rate")
+        table = read(spark, f"{directory}/changes").toDF("user", "since", "rate")
         queries = {
             "sliding windows": stream.transform(
                 sliding_window,
@@ -155,6 +164,7 @@ def beside_tumbling(spark: SparkSession, keys: int, scale: Scale) -> dict[str, M
             "as-of joins": stream.transform(
                 as_of_join, versions, "user", time="time", valid_from="since"
             ),
+            "stream-table joins": stream.transform(enrich, table, "user", sequence="since"),
         }
         tumbling = stream.groupBy("user", window("time", "10 seconds")).agg(
             count("*"), sum("amount"), max("amount")
@@ -174,7 +184,8 @@ def beside_tumbling(spark: SparkSession, keys: int, scale: Scale) -> dict[str, M
     return found
 
 
-def read(spark: SparkSession, directory: str, columns: str) -> DataFrame:
+def read(spark: SparkSession, directory: str) -> DataFrame:
+    columns = "user long, time timestamp, amount double"
     return spark.readStream.schema(columns).option("maxFilesPerTrigger", 1).parquet(directory)
 
 
