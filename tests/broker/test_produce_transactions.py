@@ -12,6 +12,7 @@ from millstream.errors import ErrorCode
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.broker.handlers.transaction_calls import new_producer, new_topic
 from tests.broker.serving import WireClient, serving
+from tests.conformance.brokers import eventually
 from tests.peers.transactional import TransactionalProducer, describe_transactions
 from tests.peers.wire import batch
 
@@ -182,6 +183,10 @@ def test_requests_behind_one_that_adds_its_partition_do_not_overtake_it(
                 answer = producer.wire.receive("produce", 12)
                 assert answer.responses[0].partition_responses[0].error_code == 0
             assert producer.end(committed=True).error_code == 0
+            # What comes while markers are written is held a while, and turned away if that is long.
+            eventually(
+                lambda: described(millstream, producer).transaction_state == "CompleteCommit"
+            )
 
 
 def test_sequence_begins_at_0_in_every_transaction(millstream: SharedBroker) -> None:

@@ -20,11 +20,18 @@ from millstream.coordination.transactions.shard import AddRequest, EndRequest, I
 from millstream.coordination.transactions.transaction import Producer
 from millstream.errors import ApiError, ErrorCode
 from tests.broker.serving import serving
+from tests.peers.patience import PATIENCE_SECONDS
 
 ID = "tx"
 T0, T1 = ("t", 0), ("t", 1)
 
 Scenario = Callable[[BrokerServer, TransactionCoordinator], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture(autouse=True)
+def patient_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are held for as long as markers take: how long that is, only the disk knows."""
+    monkeypatch.setattr(transaction_coordinator, "HOLD_SECONDS_MAX", PATIENCE_SECONDS)
 
 
 @contextlib.asynccontextmanager
@@ -63,7 +70,7 @@ async def state(transactions: TransactionCoordinator) -> TransactionState:
 
 
 async def becomes(transactions: TransactionCoordinator, wanted: TransactionState) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while await state(transactions) is not wanted:
             await asyncio.sleep(0.001)
 
@@ -224,7 +231,7 @@ def test_unused_transactional_id_is_forgotten_for_good(tmp_path: Path) -> None:
 
     async def scenario(_: BrokerServer, transactions: TransactionCoordinator) -> None:
         await transactions.initialize(InitRequest(ID, 1000))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while await transactions.list_all():
                 await asyncio.sleep(0.001)
 
@@ -244,7 +251,7 @@ def test_restart_goes_on_with_what_was_decided(tmp_path: Path) -> None:
         producer = await begun(transactions)
         server.partitions.find(*T1).offline_error = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "away")
         await transactions.end(EndRequest(ID, producer, committed=False))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while server.partitions.find(*T0).high_watermark < 1:
                 await asyncio.sleep(0.001)
         assert await state(transactions) is TransactionState.PREPARE_ABORT
