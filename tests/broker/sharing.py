@@ -15,6 +15,7 @@ from millstream.coordination.cluster import ResourceType
 from millstream.coordination.cluster_records import ConfigRecord
 from millstream.coordination.share_state import SharePartitionKey
 from tests.broker.serving import WireClient, serving
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.wire import batch
 
 SHARE_FETCH = 78
@@ -38,7 +39,7 @@ def run(
             topic_id = await make_topic(server, partitions=partitions)
             for index in range(partitions):
                 await produce(server, records, index=index)
-            await asyncio.wait_for(scenario(server, topic_id), 60)
+            await asyncio.wait_for(scenario(server, topic_id), PATIENCE_SECONDS)
 
     asyncio.run(running())
 

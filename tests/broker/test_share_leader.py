@@ -66,7 +66,7 @@ def test_released_record_waits_while_100_000_flow_past_it(tmp_path: Path) -> Non
 
 def test_delayed_record_comes_when_it_is_due(tmp_path: Path) -> None:
     async def scenario(server: BrokerServer, topic_id: UUID) -> None:
-        await configure(server, "g", {"share.retry.backoff.ms": "300"})
+        await configure(server, "g", {"share.retry.backoff.ms": "2000"})
         async with joined(server, topic_id) as member:
             await member.fetch(max_wait=5_000)
             await member.acknowledge((0, 0, [RELEASE]), (1, 9, [ACCEPT]))
