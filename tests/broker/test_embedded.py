@@ -8,6 +8,7 @@ import pytest
 
 from millstream import Broker
 from millstream.errors import ConfigError, DirectoryLocked, MillstreamError
+from tests.peers.servers import free_port
 from tests.peers.wire import Wire, batch
 
 BOTH_KINDS = pytest.mark.parametrize("in_process", [True, False])
@@ -35,7 +36,7 @@ def test_broker_serves_from_a_temporary_directory_that_goes_with_it() -> None:
 
 @BOTH_KINDS
 def test_broker_keeps_data_and_port_over_a_restart(tmp_path: Path, in_process: bool) -> None:
-    with Broker.start(tmp_path, in_process=in_process) as broker:
+    with Broker.start(tmp_path, port=free_port(), in_process=in_process) as broker:
         address = broker.bootstrap_servers
         assert produce(broker, b"a") == 0
         broker.restart()
@@ -45,7 +46,7 @@ def test_broker_keeps_data_and_port_over_a_restart(tmp_path: Path, in_process: b
 
 
 def test_killed_broker_has_lost_nothing_that_it_acknowledged(tmp_path: Path) -> None:
-    with Broker.start(tmp_path, in_process=False) as broker:
+    with Broker.start(tmp_path, port=free_port(), in_process=False) as broker:
         assert produce(broker, b"a") == 0
         broker.kill()
         assert not broker.is_running

@@ -11,6 +11,7 @@ from millstream import Broker
 from millstream.errors import ErrorCode
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.broker.handlers.transaction_calls import new_producer
+from tests.peers.servers import free_port
 from tests.peers.wire import Wire
 
 
@@ -28,7 +29,7 @@ def test_every_request_gets_an_id_of_its_own(millstream: SharedBroker, version: 
 
 
 def test_ids_are_not_given_again_after_a_crash(tmp_path: Path) -> None:
-    with Broker.start(tmp_path, in_process=False) as broker:
+    with Broker.start(tmp_path, port=free_port(), in_process=False) as broker:
         with Wire(broker.bootstrap_servers) as wire:
             first = ask(wire).producer_id
         broker.kill()

@@ -10,6 +10,7 @@ import pytest
 from millstream import Broker
 from millstream.errors import ErrorCode
 from tests.broker.handlers.calls import append, create_topic
+from tests.peers.servers import free_port
 from tests.peers.wire import Wire
 
 
@@ -24,7 +25,7 @@ def end_of(wire: Wire, epoch: int, version: int = 4, current: int = -1) -> Any:
 @pytest.mark.parametrize("version", [2, 3, 4])
 def test_epochs_end_where_the_next_begins(tmp_path: Path, version: int) -> None:
     """An unclean stop raises the epoch, so that clients notice offsets that are used again."""
-    with Broker.start(tmp_path, in_process=False) as broker:
+    with Broker.start(tmp_path, port=free_port(), in_process=False) as broker:
         with Wire(broker.bootstrap_servers) as wire:
             create_topic(wire, "t")
             append(wire, "t", b"a", b"b")
