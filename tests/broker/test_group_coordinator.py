@@ -15,6 +15,7 @@ from millstream.config.broker import BrokerConfig
 from millstream.coordination.cluster import ClusterImage
 from millstream.errors import ApiError, ErrorCode
 from tests.broker.handlers.group_calls import (
+    FIND_COORDINATOR,
     HEARTBEAT,
     JOIN_GROUP,
     OFFSET_FETCH,
@@ -107,13 +108,13 @@ def test_client_that_goes_away_while_it_waits_is_forgotten(tmp_path: Path) -> No
 def test_two_members_meet(tmp_path: Path) -> None:
     async def scenario(server: BrokerServer, client: WireClient) -> None:
         async with WireClient.connected(server) as other:
+            # Its connection is served before the group's first members have begun to wait.
+            await other.call(FIND_COORDINATOR, 3, key="g", key_type=0)
             first, second = await asyncio.gather(join(client, 3), join(other, 3))
-            generations = {first.generation_id, second.generation_id}
-            if generations == {1, 2}:  # one was alone for a moment
-                first = await join(client, 3, member_id=first.member_id)
+            assert first.generation_id == second.generation_id == 1
             assert first.leader == second.leader
 
-    run(tmp_path, scenario, **{"group.initial.rebalance.delay.ms": 50})
+    run(tmp_path, scenario, **{"group.initial.rebalance.delay.ms": 1000})
 
 
 def test_settings_of_groups_come_from_the_brokers() -> None:
