@@ -43,13 +43,18 @@ def test_decompress_refuses_a_bomb_before_it_fills_memory(
     codec: Compression, limit_bytes: int
 ) -> None:
     bomb = compress(bytes(8 * MEGABYTE), codec)
-    tracemalloc.start()
-    try:
-        with pytest.raises(CorruptBatch, match="more than"):
-            decompress(bomb, codec, limit_bytes)
-        assert tracemalloc.get_traced_memory()[1] < 4 * limit_bytes + 64 * 1024
-    finally:
-        tracemalloc.stop()
+
+    def peak_bytes() -> int:
+        tracemalloc.start()
+        try:
+            with pytest.raises(CorruptBatch, match="more than"):
+                decompress(bomb, codec, limit_bytes)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    # The least of a few: what other threads take meanwhile counts, too.
+    assert min(peak_bytes() for _ in range(3)) < 4 * limit_bytes + 64 * 1024
 
 
 @pytest.mark.parametrize("codec", CODECS)
