@@ -21,7 +21,7 @@ def wire() -> Iterator[Wire]:
         create_topic(wire, "t")
         for name in ("empty", "open", "committed"):
             with TransactionalProducer(broker.bootstrap_servers, name, protocol=1) as producer:
-                producer.init()
+                producer.init(900_000)  # the open one stays open
                 if name != "empty":
                     producer.add_partitions("t")
                 if name == "committed":
