@@ -169,7 +169,7 @@ class World:
     def _end(self, transactional_id: str, ending: Ending) -> None:
         transaction = self.shard.transactions[transactional_id]
         marker = transaction.marker(COORDINATOR_EPOCH)
-        missing = [index for _, index in transaction.partitions if index not in ending.written]
+        missing = sorted(it for _, it in transaction.partitions if it not in ending.written)
         if missing:
             index = self.rng.choice(missing)  # a crash may come between any two of them
             self._mark(index, marker)
