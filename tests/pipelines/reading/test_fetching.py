@@ -14,6 +14,7 @@ from millstream.pipelines.reading.fetching import fetch_columns
 from millstream.pipelines.reading.options import ReadOptions, parse_read_options
 from millstream.pipelines.reading.positions import DataLost
 from millstream.records.columns import Columns
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import free_port, start_millstream
 from tests.pipelines.conftest import Topics
 
@@ -89,7 +90,7 @@ def test_fetch_columns_reads_over_the_holes_of_a_compacted_log(tmp_path: Path) -
         def read() -> list[int]:
             return [it for part in fetch_columns(options, whole) for it in offsets_of(part)]
 
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while len(read()) == 50:
             assert time.monotonic() < deadline, "nothing was compacted"
         offsets = read()
@@ -137,11 +138,11 @@ def test_fetch_columns_names_the_range_that_is_not_there(topics: Topics) -> None
 def test_fetch_columns_loses_patience_with_an_end_that_does_not_come(topics: Topics) -> None:
     topic = topics.create()
     topics.fill(topic, [b"x"] * 3)
-    hasty = {"kafka.default.api.timeout.ms": "50", "kafka.fetch.max.wait.ms": "10"}
+    hasty = {"kafka.default.api.timeout.ms": "2000", "kafka.fetch.max.wait.ms": "10"}
     parts = fetch_columns(options_of(topics, topic, **hasty), OffsetRange(topic, 0, 0, 9))
     assert offsets_of(next(parts)) == [0, 1, 2]
     with pytest.raises(
-        ApiError, match=r"from offset 3 on for 0.05 s: .*up to offset 3 only, not 9"
+        ApiError, match=r"from offset 3 on for 2 s: .*up to offset 3 only, not 9"
     ):
         list(parts)
 
@@ -151,11 +152,11 @@ def test_fetch_columns_loses_patience_with_a_broker_that_stays_away(tmp_path: Pa
     topics = Topics(server)
     topic = topics.create()
     topics.fill(topic, [b"x" * 1000] * 100, records_per_batch=10)
-    hasty = {"kafka.max.partition.fetch.bytes": "20000", "kafka.default.api.timeout.ms": "200"}
+    hasty = {"kafka.max.partition.fetch.bytes": "20000", "kafka.default.api.timeout.ms": "3000"}
     parts = fetch_columns(options_of(topics, topic, **hasty), OffsetRange(topic, 0, 0, 100))
     next(parts)
     server.kill()
-    complaint = rf"{topic}-0 could not be read .* for 0.2 s: .*See to the brokers"
+    complaint = rf"{topic}-0 could not be read .* for 3 s: .*See to the brokers"
     with pytest.raises(ConnectionError, match=complaint):
         list(parts)
 
