@@ -21,7 +21,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_everybody_takes_part(address: str) -> None:
     seen: list[Progress] = []
-    history = run_workload(address, Plan(seconds=4, seed=5), on_progress=seen.append)
+    history = run_workload(address, Plan(seconds=10, seed=5), on_progress=seen.append)
     check(history).raise_if_bad()
     names = {operation.process.partition(".")[0] for operation in history}
     assert names == {
