@@ -34,7 +34,12 @@ def test_commit_is_what_other_clients_see(topics: Topics) -> None:
 def test_commit_into_a_group_with_members_is_refused(topics: Topics) -> None:
     topic, group = topics.create(), f"busy-{uuid.uuid4().hex[:8]}"
     consumer = Consumer(
-        {"bootstrap.servers": topics.bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+        {
+            "bootstrap.servers": topics.bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,  # only the progress may commit
+        }
     )
     topics.fill(topic, [b"x"])
     consumer.subscribe([topic])
