@@ -92,9 +92,8 @@ def test_errors_reach_the_user_in_our_words(
     with pytest.raises(AnalysisException, match=complaint):
         spark.read.format("millstream").options(**given).load().collect()
     stream = spark.readStream.format("millstream").options(**given).load()
-    query = stream.writeStream.format("noop").start()
     with pytest.raises(StreamingQueryException, match=complaint):
-        query.processAllAvailable()
+        run_to_end(stream.writeStream.format("noop").trigger(availableNow=True).start)
 
 
 def stream_once(
@@ -151,12 +150,8 @@ def test_stream_reports_how_far_it_lags(spark: SparkSession, topics: Topics) -> 
         "maxOffsetsPerTrigger": "3",
     }
     stream = spark.readStream.format("millstream").options(**given).load()
-    query = stream.writeStream.format("noop").start()
-    try:
-        query.processAllAvailable()
-        first = query.recentProgress[0].sources[0]
-    finally:
-        query.stop()
+    query = run_to_end(stream.writeStream.format("noop").trigger(availableNow=True).start)
+    first = query.recentProgress[0].sources[0]
     assert json.loads(first.endOffset) == {topic: {"0": 3}}
     assert json.loads(first.latestOffset) == {topic: {"0": 5}}
 
