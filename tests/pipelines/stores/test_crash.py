@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.pipelines.stores.conftest import Database
 from tests.pipelines.stores.writer import QUERY, expected_after
 
@@ -21,6 +22,11 @@ CALLS_MAX = 160
 STATEMENTS_MIN = 30
 RANDOM_KILLS = 8
 BATCHES_AT_ONCE = 12
+OTHER_CLIENTS = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+    AND backend_type = 'client backend'
+"""
 
 
 class Writers:
@@ -62,8 +68,19 @@ def writers(database: Database) -> Iterator[Writers]:
     opened.close()
 
 
+def wait_until_nobody_writes(database: Database) -> None:
+    """A server goes on with the statement that it was sent, though the client was killed since."""
+    if database.is_sqlite:
+        return
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while database.rows(OTHER_CLIENTS) != [(0,)]:
+        assert time.monotonic() < deadline, "a killed client's connection does not end"
+        time.sleep(0.01)
+
+
 def check(database: Database, *, at_least: int) -> int:
     """The tables are those of the last batch that the store names; returns its number."""
+    wait_until_nobody_writes(database)
     with database.open() as store:
         last = store.last_batch(QUERY)
     done = -1 if last is None else last

@@ -51,12 +51,12 @@ def main(url: str) -> None:
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
+            say("pid", os.getpid())  # the child itself, so that it comes before its batches
             last_batch, *kill_at = map(int, line.split())
             if kill_at:
                 kill_at_call(*kill_at)
             write_up_to(url, last_batch)
             os._exit(0)
-        say("pid", child)
         _, status = os.waitpid(child, 0)
         say("end", os.waitstatus_to_exitcode(status))
 
