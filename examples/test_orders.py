@@ -17,7 +17,7 @@ def test_an_order_reaches_the_warehouse(millstream: SharedBroker) -> None:
     orders = millstream.unique_topic("orders")
     producer = Producer({"bootstrap.servers": millstream.bootstrap_servers, "acks": "all"})
     producer.produce(orders, key="alice", value="two lamps")
-    assert producer.flush(10) == 0
+    assert producer.flush(30) == 0
 
     warehouse = Consumer(
         {
