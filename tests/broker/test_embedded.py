@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 from millstream import Broker
+from millstream.broker import embedded
+from millstream.broker.server import BrokerServer
 from millstream.errors import ConfigError, DirectoryLocked, MillstreamError
 from tests.peers.servers import free_port
 from tests.peers.wire import Wire, batch
@@ -78,6 +82,30 @@ def test_error_at_the_start_reaches_the_caller(tmp_path: Path, in_process: bool)
 def test_directory_in_use_is_refused(tmp_path: Path) -> None:
     with Broker.start(tmp_path, in_process=False), pytest.raises(DirectoryLocked):
         Broker.start(tmp_path)
+
+
+def test_data_stay_when_the_broker_does_not_stop_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not taken from under a broker that still writes to them."""
+    may_stop, stop = threading.Event(), BrokerServer.stop
+
+    async def stop_late(server: BrokerServer) -> None:
+        await asyncio.to_thread(may_stop.wait)
+        await stop(server)
+
+    monkeypatch.setattr(BrokerServer, "stop", stop_late)
+    monkeypatch.setattr(embedded, "STOP_SECONDS_MAX", 0.1)
+    others = set(threading.enumerate())
+    broker = Broker.start()
+    (thread,) = (it for it in set(threading.enumerate()) - others if it.name == "millstream-broker")
+    try:
+        with pytest.raises(MillstreamError, match="did not stop in time"):
+            broker.stop()
+        assert broker.data_dir.is_dir()
+    finally:
+        may_stop.set()
+        thread.join()
+    broker.stop()
+    assert not broker.data_dir.exists()
 
 
 def test_port_in_use_is_refused_in_words(tmp_path: Path) -> None:

@@ -159,6 +159,8 @@ class _Thread:
             with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(STOP_SECONDS_MAX)
+        if self._thread.is_alive():
+            raise MillstreamError("the broker did not stop in time; it is still at it")
         if self._error is not None:
             raise self._error
 

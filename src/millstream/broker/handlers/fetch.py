@@ -10,9 +10,10 @@
 The stored bytes go out as they are. One answer is bounded by the client's limits, by
 `fetch.max.bytes`, and by `RESPONSE_BYTES_MAX`, so that a consumer that is behind by gigabytes takes
 turns with everybody else; while nobody produces, whom it could keep waiting, answers are larger.
-The first batch is always whole. What is not in the page cache is read in a thread. With
-read_committed, an answer ends at the last stable offset and names the aborted transactions in it; a
-fetch that waits counts only what is stable.
+The first batch is always whole. What is not in the page cache is read in a thread, and goes out
+however little it is: who waits reads again, which is dear here. With read_committed, an answer ends
+at the last stable offset and names the aborted transactions in it; a fetch that waits counts only
+what is stable.
 """
 
 from __future__ import annotations
