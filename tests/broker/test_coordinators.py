@@ -14,6 +14,12 @@ from tests.broker.handlers.group_calls import commit, run
 from tests.broker.serving import WireClient, serving
 from tests.broker.test_group_lag import produce
 
+PARTITIONS_SETTING_OF = {
+    CoordinatorKind.GROUP: "offsets.topic.num.partitions",
+    CoordinatorKind.TRANSACTION: "transaction.state.log.num.partitions",
+    CoordinatorKind.SHARE: "share.coordinator.state.topic.num.partitions",
+}
+
 
 @pytest.mark.parametrize("kind", list(CoordinatorKind))
 def test_first_question_makes_the_topic_of_its_kind(tmp_path: Path, kind: CoordinatorKind) -> None:
@@ -35,6 +41,27 @@ def test_many_first_questions_make_one_topic(tmp_path: Path) -> None:
                 *(find(CoordinatorKind.GROUP, f"g{number}") for number in range(10))
             )
             assert {broker.id for broker in found} == {server.id}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", list(CoordinatorKind))
+def test_everyone_who_asks_first_waits_until_all_logs_are_open(
+    tmp_path: Path, kind: CoordinatorKind
+) -> None:
+    """The topic is known before that, but a partition without a log coordinates nothing."""
+    count = 100
+
+    async def scenario() -> None:
+        async with serving(tmp_path, **{PARTITIONS_SETTING_OF[kind]: count}) as server:
+
+            async def open_logs_when_answered() -> int:
+                await server.coordinators.find(kind, "key")
+                logs = (server.partitions.get(TOPIC_OF[kind], it) for it in range(count))
+                return sum(it is not None for it in logs)
+
+            answers = await asyncio.gather(*(open_logs_when_answered() for _ in range(3)))
+            assert answers == [count] * 3
 
     asyncio.run(scenario())
 

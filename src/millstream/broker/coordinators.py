@@ -29,7 +29,7 @@ from millstream.broker.partitions import PartitionTable
 from millstream.broker.timers import Timers
 from millstream.broker.topics import TopicManager
 from millstream.clock import Clock
-from millstream.coordination.cluster import BrokerImage, ClusterImage
+from millstream.coordination.cluster import BrokerImage, ClusterImage, TopicImage
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ class Coordinators:
         self._producer_ids = producer_ids
         self._clock = clock
         self._timers = Timers(clock)
+        # Held until all logs of the topic are open, which is later than the topic is known.
+        self._creations = {kind: asyncio.Lock() for kind in CoordinatorKind}
         self._groups: GroupCoordinator | None = None
         self._transactions: TransactionCoordinator | None = None
         self._lag: GroupLag | None = None
@@ -171,7 +173,7 @@ class Coordinators:
                 SHARE_STATE_TOPIC,
                 self._metadata,
                 self._configs,
-                self._topics,
+                partial(self._topic, CoordinatorKind.SHARE),
                 self.partitions,
                 self._timers,
                 self._clock,
@@ -201,9 +203,17 @@ class Coordinators:
 
     async def partition_of(self, kind: CoordinatorKind, key: str) -> int:
         """The partition of the internal topic that a key belongs to; makes the topic if need be."""
-        name = TOPIC_OF[kind]
-        topic = self._metadata.image.topics.get(name) or await self._topics.auto_create(name)
+        topic = await self._topic(kind)
         return partition_for(key, len(topic.partitions))
+
+    async def _topic(self, kind: CoordinatorKind) -> TopicImage:
+        """The internal topic, with all its logs; makes it if need be."""
+        name, creation = TOPIC_OF[kind], self._creations[kind]
+        topic = self._metadata.image.topics.get(name)
+        if topic is None or creation.locked():
+            async with creation:
+                topic = await self._topics.auto_create(name)
+        return topic
 
     def _metadata_changed(self, before: ClusterImage, now: ClusterImage) -> None:
         if now.topics is before.topics:

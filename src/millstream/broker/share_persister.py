@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
@@ -24,7 +24,6 @@ from millstream.broker.key_hash import partition_for
 from millstream.broker.metadata import MetadataStore
 from millstream.broker.partitions import PartitionTable
 from millstream.broker.timers import Timers
-from millstream.broker.topics import TopicManager
 from millstream.clock import Clock
 from millstream.coordination.cluster import ClusterImage
 from millstream.coordination.result import Result
@@ -53,7 +52,7 @@ class SharePersister:
         topic: str,
         metadata: MetadataStore,
         configs: ConfigManager,
-        topics: TopicManager,
+        make_topic: Callable[[], Awaitable[object]],
         partitions: PartitionTable,
         timers: Timers,
         clock: Clock,
@@ -61,10 +60,8 @@ class SharePersister:
         self._topic = topic
         self._metadata = metadata
         self._configs = configs
-        self._topics = topics
+        self._make_topic = make_topic
         self._timers = timers
-        # Held until all logs of the topic are open, which is later than the topic is known.
-        self._creation = asyncio.Lock()
         self._is_started = False
         self._pruning: asyncio.Task[None] | None = None
         self._shell = CoordinatorShell(
@@ -128,9 +125,7 @@ class SharePersister:
 
     async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
         """Begin anew at that offset (-1: the leader finds it). Makes the topic on first use."""
-        if not self._shard_count or self._creation.locked():
-            async with self._creation:
-                await self._topics.auto_create(self._topic)
+        await self._make_topic()
         await self._run(
             key, lambda shard, now_ms: shard.initialize(key, state_epoch, start_offset, now_ms)
         )
