@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka import Message
 
 from millstream.cli.cluster import Cluster
 from millstream.cli.formats import Format, decoder
@@ -21,7 +23,8 @@ def test_printer_writes_one_line_a_record_and_counts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     ok("produce", topic, "--key", "k", "--whole", stdin="line\nbreak")
-    consumer = Cluster.connect(bootstrap_servers).consumer(**{"auto.offset.reset": "earliest"})
+    settings = {"group.id": f"g-{topic}", "auto.offset.reset": "earliest"}
+    consumer = Cluster.connect(bootstrap_servers).consumer(**settings)
     consumer.subscribe([topic])
     record = None
     while record is None:
@@ -38,3 +41,21 @@ def test_printer_writes_one_line_a_record_and_counts(
         assert json.loads(out)["value"] == "line\nbreak"
     else:
         assert out == "k\tline\nbreak\n"
+
+
+def test_printer_counts_a_record_whose_reader_interrupts_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+
+    def write(line: str) -> int:
+        seen.append(line)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.stdout, "write", write)
+    text = decoder(Format.TEXT)
+    printer = RecordPrinter(text, text)
+    with pytest.raises(KeyboardInterrupt):
+        printer.print(Message(topic="topic", partition=0, offset=0, value=b"value"))
+    assert seen == ["value\n"]
+    assert printer.printed == 1

@@ -29,8 +29,8 @@ class RecordPrinter:
 
     def print(self, record: Message) -> None:
         line = self.json_line(record) if self.as_json else self.text_line(record)
+        self.printed += 1  # first: who sees the line may press Ctrl-C before the next statement
         sys.stdout.write(line + "\n")
-        self.printed += 1
 
     def flush(self) -> None:
         sys.stdout.flush()

@@ -155,6 +155,7 @@ class ShopRun:
     def _spawn(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         """A Python in a process group of its own, which writes what it says to a file."""
         theirs = {it: value for it, value in os.environ.items() if not it.startswith(OUR_VARIABLES)}
+        theirs["PYTHONUNBUFFERED"] = "1"  # else what it printed comes after its last words
         with self._log_of(name).open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, *arguments],
