@@ -64,20 +64,28 @@ def test_consumer_starts_where_it_is_assigned(
     fill(broker, topic, 10)
     consumer = Consumer(broker.config(group_id=unique("group")))
     consumer.assign([TopicPartition(topic, 0, start)])
-    message = consumer.poll(20)
+    message = consumer.poll(PATIENCE_SECONDS)
     assert message is not None
     assert message.value() == first
     consumer.close()
 
 
+def await_the_end(consumer: Consumer) -> None:
+    """Poll until it stands at the end of its partition; nothing may come before that."""
+    message = consumer.poll(PATIENCE_SECONDS)
+    assert message is not None
+    assert message.error() is not None, message.offset()
+    assert message.error().code() == KafkaError._PARTITION_EOF
+
+
 def test_consumer_at_the_end_sees_only_what_comes_later(broker: BrokerUnderTest) -> None:
     topic = broker.create_topic()
     fill(broker, topic, 10)
-    consumer = Consumer(broker.config(group_id=unique("group")))
+    consumer = Consumer(broker.config(group_id=unique("group"), enable_partition_eof=True))
     consumer.assign([TopicPartition(topic, 0, OFFSET_END)])
-    assert consumer.poll(0.5) is None
+    await_the_end(consumer)
     fill(broker, topic, 1)
-    message = consumer.poll(20)
+    message = consumer.poll(PATIENCE_SECONDS)
     assert message is not None
     assert message.offset() == 10
     consumer.close()
@@ -90,7 +98,7 @@ def test_consumer_seeks_back_and_forth(broker: BrokerUnderTest) -> None:
     consumer.assign([TopicPartition(topic, 0, 0)])
     for offset in (99, 3, 50, 0):
         consumer.seek(TopicPartition(topic, 0, offset))
-        message = consumer.poll(20)
+        message = consumer.poll(PATIENCE_SECONDS)
         assert message is not None
         assert message.offset() == offset
     consumer.close()
@@ -106,12 +114,17 @@ def test_consumer_finds_offsets_by_timestamp(broker: BrokerUnderTest) -> None:
     consumer = Consumer(broker.config(group_id=unique("group")))
 
     def offset_at(timestamp: int) -> int:
-        (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, timestamp)], timeout=20)
+        (found,) = consumer.offsets_for_times(
+            [TopicPartition(topic, 0, timestamp)], timeout=PATIENCE_SECONDS
+        )
         return int(found.offset)
 
     assert [offset_at(now + delta) for delta in (-5, 0, 1, 10, 11, 20)] == [0, 0, 1, 1, 3, 3]
     assert offset_at(now + 21) == OFFSET_END
-    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20) == (0, 4)
+    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE_SECONDS) == (
+        0,
+        4,
+    )
     consumer.close()
 
 
@@ -124,13 +137,13 @@ def test_consumer_out_of_range_is_reset_as_it_asked(
     broker.admin.delete_records([TopicPartition(topic, 0, 5)])[TopicPartition(topic, 0)].result(
         PATIENCE_SECONDS
     )
-    consumer = Consumer(broker.config(group_id=unique("group"), auto_offset_reset=policy))
+    settings = {"auto_offset_reset": policy, "enable_partition_eof": True}
+    consumer = Consumer(broker.config(group_id=unique("group"), **settings))
     consumer.assign([TopicPartition(topic, 0, 2)])
-    message = consumer.poll(1.5)
     if policy == "latest":
-        assert message is None
+        await_the_end(consumer)
         fill(broker, topic, 1)
-        message = consumer.poll(20)
+    message = consumer.poll(PATIENCE_SECONDS)
     assert message is not None
     assert message.offset() == first
     consumer.close()
@@ -141,7 +154,7 @@ def test_consumer_out_of_range_is_told_where_it_wants_no_reset(broker: BrokerUnd
     fill(broker, topic, 3)
     consumer = Consumer(broker.config(group_id=unique("group"), auto_offset_reset="error"))
     consumer.assign([TopicPartition(topic, 0, 1000)])
-    message = consumer.poll(20)
+    message = consumer.poll(PATIENCE_SECONDS)
     assert message is not None
     assert message.error().code() == KafkaError._AUTO_OFFSET_RESET
     consumer.close()
@@ -311,7 +324,7 @@ def test_list_offsets_knows_every_special_timestamp(broker: BrokerUnderTest) -> 
         for delta in (0, 20, 10):
             wire_produce(wire, topic, batch([b"x"], timestamp_ms=now + delta))
         broker.admin.delete_records([TopicPartition(topic, 0, 1)])[TopicPartition(topic, 0)].result(
-            20
+            PATIENCE_SECONDS
         )
 
         def offset(timestamp: int) -> tuple[int, int]:
