@@ -12,6 +12,7 @@ import pytest
 from millstream.cli.main import COMMANDS, load_command
 from tests.cli.commands import all_commands
 from tests.cli.conftest import Run
+from tests.conformance.brokers import eventually
 from tests.peers.servers import free_port
 
 MILLSTREAM = str(Path(sys.executable).with_name("millstream"))
@@ -125,10 +126,14 @@ def test_shell_completion_offers_topics(cli: Run, topic: str) -> None:
         "COMP_WORDS": f"millstream topic describe {topic}",
         "COMP_CWORD": "3",
     }
-    answer = subprocess.run(
-        [MILLSTREAM], env=os.environ | completion, capture_output=True, text=True, check=False
-    )
-    assert topic in answer.stdout.split()
+
+    def is_offered() -> bool:
+        answer = subprocess.run(
+            [MILLSTREAM], env=os.environ | completion, capture_output=True, text=True, check=False
+        )
+        return topic in answer.stdout.split()
+
+    eventually(is_offered)  # it is silent when the cluster does not answer at once
 
 
 def test_closed_pipe_ends_quietly(ok: Run, cli: Run, topic: str) -> None:
