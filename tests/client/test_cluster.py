@@ -118,9 +118,10 @@ def test_cluster_finds_the_coordinator_of_a_group(server: Server) -> None:
 
 def test_cluster_asks_for_its_brokers_again_only_where_that_is_wanted(tmp_path: Path) -> None:
     server = start_millstream(tmp_path / "data")
-    with Cluster(server.bootstrap, timeout_seconds=0.2) as cluster:
+    with Cluster(server.bootstrap) as cluster:
         known = cluster.broker_ids()
         server.stop()
+        cluster.timeout_seconds = cluster.request_timeout_seconds = 0.2
         assert cluster.broker_ids(seconds_old_max=60) == known
         with pytest.raises(OSError, match="gave up"):
             cluster.broker_ids()
