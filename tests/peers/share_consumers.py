@@ -47,6 +47,9 @@ class Told(NamedTuple):
     error: str | None
 
 
+LONG_POLL_SECONDS = 30.0
+
+
 class ShareConsumer:
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -63,10 +66,14 @@ class ShareConsumer:
         return [Delivered(**fields) for fields in answer["records"]]
 
     def receive(self, timeout_seconds: float = PATIENCE_SECONDS) -> list[Delivered]:
-        """What the first poll brings that brings something."""
+        """What the first poll brings that brings something.
+
+        Polls are long: one that ends without records may leave a fetch under way, with which the
+        client takes records that nobody has asked it for.
+        """
         deadline = time.monotonic() + timeout_seconds
         while True:
-            records = self.poll()
+            records = self.poll(LONG_POLL_SECONDS)
             if records:
                 return records
             if time.monotonic() > deadline:
