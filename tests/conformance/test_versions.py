@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 
 from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.test_produce import read_all
+from tests.peers.transactional import GROUP, find_coordinator
 from tests.peers.wire import API_KEYS, Wire, frame, request_frame
 
 NO_ERROR, UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_VERSION, UNKNOWN_TOPIC_ID = 0, 3, 35, 100
@@ -117,11 +118,8 @@ def test_metadata_finds_a_topic_by_id(broker: BrokerUnderTest) -> None:
 
 def test_metadata_of_all_topics_lists_internal_ones_as_such(broker: BrokerUnderTest) -> None:
     topic = broker.create_topic()
-    consumer = Consumer(broker.config(group_id=unique("group")))
-    consumer.subscribe([topic])
-    consumer.poll(2)
-    consumer.close()
     with Wire(broker.bootstrap) as wire:
+        find_coordinator(wire, unique("group"), GROUP)  # which makes __consumer_offsets
         answer = wire.call("metadata", 12, topics=None)
         nothing = wire.call("metadata", 12, topics=())
     internal = {entry.name: entry.is_internal for entry in answer.topics}
