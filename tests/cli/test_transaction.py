@@ -23,7 +23,7 @@ def producer(bootstrap_servers: str, name: str) -> Producer:
     producer = Producer(
         {"bootstrap.servers": bootstrap_servers, "transactional.id": name, "log_level": 0}
     )
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_SECONDS)
     producer.begin_transaction()
     return producer
 
@@ -52,7 +52,7 @@ def test_transaction_list_shows_states(ok: Ok, producer: Producer, topic: str, n
     [row] = listed(ok, name)
     assert row["state"] == "Ongoing"
     assert listed(ok, name, "--state", "Ongoing") == [row]
-    producer.commit_transaction(30)
+    producer.commit_transaction(PATIENCE_SECONDS)
     assert listed(ok, name, "--state", "Ongoing") == []
     assert name in ok("transaction", "list")
 
@@ -75,7 +75,7 @@ def test_transaction_describe_names_what_it_writes_to(
     assert found["timeout_ms"] == 60_000
     assert found["started_ms"] > 0
     assert f"{topic}[0], {topic}[2]" in ok("transaction", "describe", name)
-    producer.abort_transaction(30)
+    producer.abort_transaction(PATIENCE_SECONDS)
 
 
 def test_transaction_describe_of_an_unknown_id_suggests(
@@ -86,7 +86,7 @@ def test_transaction_describe_of_an_unknown_id_suggests(
     outcome = cli("transaction", "describe", name + "x")
     assert outcome.exit_code == 1
     assert f"did you mean '{name}'" in outcome.err
-    producer.abort_transaction(30)
+    producer.abort_transaction(PATIENCE_SECONDS)
 
 
 def test_transaction_abort_by_id_shuts_the_producer_out(
@@ -97,7 +97,7 @@ def test_transaction_abort_by_id_shuts_the_producer_out(
     assert ok("transaction", "abort", name) == f"aborted the transaction of {name}\n"
     assert listed(ok, name, "--state", "Ongoing") == []
     with pytest.raises(KafkaException):
-        producer.commit_transaction(30)
+        producer.commit_transaction(PATIENCE_SECONDS)
     assert committed_records(bootstrap_servers, topic, 0) == []
 
 
@@ -157,7 +157,7 @@ def test_transaction_list_leaves_out_what_may_still_end(
     )
     assert [it["partition"] for it in found] == [1]
     assert json.loads(ok("transaction", "list", "--json", "--hanging", "--topic", topic)) == []
-    producer.abort_transaction(30)
+    producer.abort_transaction(PATIENCE_SECONDS)
 
 
 def test_transaction_abort_ends_what_hangs(ok: Ok, bootstrap_servers: str, hanging: str) -> None:
