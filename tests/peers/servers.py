@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -9,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,11 +72,23 @@ def start_millstream(
     return server
 
 
+def _own_ports() -> Iterator[int]:
+    """Ports that no other worker of this test run takes, in turn: one that was given out comes
+    again last. They are below the range that outgoing connections take theirs from: else one of
+    those may have it by the time a server wants it."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first, count = 15_000 + worker % 17 * 1_000, 1_000
+    start = random.SystemRandom().randrange(count)
+    return itertools.cycle(first + (start + number) % count for number in range(count))
+
+
+_ports = _own_ports()
+
+
 def free_port() -> int:
-    """A port nobody listens on now, from below the range that outgoing connections take theirs
-    from: else one of those may have it by the time a server wants it."""
+    """A port nobody listens on now, nor will before its server does."""
     while True:
-        port = random.SystemRandom().randrange(15_000, 32_000)
+        port = next(_ports)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
