@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
+
 import pytest
 from hypothesis import strategies as st
 
@@ -17,6 +20,18 @@ def test_seed_decides_the_rows() -> None:
     drawn = draw_rows(SOURCES, count=3, rows_max=10, seed=7)
     assert drawn == draw_rows(SOURCES, count=3, rows_max=10, seed=7)
     assert drawn != draw_rows(SOURCES, count=3, rows_max=10, seed=8)
+
+
+def test_seed_decides_the_rows_whatever_else_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = {"orders": Source(st.fixed_dictionaries({"id": st.integers(0, 10**9)}))}
+    drawn = draw_rows(sources, count=3, rows_max=50, seed=7)
+    constants = [300_000_000 + number for number in range(200)]
+    (tmp_path / "some_constants.py").write_text(f"NUMBERS = {constants}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("some_constants")
+    assert draw_rows(sources, count=3, rows_max=50, seed=7) == drawn
 
 
 def test_cases_have_rows_enough_for_what_a_run_costs() -> None:
