@@ -28,13 +28,14 @@ from millstream.pipelines.writing.decisions import (
 )
 from millstream.pipelines.writing.settling import RecordsLost, Settling
 from millstream.records.record import Record, encode_batch
+from tests.peers.cache import PeerMissing
 from tests.peers.impatient import start_impatient
 from tests.peers.servers import Server
 from tests.pipelines.writing.test_writer import read_committed
 
 FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 LONG_MS = 60_000
-SHORT_MS = 1_000
+SHORT_MS = 5_000
 
 
 @pytest.fixture(
@@ -44,7 +45,10 @@ SHORT_MS = 1_000
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    running = start_impatient(request.param, tmp_path_factory.mktemp("settling"))
+    try:
+        running = start_impatient(request.param, tmp_path_factory.mktemp("settling"))
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
     yield running
     running.stop()
 
@@ -82,10 +86,9 @@ class Query:
         decide(self.driver, self.log, driver, decision, group_id=None, offsets={})
         return decision
 
-    def values(self) -> list[str]:
-        return sorted(
-            it.value().decode() for it in read_committed(self.server.bootstrap, self.topic)
-        )
+    def values(self, *, at_least: int = 0) -> list[str]:
+        messages = read_committed(self.server.bootstrap, self.topic, at_least=at_least)
+        return sorted(it.value().decode() for it in messages)
 
 
 def send(producer: RawProducer, topic: str, values: list[str]) -> None:
@@ -110,7 +113,8 @@ def query(server: Server) -> Iterator[Query]:
     ):
         name = uuid.uuid4().hex[:8]
         topic = {"name": f"topic-{name}", "num_partitions": 1, "replication_factor": 1}
-        answer = driver.any_connection().call("create_topics", {"topics": [topic], "timeout": 5000})
+        fields = {"topics": [topic], "timeout": 30_000}
+        answer = driver.any_connection().call("create_topics", fields)
         check(answer.topics[0].error_code, name)
         log = DecisionLog(driver, f"query-{name}")
         log.create_topic()
@@ -215,7 +219,7 @@ def test_settle_commits_what_was_decided_however_often(query: Query) -> None:
     end_transaction(query.driver, *tasks[0].transaction, commit=True)  # as far as another came
     for _ in range(2):
         assert query.settling().settle(driver, decision) == driver
-    assert query.values() == ["a", "b", "c"]
+    assert query.values(at_least=3) == ["a", "b", "c"]
     assert query.log.latest(driver).is_completed
 
 
@@ -228,12 +232,12 @@ def test_settle_publishes_again_what_timed_out_after_the_decision(query: Query) 
     wait_for(lambda: len(open_transactions(query.driver, f"{query.transactional_id}-task-")) == 1)
     assert query.values() == []
     driver = query.settling().settle(driver, decision)
-    assert query.values() == ["a", "b", "c", "d", "e"]
+    assert query.values(at_least=5) == ["a", "b", "c", "d", "e"]
     state = query.log.latest(driver)
     assert state.is_completed
     # A driver that finds the first decision does not do it once more.
     query.settling().settle(driver, state.decision)
-    assert query.values() == ["a", "b", "c", "d", "e"]
+    assert query.values(at_least=5) == ["a", "b", "c", "d", "e"]
 
 
 def test_settle_does_not_publish_again_what_was_committed_and_its_id_used_since(
@@ -245,7 +249,7 @@ def test_settle_does_not_publish_again_what_was_committed_and_its_id_used_since(
     end_transaction(query.driver, *task.transaction, commit=True)
     later = query.write(0, ["x"])
     query.settling().settle(driver, decision)
-    assert query.values() == ["a", "b"]
+    assert query.values(at_least=2) == ["a", "b"]
     end_transaction(query.driver, *later.transaction, commit=False)
 
 
@@ -266,7 +270,7 @@ def test_settle_publishes_again_only_its_own_records_of_the_range(query: Query) 
     time_out(query)
     query.settling().settle(driver, decision)
     expected = [f"{who}{number}" for who in ("other", "own") for number in range(3)]
-    assert query.values() == expected
+    assert query.values(at_least=6) == expected
 
 
 def test_settle_says_which_records_are_lost_when_they_were_deleted(query: Query) -> None:
@@ -277,14 +281,14 @@ def test_settle_says_which_records_are_lost_when_they_were_deleted(query: Query)
     with pytest.raises(RecordsLost, match=r"1 of 2 records .* failOnDataLoss=false"):
         query.settling().settle(driver, decision)
     query.settling(fail_on_loss=False).settle(query.begin(), decision)
-    assert query.values() == ["b"]
+    assert query.values(at_least=1) == ["b"]
 
 
 def delete_records(query: Query, offset: int) -> None:
     partition = {"partition_index": 0, "offset": offset}
     fields = {
         "topics": [{"name": query.topic, "partitions": [partition]}],
-        "timeout": 5000,
+        "timeout": 30_000,
     }
     answer = query.driver.ask_leader(query.topic, 0, "delete_records", fields)
     check(answer.topics[0].partitions[0].error_code, "deleting records")
@@ -302,4 +306,4 @@ def test_sweep_aborts_what_no_decision_names_and_fences_its_writer(query: Query)
         producer.flush()
     assert caught.value.code in FENCED
     query.settling().settle(query.begin(), Decision(0, (kept,)))
-    assert query.values() == ["a"]
+    assert query.values(at_least=1) == ["a"]
