@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from millstream.pipelines.reading.registry import registry_for
+
 _NO_SUBJECT, _NO_SCHEMA = 40401, 40403
 
 
@@ -113,3 +115,4 @@ def running_registry(certificate: Path | None = None) -> Iterator[SchemaRegistry
         server.shutdown()
         server.server_close()
         thread.join()
+        registry_for.cache_clear()  # the next one may have the same port, and has other schemas
