@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 import psutil
+from tests.peers.servers import free_port
 
 from benchmarks.raw_client import connect, metadata_request, receive_frame
 
@@ -182,9 +182,3 @@ def create_topic(target: Target, *, partitions: int) -> str:
 def _environment() -> dict[str, str]:
     """As a user has it: with compiled bytecode, which some build machines switch off."""
     return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
