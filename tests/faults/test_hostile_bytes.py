@@ -116,6 +116,7 @@ def test_memory_comes_back_after_a_storm_of_bad_input(server: Server) -> None:
 
 
 def test_bad_frame_is_logged_in_one_line(server: Server) -> None:
+    send_and_wait(server, request_frame("api_versions", 0))  # it has said that it is ready
     before = log_of(server).count("\n")
     send_and_wait(server, struct.pack(">i", -5))
     send_and_wait(server, frame(LIES[0]))
