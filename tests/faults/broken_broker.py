@@ -46,7 +46,7 @@ def drop_a_marker() -> None:
     honest = Partition.append_marker
 
     def append_marker(self: Partition, **marker: Any) -> PendingAppend:
-        if self.is_internal or self.index != 0 or self.high_watermark < 50:
+        if self.is_internal or self.index != 0 or self.high_watermark < 10:
             return honest(self, **marker)
         pending = PendingAppend(self.high_watermark, self.high_watermark)
         pending.finish()
