@@ -75,7 +75,8 @@ def reject_some(server: Server, topic_id: uuid.UUID, rounds: int) -> bool:
     """Take records and reject them all; whether there were any."""
     with ShareMember(server.bootstrap, "g", topic_id) as member:
         for number in range(rounds):
-            acquired = member.fetch(max_wait=1_000, max_records=40, batch_size=20)
+            max_wait = 1_000 if number else 10_000  # after a crash the state is loaded first
+            acquired = member.fetch(max_wait=max_wait, max_records=40, batch_size=20)
             if not acquired:
                 return number > 0
             assert member.acknowledge(*((first, last, REJECT) for first, last, _ in acquired)) == 0

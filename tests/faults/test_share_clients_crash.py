@@ -157,7 +157,8 @@ def test_delayed_record_waits_through_kill_9_while_100_000_flow_past_it(
     broker: BrokerUnderTest,
 ) -> None:
     records = 100_000
-    queue = Queue(broker, share_retry_backoff_ms=60_000, share_retry_backoff_max_ms=60_000)
+    hour_ms = 3_600_000  # longer than two restarts and all that flows by can take
+    queue = Queue(broker, share_retry_backoff_ms=hour_ms, share_retry_backoff_max_ms=hour_ms)
     for _ in range(0, records, 1_000):
         queue.produce(*["x"] * 1_000)
     with queue.join() as consumer:
