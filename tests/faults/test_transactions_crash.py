@@ -11,6 +11,7 @@ import random
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,7 @@ def end_and_kill(crashing: Crashing, producer: TransactionalProducer, step: int,
         acknowledged = producer.end(committed=True, patient=False).error_code == NO_ERROR
         state = describe_transactions(crashing.server.bootstrap, producer.transactional_id)[0]
         while state.transaction_state != "CompleteCommit":
+            time.sleep(0.05)  # every answer is a step, too
             (state,) = describe_transactions(crashing.server.bootstrap, producer.transactional_id)
         return acknowledged, True
     except (ConnectionEnded, OSError):
