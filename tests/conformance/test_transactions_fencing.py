@@ -172,7 +172,7 @@ def test_time_out_aborts_and_fences(broker: BrokerUnderTest, protocol: int) -> N
     with TransactionalProducer(
         broker.bootstrap, unique("transactional"), protocol=protocol
     ) as producer:
-        assert producer.init(timeout_ms=500) == NO_ERROR
+        assert producer.init(timeout_ms=3_000) == NO_ERROR
         producer.begin(topic)
         assert producer.produce(topic, [b"x"]).error_code == NO_ERROR
         eventually(lambda: stable_offset(broker, topic) == 2)
@@ -196,7 +196,7 @@ def test_producer_of_protocol_2_learns_its_epoch_by_aborting_after_a_time_out(
     """The broker's abort raised the epoch as the producer's own would have: an end sent again."""
     topic = broker.create_topic()
     with TransactionalProducer(broker.bootstrap, unique("transactional")) as producer:
-        assert producer.init(timeout_ms=500) == NO_ERROR
+        assert producer.init(timeout_ms=3_000) == NO_ERROR
         producer.produce(topic, [b"x"])
         eventually(lambda: stable_offset(broker, topic) == 2)
         assert producer.end(committed=False).error_code == NO_ERROR

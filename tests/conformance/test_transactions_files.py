@@ -46,7 +46,8 @@ def data(
         broker.create_topic(name=f"events-{protocol}")
         name = with_negative_hash("transactional")
         with TransactionalProducer(server.bootstrap, name, protocol=protocol) as producer:
-            assert producer.init() == NO_ERROR
+            # Nothing may end what is left open before Apache Kafka is asked to.
+            assert producer.init(timeout_ms=900_000) == NO_ERROR
             run_transactions(producer, f"events-{protocol}")
             left_open.append((name, protocol, *producer.identity))
     server.stop()
