@@ -12,9 +12,12 @@ import pytest
 from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.conftest import prepared
 from tests.peers.java_runtime import ToolRunner, java_program
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.programs import Record
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("apache-tools")]
+
+GROUP_COMMAND = ("consumer.group.ConsumerGroupCommand", "--timeout", "60000")
 
 
 def fill(broker: BrokerUnderTest, topic: str, values: list[bytes], partition: int = 0) -> None:
@@ -106,7 +109,7 @@ def test_consumer_group_command_describes_resets_and_deletes_a_group(
     server = ("--bootstrap-server", broker.bootstrap)
 
     def groups(*arguments: str) -> str:
-        return tools.check("consumer.group.ConsumerGroupCommand", *server, *arguments).stdout
+        return tools.check(*GROUP_COMMAND, *server, *arguments).stdout
 
     assert group in groups("--list").splitlines()
     lag = next(
@@ -144,18 +147,17 @@ def test_consumer_group_command_shows_the_members_of_a_live_group(
     try:
         member.wait_until(lambda m: m.partitions == {0, 1})
         server = ("--bootstrap-server", broker.bootstrap)
-        command = "consumer.group.ConsumerGroupCommand"
         members = tools.check(
-            command, *server, "--describe", "--group", group, "--members", "--verbose"
+            *GROUP_COMMAND, *server, "--describe", "--group", group, "--members", "--verbose"
         )
         assert "watched" in members.stdout
         assert f"{topic}:0,1" in members.stdout or f"{topic}(0,1)" in members.stdout
         state = tools.check(
-            command, *server, "--describe", "--group", group, "--state", "--verbose"
+            *GROUP_COMMAND, *server, "--describe", "--group", group, "--state", "--verbose"
         )
         assert "Stable" in state.stdout
         reset = ("--reset-offsets", "--group", group, "--topic", topic, "--to-latest", "--execute")
-        refused = tools.run(command, *server, *reset)
+        refused = tools.run(*GROUP_COMMAND, *server, *reset)
         assert "Assignments can only be reset if the group" in refused.stdout + refused.stderr
     finally:
         member.kill()
@@ -300,7 +302,7 @@ def test_verifiable_producer_and_consumer_agree(broker: BrokerUnderTest) -> None
 def run_java(tool: str, *arguments: str) -> list[dict[str, object]]:
     """These two call System.exit, which would end the JVM that the other tools share."""
     command = [*java_program(f"org.apache.kafka.tools.{tool}"), *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert result.returncode == 0, result
     return [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
 

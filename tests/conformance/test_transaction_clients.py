@@ -15,6 +15,7 @@ from tests.conformance.brokers import BrokerUnderTest, eventually, unique
 from tests.conformance.conftest import client_parameters, prepared
 from tests.conformance.test_transactions import log_of
 from tests.conformance.test_transactions_offsets import is_unstable, offset_of
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.programs import Record
 from tests.peers.transactional import NO_ERROR, TransactionalProducer
 
@@ -133,25 +134,25 @@ def test_client_takes_over_from_one_that_died(broker: BrokerUnderTest, client: A
 def test_confluent_producer_is_fenced_by_its_successor(broker: BrokerUnderTest) -> None:
     topic, name = broker.create_topic(), unique("transactional")
     zombie = Producer(broker.config(transactional_id=name))
-    zombie.init_transactions(30)
+    zombie.init_transactions(PATIENCE_SECONDS)
     zombie.begin_transaction()
     zombie.produce(topic, b"zombie", partition=0)
-    zombie.flush(30)
+    zombie.flush(PATIENCE_SECONDS)
     successor = Producer(broker.config(transactional_id=name))
-    successor.init_transactions(30)
+    successor.init_transactions(PATIENCE_SECONDS)
     with pytest.raises(KafkaException) as fenced:
-        zombie.commit_transaction(30)
+        zombie.commit_transaction(PATIENCE_SECONDS)
     assert fenced.value.args[0].fatal()
     successor.begin_transaction()
     successor.produce(topic, b"successor", partition=0)
-    successor.commit_transaction(30)
+    successor.commit_transaction(PATIENCE_SECONDS)
     finish(broker, topic)
     assert read_committed(broker, "confluent", topic, 2) == [b"successor", LAST]
 
 
 def test_confluent_commits_an_empty_transaction(broker: BrokerUnderTest) -> None:
     producer = Producer(broker.config(transactional_id=unique("transactional")))
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_SECONDS)
     for end in (producer.commit_transaction, producer.abort_transaction) * 2:
         producer.begin_transaction()
-        end(30)
+        end(PATIENCE_SECONDS)
