@@ -27,7 +27,7 @@ class Worker(threading.Thread):
     """Accepts jobs, but releases every tenth the first time it comes to it."""
 
     def __init__(self, bootstrap: str) -> None:
-        super().__init__()
+        super().__init__(daemon=True)  # a close that hangs shall not keep the tests from ending
         self.done: set[int] = set()  # accepted, and that is durable
         self.in_doubt: set[int] = set()  # accepted, but the answer was lost, or an error
         self.stopping = threading.Event()
@@ -83,7 +83,7 @@ def test_every_job_is_done_though_workers_and_broker_fail(tmp_path: Path) -> Non
         server.kill()
         server = start_millstream(tmp_path / "data", SETTINGS, port=port)
         _produce(server.bootstrap, range(JOBS // 2, JOBS))
-        eventually(lambda: _done(workers) | _in_doubt(workers) == set(range(JOBS)), 60)
+        eventually(lambda: _done(workers) | _in_doubt(workers) == set(range(JOBS)))
     finally:
         for worker in workers:
             worker.stopping.set()
