@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics.anomalies import flag_anomalies
 from millstream.pipelines.analytics.averages import smooth
 from millstream.pipelines.analytics.deduplication import deduplicate
-from millstream.pipelines.analytics.heavy_hitters import heavy_hitters
-from millstream.pipelines.analytics.rolling import rolling
 from millstream.pipelines.analytics.stages import (
     Policy,
     check_fraction,
@@ -20,7 +17,6 @@ from millstream.pipelines.analytics.stages import (
     listed,
 )
 from millstream.pipelines.analytics.top import top_k
-from millstream.pipelines.windows.definition import tumbling
 from tests.pipelines.analytics.events import start_of
 from tests.pipelines.windows.streams import END, Files
 
@@ -56,28 +52,6 @@ def test_straggler_is_counted_as_late_or_waited_for(
     assert (first.user, first.value) == (("bob", 3) if allowed else ("ann", 1))
     assert run.dropped_by_us("late.top 1 minute") == (1 if allowed else 3)
     assert run.dropped_by_spark == 0
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda it: rolling(it, "user", "window_end", "1 hour", count="count(*)"),
-        lambda it: flag_anomalies(it, "user", "window_end", "n", over="1 hour"),
-        lambda it: smooth(it, "user", "window_end", "n", half_life="1 hour"),
-        lambda it: deduplicate(it, "user", "window_end", "1 hour"),
-        lambda it: heavy_hitters(it, "user", "window_end", "1 hour"),
-    ],
-)
-def test_state_in_buckets_is_refused_behind_an_aggregation(
-    spark: SparkSession, tmp_path: Path, function: Callable[[Any], Any]
-) -> None:
-    """Its rows would be late, and dropped, whenever the watermark leaps. History has none."""
-    files = Files(spark, tmp_path)
-    files.write([[("ann", 1, 1.0), ("ann", 70, 1.0)]])
-    window = tumbling("1 minute", key="user", time="time", n="count(*)")
-    with pytest.raises(ConfigError, match="write the aggregate into a topic"):
-        function(files.stream("1 second").transform(window).drop("_kind"))
-    assert function(files.history().transform(window).drop("_kind")).count() > 0
 
 
 @pytest.mark.parametrize(

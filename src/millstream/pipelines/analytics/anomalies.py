@@ -29,7 +29,6 @@ from millstream.errors import ConfigError
 from millstream.pipelines.analytics.averages import check_threshold
 from millstream.pipelines.analytics.stages import (
     Lateness,
-    check_not_aggregated,
     check_number,
     check_whole,
     late_metric,
@@ -37,6 +36,7 @@ from millstream.pipelines.analytics.stages import (
 from millstream.pipelines.columns import as_column
 from millstream.pipelines.durations import Duration
 from millstream.pipelines.joins.frames import check_choice
+from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.windows.aggregates import Aggregate
 from millstream.pipelines.windows.sliding import KIND, LATENESS, sliding_window

@@ -45,7 +45,6 @@ from millstream.pipelines.analytics.lateness import (
 )
 from millstream.pipelines.analytics.stages import (
     Lateness,
-    check_not_aggregated,
     check_number,
     check_whole,
     late_metric,
@@ -60,6 +59,7 @@ from millstream.pipelines.columns import (
 from millstream.pipelines.durations import Duration, duration_text, duration_us
 from millstream.pipelines.joins.frames import check_choice
 from millstream.pipelines.joins.matching import Mask, common_codes, newest, sort_versions
+from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, key_codes
@@ -398,10 +398,10 @@ def smooth(
         key_names.append(name)
     frame, time_name = name_column(frame, time)
     check_time(frame, time_name)
+    check_not_aggregated(frame)
     check_watermark(frame, time_name, "results would never come")
     check_lateness(frame, time_name, allowed_lateness)
     check_number(frame, value, "an average is of")
-    check_not_aggregated(frame)
     results = (AVERAGE, EXPECTED, Z, IS_ANOMALY)
     for name in results:
         if name in columns:

@@ -44,7 +44,6 @@ from millstream.pipelines.analytics.lateness import (
 )
 from millstream.pipelines.analytics.stages import (
     Lateness,
-    check_not_aggregated,
     late_metric,
     listed,
 )
@@ -59,6 +58,7 @@ from millstream.pipelines.columns import (
 from millstream.pipelines.durations import Duration, duration_text, duration_us
 from millstream.pipelines.joins.frames import check_choice
 from millstream.pipelines.joins.matching import Mask, sort_versions
+from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, key_codes

@@ -40,7 +40,6 @@ from millstream.pipelines.analytics.stages import (
     NUMBERS,
     Lateness,
     Panes,
-    check_not_aggregated,
     check_whole,
     late_metric,
     listed,
@@ -56,6 +55,7 @@ from millstream.pipelines.columns import (
 )
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.joins.frames import check_choice
+from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, key_codes, with_hash
 from millstream.pipelines.state.tables import concat, times_of
@@ -338,8 +338,8 @@ def _named(
         raise ConfigError('the first of what? Write it like heavy_hitters(frame, "url", ...)')
     frame, time_name = name_column(frame, time)
     check_time(frame, time_name)
-    check_watermark(frame, time_name, "windows would never be over")
     check_not_aggregated(frame)
+    check_watermark(frame, time_name, "windows would never be over")
     return frame, items, time_name
 
 

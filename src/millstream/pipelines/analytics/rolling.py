@@ -39,12 +39,12 @@ from millstream.pipelines.analytics.stages import (
     Panes,
     Policy,
     check_fraction,
-    check_not_aggregated,
     late_metric,
     make_panes,
 )
 from millstream.pipelines.columns import as_column
 from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.windows.aggregates import Aggregate, parse_aggregate
 from millstream.pipelines.windows.definition import END, START

@@ -139,25 +139,6 @@ def make_panes(
     )
 
 
-def check_not_aggregated(frame: DataFrame) -> None:
-    """Raises `ConfigError` if a stream has been aggregated before it comes to state in buckets.
-
-    What an aggregation gives is at or behind the watermark when it comes, since that is what it
-    waited for. State in buckets tells late rows by that same watermark, and would drop results of
-    windows whenever it leaps.
-    """
-    from millstream.pipelines.running.output_modes import AGGREGATE, streaming_operators
-
-    if not frame.isStreaming:
-        return
-    if AGGREGATE in streaming_operators(frame._jdf.queryExecution().analyzed()):
-        raise ConfigError(
-            "this keeps state in buckets, and its input is an aggregate of a stream, whose rows "
-            "are behind the watermark when they come and would be taken for late ones: write the "
-            "aggregate into a topic, and read that in another pipeline"
-        )
-
-
 def late_metric(what: str, length: Duration) -> str:
     """Where the query's progress counts late rows that are dropped, unless told otherwise. Spark
     wants each name once in a query, so functions have names of their own."""

@@ -64,6 +64,7 @@ from millstream.pipelines.joins.matching import (
     sort_versions,
     take_or_null,
 )
+from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, key_codes
 from millstream.pipelines.state.lateness import part_late, seconds_behind
@@ -289,6 +290,7 @@ def as_of_join(
     versions, from_name = name_column(versions, valid_from)
     check_time(frame, time_name, zoneless_allowed=True)
     check_time(versions, from_name, zoneless_allowed=True)
+    check_not_aggregated(frame, versions)
     check_watermark(frame, time_name, "its rows would wait for ever")
     versions, sequence_name = name_column(versions, sequence)
     versions, deleted_name = name_column(versions, deleted)

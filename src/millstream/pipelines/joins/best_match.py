@@ -56,6 +56,7 @@ from millstream.pipelines.joins.matching import (
     pairs,
     take_or_null,
 )
+from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, key_hashes
 from millstream.pipelines.state.lateness import is_late, seconds_behind
@@ -304,6 +305,7 @@ def best_match(
     events, event_time = name_column(events, right_time)
     for side, name in ((frame, time_name), (frame, until_name), (events, event_time)):
         check_time(side, name, zoneless_allowed=True)
+    check_not_aggregated(frame, events)
     check_watermark(frame, time_name, "no row would ever be final")
     check_watermark(events, event_time, "no row would ever be final")
     order = parse_order(events, order_by)

@@ -22,6 +22,7 @@ from millstream.pipelines.columns import DROPPED_KIND, WATERMARK_DELAY
 from millstream.pipelines.durations import duration_text
 from millstream.pipelines.event_time.lateness import RULE
 from millstream.pipelines.pipeline import Pipeline, Table, Topic
+from millstream.pipelines.plans import analyzed
 from millstream.pipelines.running.launching import apply_to_streams
 from millstream.pipelines.running.output_modes import choose_output_mode
 from millstream.pipelines.running.outputs import combine
@@ -100,7 +101,7 @@ def check_supported(spark: SparkSession, result: DataFrame, mode: str) -> None:
     output_mode = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[mode]
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     try:
-        checker.checkForStreaming(plan_of(result), output_mode())
+        checker.checkForStreaming(analyzed(result), output_mode())
     except Py4JJavaError as error:
         raise convert_exception(error.java_exception) from None
 
@@ -113,10 +114,6 @@ def delivery(outputs: Iterable[Topic | Table]) -> str:
     if Table in kinds:
         return "the store's transaction, which decides for the topics' transactions, too"
     return "the brokers' transactions, all of a batch with one decision"
-
-
-def plan_of(frame: DataFrame) -> Any:
-    return frame._jdf.queryExecution().analyzed()
 
 
 class Plans:
@@ -142,7 +139,7 @@ class Plans:
         }
 
     def steps(self, frame: DataFrame) -> Step:
-        return self._step(plan_of(frame))
+        return self._step(analyzed(frame))
 
     def _step(self, plan: Any) -> Step:
         name = str(plan.nodeName())

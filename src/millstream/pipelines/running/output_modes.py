@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 from millstream.errors import ConfigError
 from millstream.pipelines.event_time.lateness import IS_LATE
 from millstream.pipelines.pipeline import Pipeline
+from millstream.pipelines.plans import AGGREGATE, WATERMARK, analyzed, streaming_operators
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-AGGREGATE = "Aggregate"
-WATERMARK = "EventTimeWatermark"
 SESSIONS = "session_window"
 BUCKETS = "TransformWithState"
 
@@ -37,7 +36,7 @@ def choose_output_mode(pipeline: Pipeline, result: DataFrame | Mapping[str, Data
     if pipeline.output_mode is not None:
         return pipeline.output_mode
     branches = result if isinstance(result, Mapping) else dict.fromkeys(pipeline.writes, result)
-    plans = {name: it._jdf.queryExecution().analyzed() for name, it in branches.items()}
+    plans = {name: analyzed(it) for name, it in branches.items()}
     aggregates = {
         name: plan for name, plan in plans.items() if AGGREGATE in streaming_operators(plan)
     }
@@ -67,14 +66,3 @@ def _check_becomes_final(pipeline: Pipeline, plan: Any) -> None:
         'final: add topic(..., watermark=("column", "10 minutes"))'
         + ("" if has_sessions else ', or give the output a key: key="..."')
     )
-
-
-def streaming_operators(plan: Any) -> set[str]:
-    """The names of all operators that work on a stream, in a plan of Spark's (a Java object)."""
-    found = set()
-    if plan.isStreaming():
-        found.add(str(plan.nodeName()))
-        children = plan.children()
-        for index in range(children.size()):
-            found |= streaming_operators(children.apply(index))
-    return found

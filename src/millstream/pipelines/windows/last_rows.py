@@ -29,6 +29,7 @@ from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.joins.frames import check_comparable, check_order
 from millstream.pipelines.joins.matching import numbers_of, sort_versions
 from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate, weighted
+from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, key_codes
 from millstream.pipelines.state.tables import concat
@@ -186,6 +187,7 @@ def last_rows(
     if allowed_lateness is not None:
         lateness_us = duration_us(allowed_lateness, "allowed_lateness", zero_allowed=True)
         check_time(frame, order[0], zoneless_allowed=True)
+        check_not_aggregated(frame)
         check_watermark(frame, order[0], "nothing would ever be late")
     carried = frame.columns
     frame, measures = add_measured(frame, parse_aggregates(aggregates))

@@ -41,6 +41,7 @@ import pyarrow as pa
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import check_lateness, check_time, check_watermark, name_column
 from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.keys import HASH, HASH_FIELD, Numbers, equal_keys, key_codes
 from millstream.pipelines.state.lateness import part_late, seconds_behind
@@ -370,6 +371,7 @@ def sliding_window(
         key_names.append(name)
     frame, time_name = name_column(frame, time)
     check_time(frame, time_name, zoneless_allowed=True)
+    check_not_aggregated(frame)
     check_watermark(frame, time_name, "events would be kept for ever")
     check_lateness(frame, time_name, allowed_lateness)
     carried = frame.columns

@@ -22,14 +22,11 @@ from millstream.errors import ConfigError
 from millstream.pipelines.columns import as_column
 from millstream.pipelines.event_time.lateness import with_watermark_column
 from millstream.pipelines.pipeline import ONLY, Pipeline
+from millstream.pipelines.plans import WATERMARK, analyzed, streaming_operators
 from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.running.failures import passes
 from millstream.pipelines.running.launching import refuse_connect
-from millstream.pipelines.running.output_modes import (
-    WATERMARK,
-    choose_output_mode,
-    streaming_operators,
-)
+from millstream.pipelines.running.output_modes import choose_output_mode
 from millstream.pipelines.running.outputs import combine, rows_of
 from millstream.pipelines.running.session import spark_settings
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
@@ -198,7 +195,7 @@ class StreamRun:
             frames = {name: self._frame(it) for name, it in self.definition.inputs.items()}
             made = self.pipeline(**frames)
             result = combine(self.pipeline, made)
-            operators = streaming_operators(result._jdf.queryExecution().analyzed())
+            operators = streaming_operators(analyzed(result))
             check_watermark(self.definition, operators, has_end=self.has_end)
             self._output_mode = choose_output_mode(self.pipeline, made)
             writer = (

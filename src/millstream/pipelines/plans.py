@@ -1,0 +1,45 @@
+"""What Spark plans for a frame: which operators work on its stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+AGGREGATE = "Aggregate"
+WATERMARK = "EventTimeWatermark"
+
+
+def analyzed(frame: DataFrame) -> Any:
+    """The plan of a frame as Spark has understood it, a Java object."""
+    return frame._jdf.queryExecution().analyzed()
+
+
+def streaming_operators(plan: Any) -> set[str]:
+    """The names of all operators of a plan that work on a stream."""
+    found = set()
+    if plan.isStreaming():
+        found.add(str(plan.nodeName()))
+        children = plan.children()
+        for index in range(children.size()):
+            found |= streaming_operators(children.apply(index))
+    return found
+
+
+def check_not_aggregated(*frames: DataFrame) -> None:
+    """Raises `ConfigError` if a stream has been aggregated before it comes to state in buckets.
+
+    What an aggregation gives is at or behind the watermark when it comes, since that is what it
+    waited for. State in buckets tells late rows by that same watermark, and would drop results of
+    windows whenever it leaps.
+    """
+    for frame in frames:
+        if frame.isStreaming and AGGREGATE in streaming_operators(analyzed(frame)):
+            raise ConfigError(
+                "this keeps state in buckets, and its input is an aggregate of a stream, whose "
+                "rows are behind the watermark when they come and would be taken for late ones: "
+                "write the aggregate into a topic, and read that in another pipeline"
+            )

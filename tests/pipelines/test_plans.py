@@ -1,0 +1,73 @@
+"""What stands before an operator in one query: no aggregation before state in buckets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.pipelines.analytics.anomalies import flag_anomalies
+from millstream.pipelines.analytics.averages import smooth
+from millstream.pipelines.analytics.deduplication import deduplicate
+from millstream.pipelines.analytics.heavy_hitters import heavy_hitters
+from millstream.pipelines.analytics.rolling import rolling
+from millstream.pipelines.joins.as_of import as_of_join
+from millstream.pipelines.joins.best_match import best_match
+from millstream.pipelines.windows.definition import tumbling
+from millstream.pipelines.windows.last_rows import last_rows
+from millstream.pipelines.windows.sliding import sliding_window
+from tests.pipelines.windows.streams import Files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+OPERATORS: dict[str, Callable[[DataFrame, DataFrame], Any]] = {
+    "rolling": lambda it, _: rolling(it, "user", "window_end", "1 hour", count="count(*)"),
+    "flag_anomalies": lambda it, _: flag_anomalies(it, "user", "window_end", "n", over="1 hour"),
+    "smooth": lambda it, _: smooth(it, "user", "window_end", "n", half_life="1 hour"),
+    "deduplicate": lambda it, _: deduplicate(it, "user", "window_end", "1 hour"),
+    "heavy_hitters": lambda it, _: heavy_hitters(it, "user", "window_end", "1 hour"),
+    "sliding_window": lambda it, _: sliding_window(
+        it, "user", "window_end", "1 hour", most="max(n)"
+    ),
+    "last_rows": lambda it, _: last_rows(
+        it, "user", order_by="window_end", rows=3, allowed_lateness="1 hour", most="max(n)"
+    ),
+    "as_of_join": lambda it, rows: as_of_join(
+        it, rows, "user", time="window_end", valid_from="time"
+    ),
+    "as_of_join, its versions": lambda it, rows: as_of_join(
+        rows, it, "user", time="time", valid_from="window_end"
+    ),
+    "best_match": lambda it, rows: best_match(
+        it,
+        rows,
+        "user",
+        time="window_start",
+        until="window_end",
+        right_time="time",
+        order_by="time",
+        how="left",
+    ),
+}
+
+
+@pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
+def test_state_in_buckets_is_refused_behind_an_aggregation(
+    spark: SparkSession, tmp_path: Path, operator: Callable[[DataFrame, DataFrame], Any]
+) -> None:
+    """Its rows would be late, and dropped, whenever the watermark leaps. History has none."""
+    files = Files(spark, tmp_path)
+    files.write([[("ann", 1, 1.0), ("ann", 70, 1.0)]])
+    window = tumbling("1 minute", key="user", time="time", n="count(*)")
+
+    def run(rows: DataFrame) -> DataFrame:
+        return operator(rows.transform(window).drop("_kind"), rows.select("user", "time"))
+
+    with pytest.raises(ConfigError, match="write the aggregate into a topic"):
+        run(files.stream("1 second"))
+    assert run(files.history()).count() > 0
