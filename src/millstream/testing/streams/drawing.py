@@ -71,14 +71,15 @@ def _by_the_seed_alone() -> Iterator[None]:
     from hypothesis.internal.conjecture import providers
 
     theirs = getattr(providers, "_get_local_constants", None)
-    if theirs is None:
+    cache = getattr(getattr(providers, "CONSTANTS_CACHE", None), "cache", None)
+    if theirs is None or cache is None:
         yield
         return
     none = type(theirs())()
     providers._get_local_constants = lambda: none
-    providers.CONSTANTS_CACHE.cache.clear()  # it has theirs in it
+    cache.clear()  # it has theirs in it
     try:
         yield
     finally:
         providers._get_local_constants = theirs
-        providers.CONSTANTS_CACHE.cache.clear()
+        cache.clear()
