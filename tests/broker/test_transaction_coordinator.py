@@ -152,7 +152,7 @@ def test_client_is_turned_away_when_the_end_takes_long(
 def test_deleted_topic_does_not_keep_a_transaction_from_ending(tmp_path: Path) -> None:
     async def scenario(server: BrokerServer, transactions: TransactionCoordinator) -> None:
         producer = await begun(transactions)
-        await server.topics.delete(["t"])
+        await server.topics.delete([server.metadata.image.topics["t"].id])
         await transactions.end(EndRequest(ID, producer, committed=True))
         await becomes(transactions, TransactionState.COMPLETE_COMMIT)
 

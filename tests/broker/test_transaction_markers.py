@@ -97,7 +97,7 @@ def test_partition_that_is_not_ready_is_tried_again_and_only_that(tmp_path: Path
 
 def test_deleted_topic_needs_no_marker(tmp_path: Path) -> None:
     async def scenario(server: BrokerServer) -> None:
-        await server.topics.delete(["t"])
+        await server.topics.delete([server.metadata.image.topics["t"].id])
         written = asyncio.Event()
         markers(server, written).start()
         await within_a_while(written)
