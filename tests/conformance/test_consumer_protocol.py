@@ -390,7 +390,7 @@ def shared(*consumers: Consumer, partitions: int = 4) -> None:
         complete = set().union(*owned) == set(range(partitions))
         return even and complete and sum(map(len, owned)) == partitions
 
-    eventually(is_shared, seconds_max=60)
+    eventually(is_shared)
 
 
 def test_group_migrates_to_the_consumer_protocol_and_back_while_it_runs(

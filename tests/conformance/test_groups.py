@@ -12,6 +12,7 @@ from confluent_kafka.admin import NewPartitions
 
 from tests.conformance.brokers import BrokerUnderTest, unique
 from tests.conformance.conftest import client_parameters, prepared
+from tests.conformance.queues import configure_group
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.wire import Wire
 
@@ -111,8 +112,11 @@ def test_static_member_comes_back_without_a_rebalance(
 ) -> None:
     topic = broker.create_topic(partitions=2)
     config = {"group_id": unique("group"), "group_protocol": protocol}
+    # The session must not be over before the member is back.
     if protocol == "classic":
-        config |= {"session_timeout_ms": "45000"}  # it must not be over before the member is back
+        config |= {"session_timeout_ms": "45000"}
+    else:
+        configure_group(broker, config["group_id"], consumer_session_timeout_ms=45_000)
     stays = Watched(broker, [topic], group_instance_id="stays", **config)
     goes = Watched(broker, [topic], group_instance_id="goes", **config)
     poll_until(lambda: len(stays.owned) == 1 and len(goes.owned) == 1, stays, goes)
