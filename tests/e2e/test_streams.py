@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.peers.cache import PeerMissing
 from tests.peers.java_runtime import java_program
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import free_port, start_millstream
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
@@ -27,8 +28,6 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "3",
 }
 WORDS = ["mill", "stream", "wheel", "water", "grain", "stone", "flour", "bread"]
-READY_SECONDS_MAX = 60
-COUNTED_SECONDS_MAX = 120
 
 
 class WordCount:
@@ -53,7 +52,7 @@ class WordCount:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def wait_until_running(self) -> None:
-        assert self._running.wait(READY_SECONDS_MAX), self._log.read_text()[-2000:]
+        assert self._running.wait(PATIENCE_SECONDS), self._log.read_text()[-2000:]
 
     def check(self) -> None:
         """It lives, and has not given up."""
@@ -63,7 +62,7 @@ class WordCount:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(60)
+        self._process.wait(PATIENCE_SECONDS)
 
     def kill(self) -> None:
         self._process.kill()
@@ -87,7 +86,7 @@ def produce_lines(bootstrap: str, dice: random.Random, count: int) -> Counter[st
         words = dice.choices(WORDS, k=dice.randint(1, 5))
         expected.update(words)
         producer.produce("lines", " ".join(words), partition=number % PARTITIONS)
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     return expected
 
 
@@ -102,7 +101,7 @@ def counts(bootstrap: str) -> Iterator[tuple[str, int]]:
         }
     )
     consumer.assign([TopicPartition("counts", index, 0) for index in range(PARTITIONS)])
-    deadline = time.monotonic() + COUNTED_SECONDS_MAX
+    deadline = time.monotonic() + PATIENCE_SECONDS
     try:
         while time.monotonic() < deadline:
             message = consumer.poll(1)
@@ -135,7 +134,7 @@ def test_streams_counts_exactly_once_while_the_broker_is_killed(tmp_path: Path, 
         admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
         topics = [NewTopic(name, PARTITIONS, 1) for name in ("lines", "counts")]
         for created in admin.create_topics(topics).values():
-            created.result(30)
+            created.result(PATIENCE_SECONDS)
         expected = produce_lines(server.bootstrap, dice, 200)
         streams = WordCount(server.bootstrap, tmp_path)
         streams.wait_until_running()
