@@ -86,7 +86,7 @@ class Kcat:
 
     def _run(self, arguments: Sequence[str], stdin: bytes = b"") -> str:
         result = subprocess.run(
-            [self._command(), *arguments],
+            [self._command(), "-m100", *arguments],  # seconds for metadata, instead of five
             input=stdin,
             capture_output=True,
             timeout=PATIENCE_SECONDS,

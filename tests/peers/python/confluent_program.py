@@ -21,7 +21,7 @@ def produce(command: Command, records: list[Record]) -> list[tuple[int, int]]:
             "acks": command["acks"],
             "enable.idempotence": command["idempotent"],
             "linger.ms": 20,
-            "message.timeout.ms": 30_000,
+            "message.timeout.ms": int(PATIENCE_SECONDS * 1000),
             **command["config"],
         }
     )
@@ -48,7 +48,7 @@ def produce(command: Command, records: list[Record]) -> list[tuple[int, int]]:
             **placed,
             **timed,
         )
-    producer.flush(40)
+    producer.flush(PATIENCE_SECONDS)
     if failures:
         raise RuntimeError(failures[0])
     return [positions[index] for index in range(len(records))]
@@ -66,7 +66,7 @@ def consume(command: Command) -> list[Record]:
     )
     try:
         topic = command["topic"]
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=PATIENCE_SECONDS).topics[topic].partitions
         consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in partitions])
         records: list[Record] = []
         while len(records) < command["count"]:

@@ -150,7 +150,7 @@ def transform(command: Command) -> int:
     )
     done, ended = 0, 0
     while done < command["count"]:
-        fetched = consumer.poll(timeout_ms=1000)
+        fetched = consumer.poll(timeout_ms=LONG_POLL_MS)
         if not fetched:
             continue
         messages = [message for partition in fetched.values() for message in partition]
