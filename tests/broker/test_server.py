@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,31 @@ def test_failed_start_leaves_nothing_open(tmp_path: Path) -> None:
             pass
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, new_event_loop])
+def test_port_that_another_process_took_during_the_start_is_an_error(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    take_the_lead = BrokerServer._take_the_lead
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))  # and does not listen yet: we can bind it, too
+
+        async def listen_before_us(server: BrokerServer) -> None:
+            other.listen()
+            await take_the_lead(server)
+
+        monkeypatch.setattr(BrokerServer, "_take_the_lead", listen_before_us)
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        config = {"log.dirs": tmp_path, "listeners": f"PLAINTEXT://{address}"}
+        server = BrokerServer(BrokerConfig.from_values(config))
+        loop = make_loop()
+        with pytest.raises(MillstreamError, match=f"cannot listen on {address} .*already in use"):
+            loop.run_until_complete(server.start())
+        loop.close()
 
 
 def test_second_server_on_a_directory_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import socket
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -77,7 +79,7 @@ class BrokerServer:
         self.produce_lanes = ProduceLanes()
         self.last_produce_ms = NEVER_MS  # when somebody last produced: others make room for it
         self.cold_reads = ThreadPoolExecutor(COLD_READ_THREADS, "millstream-cold-read")
-        self._listeners: list[tuple[str, asyncio.Server]] = []
+        self._listeners: list[tuple[Endpoint, asyncio.Server]] = []
         self._background: Background | None = None
         self._dead_letters: DeadLetters | None = None
         self._share_partitions: SharePartitions | None = None
@@ -134,8 +136,8 @@ class BrokerServer:
             cleaning = CleaningThread(self)
             cleaning.start()
             self._undo.push_async_callback(cleaning.stop)
-        for _, server in self._listeners:
-            await server.start_serving()
+        for endpoint, server in self._listeners:
+            await self._accept(endpoint, server)
 
     async def stop(self) -> None:
         """Answer what is in flight, flush, and close."""
@@ -197,7 +199,7 @@ class BrokerServer:
         self._undo.push_async_callback(self._close_listeners)
         for endpoint in self.config.endpoints:
             server = await self._listen(endpoint)
-            self._listeners.append((endpoint.listener, server))
+            self._listeners.append((endpoint, server))
             bound_port = server.sockets[0].getsockname()[1]
             advertised = told[endpoint.listener]
             endpoints.append(
@@ -220,10 +222,17 @@ class BrokerServer:
                 start_serving=False,
             )
         except OSError as error:
-            raise MillstreamError(
-                f"cannot listen on {endpoint.host or '*'}:{endpoint.port} "
-                f"({endpoint.listener}): {error.strerror or error}"
-            ) from error
+            raise _cannot_listen(endpoint, error.strerror or str(error)) from error
+
+    async def _accept(self, endpoint: Endpoint, server: asyncio.Server) -> None:
+        """Another process may have bound the port as we did; the first that listens has it."""
+        try:
+            await server.start_serving()
+        except OSError as error:
+            raise _cannot_listen(endpoint, error.strerror or str(error)) from error
+        # uvloop raises nothing, but closes the socket.
+        if any(not it or it.fileno() < 0 for it in server.sockets):
+            raise _cannot_listen(endpoint, os.strerror(errno.EADDRINUSE))
 
     async def _take_the_lead(self) -> None:
         """Offsets may be used again after an unclean stop: a new leader epoch tells clients."""
@@ -320,6 +329,11 @@ class BrokerServer:
 def _reachable_host(host: str) -> str:
     """What to tell clients when the broker listens on every interface."""
     return socket.getfqdn() if host in ("", "0.0.0.0", "::") else host
+
+
+def _cannot_listen(endpoint: Endpoint, why: str) -> MillstreamError:
+    where = f"{endpoint.host or '*'}:{endpoint.port}"
+    return MillstreamError(f"cannot listen on {where} ({endpoint.listener}): {why}")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

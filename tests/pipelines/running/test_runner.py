@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from millstream.pipelines import Pipeline, pipeline, table, topic
+from millstream.pipelines.running import runner
 from millstream.pipelines.running.failures import PipelineFailed
 from millstream.pipelines.running.runner import Run, embedded_broker, is_free, with_defaults
 from millstream.pipelines.running.settings import Settings
@@ -102,6 +103,22 @@ def test_embedded_broker_lives_for_the_run_and_keeps_its_data(tmp_path: Path) ->
     with pytest.raises(OSError, match="refused"):
         socket.create_connection((host, int(port)))
     assert (tmp_path / "broker" / "meta.properties").exists()
+
+
+def test_embedded_broker_takes_another_port_if_somebody_is_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(runner, "PREFERRED_PORT", port)
+        monkeypatch.setattr(runner, "is_free", lambda port: True)  # when it was asked
+        with embedded_broker(Settings(home=tmp_path)) as settled:
+            assert settled.broker is not None
+            host, other_port = settled.broker.split(":")
+            assert int(other_port) != port
+            socket.create_connection((host, int(other_port))).close()
 
 
 def test_named_broker_is_taken(settings: Settings) -> None:

@@ -13,8 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from millstream.errors import MillstreamError
 from millstream.pipelines.pipeline import Pipeline
 from millstream.pipelines.running.failures import explain_failure, passes
 from millstream.pipelines.running.launching import launch
@@ -26,6 +28,8 @@ from millstream.pipelines.running.topics import check_topics
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from millstream.broker.embedded import Broker
 
 TICK_SECONDS = 0.25
 FINISH_SECONDS_MAX = 60.0
@@ -69,13 +73,21 @@ def embedded_broker(settings: Settings) -> Iterator[Settings]:
     if not settings.is_embedded:
         yield settings
         return
-    from millstream.broker.embedded import Broker
-
-    port = PREFERRED_PORT if is_free(PREFERRED_PORT) else 0
     settings.broker_data.mkdir(parents=True, exist_ok=True)
-    with Broker.start(settings.broker_data, port=port, in_process=False) as broker:
+    with start_broker(settings.broker_data) as broker:
         created = True if settings.create_topics is None else settings.create_topics
         yield replace(settings, broker=broker.bootstrap_servers, create_topics=created)
+
+
+def start_broker(data: Path) -> Broker:
+    """On the preferred port, or on any other if somebody has that."""
+    from millstream.broker.embedded import Broker
+
+    if is_free(PREFERRED_PORT):
+        # Somebody may take it while ours starts. What else may be wrong is told the second time.
+        with contextlib.suppress(MillstreamError):
+            return Broker.start(data, port=PREFERRED_PORT, in_process=False)
+    return Broker.start(data, in_process=False)
 
 
 def with_defaults(settings: Settings) -> Settings:
