@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.pipelines.conftest import ALWAYS_RUN
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "millstream"
 
@@ -134,3 +136,11 @@ def test_handlers_open_with_their_versions() -> None:
         if not HANDLER_HEADER.match(docstring.split("\n\n")[0]):
             offenders.append(f"{path.name}: {docstring.splitlines()[:1]}")
     complain("a handler opens with its API and versions: `Heartbeat, v0-4: ...`", offenders)
+
+
+def test_what_always_runs_is_there() -> None:
+    """A test that was renamed would run no more where everybody sees it."""
+    tests = [(path, tree) for path, _, tree in python_files() if path.startswith("tests/")]
+    there = {Path(path).name for path, _ in tests}
+    there |= {it.name for _, tree in tests for it in tree.body if isinstance(it, ast.FunctionDef)}
+    complain("in ALWAYS_RUN, but not there", sorted(set(ALWAYS_RUN) - there))

@@ -21,7 +21,7 @@ from tests.examples.nexmark.test_oracle import SETTINGS, coarse
 
 DELAY = f"{SETTINGS.delay_max_ms + 1} milliseconds"
 BATCHES = 4
-ALWAYS_RUN = ("q5", "q9")
+ALWAYS_RUN = ("q5",)
 QUERY_PARAMS = [
     pytest.param(query, id=name, marks=[] if name in ALWAYS_RUN else [pytest.mark.slow])
     for name, query in QUERIES.items()
@@ -92,6 +92,7 @@ def streams(spark: SparkSession, folder: Path, query: Query) -> dict[str, DataFr
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", QUERY_PARAMS)
 def test_answer_over_streams_is_that_of_duckdb(
     session: SparkSession, tables: Tables, folders: Path, tmp_path: Path, query: Query
