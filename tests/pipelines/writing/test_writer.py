@@ -237,8 +237,10 @@ def test_stream_writes_every_row_once_and_shows_its_progress_as_a_group(
 def committed_offsets(topics: Topics, group: str, topic: str, partitions: int) -> list[int]:
     from confluent_kafka import Consumer, TopicPartition
 
-    consumer = Consumer({"bootstrap.servers": topics.bootstrap, "group.id": group})
-    found = consumer.committed([TopicPartition(topic, it) for it in range(partitions)], 30)
+    settings = {"bootstrap.servers": topics.bootstrap, "group.id": group}
+    consumer = Consumer(settings | {"enable.auto.commit": False})
+    asked = [TopicPartition(topic, it) for it in range(partitions)]
+    found = consumer.committed(asked, PATIENCE_SECONDS)
     consumer.close()
     return [it.offset for it in found]
 
