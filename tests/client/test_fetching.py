@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from millstream.client.cluster import Cluster
+from millstream.client.connection import Connection
 from millstream.client.fetching import fetch_batches, log_start_offset
 from millstream.errors import ApiError, ErrorCode
 from millstream.records.batch import iterate_headers
@@ -48,3 +51,22 @@ def test_fetch_batches_names_an_offset_that_is_not_there(server: Server) -> None
         with pytest.raises(ApiError, match="fetching empty-0 from 9 on") as refused:
             fetch_batches(cluster, "empty", 0, 9)
         assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_fetch_batches_waits_for_a_quota(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    receive = Connection.receive
+    throttled = 0
+
+    def receive_nothing_twice(connection: Connection) -> Any:
+        nonlocal throttled
+        answer = receive(connection)
+        if not hasattr(answer, "responses") or throttled == 2:
+            return answer
+        throttled += 1
+        return replace(answer, responses=())
+
+    with Cluster(server.bootstrap) as cluster:
+        create_topic(cluster, "metered")
+        monkeypatch.setattr(Connection, "receive", receive_nothing_twice)
+        assert fetch_batches(cluster, "metered", 0, 0).end_offset == 0
+        assert throttled == 2

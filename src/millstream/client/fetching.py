@@ -33,7 +33,7 @@ def fetch_batches(
 ) -> Fetched:
     """What there is from `offset` on, of transactions under way too.
 
-    Raises OFFSET_OUT_OF_RANGE where the log does not reach.
+    Raises OFFSET_OUT_OF_RANGE where the log does not reach. A quota that is used up is waited for.
     """
     asked = {
         "partition": partition,
@@ -93,9 +93,17 @@ def _list_offset(cluster: Cluster, topic: str, partition: int, timestamp: int) -
     return int(found.offset)
 
 
+def is_throttled(answer: Any) -> bool:
+    """Whether the client's quota is used up: Apache Kafka answers without an error then, and
+    without the partitions that were asked for. It also lets the connection wait by itself."""
+    return answer.error_code is ErrorCode.NONE and not answer.responses
+
+
 def _error_of(answer: Any) -> ErrorCode:
     if answer.error_code is not ErrorCode.NONE:
         whole: ErrorCode = answer.error_code
         return whole
+    if is_throttled(answer):
+        return ErrorCode.THROTTLING_QUOTA_EXCEEDED
     code: ErrorCode = answer.responses[0].partitions[0].error_code
     return code

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
-from millstream.errors import ApiError
+from millstream.client.cluster import Cluster
+from millstream.client.fetching import fetch_batches
+from millstream.errors import ApiError, ErrorCode
 from millstream.pipelines.offsets import OffsetRange
 from millstream.pipelines.reading.fetching import fetch_columns
 from millstream.pipelines.reading.options import ReadOptions, parse_read_options
 from millstream.pipelines.reading.positions import DataLost
 from millstream.records.columns import Columns
+from tests.peers.cache import PeerMissing
+from tests.peers.java_runtime import ToolRunner
+from tests.peers.kafka import start_kafka
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import free_port, start_millstream
 from tests.pipelines.conftest import Topics
@@ -141,9 +147,7 @@ def test_fetch_columns_loses_patience_with_an_end_that_does_not_come(topics: Top
     hasty = {"kafka.default.api.timeout.ms": "2000", "kafka.fetch.max.wait.ms": "10"}
     parts = fetch_columns(options_of(topics, topic, **hasty), OffsetRange(topic, 0, 0, 9))
     assert offsets_of(next(parts)) == [0, 1, 2]
-    with pytest.raises(
-        ApiError, match=r"from offset 3 on for 2 s: .*up to offset 3 only, not 9"
-    ):
+    with pytest.raises(ApiError, match=r"from offset 3 on for 2 s: .*up to offset 3 only, not 9"):
         list(parts)
 
 
@@ -170,3 +174,50 @@ def test_fetch_columns_leaves_no_answer_behind_for_the_next_reader(topics: Topic
     given_up.close()  # type: ignore[attr-defined]
     parts = list(fetch_columns(options, OffsetRange(topic, 0, 50, 100)))
     assert [it for part in parts for it in offsets_of(part)] == list(range(50, 100))
+
+
+QUOTA_BYTES = 20_000  # in a second
+
+
+@pytest.fixture(scope="module")
+def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
+    """Apache Kafka, which gives each client little."""
+    tools = ToolRunner()
+    try:
+        server = start_kafka(tmp_path_factory.mktemp("kafka"), {"quota.window.num": "2"})
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+    try:
+        quota = ["--add-config", f"consumer_byte_rate={QUOTA_BYTES}"]
+        whose = ["--entity-type", "clients", "--entity-default"]
+        broker = ["--bootstrap-server", server.bootstrap]
+        tools.check("kafka.admin.ConfigCommand", *broker, "--alter", *quota, *whose)
+        yield Topics(server)
+    finally:
+        tools.close()
+        server.stop()
+
+
+@pytest.mark.java
+def test_fetches_wait_for_a_quota_of_apache_kafka(metered: Topics) -> None:
+    topic = metered.create()
+    metered.fill(topic, [b"x" * 1000] * 100, records_per_batch=5)
+    options = options_of(metered, topic)
+    parts = fetch_columns(options, OffsetRange(topic, 0, 0, 100))
+    assert [it for part in parts for it in offsets_of(part)] == list(range(100))
+    with Cluster(metered.bootstrap, client_id=options.client_id) as cluster:
+        assert fetch_batches(cluster, topic, 0, 95).end_offset == 100
+
+
+@pytest.mark.java
+def test_fetch_columns_names_a_quota_that_is_less_than_a_batch(metered: Topics) -> None:
+    topic = metered.create()
+    metered.fill(topic, [b"x" * 100_000])
+    impatient = options_of(
+        metered, topic, **{"kafka.default.api.timeout.ms": "5000", "kafka.client.id": "impatient"}
+    )
+    with pytest.raises(
+        ApiError, match=r"for 5 s: .*quota.*raise its consumer_byte_rate"
+    ) as refused:
+        list(fetch_columns(impatient, OffsetRange(topic, 0, 0, 1)))
+    assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED

@@ -3,9 +3,10 @@
 The next request is on its way while the last answer is decoded. Connections outlive a task, since
 Spark's Python workers do: a micro-batch of a few records should not pay for a handshake.
 
-Brokers that restart and leaders that move are waited for, as long as the reader has patience (the
-option `kafka.default.api.timeout.ms`), counted from the last answer with records in it. Records
-that are no longer there, because retention was faster, are data lost: see `failOnDataLoss`.
+Brokers that restart, leaders that move and quotas that are used up are waited for, as long as the
+reader has patience (the option `kafka.default.api.timeout.ms`), counted from the last answer with
+records in it. Records that are no longer there, because retention was faster, are data lost: see
+`failOnDataLoss`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.cluster import BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, Cluster
+from millstream.client.fetching import is_throttled
 from millstream.errors import ApiError, ErrorCode
 from millstream.pipelines.offsets import OffsetRange
 from millstream.pipelines.reading.positions import Positions, make_cluster, report_loss
@@ -24,7 +26,6 @@ from millstream.records.batch import iterate_headers
 from millstream.records.columns import AbortedRange, Columns, decode_columns
 
 if TYPE_CHECKING:
-    from millstream.client.connection import Connection
     from millstream.pipelines.reading.options import ReadOptions
 
 FETCH_VERSION_MAX = 17
@@ -58,7 +59,7 @@ def fetch_columns(options: ReadOptions, wanted: OffsetRange) -> Iterator[Columns
     patience = _Patience(options.patience_ms / 1000)
     while position < wanted.end:
         try:
-            for columns in _fetch_on(cluster, options, wanted, position):
+            for columns in _fetch_on(cluster, options, wanted, position, patience):
                 position = columns.next_offset
                 patience.renew()
                 if columns.row_count:
@@ -87,6 +88,17 @@ class _Patience:
     def renew(self) -> None:
         self._deadline = time.monotonic() + self._seconds
         self._backoff = BACKOFF_SECONDS
+
+    def wait_for_quota(self, seconds: float) -> None:
+        """As long as the broker says."""
+        remaining = self._deadline - time.monotonic()
+        if remaining <= 0:
+            raise ApiError(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                "the client's quota is used up, or less than a batch; raise its consumer_byte_rate "
+                "and request_percentage",
+            )
+        time.sleep(min(seconds, remaining))
 
     def wait(self, error: OSError | ApiError, wanted: OffsetRange) -> None:
         if time.monotonic() + self._backoff > self._deadline:
@@ -120,7 +132,11 @@ def _skip_lost(cluster: Cluster, options: ReadOptions, wanted: OffsetRange) -> i
 
 
 def _fetch_on(
-    cluster: Cluster, options: ReadOptions, wanted: OffsetRange, position: int
+    cluster: Cluster,
+    options: ReadOptions,
+    wanted: OffsetRange,
+    position: int,
+    patience: _Patience,
 ) -> Iterator[Columns]:
     topic = cluster.topic(wanted.topic)
     connection = cluster.connection(cluster.leader(wanted.topic, wanted.partition))
@@ -134,7 +150,12 @@ def _fetch_on(
     try:
         ask(position)
         while position < wanted.end:
-            fetched = _answer(connection, wanted)
+            answer = connection.receive()
+            if is_throttled(answer):
+                patience.wait_for_quota(answer.throttle_time.total_seconds())
+                ask(position)
+                continue
+            fetched = _partition_in(answer, wanted)
             records = fetched.records or b""
             following = _next_offset(records, position)
             if following == position:
@@ -181,8 +202,7 @@ def _after_nothing(
     )
 
 
-def _answer(connection: Connection, wanted: OffsetRange) -> Any:
-    answer = connection.receive()
+def _partition_in(answer: Any, wanted: OffsetRange) -> Any:
     if answer.error_code is not ErrorCode.NONE:
         raise ApiError(answer.error_code, f"fetching {wanted.topic}-{wanted.partition}")
     fetched = answer.responses[0].partitions[0]
