@@ -129,6 +129,19 @@ def test_cluster_asks_for_its_brokers_again_only_where_that_is_wanted(tmp_path: 
             cluster.broker_ids(seconds_old_max=60)
 
 
+def test_cluster_asks_for_a_topic_again_only_where_that_is_wanted(server: Server) -> None:
+    with Cluster(server.bootstrap) as cluster, Cluster(server.bootstrap) as other:
+        topic = create_topic(cluster)
+        assert len(cluster.topic(topic).partitions) == 1
+        grown = {"name": topic, "count": 3, "assignments": None}
+        other.any_connection().call(
+            "create_partitions", {"topics": [grown], "timeout": 5000, "validate_only": False}
+        )
+        assert len(cluster.topic(topic, seconds_old_max=60).partitions) == 1
+        assert len(cluster.topic(topic, seconds_old_max=0).partitions) == 3
+        assert len(cluster.topic(topic).partitions) == 3
+
+
 def test_cluster_rides_out_a_restart(tmp_path: Path) -> None:
     port = free_port()
     server = start_millstream(tmp_path / "data", port=port)

@@ -74,6 +74,7 @@ class Cluster:
         self._refreshed_at = -math.inf  # when the cluster last said which brokers it has
         self._connections: dict[tuple[int, str], Connection] = {}
         self._topics: dict[str, TopicInfo] = {}
+        self._topics_told_at: dict[str, float] = {}
         self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
 
     def __enter__(self) -> Self:
@@ -158,6 +159,7 @@ class Cluster:
             if topic.error_code is ErrorCode.NONE:
                 found[topic.name] = _topic_info(topic)
                 self._topics[topic.name] = found[topic.name]
+                self._topics_told_at[topic.name] = self._refreshed_at
             elif topic.error_code.retriable is False:
                 raise ApiError(topic.error_code, f"topic {topic.name}")
         return found
@@ -168,10 +170,13 @@ class Cluster:
             self.retrying(lambda: self.refresh([]))
         return sorted(self._addresses)
 
-    def topic(self, name: str) -> TopicInfo:
-        """The topic with its leaders; raises UNKNOWN_TOPIC_OR_PARTITION."""
+    def topic(self, name: str, *, seconds_old_max: float = math.inf) -> TopicInfo:
+        """The topic with its leaders, as it is or was not long ago.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION.
+        """
         known = self._topics.get(name)
-        if known is not None:
+        if known is not None and time.monotonic() - self._topics_told_at[name] <= seconds_old_max:
             return known
         found = self.refresh([name]).get(name)
         if found is None:

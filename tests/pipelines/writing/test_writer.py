@@ -303,9 +303,9 @@ class Query:
         }
         return MillstreamSource(options).streamWriter(StructType().add("value", "string"), False)
 
-    def prepare(self, batch_id: int) -> Any:
+    def prepare(self, batch_id: int, ends: Any = None) -> Any:
         """What tasks are given."""
-        offsets = json.dumps({self.target: {"0": batch_id + 1}})
+        offsets = json.dumps(ends or {self.target: {"0": batch_id + 1}})
         (self.checkpoint / f"offsets/{batch_id}").write_text(f"v1\n{{}}\n{offsets}")
         return pickle.loads(pickle.dumps(self.writer()))
 
@@ -388,6 +388,16 @@ def test_prepare_looks_back_when_the_checkpoint_has_been_changed(query: Query) -
     (query.checkpoint / "offsets/0").write_text(f'v1\n{{}}\n{{"{query.target}": {{"0": 7}}}}')
     with pytest.raises(ConfigError, match="it has been set back or changed"):
         query.prepare(1)
+
+
+def test_commit_shows_progress_in_partitions_that_a_source_got_since(query: Query) -> None:
+    source = query.topics.create(1)
+    for batch_id, ends in enumerate([{"0": 7}, {"0": 7, "1": 3}]):
+        prepared = query.prepare(batch_id, {source: ends})
+        query.commit(query.write(prepared, batch_id), batch_id)
+        query.topics.grow(source, 2 + batch_id)
+    group = f"millstream-{query.target}"
+    assert committed_offsets(query.topics, group, source, 2) == [7, 3]
 
 
 def test_task_without_rows_leaves_nothing_open_though_it_had_some_before(query: Query) -> None:

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from millstream.client.producing import RawProducer
 from millstream.errors import ApiError, ConfigError, ErrorCode
+from millstream.pipelines.decimals import decimal_texts
 from millstream.pipelines.writing.encoding import Encoder, make_encoder
 from millstream.records.columns import (
     BinaryColumn,
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from millstream.pipelines.writing.options import WriteOptions
 
 GATHERED_BYTES = 8 * 1024 * 1024
+# A topic may get partitions, and all who write into it should soon hash by the same count: this is
+# Kafka's metadata.max.age.ms.
+TOPIC_SECONDS_OLD_MAX = 300.0
 
 METADATA = ("key", "topic", "partition", "timestamp", "headers")
 # What the reader's rows have beside, and a record cannot be given.
@@ -201,7 +205,9 @@ class Batcher:
         if self._key_encoder is not None:
             return self._key_encoder.encode(rows.select(names))
         key = rows.column(names[0])
-        return key if _is_bytes(key.type) else key.cast(pa.string())
+        if _is_bytes(key.type):
+            return key
+        return decimal_texts(key) if pa.types.is_decimal(key.type) else key.cast(pa.string())
 
     def _timestamps(self, rows: pa.RecordBatch) -> Any:
         now_ms = time.time_ns() // 1_000_000
@@ -234,7 +240,7 @@ class Batcher:
     ) -> tuple[list[tuple[str, int]], Any]:
         """Places, and for each row the number of its own."""
         if self._options.topic is not None:
-            return self._deal_topic(self._options.topic, rows, keys)
+            return self._deal_topic(self._options.topic, rows, keys, slice(None))
         topics = self._column(rows, "topic")
         if topics.null_count:
             raise ConfigError("a row has no topic; set the option topic, or fill the column")
@@ -243,16 +249,17 @@ class Batcher:
         places: list[tuple[str, int]] = []
         slots = np.empty(rows.num_rows, np.int32)
         for code, topic in enumerate(dictionary.dictionary.to_pylist()):
-            its, within = self._deal_topic(topic, rows, keys)
-            chosen = codes == code
-            slots[chosen] = within[chosen] + len(places)
+            of_topic = codes == code
+            its, within = self._deal_topic(topic, rows, keys, of_topic)
+            slots[of_topic] = within + len(places)
             places += its
         return places, slots
 
     def _deal_topic(
-        self, topic: str, rows: pa.RecordBatch, keys: BinaryColumn | None
+        self, topic: str, rows: pa.RecordBatch, keys: BinaryColumn | None, of_topic: Any
     ) -> tuple[list[tuple[str, int]], Any]:
-        count = len(self._cluster.retrying(lambda: self._find_topic(topic)).partitions)
+        """The topic's places, and the number of its own for each of the rows `of_topic`."""
+        count = len(self._find_topic(topic).partitions)
         chosen = (
             np.full(rows.num_rows, -1, np.int32)
             if keys is None
@@ -261,9 +268,11 @@ class Batcher:
         column = self._column(rows, "partition")
         if column is not None:
             chosen = pc.coalesce(column.cast(pa.int32()), pa.array(chosen)).to_numpy().copy()
+        chosen = chosen[of_topic]
         if chosen.min() < -1 or chosen.max() >= count:
             raise ConfigError(
-                f"the column partition says {int(chosen.max())}, but {topic} has {count} partitions"
+                f"the column partition says {_first_outside(chosen, count)}, but {topic} has "
+                f"{count} partitions, from 0 on"
             )
         free = np.flatnonzero(chosen < 0)
         chosen[free] = self._take_turns(len(free), rows, count)
@@ -272,7 +281,7 @@ class Batcher:
     def _find_topic(self, topic: str) -> Any:
         def find() -> Any:
             try:
-                return self._cluster.topic(topic)
+                return self._cluster.topic(topic, seconds_old_max=TOPIC_SECONDS_OLD_MAX)
             except ApiError as error:
                 if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise ConfigError(f"there is no topic {topic}; create it first") from None
@@ -287,6 +296,10 @@ class Batcher:
         turns = np.arange(free, dtype=np.int64) // run
         first, self._next_partition = self._next_partition, self._next_partition + free // run + 1
         return ((first + turns) % count).astype(np.int32)
+
+
+def _first_outside(chosen: Any, count: int) -> int:
+    return int(chosen[(chosen < -1) | (chosen >= count)][0])
 
 
 def _by_slot(slots: Any, count: int) -> tuple[Any, Any]:

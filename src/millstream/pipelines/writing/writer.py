@@ -344,8 +344,10 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         """What of it are topics of this cluster."""
         if ends is None or not self._options.commits_offsets:
             return {}
-        topics = sorted({topic for topic, _ in ends})
-        counts = {topic: _partition_count(cluster, topic) for topic in topics}
+        needed: dict[str, int] = {}
+        for topic, partition in sorted(ends):
+            needed[topic] = partition + 1
+        counts = {topic: _partition_count(cluster, topic, it) for topic, it in needed.items()}
         return {it: offset for it, offset in ends.items() if it[1] < counts[it[0]]}
 
     def _commit_offsets(self, batch_id: int) -> None:
@@ -559,10 +561,15 @@ def _driver_of(messages: Sequence[WriterCommitMessage | None]) -> Transaction | 
     return next((it.driver for it in messages if isinstance(it, TaskMessage)), None)
 
 
-def _partition_count(cluster: Cluster, topic: str) -> int:
+def _partition_count(cluster: Cluster, topic: str, needed: int) -> int:
+    """As it is known; asked for anew where it is less than what is needed."""
+
     def count() -> int:
         try:
-            return len(cluster.topic(topic).partitions)
+            known = len(cluster.topic(topic).partitions)
+            if known >= needed:
+                return known
+            return len(cluster.topic(topic, seconds_old_max=0.0).partitions)
         except ApiError as error:
             if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 return 0  # a topic of another cluster

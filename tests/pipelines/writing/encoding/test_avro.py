@@ -256,3 +256,14 @@ def test_rows_without_columns_have_defaults_only() -> None:
     schema = record(a={"type": "int", "default": 7})
     batch = pa.RecordBatch.from_pydict({"x": pa.array([1, 2])}).select([])
     assert encode(batch, schema) == [b"\x0e", b"\x0e"]
+
+
+def test_encode_writes_what_is_not_utf8_as_replacement_characters() -> None:
+    words = pa.array([b"ok", b"a\xff", None]).view(pa.string())
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 1, 2], pa.int32()), words.slice(0, 2))
+    batch = pa.record_batch({"word": words, "words": lists}).slice(1)
+    schema = json.loads(derive_schema(batch.schema))
+    assert [by_fastavro(schema, it) for it in encode(batch)] == [
+        {"word": "a\ufffd", "words": []},
+        {"word": None, "words": ["a\ufffd"]},
+    ]

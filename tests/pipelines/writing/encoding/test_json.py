@@ -91,6 +91,48 @@ def test_encoder_refuses_a_column_that_json_cannot_hold(kind: Any) -> None:
         JsonEncoder(pa.schema([("odd", kind)]))
 
 
-def test_encode_refuses_a_timestamp_past_the_year_9999() -> None:
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (400_000_000_000_000_000, pa.timestamp("us")),
+        (2_932_897, pa.date32()),
+        (-719_163, pa.date32()),
+    ],
+)
+def test_encode_refuses_years_of_more_than_four_digits(number: int, kind: Any) -> None:
     with pytest.raises(ConfigError, match="9999"):
-        column([400_000_000_000_000_000], pa.timestamp("us"))
+        column([None, number], kind)
+
+
+def test_encode_writes_the_first_and_the_last_date_that_readers_know() -> None:
+    values = column([date.min, date.max, None], pa.date32())
+    assert values == ["0001-01-01", "9999-12-31", None]
+
+
+NOT_UTF8 = pa.array([b"ok", b"a\xff", b"\xed\xa0\x80!", None, b"fine"])
+
+
+def test_encode_writes_what_is_not_utf8_as_replacement_characters() -> None:
+    for strings in (
+        NOT_UTF8.view(pa.string()),
+        NOT_UTF8.cast(pa.large_binary()).view("large_string"),
+    ):
+        found = encode(pa.record_batch({"id": pa.array(range(5)), "word": strings}).slice(1))
+        assert [it["id"] for it in found] == [1, 2, 3, 4]
+        assert found[0]["word"] == "a\ufffd"
+        assert found[1]["word"].strip("\ufffd") == "!"
+        assert [it["word"] for it in found[2:]] == [None, "fine"]
+
+
+def test_encode_finds_what_is_not_utf8_wherever_it_stands() -> None:
+    words = NOT_UTF8.view(pa.string()).slice(1, 1)
+    ends = pa.array([0, 1], pa.int32())
+    batch = pa.record_batch(
+        {
+            "struct": pa.StructArray.from_arrays([words], names=["word"]),
+            "list": pa.ListArray.from_arrays(ends, words),
+            "map": pa.MapArray.from_arrays(ends, words, words),
+        }
+    )
+    word = "a\ufffd"
+    assert encode(batch) == [{"struct": {"word": word}, "list": [word], "map": {word: word}}]

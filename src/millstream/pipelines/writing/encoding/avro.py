@@ -21,6 +21,7 @@ from millstream.pipelines.reading.decoding.avro_schema import NO_DEFAULT, AvroTy
 from millstream.pipelines.reading.registry import registry_for
 from millstream.pipelines.writing.encoding._avro import Part, Unencodable, encode_rows
 from millstream.pipelines.writing.encoding.avro_schema import derive_schema
+from millstream.pipelines.writing.encoding.text import valid_utf8
 
 if TYPE_CHECKING:
     from millstream.pipelines.reading.avro_options import AvroOptions
@@ -263,7 +264,9 @@ def _plan_bytes(kind: AvroType, arrow: Any, path: str) -> Planned:
     is_bytes = pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow)
     if kind.logical == "uuid" and kind.kind == "fixed" and _is_text(arrow):
         prepare = _uuid_bytes
-    elif (kind.kind == "string" and _is_text(arrow)) or (kind.kind != "string" and is_bytes):
+    elif kind.kind == "string" and _is_text(arrow):
+        prepare = _valid_texts
+    elif kind.kind != "string" and is_bytes:
         prepare = _with_short_offsets
     else:
         raise _misfit(kind, arrow, path)
@@ -280,6 +283,11 @@ def _uuid_bytes(array: Any) -> Any:
         return pa.array([None if it is None else uuid.UUID(it).bytes for it in texts], pa.binary())
     except ValueError as error:
         raise Unencodable(f"a UUID is none: {error}") from None
+
+
+def _valid_texts(array: Any) -> Any:
+    """Avro's strings are UTF-8; readers refuse others."""
+    return _with_short_offsets(valid_utf8(array))
 
 
 def _with_short_offsets(array: Any) -> Any:

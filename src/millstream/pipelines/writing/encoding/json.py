@@ -8,6 +8,7 @@ JSON's readers expect is made fit for it before:
     NaN, Infinity   null: JSON has no such numbers
     binary          Base64, as Spark's to_json
     null            null, not left out: a reader can tell a field that is empty from one not known
+    not UTF-8       U+FFFD, as Spark's to_json; DuckDB would write nothing of such a row
 
 Integers and decimals keep all their digits. Columns stand in the order of the DataFrame.
 """
@@ -22,9 +23,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import ConfigError
+from millstream.pipelines.writing.encoding.text import valid_utf8
 
 _TIMESTAMP_SIZE = len("2024-05-01 10:00:00.123456")
 _YEARS_OF_FOUR_DIGITS_US = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+_YEARS_OF_FOUR_DIGITS_DAYS = (-719_162, 2_932_896)
 
 
 class JsonEncoder:
@@ -68,8 +71,13 @@ def _check(name: str, kind: Any) -> None:
 def _prepare(column: Any) -> Any:
     """The column in types of which DuckDB writes what the module promises."""
     kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return valid_utf8(column)
     if pa.types.is_timestamp(kind):
         return _timestamps(column)
+    if pa.types.is_date32(kind):
+        _check_years("date", column.cast(pa.int32()), _YEARS_OF_FOUR_DIGITS_DAYS)
+        return column
     if pa.types.is_floating(kind):
         finite = pc.is_finite(column)
         return column if pc.all(finite).as_py() is not False else _null_unless(finite, column)
@@ -82,7 +90,7 @@ def _prepare(column: Any) -> Any:
         return pa.StructArray.from_arrays(children, names=names, mask=column.is_null())
     if pa.types.is_map(kind):
         items = _prepare(column.items)
-        return pa.MapArray.from_arrays(_list_offsets(column), column.keys, items)
+        return pa.MapArray.from_arrays(_list_offsets(column), _prepare(column.keys), items)
     if pa.types.is_list(kind):
         return pa.ListArray.from_arrays(_list_offsets(column), _prepare(column.values))
     return column
@@ -103,6 +111,13 @@ def _list_offsets(column: Any) -> Any:
     return pa.array(offsets.to_numpy(), pa.int32(), mask=is_null)
 
 
+def _check_years(what: str, numbers: Any, bounds: tuple[int, int]) -> None:
+    found = pc.min_max(numbers)
+    low, high = found["min"].as_py(), found["max"].as_py()
+    if low is not None and (low < bounds[0] or high > bounds[1]):
+        raise ConfigError(f"a {what} lies outside the years 1 to 9999, which JSON's readers know")
+
+
 def _timestamps(column: Any) -> Any:
     """ISO 8601. Arrow writes a blank for the T, always at the same place."""
     in_utc = column.type.tz is not None
@@ -112,10 +127,7 @@ def _timestamps(column: Any) -> Any:
         else column.cast(pa.timestamp("us", tz="UTC")).cast(pa.timestamp("us"))
     )
     numbers = pc.fill_null(moments.cast(pa.int64()), 0)
-    bounds = pc.min_max(numbers)
-    low, high = _YEARS_OF_FOUR_DIGITS_US
-    if len(column) and (bounds["min"].as_py() < low or bounds["max"].as_py() > high):
-        raise ConfigError("a timestamp lies outside the years 1 to 9999, which JSON's readers know")
+    _check_years("timestamp", numbers, _YEARS_OF_FOUR_DIGITS_US)
     plain = numbers.cast(pa.timestamp("us")).cast(pa.string())
     text = np.frombuffer(plain.buffers()[2] or b"", np.uint8)[: len(column) * _TIMESTAMP_SIZE]
     width = _TIMESTAMP_SIZE + in_utc
