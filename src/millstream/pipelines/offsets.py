@@ -49,6 +49,24 @@ def from_json(nested: Mapping[str, Mapping[str, int]]) -> Offsets:
     }
 
 
+def offsets_if_ours(nested: Any) -> Offsets:
+    """What a query has as the offsets of one of its sources; none where it is of another kind,
+    whose offsets have another shape: Spark's `rate` counts seconds."""
+    try:
+        return from_json(nested)
+    except (ValueError, AttributeError, TypeError):
+        return {}
+
+
+def merge_lowest(several: Iterable[Offsets]) -> Offsets:
+    """Of a partition that is read by two sources the lower offset counts: what both have done."""
+    merged: Offsets = {}
+    for offsets in several:
+        for key, offset in offsets.items():
+            merged[key] = min(offset, merged.get(key, offset))
+    return merged
+
+
 def parse_offsets(option: str, text: str) -> Offsets:
     """An option's JSON, {"topic": {"0": 23, "1": -2}}; raises `ConfigError` that names it."""
     try:

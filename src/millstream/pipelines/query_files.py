@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.errors import ConfigError
-from millstream.pipelines.offsets import Offsets, from_json
+from millstream.pipelines.offsets import Offsets, merge_lowest, offsets_if_ours
 
 _synced: set[str] = set()  # the checkpoints whose own files and directories are
 
@@ -46,17 +46,15 @@ def query_id(location: str) -> str:
 def batch_ends(location: str, batch_id: int) -> Offsets | None:
     """Where the batch ends in the topics that it reads; None where that cannot be told.
 
-    Sources of other kinds are passed over: their offsets have another shape. Of a topic that is
-    read by two sources the lower offset counts: what both have done.
+    See `ends_in`.
     """
     text = _read(f"{location}/offsets/{batch_id}")
-    if text is None:
-        return None
-    ends: Offsets = {}
-    for line in text.splitlines()[2:]:
-        for key, offset in _offsets_of(line).items():
-            ends[key] = min(offset, ends.get(key, offset))
-    return ends
+    return None if text is None else ends_in(text)
+
+
+def ends_in(offset_log: str) -> Offsets:
+    """Where a batch ends, from its file in `offsets/`: in the sources that are ours."""
+    return merge_lowest(_offsets_of(line) for line in offset_log.splitlines()[2:])
 
 
 def newest_local_batch(location: str) -> int | None:
@@ -145,9 +143,8 @@ def _sync(path: Path) -> None:
 
 def _offsets_of(line: str) -> Offsets:
     try:
-        nested: Any = json.loads(line)
-        return from_json(nested)
-    except (ValueError, AttributeError, TypeError):
+        return offsets_if_ours(json.loads(line))
+    except ValueError:  # "-", and what sources of other kinds may write
         return {}
 
 

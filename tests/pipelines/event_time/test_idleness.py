@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,10 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from millstream.errors import ConfigError
+from millstream.pipelines import pipeline, table, topic
 from millstream.pipelines.event_time.idleness import with_heartbeat
+from tests.pipelines.conftest import Topics, run_to_end
+from tests.pipelines.running.test_progress import committed
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 QUERY_SECONDS_MAX = 120
 
@@ -37,6 +41,30 @@ def test_watermark_of_an_idle_source_moves_on_and_no_tick_comes_out(
         assert [row["count"] for row in spark.table("idle").collect()] == [1]
     finally:
         query.stop()
+
+
+def test_pipeline_with_a_heartbeat_writes_a_table_and_goes_on_after_a_restart(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    """Its ticks are a source of another kind, with another kind of offsets."""
+    source = topics.create()
+
+    def watched(events: DataFrame) -> DataFrame:
+        return events.transform(with_heartbeat, "at", "10 seconds").select("n")
+
+    reads = topic(source, schema="at timestamp, n long")
+    declared = pipeline(reads=reads, writes=table("seen", key="n"), name=source)(watched)
+    where = {
+        "broker": topics.bootstrap,
+        "store": f"sqlite:///{tmp_path}/store.db",
+        "checkpoint": str(tmp_path / "checkpoints"),
+    }
+    for number in (1, 2):
+        topics.fill(source, [b'{"at": "2026-03-01T12:00:00Z", "n": %d}' % number])
+        run_to_end(lambda: declared.start(spark, once=True, **where))
+    with sqlite3.connect(tmp_path / "store.db") as store:
+        assert sorted(store.execute("select n from seen")) == [(1,), (2,)]
+    assert committed(topics, declared.group_id, source) == {0: 2}
 
 
 def test_source_that_would_be_idle_too_soon_is_refused(spark: SparkSession) -> None:

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartiti
 from confluent_kafka.admin import AdminClient
 
 from millstream.errors import ApiError, MillstreamError
-from millstream.pipelines.running.progress import GroupProgress, merge_lowest, parse_offset_log
+from millstream.pipelines.running.progress import GroupProgress, parse_offset_log
 from tests.peers.servers import free_port
 from tests.pipelines.conftest import Topics
 
@@ -62,7 +62,11 @@ def test_report_goes_on_without_a_broker(caplog: pytest.LogCaptureFixture) -> No
 def test_offset_log_gives_the_lowest_of_each_partition() -> None:
     text = 'v1\n{"batchWatermarkMs":0}\n{"a": {"0": 5, "1": 2}}\n-\n{"a": {"0": 3}, "b": {"0": 9}}'
     assert parse_offset_log(text) == {("a", 0): 3, ("a", 1): 2, ("b", 0): 9}
-    assert merge_lowest([]) == {}
+
+
+def test_offset_log_has_sources_of_other_kinds() -> None:
+    text = 'v1\n{}\n{"a": {"0": 5}}\n5\n{"logOffset":0}\n{"offset":0,"timestamp":1}'
+    assert parse_offset_log(text) == {("a", 0): 5}
 
 
 def test_offset_log_of_something_else_is_refused() -> None:

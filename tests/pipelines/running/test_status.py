@@ -27,6 +27,10 @@ def progress(batch: int, rows: int, *, end: int = 0, latest: int = 0, failed: in
 def test_lag_is_what_is_there_and_not_read() -> None:
     assert lag_of(json.loads(progress(1, 1, end=7, latest=10).json)) == 3
     assert lag_of({"sources": [{"endOffset": None, "latestOffset": None}]}) is None
+    others = [{"endOffset": 5, "latestOffset": 7}, {"endOffset": {"logOffset": 0}}]
+    assert lag_of({"sources": others}) is None
+    ours = json.loads(progress(1, 1, end=7, latest=10).json)["sources"]
+    assert lag_of({"sources": [*others, *ours]}) == 3
 
 
 def test_only_our_own_observations_count_as_failed() -> None:

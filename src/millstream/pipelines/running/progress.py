@@ -6,22 +6,23 @@ batch, from what Spark wrote into the checkpoint before it began that batch (`of
 
     v1
     {"batchWatermarkMs": ...}        the batch's own settings
-    {"orders": {"0": 17}}            one line for each source, "-" for one that had nothing yet
+    {"orders": {"0": 17}}            one line for each source, "-" for one that had nothing yet;
+                                     sources of other kinds write what they like
 
 The group has no members: offsets are committed as those of a "simple" consumer.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from millstream.client.cluster import Cluster, CoordinatorKind
 from millstream.client.security import Security
 from millstream.errors import ApiError, ErrorCode, MillstreamError
-from millstream.pipelines.offsets import Offsets, from_json
+from millstream.pipelines.offsets import Offsets
+from millstream.pipelines.query_files import ends_in
 
 logger = logging.getLogger(__name__)
 
@@ -107,19 +108,7 @@ def _first_error(answer: Any) -> ErrorCode:
 
 
 def parse_offset_log(text: str) -> Offsets:
-    """Where a batch ends, from its file in `offsets/`.
-
-    Of a topic that is read by two sources the lower offset counts: what both have done.
-    """
-    lines = text.splitlines()
-    if not lines or not lines[0].startswith("v"):
+    """Where a batch ends, from its file in `offsets/`, which must be there."""
+    if not text.startswith("v"):
         raise MillstreamError("a file in the checkpoint's offsets/ is not one of Spark's")
-    return merge_lowest(from_json(json.loads(line)) for line in lines[2:] if line.strip() != "-")
-
-
-def merge_lowest(several: Iterable[Offsets]) -> Offsets:
-    merged: Offsets = {}
-    for offsets in several:
-        for key, offset in offsets.items():
-            merged[key] = min(offset, merged.get(key, offset))
-    return merged
+    return ends_in(text)

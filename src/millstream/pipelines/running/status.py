@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from millstream.pipelines.offsets import count_between, from_json
+from millstream.pipelines.offsets import count_between, offsets_if_ours
 from millstream.pipelines.pipeline import Pipeline
 from millstream.pipelines.reading.counting import OBSERVED
 
@@ -86,11 +86,11 @@ class Watched:
 
 def lag_of(progress: Mapping[str, Any]) -> int | None:
     """Records that are there and not yet read, over all topics; None before the first batch."""
-    lags = [
-        count_between(from_json(source["endOffset"]), from_json(source["latestOffset"]))
+    places = [
+        (offsets_if_ours(source.get("endOffset")), offsets_if_ours(source.get("latestOffset")))
         for source in progress["sources"]
-        if source.get("endOffset") and source.get("latestOffset")
     ]
+    lags = [count_between(end, latest) for end, latest in places if end and latest]
     return sum(lags) if lags else None
 
 
