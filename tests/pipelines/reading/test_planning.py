@@ -197,6 +197,43 @@ def test_stream_reads_a_topic_made_anew_from_its_beginning(
     assert lenient.next_end(end) == end
 
 
+def test_first_batch_that_began_at_the_end_is_not_repeated_with_all_history(
+    topics: Topics, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = topics.create()
+    topics.fill(topic, [b"x"] * 5)
+    latest = {"subscribe": topic, "startingOffsets": "latest"}
+    cut_off = planner_of(topics, **latest)
+    start = cut_off.initial()
+    topics.fill(topic, [b"x"] * 2)
+    end = cut_off.next_end(start)
+    assert cut_off.tasks(start, end) == [OffsetRange(topic, 0, 5, 7)]
+    topics.fill(topic, [b"x"] * 2)
+    restarted = planner_of(topics, **latest)
+    assert restarted.tasks(restarted.initial(), end) == []
+    assert f"ends at 7 in {topic}-0" in caplog.text
+    assert restarted.tasks(end, restarted.next_end(end)) == [OffsetRange(topic, 0, 7, 9)]
+
+
+def test_batch_of_a_topic_made_anew_is_repeated_though_it_has_grown_since(topics: Topics) -> None:
+    topic = topics.create()
+    topics.fill(topic, [b"x"] * 9)
+    restarted = planner_of(topics, subscribe=topic, failOnDataLoss="false")
+    assert restarted.tasks(at(topic, 8), at(topic, 2)) == [OffsetRange(topic, 0, 0, 2)]
+
+
+def test_stream_that_began_at_the_end_reads_a_topic_made_anew(topics: Topics) -> None:
+    topic = topics.create()
+    topics.fill(topic, [b"x"] * 5)
+    planner = planner_of(topics, subscribe=topic, startingOffsets="latest", failOnDataLoss="false")
+    start = planner.initial()
+    topics.delete(topic)
+    topics.create(name=topic)
+    topics.fill(topic, [b"x"] * 2)
+    end = planner.next_end(start)
+    assert planner.tasks(start, end) == [OffsetRange(topic, 0, 0, 2)]
+
+
 def test_stream_reports_a_planned_batch_that_the_log_has_no_more(topics: Topics) -> None:
     topic = topics.create()
     topics.fill(topic, [b"x"] * 3)

@@ -8,10 +8,14 @@ stream goes on with what there is: at the new beginning of the log.
 A topic made anew is known by its end, which lies before the stream's place, or, while the query
 runs, by its id. One that was deleted while the query stood, and has grown beyond its place since,
 is not noticed: the offsets in a checkpoint, which are those of Spark's own connector, have no ids.
+
+Where the first batch began is in no checkpoint. Spark asks for it again when it repeats that batch,
+and "latest" may lie behind its end by then: nothing of it is read, rather than all that is older.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable
 from uuid import UUID
@@ -29,6 +33,8 @@ from millstream.pipelines.offsets import (
 from millstream.pipelines.reading.holding import Hold
 from millstream.pipelines.reading.options import ReadOptions
 from millstream.pipelines.reading.positions import Positions, report_loss, skip_deleted
+
+logger = logging.getLogger(__name__)
 
 # A broker that has just started may not know for a moment how far its log is committed.
 CONFIRM_ATTEMPTS = 10
@@ -90,15 +96,17 @@ class StreamPlanner:
         self._last_batch_ms: int | None = None
         self._topic_ids: dict[str, UUID | None] = {}
         self._made_anew: set[TopicPartition] = set()
+        self._initial: Offsets = {}
         self.latest: Offsets = {}  # when last asked
 
     def initial(self) -> Offsets:
         """Where a query without a checkpoint begins."""
         known = self._positions.partitions()
         start = self._positions.resolve(self._options.starting, known)
-        if not self._options.starting.offsets:
-            return start
-        return _within_logs(self._options, start, self._positions)
+        if self._options.starting.offsets:
+            start = _within_logs(self._options, start, self._positions)
+        self._initial = start
+        return start
 
     def fix_target(self) -> None:
         """Read up to what there is now, and then no further."""
@@ -124,9 +132,12 @@ class StreamPlanner:
             found, _ = self._positions.find()
             self._check_gone({it for it in end if end[it] > start.get(it, 0)} - set(found))
             end = {it: end[it] for it in end if it in found}
-        back = {it for it in end if it in start and end[it] < start[it]}
-        anew = {it for it in end if it not in start} | back | (self._made_anew & set(end))
+        anew = {it for it in end if it not in start or it in self._made_anew}
         self._made_anew.clear()
+        back = {it for it in set(end) - anew if end[it] < start[it]}
+        left_out = {it for it in back if start[it] == self._initial.get(it)}
+        self._warn_of_first_batch({it: end[it] for it in left_out})
+        anew |= back - left_out
         begin = {it: start[it] for it in end if it not in anew} | self._positions.earliest(anew)
         busy = [it for it in end if end[it] > begin[it]]
         begin |= skip_deleted(
@@ -145,7 +156,8 @@ class StreamPlanner:
         # Where the log goes on beyond an open transaction, a reader of uncommitted records was
         # here before: nothing is to be read, and nothing lost.
         latest |= {it: start[it] for it in latest if start.get(it, 0) > latest[it]} | behind
-        anew = set(behind) | (self._made_anew & set(latest))
+        self._made_anew |= set(behind)
+        anew = self._made_anew & set(latest)
         begin = {it: start[it] for it in latest if it in start and it not in anew}
         added = [it for it in latest if it not in begin]
         earliest = self._positions.earliest(added)
@@ -198,6 +210,17 @@ class StreamPlanner:
                 self._options,
                 f"new partitions have lost records before they were read: {late}",
                 "Raise retention.ms or retention.bytes of the topic",
+            )
+
+    def _warn_of_first_batch(self, ends: Offsets) -> None:
+        for (topic, partition), end in sorted(ends.items()):
+            logger.warning(
+                "the first batch, which was cut off, ends at %d in %s-%d; where it began is not "
+                "known any more, and it is left out. To be safe from this, start a query with "
+                "startingOffsets that name offsets",
+                end,
+                topic,
+                partition,
             )
 
     def _cut_back(self, begin: Offsets, end: Offsets) -> Offsets:
