@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from subprocess import run
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -64,10 +65,12 @@ def letters_in(topics: Topics, topic: str) -> list[Any]:
 
 
 def write_bad_records(topics: Topics, topic: str, values: list[bytes | None], **given: str) -> None:
-    """Read the topic and give up all of it."""
+    """Fill the topic, read it and give up all of it."""
     topics.fill(topic, values)
-    options = options_for(topics, topic, **given)
-    wanted = OffsetRange(topic, 0, 0, len(values))
+    give_up(options_for(topics, topic, **given), OffsetRange(topic, 0, 0, len(values)))
+
+
+def give_up(options: ReadOptions, wanted: OffsetRange) -> None:
     letters = DeadLetters(options, wanted)
     for columns in fetch_columns(options, wanted):
         letters.add(columns, [BAD._replace(row=row) for row in range(columns.row_count)])
@@ -125,13 +128,26 @@ def test_letters_are_written_in_pieces_where_the_topic_wants_them_small(topics: 
 def test_letters_of_a_dead_letter_topic_stay_where_they_are(topics: Topics) -> None:
     topic = topics.create()
     write_bad_records(topics, topic, [b"a"])
-    options = options_for(topics, f"dlq.{topic}")
-    wanted = OffsetRange(f"dlq.{topic}", 0, 0, 1)
-    [columns] = fetch_columns(options, wanted)
-    letters = DeadLetters(options, wanted)
-    letters.add(columns, [BAD])
-    letters.flush()
+    give_up(options_for(topics, f"dlq.{topic}"), OffsetRange(f"dlq.{topic}", 0, 0, 1))
     assert len(letters_in(topics, f"dlq.{topic}")) == 1
+
+
+def test_letters_of_a_dead_letter_topic_go_where_it_is_said(topics: Topics) -> None:
+    topic, poison = topics.create(name=f"dlq.{uuid4().hex[:10]}"), topics.create()
+    write_bad_records(topics, topic, [b"a"], deadLetterTopic=poison)
+    assert [it.value() for it in letters_in(topics, poison)] == [b"a"]
+
+
+def test_letter_of_a_tombstone_leaves_out_a_key_that_is_too_large(topics: Topics) -> None:
+    topic, small = topics.create(), topics.create(max_message_bytes="2000")
+    producer = Producer({"bootstrap.servers": topics.bootstrap})
+    producer.produce(topic, None, b"k" * 5000)
+    assert producer.flush(30) == 0
+    give_up(options_for(topics, topic, deadLetterTopic=small), OffsetRange(topic, 0, 0, 1))
+    [letter] = letters_in(topics, small)
+    headers = dict(letter.headers())
+    assert "__dlq.errors.key" not in headers
+    assert b"too large to be copied" in headers["__dlq.errors.message"]
 
 
 def test_letter_that_cannot_be_written_is_an_error(topics: Topics) -> None:

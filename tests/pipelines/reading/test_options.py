@@ -153,9 +153,11 @@ def test_options_of_typed_rows_are_known() -> None:
     assert read.mode == "drop"
     assert (read.csv.separator, read.csv.quote, read.csv.escape) == (";", "'", "\\")
     assert read.dead_letters_of("orders") == "dlq.orders"
+    assert read.dead_letters_of("dlq.orders") is None
     options = BASE | {"valueFormat": "json", "mode": "deadletter", "deadLetterTopic": "bad"}
     read = parse_read_options(options | {"pipeline": "p", "pipelineVersion": "2"}, streaming=True)
     assert (read.mode, read.dead_letters_of("orders")) == ("deadletter", "bad")
+    assert (read.dead_letters_of("dlq.orders"), read.dead_letters_of("bad")) == ("bad", None)
     assert (read.pipeline, read.pipeline_version) == ("p", "2")
 
 

@@ -24,7 +24,6 @@ since the letter of a record without a value would be a tombstone.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -42,10 +41,8 @@ if TYPE_CHECKING:
     from millstream.pipelines.reading.options import ReadOptions
     from millstream.records.columns import BinaryBuffers, Columns
 
-logger = logging.getLogger(__name__)
-
 HEADER_PREFIX = "__dlq.errors."
-NAME_PREFIX = "dlq."
+KEY_HEADER = f"{HEADER_PREFIX}key"
 ENABLE_SETTING = "errors.deadletterqueue.group.enable"  # by which `millstream dlq` finds the topic
 BATCH_BYTES = 512 * 1024
 _producers: dict[Cluster, RawProducer] = {}  # this process's, kept from task to task
@@ -64,9 +61,7 @@ class DeadLetters:
 
     def add(self, columns: Columns, failures: Sequence[Failure]) -> None:
         """A letter for each failure."""
-        read = self._wanted.topic
-        if read == self._topic or read.startswith(NAME_PREFIX):
-            logger.warning("%s is a dead-letter topic itself: what does not decode stays", read)
+        if self._topic is None:
             return
         for letter in compose(self._options, self._wanted, columns, failures):
             self._gathered.append(letter)
@@ -77,7 +72,7 @@ class DeadLetters:
 
     def flush(self) -> None:
         """All of them are durable when this returns."""
-        if not self._gathered:
+        if self._topic is None or not self._gathered:
             return
         # Its own connections: on the reader's a fetch is under way.
         client_id = f"{self._options.client_id}-dead-letters"
@@ -162,7 +157,7 @@ def compose(
         headers = [(HEADER_PREFIX + name, str(it).encode()) for name, it in about.items()]
         record_key = bytes_at(columns.keys, row)
         if record_key is not None:
-            headers.append((f"{HEADER_PREFIX}key", record_key))
+            headers.append((KEY_HEADER, record_key))
         yield Record(
             0,
             now_ms,
@@ -224,17 +219,24 @@ def _send(cluster: Cluster, topic: str, partition: int, letters: list[Record]) -
             middle = len(letters) // 2
             _send(cluster, topic, partition, letters[:middle])
             _send(cluster, topic, partition, _numbered(letters[middle:]))
-        elif letters[0].value is not None:
+        elif _has_copy(letters[0]):
             _send(cluster, topic, partition, [_without_copy(letters[0])])
         else:
             raise
+
+
+def _has_copy(letter: Record) -> bool:
+    """Whether anything of the record itself is in the letter: value, key or headers."""
+    names = {name for name, _ in letter.headers}
+    is_own = all(name.startswith(HEADER_PREFIX) for name in names)
+    return letter.value is not None or KEY_HEADER in names or not is_own
 
 
 def _without_copy(letter: Record) -> Record:
     """The letter with its own headers alone, since the topic does not take it with the record."""
     own = [(name, it) for name, it in letter.headers if name.startswith(HEADER_PREFIX)]
     headers = dict(own)
-    headers.pop(f"{HEADER_PREFIX}key", None)
+    headers.pop(KEY_HEADER, None)
     message = headers[f"{HEADER_PREFIX}message"] or b""
     headers[f"{HEADER_PREFIX}message"] = message + b" The record is too large to be copied."
     return replace(letter, value=None, headers=tuple(headers.items()))

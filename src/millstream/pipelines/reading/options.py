@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 WATERMARK_COLUMN = "_watermark"  # which the reader of a stream fills in, if the schema names it
+DEAD_LETTER_PREFIX = "dlq."
 FORMATS = ("raw", "json", "avro", "csv", "text")
 
 CSV_OPTIONS = ("sep", "delimiter", "quote", "escape", "header")
@@ -166,9 +167,15 @@ class ReadOptions:
     request_timeout_ms: int = 30_000  # for one request
     patience_ms: int = 120_000  # for brokers that are away, or leaders that are not elected
 
-    def dead_letters_of(self, topic: str) -> str:
-        """Where the dead letters of a topic go."""
-        return self.dead_letter_topic or f"dlq.{topic}"
+    def dead_letters_of(self, topic: str) -> str | None:
+        """Where the dead letters of a topic go; None if it has dead letters itself, and they stay.
+
+        Never into itself; from a topic that is called like one only where that was asked for.
+        """
+        if self.dead_letter_topic is None:
+            is_one = topic.startswith(DEAD_LETTER_PREFIX)
+            return None if is_one else f"{DEAD_LETTER_PREFIX}{topic}"
+        return None if topic == self.dead_letter_topic else self.dead_letter_topic
 
 
 class GivenOptions:

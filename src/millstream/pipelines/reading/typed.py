@@ -142,7 +142,8 @@ def _report(options: ReadOptions, wanted: OffsetRange, counts: Counter[str]) -> 
     reasons = ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
     what = "dropped"
     if options.mode == "deadletter":
-        what = f"written to {options.dead_letters_of(wanted.topic)}"
+        topic = options.dead_letters_of(wanted.topic)
+        what = f"written to {topic}" if topic else "left there: it is a dead-letter topic itself"
     logger.warning(
         "%s[%d], offsets %d to %d: %d records did not decode (%s) and were %s",
         wanted.topic,
