@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -123,6 +124,29 @@ def test_state_is_as_it_was_after_a_restart(tmp_path: Path) -> None:
         }
         assert set(offsets) == {2, 3, 5, 7, 8, 9}
         assert offsets[5] >= 2  # it was persisted as delivered once
+
+    asyncio.run(second_life())
+
+
+def test_records_that_take_the_place_of_lost_ones_are_delivered(tmp_path: Path) -> None:
+    async def first_life(server: BrokerServer, topic_id: UUID) -> None:
+        await produce(server, 10)
+        async with joined(server, topic_id) as member:
+            assert acquired(await member.fetch(max_wait=5_000)) == [(0, 19, 1)]
+            await member.acknowledge((0, 19, [ACCEPT]))
+
+    run(tmp_path, first_life)
+    (log,) = (tmp_path / "t-0").glob("*.log")
+    os.truncate(log, log.stat().st_size // 2)  # a power cut before the flush
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+
+    async def second_life() -> None:
+        async with serving(tmp_path) as server:
+            topic_id = server.metadata.image.topics["t"].id
+            for _ in range(3):  # before any member comes
+                await produce(server, 10)
+            async with joined(server, topic_id) as member:
+                assert acquired(await member.fetch(max_wait=5_000)) == [(10, 39, 1)]
 
     asyncio.run(second_life())
 
@@ -267,5 +291,9 @@ def test_group_goes_on_from_the_log_s_end_where_the_log_lost_records(tmp_path: P
             assert acquired(await member.fetch()) == []
             await produce(server, 5)
             assert acquired(await member.fetch(max_wait=5_000)) == [(10, 14, 1)]
+            await member.acknowledge((10, 11, [ACCEPT]), (12, 12, [RELEASE]))
+            state = await server.coordinators.share_state.read(key, 0)
+            assert state.start_offset == 12
+            assert state.batches == (StateBatch(12, 12, AVAILABLE, 1),)
 
     run(tmp_path, scenario)

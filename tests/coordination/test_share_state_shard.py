@@ -42,6 +42,7 @@ class Driver:
     def __init__(self, updates_per_snapshot: int = 500) -> None:
         self.updates_per_snapshot = updates_per_snapshot
         self.topics: dict[uuid.UUID, int] = {TOPIC: 2}
+        self.recovered_ends: dict[tuple[uuid.UUID, int], int] = {}
         self.log: list[tuple[bytes, bytes | None]] = []
         self.now_ms = 1_000
         self.shard = self.new_shard()
@@ -50,6 +51,7 @@ class Driver:
         return ShareStateShard(
             updates_per_snapshot=lambda: self.updates_per_snapshot,
             partition_count=self.topics.get,
+            recovered_end=self.recovered_ends.get,
         )
 
     def apply(self, result: Result[Any]) -> Any:
@@ -92,6 +94,46 @@ def refused(call: Any, *arguments: Any, **changes: Any) -> ErrorCode:
     with pytest.raises(ApiError) as error:
         call(*arguments, **changes)
     return error.value.code
+
+
+def test_state_behind_the_end_of_a_shortened_log_is_forgotten() -> None:
+    driver = Driver()
+    driver.initialize()
+    driver.write(
+        StateBatch(0, 1, AVAILABLE, 2),
+        StateBatch(2, 9, ACKNOWLEDGED, 1),
+        StateBatch(12, 15, ARCHIVED, 3),
+        delivery_complete_count=12,
+    )
+    driver.recovered_ends[TOPIC, 0] = 5
+    driver.reload()
+    cut = ShareState(
+        1, 0, 0, 3, (StateBatch(0, 1, AVAILABLE, 2), StateBatch(2, 4, ACKNOWLEDGED, 1))
+    )
+    assert driver.read() == cut
+    driver.write(StateBatch(5, 5, AVAILABLE, 1))
+    assert driver.read().batches[-1] == StateBatch(5, 5, AVAILABLE, 1)
+
+
+def test_start_behind_the_end_of_a_shortened_log_moves_back() -> None:
+    driver = Driver()
+    driver.initialize()
+    driver.write(StateBatch(1001, 1001, ACKNOWLEDGED, 1), start_offset=1000)
+    driver.recovered_ends[TOPIC, 0] = 500
+    driver.reload()
+    assert driver.read() == ShareState(1, 0, 500, 0, ())
+    driver.write(StateBatch(530, 530, AVAILABLE, 1), start_offset=520)
+    assert driver.read() == ShareState(1, 0, 520, 0, (StateBatch(530, 530, AVAILABLE, 1),))
+
+
+def test_state_within_the_log_is_not_written_anew_when_it_is_loaded() -> None:
+    driver = Driver()
+    driver.initialize()
+    driver.write(StateBatch(2, 9, ACKNOWLEDGED, 1))
+    driver.recovered_ends[TOPIC, 0] = 10
+    written = len(driver.log)
+    driver.reload()
+    assert len(driver.log) == written
 
 
 def test_state_outlives_a_reload() -> None:

@@ -131,6 +131,8 @@ class ShareLeader:
                 log_end,
                 start_offset,
             )
+            # The persister would take no word of what is before the offset that it knows.
+            await persister.initialize(self.key, self._state_epoch, log_end)
             start_offset, batches = log_end, []
         if self.error is None:
             self.window = ShareWindow.restored(start_offset, batches, self._current_limits())

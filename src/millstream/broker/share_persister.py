@@ -61,8 +61,10 @@ class SharePersister:
         self._metadata = metadata
         self._configs = configs
         self._make_topic = make_topic
+        self._partitions = partitions
         self._timers = timers
         self._is_started = False
+        self._recovered_ends: dict[tuple[uuid.UUID, int], int] = {}  # for shards of the start
         self._pruning: asyncio.Task[None] | None = None
         self._shell = CoordinatorShell(
             topic,
@@ -75,7 +77,9 @@ class SharePersister:
 
     def _new_shard(self) -> ShareStateShard:
         return ShareStateShard(
-            updates_per_snapshot=self._updates_per_snapshot, partition_count=self._partition_count
+            updates_per_snapshot=self._updates_per_snapshot,
+            partition_count=self._partition_count,
+            recovered_end=self._recovered_ends.get,
         )
 
     def _updates_per_snapshot(self) -> int:
@@ -88,12 +92,22 @@ class SharePersister:
     # --- its life
 
     def lead_all(self) -> None:
-        """Load every shard whose partition is here."""
+        """Load every shard whose partition is here; the first time before anybody can produce."""
+        if not self._is_started:
+            self._recovered_ends = self._log_ends()
         for index in range(self._shard_count):
             self._shell.lead(index)
         if not self._is_started:
             self._is_started = True
+            self._recovered_ends = {}
             self._prune_later()
+
+    def _log_ends(self) -> dict[tuple[uuid.UUID, int], int]:
+        return {
+            (it.topic_id, it.index): it.log.log_end_offset
+            for it in self._partitions
+            if it.topic_id is not None
+        }
 
     async def all_loaded(self) -> None:
         await self._shell.all_loaded()

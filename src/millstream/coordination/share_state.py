@@ -36,6 +36,9 @@ class DeliveryState(IntEnum):
     ARCHIVED = 4
 
 
+DONE = (DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED)
+
+
 class SharePartitionKey(NamedTuple):
     """A partition as one share group consumes it."""
 
@@ -93,6 +96,15 @@ def combine(known: list[StateBatch], new: Iterable[StateBatch], start_offset: in
     for batch in new:
         _lay_over(known, batch)
     _drop_before(known, start_offset)
+
+
+def cut(batches: Iterable[StateBatch], end_offset: int) -> tuple[StateBatch, ...]:
+    """What these say of the offsets before the end."""
+    return tuple(
+        batch._replace(last_offset=min(batch.last_offset, end_offset - 1))
+        for batch in batches
+        if batch.first_offset < end_offset
+    )
 
 
 def _lay_over(known: list[StateBatch], batch: StateBatch) -> None:

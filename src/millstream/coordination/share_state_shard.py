@@ -11,16 +11,22 @@ Two epochs keep out those who act on what is over:
 A write is recorded as an update, and after `updates_per_snapshot` of them as a snapshot. A state
 that is not written for `COLD_SNAPSHOT_INTERVAL_MS` gets a snapshot too, because nothing that stands
 after the oldest snapshot can be deleted.
+
+A power cut can leave a partition's log shorter than what was delivered of it (acks=1 is answered
+before the flush), and other records come to stand at those offsets. So a shard that is loaded
+forgets whatever lies behind the ends of the logs: nothing there was delivered yet.
 """
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from millstream.coordination.result import CoordinatorRecord, Result, SetTimer
 from millstream.coordination.share_state import (
+    DONE,
     NO_COUNT,
     NO_START_OFFSET,
     SharePartitionKey,
@@ -29,6 +35,7 @@ from millstream.coordination.share_state import (
     StateBatch,
     StateWrite,
     combine,
+    cut,
 )
 from millstream.coordination.share_state_records import (
     ShareSnapshotKey,
@@ -37,6 +44,8 @@ from millstream.coordination.share_state_records import (
     ShareUpdateValue,
 )
 from millstream.errors import ApiError, ErrorCode
+
+logger = logging.getLogger(__name__)
 
 COLD_SNAPSHOT_INTERVAL_MS = 60_000  # Kafka: 5 minutes
 COLD_SNAPSHOT_TIMER = ("shard", "snapshot-cold")
@@ -66,9 +75,13 @@ class ShareStateShard:
         *,
         updates_per_snapshot: Callable[[], int],
         partition_count: Callable[[uuid.UUID], int | None],
+        recovered_end: Callable[[tuple[uuid.UUID, int]], int | None],
     ) -> None:
+        """`recovered_end` says where the log of a partition ended at the broker's start; None where
+        nothing can have been lost since the states were written."""
         self._updates_per_snapshot = updates_per_snapshot
         self._partition_count = partition_count
+        self._recovered_end = recovered_end
         self._states: dict[SharePartitionKey, _Known] = {}
 
     # --- records
@@ -107,11 +120,11 @@ class ShareStateShard:
         known.update_count += 1
 
     def loaded(self, now_ms: int) -> Result[None]:
-        """Every record has been replayed. Topics may have gone while nobody looked."""
+        """Every record has been replayed. Topics and ends of logs may have gone meanwhile."""
         topic_ids = {key.topic_id for key in self._states}
         gone = self.topics_deleted(it for it in topic_ids if self._partition_count(it) is None)
         again = SetTimer(COLD_SNAPSHOT_TIMER, now_ms + COLD_SNAPSHOT_INTERVAL_MS)
-        return Result(gone.records, timers=(again,))
+        return Result((*self._cut_to_logs(now_ms), *gone.records), timers=(again,))
 
     def handle_timer(self, name: tuple[str, ...], now_ms: int) -> Result[None]:
         again = SetTimer(COLD_SNAPSHOT_TIMER, now_ms + COLD_SNAPSHOT_INTERVAL_MS)
@@ -275,6 +288,35 @@ class ShareStateShard:
                 now_ms,
                 tuple(known.batches),
                 known.delivery_complete_count,
+            )
+            yield CoordinatorRecord(ShareSnapshotKey(*key), value)
+
+    def _cut_to_logs(self, now_ms: int) -> Iterable[CoordinatorRecord]:
+        """Snapshots without what lies behind the ends of the logs."""
+        for key, known in self._states.items():
+            end = self._recovered_end((key.topic_id, key.partition))
+            known_end = known.batches[-1].last_offset + 1 if known.batches else known.start_offset
+            if end is None or known_end <= end:
+                continue
+            logger.warning(
+                "%s goes up to offset %d, but the log ends at %d: what comes there is delivered",
+                _named(key),
+                known_end,
+                end,
+            )
+            batches = cut(known.batches, end)
+            done_count = sum(
+                it.last_offset - it.first_offset + 1 for it in batches if it.delivery_state in DONE
+            )
+            value = ShareSnapshotValue(
+                known.snapshot_epoch + 1,
+                known.state_epoch,
+                known.leader_epoch,
+                min(known.start_offset, end),
+                now_ms,
+                now_ms,
+                batches,
+                min(known.delivery_complete_count, done_count),
             )
             yield CoordinatorRecord(ShareSnapshotKey(*key), value)
 

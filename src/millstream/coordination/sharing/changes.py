@@ -13,8 +13,6 @@ from typing import NamedTuple
 from millstream.coordination.share_state import DeliveryState, StateBatch
 from millstream.coordination.sharing.runs import Run
 
-DONE = (DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED)
-
 
 class Change:
     """The effect of one event on a window."""

@@ -29,8 +29,8 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from millstream.coordination.share_state import DeliveryState, StateBatch
-from millstream.coordination.sharing.changes import DONE, Change, Write, combined
+from millstream.coordination.share_state import DONE, DeliveryState, StateBatch
+from millstream.coordination.sharing.changes import Change, Write, combined
 from millstream.coordination.sharing.limits import Limits
 from millstream.coordination.sharing.runs import CORRUPT, LIMIT, NOBODY, REJECTED, Run, Runs
 from millstream.errors import ApiError, ErrorCode
