@@ -36,13 +36,22 @@ FIXED = {"type": "fixed", "name": "f", "size": 2}
         ({"type": "map", "values": "int"}, {"a": 1}, {"a": 1}),
         (["null", "int"], None, None),
         (["null", "string"], "a", "a"),
+        (["int", "double"], 1.5, 1.5),
+        (["int", "double"], 2, 2),
+        (["int", "long"], 2**40, 2**40),
+        (["float", "double"], 1e39, 1e39),
+        (["long", "boolean"], True, True),
+        (["boolean", "int"], 1, 1),
+        (["int", "string"], "5", "5"),
+        ([{"type": "array", "items": "string"}, "string"], "ab", "ab"),
         (record(a="int", b={"type": "int", "default": 7}), {"a": 1}, {"a": 1, "b": 7}),
     ],
 )
 def test_default_is_encoded_as_fastavro_reads_it(schema: Any, default: Any, value: Any) -> None:
     encoded = encode_default(parse_schema(json.dumps(schema)), default)
     stream = io.BytesIO(encoded)
-    assert fastavro.schemaless_reader(stream, fastavro.parse_schema(schema), None) == value
+    found = fastavro.schemaless_reader(stream, fastavro.parse_schema(schema), None)
+    assert (found, type(found)) == (value, type(value))
     assert stream.read() == b""
 
 
@@ -52,7 +61,19 @@ def test_default_is_encoded_as_fastavro_reads_it(schema: Any, default: Any, valu
         ("null", 0),
         ("boolean", "yes"),
         ("int", "many"),
+        ("int", "5"),
+        ("int", 1.5),
+        ("int", True),
+        ("int", 2**31),
+        ("long", -(2**63) - 1),
+        ("boolean", 1),
         ("float", "much"),
+        ("float", True),
+        ("float", 1e39),
+        pytest.param("double", 10**400, id="double-beyond"),
+        ({"type": "array", "items": "string"}, "ab"),
+        ({"type": "map", "values": "int"}, []),
+        (record(), 5),
         ("string", 5),
         (FIXED, "abc"),
         (ENUM, "C"),

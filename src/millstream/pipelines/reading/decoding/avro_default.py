@@ -1,4 +1,8 @@
-"""Defaults of a reader's schema, from the JSON in which it has them to Avro's own encoding."""
+"""Defaults of a reader's schema, from the JSON in which it has them to Avro's own encoding.
+
+Types are exact: `true` is no number, `"5"` and `1.5` are no `int`, or a union would take them for
+its first branch. A whole number is a `float` or `double`, too, since JSON need not tell them apart.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,16 @@ from typing import Any
 
 from millstream.pipelines.reading.decoding.avro_schema import NO_DEFAULT, AvroType, BadSchema
 
+# How a default of another type fails; the last two where a number has no place in a float.
+_REFUSED = (TypeError, KeyError, ValueError, OverflowError, struct.error)
+_BITS = {"int": 32, "long": 64}
+
 
 def encode_default(kind: AvroType, value: Any) -> bytes:
     """`value`, a default as schemas write it, as a value of the type. Raises `BadSchema`."""
     try:
         return _encode(kind, value)
-    except (TypeError, KeyError, ValueError, AttributeError, struct.error) as error:
+    except _REFUSED as error:
         raise BadSchema(f"the default {value!r} is none of {kind}: {error}") from None
 
 
@@ -23,19 +31,22 @@ def _encode(kind: AvroType, value: Any) -> bytes:
                 raise ValueError("it is not null")
             return b""
         case "boolean":
-            return bytes([{False: 0, True: 1}[value]])
+            return bytes([_of_type(value, bool)])
         case "int" | "long":
-            return number(int(value))
+            beyond = 1 << _BITS[kind.kind] - 1
+            if not -beyond <= _of_type(value, int) < beyond:
+                raise ValueError(f"it has more than {_BITS[kind.kind]} bits")
+            return number(value)
         case "float":
-            return struct.pack("<f", value)
+            return struct.pack("<f", _of_type(value, float, int))
         case "double":
-            return struct.pack("<d", value)
+            return struct.pack("<d", _of_type(value, float, int))
         case "string":
-            return _counted(value.encode())
+            return _counted(_of_type(value, str).encode())
         case "bytes":
-            return _counted(value.encode("latin-1"))
+            return _counted(_of_type(value, str).encode("latin-1"))
         case "fixed":
-            raw: bytes = value.encode("latin-1")
+            raw: bytes = _of_type(value, str).encode("latin-1")
             if len(raw) != kind.size:
                 raise ValueError(f"it has not {kind.size} bytes")
             return raw
@@ -45,19 +56,28 @@ def _encode(kind: AvroType, value: Any) -> bytes:
             return _encode_parts(kind, value)
 
 
+def _of_type(value: Any, *types: type) -> Any:
+    """The value, if it is exactly of one of these types: Python takes a bool for an int."""
+    if type(value) not in types:
+        raise TypeError(f"it is a {type(value).__name__}")
+    return value
+
+
 def _encode_parts(kind: AvroType, value: Any) -> bytes:
     match kind.kind:
         case "array":
-            items = b"".join(_encode(kind.items[0], it) for it in value)
+            items = b"".join(_encode(kind.items[0], it) for it in _of_type(value, list))
             return (number(len(value)) + items if value else b"") + number(0)
         case "map":
             pairs = (
-                _counted(key.encode()) + _encode(kind.items[0], it) for key, it in value.items()
+                _counted(key.encode()) + _encode(kind.items[0], it)
+                for key, it in _of_type(value, dict).items()
             )
             return (number(len(value)) + b"".join(pairs) if value else b"") + number(0)
         case "record":
+            parts = _of_type(value, dict)
             return b"".join(
-                _encode(it.type, _part(value, it.name, it.default)) for it in kind.fields
+                _encode(it.type, _part(parts, it.name, it.default)) for it in kind.fields
             )
         case _:
             return _encode_branch(kind, value)
@@ -74,7 +94,7 @@ def _encode_branch(union: AvroType, value: Any) -> bytes:
     for index, branch in enumerate(union.items):
         try:
             return number(index) + _encode(branch, value)
-        except (TypeError, KeyError, ValueError, AttributeError, struct.error):
+        except _REFUSED:
             continue
     raise ValueError("it is of no branch")
 
