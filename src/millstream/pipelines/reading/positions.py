@@ -13,6 +13,7 @@ from millstream.client.cluster import Cluster, TopicInfo, check
 from millstream.errors import ApiError, ConfigError, ErrorCode
 from millstream.pipelines.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 from millstream.pipelines.reading.options import Position, ReadOptions
+from millstream.pipelines.writing.decisions import DECISIONS_TOPIC
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
@@ -64,7 +65,7 @@ class Positions:
             topics = {
                 name: info
                 for name, info in everything.items()
-                if pattern.fullmatch(name) and not info.is_internal
+                if pattern.fullmatch(name) and not _is_internal(info)
             }
             missing = []
         else:
@@ -158,6 +159,11 @@ class Positions:
                     check(it.error_code, f"offsets of {topic.name}-{it.partition_index}")
                     found[topic.name, int(it.partition_index)] = int(it.offset)
         return found
+
+
+def _is_internal(topic: TopicInfo) -> bool:
+    """Brokers know their own; a query that read its decisions would have to make more, for ever."""
+    return topic.is_internal or topic.name == DECISIONS_TOPIC
 
 
 def _list_offsets(
