@@ -22,6 +22,7 @@ from millstream.coordination.share_state import (
 )
 from millstream.errors import ApiError, ErrorCode
 from tests.broker.serving import serving
+from tests.broker.sharing import produce
 
 AVAILABLE, ACKNOWLEDGED = DeliveryState.AVAILABLE, DeliveryState.ACKNOWLEDGED
 SHARE_STATE = "__share_group_state"
@@ -30,6 +31,7 @@ SHARE_STATE = "__share_group_state"
 async def make_topic(server: BrokerServer, name: str = "orders") -> SharePartitionKey:
     made = (await server.topics.create([NewTopic(name, partition_count=3)]))[name]
     assert isinstance(made, TopicImage)
+    await produce(server, 20, topic=name)
     return SharePartitionKey("g", made.id, 0)
 
 
