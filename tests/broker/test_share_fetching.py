@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,6 +12,7 @@ import pytest
 
 from millstream.broker.partition import Partition
 from millstream.broker.server import BrokerServer
+from millstream.coordination.sharing.window import ShareWindow
 from millstream.errors import ApiError, ErrorCode, NotCached
 from tests.broker.sharing import ACCEPT, acquired, joined, partition_of, produce, run
 
@@ -45,6 +47,27 @@ def test_share_fetch_reads_what_is_not_cached_in_a_thread(
             assert acquired(await fetch) == [(10, 14, 1)]
         assert True in cold_disk
 
+    run(tmp_path, scenario)
+
+
+def test_share_window_is_looked_at_by_the_loop_alone(
+    tmp_path: Path, cold_disk: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[int] = set()
+    real = ShareWindow.next_fetch_offset.fget
+    assert real is not None
+
+    def next_fetch_offset(self: ShareWindow) -> int:
+        threads.add(threading.get_ident())
+        return real(self)
+
+    async def scenario(server: BrokerServer, topic_id: UUID) -> None:
+        async with joined(server, topic_id) as member:
+            assert acquired(await member.fetch(max_wait=5_000)) == [(0, 9, 1)]
+        assert True in cold_disk
+        assert threads == {threading.get_ident()}
+
+    monkeypatch.setattr(ShareWindow, "next_fetch_offset", property(next_fetch_offset))
     run(tmp_path, scenario)
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -138,7 +139,7 @@ class ShareFetching:
         reads: list[tuple[ShareLeader, LogRead]] = []
         for leader in leaders:
             try:
-                read = self._read_one(leader, len(leaders), may_block=False)
+                read = self._reading(leader, len(leaders))(may_block=False)
             except NotCached:
                 self._read_in_thread(leader, len(leaders))
                 if not reads:
@@ -151,25 +152,24 @@ class ShareFetching:
                 reads.append((leader, read))
         return reads
 
-    def _read_one(self, leader: ShareLeader, sharers: int, *, may_block: bool) -> LogRead:
+    def _reading(self, leader: ShareLeader, sharers: int) -> Callable[..., LogRead]:
+        """The read of the log where the leader stands now: a thread must not look at its window."""
         assert leader.window is not None
         bytes_max = bytes_to_read(
             self._request.max_records, leader.bytes_per_record, max(self._bytes_max // sharers, 1)
         )
-        return read_log(
+        return partial(
+            read_log,
             leader.partition,
             leader.window.next_fetch_offset,
             bytes_max,
             committed=self._committed,
-            may_block=may_block,
         )
 
     def _read_in_thread(self, leader: ShareLeader, sharers: int) -> None:
         """Let others go on while the disk is read; one thread reads for a leader at a time."""
         leader.is_reading = self._is_reading = True
-
-        def read() -> LogRead:
-            return self._read_one(leader, sharers, may_block=True)
+        read = partial(self._reading(leader, sharers), may_block=True)
 
         def done(future: asyncio.Future[LogRead]) -> None:
             self._is_reading = False
