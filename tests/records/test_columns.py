@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import CorruptBatch
+from millstream.records import columns as columns_module
 from millstream.records.batch import compute_crc, parse_header
 from millstream.records.columns import (
     AbortedRange,
@@ -160,6 +161,22 @@ def test_decode_columns_returns_only_the_range_asked_for() -> None:
     assert list(memoryview(columns.offsets).cast("q")) == [7, 8, 9, 10, 11, 12]
     assert columns.next_offset == 13
     assert columns.keys.null_count == 6
+
+
+def test_decode_columns_returns_as_many_batches_as_columns_can_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    records = [Record(number, 0, None, b"x" * 40) for number in range(5)]
+    batches = [encode_batch([it], compression=Compression.GZIP) for it in records]
+    monkeypatch.setattr(columns_module, "COLUMN_BYTES_MAX", 100)
+    found, offset = [], 0
+    while offset < 5:
+        columns = decode_columns(b"".join(batches), first_offset=offset)
+        found.append(list(memoryview(columns.offsets).cast("q")))
+        offset = columns.next_offset
+    assert found == [[0, 1], [2, 3], [4]]
+    monkeypatch.setattr(columns_module, "COLUMN_BYTES_MAX", 10)
+    assert decode_columns(b"".join(batches)).row_count == 1, "at least one"
 
 
 def transactional(offset: int, producer_id: int, count: int) -> bytes:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from millstream.errors import CorruptBatch
 from millstream.records._columns import (
     BinaryColumn,
     ColumnBuilder,
@@ -53,7 +52,7 @@ __all__ = [
     "partitions_of",
 ]
 
-# What int32 offsets of one column can reach; a fetch is far smaller.
+# What int32 offsets of one column can reach. A fetch is far smaller, but may be well compressed.
 COLUMN_BYTES_MAX = 2**31 - 1
 OFFSET_MAX = 2**63 - 1
 
@@ -85,7 +84,7 @@ class Columns(NamedTuple):
     keys: BinaryBuffers
     values: BinaryBuffers
     headers: HeaderBuffers | None
-    next_offset: int  # after the last whole batch
+    next_offset: int  # after the last whole batch that is in it
 
 
 class AbortedRange(NamedTuple):
@@ -112,22 +111,25 @@ def decode_columns(
     aborted: Sequence[AbortedRange] = (),
     with_headers: bool = False,
 ) -> Columns:
-    """The records of all whole batches in `fetched` whose offset is in the range.
+    """The records of all whole batches in `fetched` whose offset is in the range; of as many as
+    columns can hold, and the others from `next_offset` on.
 
     Raises `CorruptBatch` for damaged bytes: nothing of them is returned.
     """
     sections: list[tuple[Buffer, BatchHeader]] = []
+    size = 0
     next_offset = first_offset
     view = memoryview(fetched)
     for position, header in _visible(view, end_offset, aborted):
+        has_records = header.record_count > 0 and not header.is_control
+        if has_records and header.next_offset > first_offset:
+            compressed = view[position + HEADER_SIZE_BYTES : position + header.size_bytes]
+            section = decompress(compressed, header.compression)
+            if sections and size + len(section) > COLUMN_BYTES_MAX:
+                break
+            size += len(section)
+            sections.append((section, header))
         next_offset = max(next_offset, header.next_offset)
-        if header.is_control or header.record_count == 0 or header.next_offset <= first_offset:
-            continue
-        compressed = view[position + HEADER_SIZE_BYTES : position + header.size_bytes]
-        sections.append((decompress(compressed, header.compression), header))
-    size = sum(len(section) for section, _ in sections)
-    if size > COLUMN_BYTES_MAX:
-        raise CorruptBatch(f"{size} bytes of records are more than one column can hold")
     # A record has at least 7 bytes: a false count allocates no more than the bytes warrant.
     records_max = sum(min(header.record_count, len(section)) for section, header in sections)
     builder = ColumnBuilder(records_max, size, with_headers)

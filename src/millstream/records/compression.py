@@ -116,7 +116,10 @@ def _decompress_growing(codec: _Codec, data: Buffer, limit_bytes: int) -> Buffer
 
 
 def _too_large(data: Buffer, limit_bytes: int) -> CorruptBatch:
-    return CorruptBatch(f"{len(data)} bytes of records decompress to more than {limit_bytes} bytes")
+    return CorruptBatch(
+        f"{len(data)} bytes of records decompress to more than {limit_bytes} bytes; let the "
+        "producer write smaller batches"
+    )
 
 
 def _compress_gzip(data: Buffer, level: int | None) -> bytes:

@@ -11,12 +11,16 @@ from confluent_kafka import Producer
 
 from millstream.client.cluster import Cluster
 from millstream.client.fetching import fetch_batches
-from millstream.errors import ApiError, ErrorCode
+from millstream.client.producing import RawProducer
+from millstream.errors import ApiError, CorruptBatch, ErrorCode
 from millstream.pipelines.offsets import OffsetRange
 from millstream.pipelines.reading.fetching import fetch_columns
 from millstream.pipelines.reading.options import ReadOptions, parse_read_options
 from millstream.pipelines.reading.positions import DataLost
+from millstream.records import columns
 from millstream.records.columns import Columns
+from millstream.records.compression import DEFAULT_LIMIT_BYTES, Compression
+from millstream.records.record import Record, encode_batch
 from tests.peers.cache import PeerMissing
 from tests.peers.java_runtime import ToolRunner
 from tests.peers.kafka import start_kafka
@@ -174,6 +178,39 @@ def test_fetch_columns_leaves_no_answer_behind_for_the_next_reader(topics: Topic
     given_up.close()  # type: ignore[attr-defined]
     parts = list(fetch_columns(options, OffsetRange(topic, 0, 50, 100)))
     assert [it for part in parts for it in offsets_of(part)] == list(range(50, 100))
+
+
+def test_fetch_columns_yields_parts_where_one_fetch_is_too_much_for_columns(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topics.create()
+    topics.fill(topic, [b"x" * 1000] * 100, records_per_batch=10)
+    monkeypatch.setattr(columns, "COLUMN_BYTES_MAX", 25_000)
+    parts = list(fetch_columns(options_of(topics, topic), OffsetRange(topic, 0, 5, 97)))
+    assert len(parts) > 4
+    assert [it for part in parts for it in offsets_of(part)] == list(range(5, 97))
+
+
+def test_fetch_columns_names_a_batch_that_decompresses_to_too_much(topics: Topics) -> None:
+    topic = topics.create()
+    topics.fill(topic, [b"x"])
+    zeros = Record(0, 0, None, bytes(DEFAULT_LIMIT_BYTES))
+    with Cluster(topics.bootstrap) as cluster:
+        producer = RawProducer(cluster)
+        producer.begin()
+        writer = producer.identity(topic, 0)
+        batch = encode_batch(
+            [zeros],
+            compression=Compression.ZSTD,
+            producer_id=writer.producer_id,
+            producer_epoch=writer.epoch,
+            base_sequence=writer.base_sequence,
+        )
+        producer.send(topic, 0, batch, 1)
+        producer.flush()
+    parts = fetch_columns(options_of(topics, topic), OffsetRange(topic, 0, 0, 2))
+    with pytest.raises(CorruptBatch, match=rf"{topic}-0 .* from offset 0 on: .* smaller batches"):
+        list(parts)
 
 
 QUOTA_BYTES = 20_000  # in a second

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.client.cluster import BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, Cluster
 from millstream.client.fetching import is_throttled
-from millstream.errors import ApiError, ErrorCode
+from millstream.errors import ApiError, CorruptBatch, ErrorCode
 from millstream.pipelines.offsets import OffsetRange
 from millstream.pipelines.reading.positions import Positions, make_cluster, report_loss
 from millstream.protocol.messages import encode_request
@@ -166,25 +166,41 @@ def _fetch_on(
             if following < wanted.end:
                 ask(following)
             if records:
-                yield _decode(options, wanted, fetched, position)
+                yield from _decode(options, wanted, fetched, position, following)
             position = following
     finally:
         if not connection.is_idle:  # given up half-way: its answer is not the next one's
             cluster.forget_all()
 
 
-def _decode(options: ReadOptions, wanted: OffsetRange, fetched: Any, position: int) -> Columns:
+def _decode(
+    options: ReadOptions, wanted: OffsetRange, fetched: Any, position: int, following: int
+) -> Iterator[Columns]:
+    """The records up to `following`: at once, or in parts where that is too much for columns."""
     aborted = [
         AbortedRange(int(it.producer_id), int(it.first_offset))
         for it in fetched.aborted_transactions or ()
     ]
-    return decode_columns(
-        fetched.records,
-        first_offset=position,
-        end_offset=wanted.end,
-        aborted=aborted if options.read_committed else (),
-        with_headers=options.include_headers,
-    )
+    end = min(following, wanted.end)
+    while position < end:
+        try:
+            columns = decode_columns(
+                fetched.records,
+                first_offset=position,
+                end_offset=end,
+                aborted=aborted if options.read_committed else (),
+                with_headers=options.include_headers,
+            )
+        except CorruptBatch as error:
+            raise CorruptBatch(
+                f"{wanted.topic}-{wanted.partition} cannot be read from offset {position} on: "
+                f"{error}. To go on without that batch, delete all records up to it (Kafka's "
+                "DeleteRecords) and set failOnDataLoss=false"
+            ) from error
+        yield columns
+        if columns.next_offset == position:
+            break  # the rest is a hole that compaction left
+        position = columns.next_offset
 
 
 def _after_nothing(
