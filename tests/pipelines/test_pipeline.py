@@ -96,6 +96,12 @@ def test_topic_is_written_as_its_columns_suggest(
     assert declared.write_format(columns) == expected
 
 
+@pytest.mark.parametrize("given", [False, "false", "False"])
+def test_topic_may_lose_data_where_its_reader_goes_on(given: Any) -> None:
+    assert topic("t", options={"failOnDataLoss": given}).may_lose_data
+    assert not topic("t", options={"failOnDataLoss": "true"}).may_lose_data
+
+
 def test_table_replaces_by_key_or_appends() -> None:
     assert table("t").mode == "append"
     assert table("t", key="a").mode == "upsert"

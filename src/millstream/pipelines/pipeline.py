@@ -67,7 +67,7 @@ class Topic:
     def may_lose_data(self) -> bool:
         """Whether a reader goes on where records were deleted before it read them."""
         given = {name.lower(): value for name, value in self.options.items()}
-        return given.get("failondataloss") == "false"
+        return given.get("failondataloss", "").lower() == "false"
 
     def write_format(self, columns: Iterable[str]) -> str:
         """JSON, unless the columns are those of a record: a value, perhaps a key, and so on."""

@@ -174,6 +174,8 @@ def test_options_of_typed_rows_are_known() -> None:
         ),
         ({"valueFormat": "json", "sep": ";"}, "sep makes no sense without valueFormat=csv"),
         ({"valueFormat": "csv", "sep": "||"}, "sep is '||'; it must be one ASCII character"),
+        ({"valueFormat": "csv", "sep": ""}, "sep is ''; it must be one ASCII character"),
+        ({"valueFormat": "csv", "delimiter": '"'}, "delimiter and quote are both '\"'"),
         ({"valueFormat": "csv", "header": "true"}, "header=true makes no sense here"),
     ],
 )

@@ -6,10 +6,14 @@ import json
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
+from millstream.pipelines.offsets import OffsetRange
+from millstream.pipelines.reading.typed import assemble
 from tests.pipelines.conftest import Topics
+from tests.pipelines.reading.decoding.values import TIMESTAMP, columns_of, decode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -120,6 +124,21 @@ def test_csv_and_text_arrive_in_spark(spark: SparkSession, topics: Topics) -> No
     assert [tuple(row) for row in rows] == [(1, "x"), (2, "y;z")]
     rows = read(spark, topics, topic, None, valueFormat="text").collect()
     assert [row["value"] for row in rows] == ["1;x", '2;"y;z"']
+
+
+@pytest.mark.parametrize(
+    ("names", "offsets"),
+    [(["_offset", "_watermark"], [0, 2]), (["_offset", "_watermark", "_error"], [0, 1, 2])],
+)
+def test_schema_may_have_columns_of_the_reader_alone(names: list[str], offsets: list[int]) -> None:
+    values = [b"{}", b"x", b'{"a": 1}']
+    types = {"_offset": pa.int64(), "_watermark": TIMESTAMP, "_error": pa.string()}
+    schema = pa.schema([(name, types[name]) for name in names])
+    decoded = decode(pa.schema([]), *values)
+    wanted = OffsetRange("t", 0, 0, 3)
+    rows = assemble(schema, wanted, columns_of(values), decoded, watermark_ms=5)
+    assert rows.column("_offset").to_pylist() == offsets
+    assert rows.column("_watermark").cast(pa.int64()).to_pylist() == [5000] * len(offsets)
 
 
 @pytest.mark.parametrize(

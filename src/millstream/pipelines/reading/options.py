@@ -126,7 +126,7 @@ class Position:
 
 @dataclass(frozen=True)
 class CsvDialect:
-    """How a line of CSV is written; Spark's defaults."""
+    """How a line of CSV is written; Spark's defaults. NUL stands for none, as in Spark."""
 
     separator: str = ","
     quote: str = '"'
@@ -442,17 +442,26 @@ def _csv_dialect(given: GivenOptions, value_format: str) -> CsvDialect:
             raise ConfigError(f"{name} makes no sense without valueFormat=csv")
     if given.boolean("header", False):
         raise ConfigError("header=true makes no sense here: every record is a line of its own")
-    plain = CsvDialect()
+    separator = "sep" if given.get("sep") is not None else "delimiter"
     dialect = CsvDialect(
-        given.get("sep") or given.get("delimiter") or plain.separator,
-        given.get("quote") or plain.quote,
-        given.get("escape") or plain.escape,
+        _csv_character(given, separator, CsvDialect.separator),
+        _csv_character(given, "quote", CsvDialect.quote, none="\0"),
+        _csv_character(given, "escape", CsvDialect.escape, none="\0"),
     )
-    for name, text in (
-        ("sep", dialect.separator),
-        ("quote", dialect.quote),
-        ("escape", dialect.escape),
-    ):
-        if len(text) != 1 or not text.isascii() or text in "\r\n":
-            raise ConfigError(f"{name} is {text!r}; it must be one ASCII character")
+    if dialect.separator == dialect.quote:
+        raise ConfigError(
+            f"{separator} and quote are both {dialect.quote!r}; choose another quote, or none with "
+            'quote=""'
+        )
     return dialect
+
+
+def _csv_character(given: GivenOptions, name: str, default: str, none: str = "") -> str:
+    """What an option names; `none` where it is empty."""
+    text = given.get(name)
+    if text is None:
+        return default
+    character = text or none
+    if len(character) != 1 or not character.isascii() or character in "\r\n":
+        raise ConfigError(f"{name} is {text!r}; it must be one ASCII character")
+    return character

@@ -174,13 +174,14 @@ def assemble(
         rows = None
         errors = _errors(columns.row_count, decoded.failures)
         values = _with_gaps(values, columns.row_count, decoded)
+    count = columns.row_count if rows is None else len(rows)
     arrays: list[Any] = []
     for field in schema:
         if field.name == ERROR_COLUMN:
             arrays.append(errors)
         elif field.name == WATERMARK_COLUMN:
             watermark_us = None if watermark_ms is None else watermark_ms * 1000
-            arrays.append(pa.repeat(pa.scalar(watermark_us, field.type), values.num_rows))
+            arrays.append(pa.repeat(pa.scalar(watermark_us, field.type), count))
         elif field.name in METADATA_TYPES:
             array = raw.column(field.name.removeprefix("_"))
             array = array if rows is None else array.take(rows)

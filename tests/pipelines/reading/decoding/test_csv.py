@@ -72,6 +72,11 @@ def test_quotes_hold_separators_lines_and_quotes(record: bytes, expected: str) -
     assert read(THREE, record)[0]["b"] == expected
 
 
+def test_quotes_are_text_where_there_are_none() -> None:
+    assert read(THREE, b'1,"x",2', quote="") == [{"a": 1, "b": '"x"', "c": 2.0}]
+    assert read(THREE, b'1,"x\\""y",2', escape="") == [{"a": 1, "b": 'x\\"y', "c": 2.0}]
+
+
 def test_dialect_is_as_the_options_say() -> None:
     assert read(THREE, b"1|'x|''y'|2", sep="|", quote="'") == [{"a": 1, "b": "x|'y", "c": 2.0}]
     assert read(THREE, b"1\tx\t2", delimiter="\t") == [{"a": 1, "b": "x", "c": 2.0}]
