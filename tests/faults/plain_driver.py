@@ -32,12 +32,11 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from millstream.pipelines.offsets import Offsets, to_json
-from millstream.pipelines.query_files import sync_batch
+from millstream.pipelines.offsets import to_json
 from millstream.pipelines.running import fan_out
 from millstream.pipelines.running.checkpoint import Checkpoint
 from millstream.pipelines.running.fan_out import FanOutSink
-from millstream.pipelines.running.progress import GroupProgress, parse_offset_log
+from millstream.pipelines.running.progress import GroupProgress
 from millstream.pipelines.source import MillstreamSource
 from millstream.pipelines.stores import TableSpec, open_store
 from millstream.pipelines.writing.decisions import TaskTransaction, encode_decision
@@ -258,14 +257,11 @@ class PlainCheckpoint(Checkpoint):
     """Without Hadoop."""
 
     def __init__(self, location: str) -> None:
-        self.location = location
+        self.location, self._ends = location, {}
 
-    def batch_end(self, batch_id: int) -> Offsets:
-        return parse_offset_log(Path(f"{self.location}/offsets/{batch_id}").read_text())
-
-    def durable_batch_end(self, batch_id: int) -> Offsets:
-        sync_batch(self.location, batch_id)
-        return self.batch_end(batch_id)
+    def _read(self, name: str) -> str | None:
+        path = Path(f"{self.location}/{name}")
+        return path.read_text() if path.exists() else None
 
 
 class PlainBatch:
@@ -321,6 +317,7 @@ class PlainFanOut(FanOutSink):
             self.query,
             json.dumps(to_json(decision.ends or {})),
             decision=encode_decision(decision).decode(),
+            begins=json.dumps(to_json(self.checkpoint.batch_start(decision.batch_id))),
         )
 
 

@@ -34,6 +34,18 @@ def test_checkpoint_tells_its_batches(spark: SparkSession, tmp_path: Path) -> No
     assert checkpoint.batch_end(11) == {("orders", 0): 17}
 
 
+def test_checkpoint_tells_where_a_batch_begins(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    for number in (3, 4, 5):
+        content = f'v1\n{{}}\n{{"orders": {{"0": {number}}}}}'
+        (tmp_path / "offsets" / str(number)).write_text(content)
+    checkpoint = Checkpoint(spark, str(tmp_path))
+    assert checkpoint.batch_start(3) == {}
+    for number in (4, 5, 5, 4):
+        checkpoint.durable_batch_end(number)
+        assert checkpoint.batch_start(number) == {("orders", 0): number - 1}
+
+
 def test_checkpoint_belongs_to_the_topics_it_was_made_for(
     spark: SparkSession, tmp_path: Path
 ) -> None:

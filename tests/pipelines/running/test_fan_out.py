@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from millstream.errors import ConfigError
 from millstream.pipelines import pipeline, table, topic
+from millstream.pipelines.running import fan_out
 from millstream.pipelines.running.checkpoint import Checkpoint
 from millstream.pipelines.running.fan_out import FanOutSink
 from millstream.pipelines.running.progress import GroupProgress
@@ -149,6 +150,35 @@ def test_batch_decided_before_a_crash_is_completed_by_the_next_run(
     assert read_committed(topics, large) == LARGE
     make_sink()(tagged, 0)
     assert (read_committed(topics, large), stored(settings)) == (LARGE, [0, 1, 2, 3])
+
+
+def test_batch_of_a_new_checkpoint_is_not_taken_for_a_completed_one_of_the_old(
+    make_sink: SinkMaker,
+    tagged: DataFrame,
+    topics: Topics,
+    large: str,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The batches of both are written under one transactional id."""
+    monkeypatch.setattr(fan_out, "query_transactional_id", lambda options: f"same-{large}")
+    sink = make_sink()
+    sink(tagged, 0)
+    sink(tagged, 1)
+    assert sink.store is not None
+    sink.store.forget(sink.query)
+
+    def die(*arguments: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Settling, "settle", die)
+        patched.setattr(FanOutSink, "_recover_quietly", lambda self: None)
+        with pytest.raises(Killed):
+            make_sink()(tagged, 0)
+    make_sink()(tagged, 0)
+    assert read_committed(topics, large) == sorted(LARGE * 3)
+    assert stored(settings) == sorted([0, 1, 2, 3] * 3)
 
 
 def test_batch_not_decided_before_a_crash_is_taken_back(

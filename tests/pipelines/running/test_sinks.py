@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millstream.errors import MillstreamError
+from millstream.errors import MillstreamError, StoreError
 from millstream.pipelines import Pipeline, pipeline, table, topic
 from millstream.pipelines.running.checkpoint import Checkpoint
 from millstream.pipelines.running.progress import GroupProgress
@@ -45,6 +45,34 @@ def test_two_tables_are_written_as_one(spark: SparkSession, topics: Topics, tmp_
         assert sorted(connection.execute("select id from small")) == [(0,), (1,)]
         assert sorted(connection.execute("select id from large")) == [(2,), (3,)]
     assert committed(topics, fans.group_id, source) == {0: 4}
+
+
+def test_tables_behind_their_checkpoint_are_noticed(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    source = topics.create()
+    settings = Settings(home=tmp_path, broker=topics.bootstrap)
+    (tmp_path / "c" / "offsets").mkdir(parents=True)
+    for number, end in enumerate([4, 4, 6, 9, 12]):  # batch 1 has no data
+        content = f'v1\n{{}}\n{{"{source}": {{"0": {end}}}}}'
+        (tmp_path / "c" / "offsets" / str(number)).write_text(content)
+    only = pipeline(reads=topic(source), writes=table("t"), name=f"p-{source}")(lambda f: f)
+    specs, frame = table_specs(only), spark.range(1)
+
+    def sink() -> TableSink:
+        store = open_checked(only, frame, specs, settings)
+        progress = GroupProgress(topics.bootstrap, only.group_id)
+        return TableSink(only.name, store, specs, Checkpoint(spark, str(tmp_path / "c")), progress)
+
+    sink()(frame, 0)
+    sink()(frame, 2)
+    with pytest.raises(StoreError, match=r"behind their checkpoint.*forget"):
+        sink()(frame, 4)
+    after = sink()
+    after.store.forget(only.name)
+    after(frame, 4)
+    with sqlite3.connect(tmp_path / "store.db") as connection:
+        assert len(connection.execute("select id from t").fetchall()) == 3
 
 
 def test_table_that_does_not_fit_is_refused_before_anything_starts(

@@ -25,6 +25,33 @@ def test_later_batch_is_written(batch_id: int) -> None:
     assert is_due(STORED, 3, mark(batch_id, '{"t": {"0": 9}}', "checkpoint-a"))
 
 
+@pytest.mark.parametrize(
+    "begins",
+    [
+        None,
+        "{}",
+        "not JSON",
+        '{"t": {"0": 5}}',
+        '{"t": {"0": 5, "1": 70}}',  # a partition that came since
+        '{"t": {"0": 5}, "u": {"0": 70}}',  # a source
+        '{"t": {"0": 4}}',  # the topic was made anew, and data may be lost
+    ],
+)
+@pytest.mark.parametrize("batch_id", [8, 20])
+def test_later_batch_is_written_where_no_records_lie_between(
+    batch_id: int, begins: str | None
+) -> None:
+    assert is_due(STORED, 3, BatchMark("q", batch_id, '{"t": {"0": 9}}', begins=begins))
+    assert is_due(Progress("q", 3, 7), 3, BatchMark("q", batch_id, begins=begins))
+
+
+def test_batch_that_begins_past_the_tables_is_refused_with_a_cure() -> None:
+    batch = BatchMark("q", 9, '{"t": {"0": 9}}', begins='{"u": {"0": 1}, "t": {"0": 6}}')
+    with pytest.raises(StoreError, match=r"'q'.*offset 5 of t-0.*begins at 6.*forget\(\)"):
+        is_due(STORED, 3, batch)
+    assert is_due(Progress("q", 3), 3, batch)
+
+
 @pytest.mark.parametrize("offsets", [None, '{"t":{"0":5}}'])
 @pytest.mark.parametrize("checkpoint", [None, "checkpoint-a"])
 def test_same_batch_is_skipped(offsets: str | None, checkpoint: str | None) -> None:

@@ -9,6 +9,7 @@ from millstream.client.transactions import Transaction
 from millstream.errors import MillstreamError
 from millstream.pipelines.writing.decisions import (
     Decision,
+    DriverEpoch,
     QueryState,
     TaskTransaction,
     decode_decision,
@@ -26,8 +27,16 @@ TASKS = (
 
 @pytest.mark.parametrize("ends", [None, {("in", 0): 17, ("in", 1): 0}])
 def test_decision_is_read_as_it_was_written(ends: dict[tuple[str, int], int] | None) -> None:
-    decision = Decision(12, TASKS, ends)
-    assert decode_decision(encode_decision(decision)) == decision
+    for decision in (
+        Decision(12, TASKS, ends),
+        Decision(12, TASKS, ends, "query", DriverEpoch(4, 2)),
+    ):
+        assert decode_decision(encode_decision(decision)) == decision
+
+
+def test_decision_of_before_is_read() -> None:
+    value = b'{"version":1,"batch":3,"ends":null,"tasks":[]}'
+    assert decode_decision(value) == Decision(3)
 
 
 def test_decision_of_a_newer_version_is_refused() -> None:
@@ -40,3 +49,11 @@ def test_query_is_completed_when_its_last_decision_is() -> None:
     assert QueryState().is_completed
     assert not QueryState(Decision(3), completed_batch_id=2).is_completed
     assert QueryState(Decision(3), completed_batch_id=3).is_completed
+
+
+def test_query_is_not_completed_by_batches_of_another_checkpoint() -> None:
+    decision = Decision(0, driver=DriverEpoch(7, 4))
+    assert not QueryState(decision, completed_batch_id=50).is_completed
+    assert not QueryState(decision, {7: 3, 8: 9}).is_completed
+    assert QueryState(decision, {7: 4}).is_completed
+    assert QueryState(decision, {7: 5}).is_completed

@@ -21,6 +21,7 @@ from millstream.pipelines.writing.decisions import (
     NO_BATCH,
     Decision,
     DecisionLog,
+    DriverEpoch,
     TaskTransaction,
     decide,
     decode_decision,
@@ -82,7 +83,8 @@ class Query:
         return TaskTransaction(producer.transaction, tuple(written))
 
     def decide(self, driver: Transaction, *tasks: TaskTransaction, batch_id: int = 0) -> Decision:
-        decision = Decision(batch_id, tasks)
+        identity = DriverEpoch(driver.producer_id, driver.epoch)
+        decision = Decision(batch_id, tasks, driver=identity)
         decide(self.driver, self.log, driver, decision, group_id=None, offsets={})
         return decision
 
@@ -158,7 +160,7 @@ def test_latest_finds_a_decision_from_the_beginning_and_from_where_it_stopped(
     for log in (query.log, DecisionLog(query.driver, query.transactional_id)):
         assert log.latest(driver).decision == second
         assert not log.latest(driver).is_completed
-    query.log.write_completed(1)
+    query.log.write_completed(second)
     assert query.log.latest(driver).is_completed
 
 
@@ -196,10 +198,21 @@ def test_latest_is_not_held_up_by_another_query_that_died_deciding(query: Query)
 
 
 def test_latest_ignores_a_late_completion_of_an_earlier_batch(query: Query) -> None:
-    query.decide(query.begin(), batch_id=4)
-    query.log.write_completed(4)
-    query.log.write_completed(3)
+    third = query.decide(query.begin(), batch_id=3)
+    fourth = query.decide(query.begin(), batch_id=4)
+    query.log.write_completed(fourth)
+    query.log.write_completed(third)
     assert query.log.latest(query.begin()).is_completed
+
+
+@pytest.mark.parametrize("batch_id", [0, 50])
+def test_latest_does_not_take_a_batch_of_before_for_the_one_decided_since(
+    query: Query, batch_id: int
+) -> None:
+    query.log.write_completed(query.decide(query.begin(), batch_id=50))
+    again = query.decide(query.begin(), batch_id=batch_id)
+    state = query.log.latest(query.begin())
+    assert (state.decision, state.is_completed) == (again, False)
 
 
 def test_decide_is_fenced_when_another_driver_has_begun(query: Query) -> None:

@@ -282,6 +282,7 @@ class Query:
 
     def __init__(self, topics: Topics, directory: Path) -> None:
         self.topics, self.checkpoint = topics, directory / "checkpoint"
+        self.location = str(self.checkpoint)
         self.target = topics.create(1)
         for name in ("offsets", "commits"):
             (self.checkpoint / name).mkdir(parents=True)
@@ -299,7 +300,8 @@ class Query:
         options = {
             "kafka.bootstrap.servers": self.topics.bootstrap,
             "topic": self.target,
-            "checkpointLocation": str(self.checkpoint),
+            "checkpointLocation": self.location,
+            "kafka.transactional.id": f"millstream-{self.target}",
         }
         return MillstreamSource(options).streamWriter(StructType().add("value", "string"), False)
 
@@ -316,7 +318,11 @@ class Query:
 
         context: Any = TaskContext._getOrCreate()
         context._partitionId, context._attemptNumber = 0, 0
-        context._localProperties = {"streaming.sql.batchId": str(batch_id)}
+        query_id = json.loads((self.checkpoint / "metadata").read_text())["id"]
+        context._localProperties = {
+            "streaming.sql.batchId": str(batch_id),
+            "sql.streaming.queryId": query_id,
+        }
         row = pa.RecordBatch.from_pydict({"value": [str(batch_id)]})
         return prepared.write(iter([row]) if rows is None else rows)
 
@@ -388,6 +394,20 @@ def test_prepare_looks_back_when_the_checkpoint_has_been_changed(query: Query) -
     (query.checkpoint / "offsets/0").write_text(f'v1\n{{}}\n{{"{query.target}": {{"0": 7}}}}')
     with pytest.raises(ConfigError, match="it has been set back or changed"):
         query.prepare(1)
+
+
+def test_batch_of_another_checkpoint_is_not_taken_for_one_that_is_decided(
+    query: Query,
+) -> None:
+    """Where the checkpoint is, only Spark can read."""
+    query.location = "dbfs:///nowhere"
+    query.run(0)
+    assert query.write(query.prepare(0), 0).is_skipped
+    (query.checkpoint / "metadata").write_text(json.dumps({"id": "another"}))
+    with pytest.raises(ConfigError, match=r"from another checkpoint .* kafka.transactional.id"):
+        query.write(query.prepare(0), 0)
+    query.run(1)
+    assert values_of(query.topics, query.target, at_least=2) == [b"0", b"1"]
 
 
 def test_commit_shows_progress_in_partitions_that_a_source_got_since(query: Query) -> None:

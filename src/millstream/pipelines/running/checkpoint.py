@@ -34,6 +34,7 @@ class Checkpoint:
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self.location = location
+        self._ends: dict[int, Offsets] = {}  # of the batches that were begun last
         self._jvm: Any = spark._jvm
         self._hadoop: Any = spark._jsc.hadoopConfiguration()
 
@@ -41,10 +42,20 @@ class Checkpoint:
         """Where a batch that was begun ends."""
         return parse_offset_log(self._read(f"offsets/{batch_id}") or "")
 
+    def batch_start(self, batch_id: int) -> Offsets:
+        """Where a batch begins: where the one before ended; nothing if that is not known."""
+        if batch_id - 1 in self._ends:
+            return self._ends[batch_id - 1]
+        text = self._read(f"offsets/{batch_id - 1}")
+        return {} if text is None else parse_offset_log(text)
+
     def durable_batch_end(self, batch_id: int) -> Offsets:
         """The same, safe from a power cut: for who is about to write the batch."""
         sync_batch(self.location, batch_id)
-        return self.batch_end(batch_id)
+        end = self.batch_end(batch_id)
+        self._ends = {it: known for it, known in self._ends.items() if it == batch_id - 1}
+        self._ends[batch_id] = end
+        return end
 
     def last_completed_batch(self) -> int | None:
         """The newest batch that Spark knows to be done."""

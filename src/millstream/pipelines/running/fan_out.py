@@ -28,6 +28,7 @@ from millstream.pipelines.writing.batching import Batcher
 from millstream.pipelines.writing.decisions import (
     Decision,
     DecisionLog,
+    DriverEpoch,
     QueryState,
     TaskTransaction,
     decide,
@@ -111,7 +112,12 @@ class FanOutSink:
         if batch_id <= run.decided.batch_id:
             self._skip(batch, Decision(batch_id, ends=end), run.decided)
             return
-        decision = Decision(batch_id, tuple(self._write_topics(batch, run)), end)
+        decision = Decision(
+            batch_id,
+            tuple(self._write_topics(batch, run)),
+            end,
+            driver=DriverEpoch(run.driver.producer_id, run.driver.epoch),
+        )
         if self.store is not None:
             self._write_tables(batch, decision)
         else:
@@ -122,16 +128,17 @@ class FanOutSink:
 
     def _skip(self, batch: DataFrame, found: Decision, decided: Decision) -> None:
         """A batch that is decided already, if it is the same one."""
-        if self.store is not None:
-            self._write_tables(batch, found)  # which looks whether it is
-            return
-        if found != replace(decided, tasks=()):
+        if (found.batch_id, found.ends) != (decided.batch_id, decided.ends):
             raise ConfigError(
                 f"{self.query} wrote batch {decided.batch_id} up to {to_json(decided.ends or {})} "
                 f"and comes now with batch {found.batch_id} up to {to_json(found.ends or {})}: its "
-                "checkpoint has been set back. Restore it, or give the pipeline another name"
+                "checkpoint has been set back. Restore it, or give the pipeline another name (and "
+                "another kafka.transactional.id, if it sets one)"
             )
-        drain(batch)
+        if self.store is not None:
+            self._write_tables(batch, found)  # unless they have it: there may have been none then
+        else:
+            drain(batch)
 
     def _prepare(self) -> _Run:
         """Leave nothing behind of earlier batches and drivers."""
@@ -193,9 +200,9 @@ class FanOutSink:
     def _state(self, log: DecisionLog, driver: Transaction) -> QueryState:
         """What has been decided, and completed: the store says the one, the topic the other.
 
-        A decision of the store's batch, or of a later one, in the topic takes its place: records
-        of transactions that timed out have been written again (`settling.py`), or the pipeline had
-        no tables then.
+        A decision in the topic that is the store's, or a later one, takes its place: records of
+        transactions that timed out have been written again (`settling.py`), or the pipeline had no
+        tables then.
         """
         state = log.latest(driver)
         if self.store is None:
@@ -204,9 +211,9 @@ class FanOutSink:
         if stored is None or stored.decision is None:
             return state
         decision = decode_decision(stored.decision.encode())
-        if state.decided_batch_id >= decision.batch_id:
+        if state.decision.replaces(decision):
             return state
-        return QueryState(decision, state.completed_batch_id)
+        return replace(state, decision=decision)
 
     @staticmethod
     def _prefix(run: _Run) -> str:
@@ -227,6 +234,7 @@ class FanOutSink:
             self.query,
             json.dumps(to_json(decision.ends or {})),
             decision=encode_decision(decision).decode(),
+            begins=json.dumps(to_json(self.checkpoint.batch_start(decision.batch_id))),
         )
 
 

@@ -136,13 +136,14 @@ class TableSink:
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         end = self.checkpoint.durable_batch_end(batch_id)
         offsets = json.dumps(to_json(end))
+        begins = json.dumps(to_json(self.checkpoint.batch_start(batch_id)))
         if list(self.tables) == [ONLY]:
-            self.store.write(batch, batch_id, self.query, self.tables[ONLY], offsets)
+            self.store.write(batch, batch_id, self.query, self.tables[ONLY], offsets, begins=begins)
         else:
             shared = batch.persist()
             try:
                 outputs = [(rows_of(shared, name), spec) for name, spec in self.tables.items()]
-                self.store.write_many(outputs, batch_id, self.query, offsets)
+                self.store.write_many(outputs, batch_id, self.query, offsets, begins=begins)
             finally:
                 shared.unpersist()
         self.progress.report(end)

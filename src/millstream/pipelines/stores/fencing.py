@@ -14,6 +14,9 @@ def is_due(stored: Progress, epoch: int, mark: BatchMark) -> bool:
     Spark repeats only the batch after its last complete one: that is the batch stored here, or the
     next. An older one comes from a checkpoint that was deleted, restored or lost in a power cut;
     its batches are cut anew, so to skip them by number would lose records.
+
+    A later one than the next is no proof that the tables lack batches: who writes them may leave
+    out empty ones. It is one if the batch begins, in a source, past where the last one ended.
     """
     if stored.epoch != epoch:
         raise WriterFenced(
@@ -28,6 +31,7 @@ def is_due(stored: Progress, epoch: int, mark: BatchMark) -> bool:
             f"({stored.checkpoint}, now {mark.checkpoint}); {_CURE}"
         )
     if mark.batch_id > stored.batch_id:
+        _refuse_gap(stored, mark)
         return True
     if mark.batch_id < stored.batch_id:
         raise StoreError(
@@ -40,6 +44,25 @@ def is_due(stored: Progress, epoch: int, mark: BatchMark) -> bool:
             f"comes with another batch of that number, up to {mark.offsets}; {_CURE}"
         )
     return False
+
+
+def _refuse_gap(stored: Progress, mark: BatchMark) -> None:
+    reached, begins = _parsed(stored.offsets), _parsed(mark.begins)
+    if not isinstance(reached, dict) or not isinstance(begins, dict):
+        return
+    for topic, partitions in begins.items():
+        for partition, begin in partitions.items():
+            # A partition, or a source, that came since begins wherever it begins.
+            end = reached.get(topic, {}).get(partition, begin)
+            if end < begin:
+                raise StoreError(
+                    f"query {mark.query!r} wrote batch {stored.batch_id}, up to offset {end} of "
+                    f"{topic}-{partition}, and now comes with batch {mark.batch_id}, which begins "
+                    f"at {begin}: the tables are behind their checkpoint, as when they come from a "
+                    "backup, and what lies between would be left out. Bring back the newer tables, "
+                    "or give the query another name and new tables; or, if it may be left out, "
+                    "call forget() with its name on the store"
+                )
 
 
 _CURE = (

@@ -85,6 +85,7 @@ class BatchMark:
     offsets: str | None = None
     decision: str | None = None
     checkpoint: str | None = None
+    begins: str | None = None  # where its sources stood before it, as JSON, if that is known
 
 
 def check_name(what: str, name: str) -> None:

@@ -72,10 +72,11 @@ class Store(ABC):
         offsets: str | None = None,
         *,
         decision: str | None = None,
+        begins: str | None = None,
     ) -> bool:
         """Write a micro-batch; False if it is there already (its input is drained all the same)."""
         outputs = [(batch, table)]
-        return self.write_many(outputs, batch_id, query, offsets, decision=decision)
+        return self.write_many(outputs, batch_id, query, offsets, decision=decision, begins=begins)
 
     def write_many(
         self,
@@ -85,14 +86,17 @@ class Store(ABC):
         offsets: str | None = None,
         *,
         decision: str | None = None,
+        begins: str | None = None,
     ) -> bool:
         """Several tables in one transaction: all of the batch is there, or nothing.
 
         The frames are computed one after another; cache what they have in common. `decision` is
-        kept with the progress: whatever else is decided with this batch.
+        kept with the progress: whatever else is decided with this batch. `begins` is where the
+        batch begins in its sources, as `offsets` is where it ends: with it, tables that lack
+        batches before this one are noticed.
         """
         check_tables_differ([table for _, table in outputs])
-        mark = BatchMark(query, batch_id, offsets, decision, _checkpoint_id(outputs))
+        mark = BatchMark(query, batch_id, offsets, decision, _checkpoint_id(outputs), begins)
         for frame, table in outputs:
             self.prepare(frame.schema, table)
         self.claim(query)
@@ -110,10 +114,12 @@ class Store(ABC):
         offsets: str | None = None,
         *,
         decision: str | None = None,
+        begins: str | None = None,
     ) -> bool:
         """The same with rows that are here already, without Spark."""
         check_tables_differ([table for _, table in outputs])
-        return self._write_tables(outputs, BatchMark(query, batch_id, offsets, decision))
+        mark = BatchMark(query, batch_id, offsets, decision, begins=begins)
+        return self._write_tables(outputs, mark)
 
     @abstractmethod
     def close(self) -> None: ...

@@ -8,14 +8,20 @@ the decision can and must complete it (`millstream.pipelines.writing.settling`).
 
 The records, JSON, in the topic's only partition (compacted; see docs/formats/decisions.md):
 
-    decision:<id>     {"version": 1, "batch": N, "ends": {...}, "tasks": [...]}
+    decision:<id>     {"version": 1, "batch": N, "ends": {...}, "query": "...", "driver": [P, E],
+                       "tasks": [...]}
                       in the driver's transaction; "ends" is where the batch ends in its sources
-    completed:<id>    {"version": 1, "batch": N}
+    completed:<id>    {"version": 1, "batch": N, "driver": [P, E]}
                       when all of it is committed
 
 where <id> is the driver's transactional id. Both keep their last value. A batch below the last
-decision is decided and completed; the order of `completed` records does not matter, the highest
-counts, so that a driver that has been superseded does no harm with a late one.
+decision is decided and completed.
+
+Whose batch was completed, "driver" tells: the producer id and the epoch of the transaction that the
+driver had begun for it. Numbers of batches begin again with another checkpoint, epochs only rise,
+and who begins one completes first what is decided. So the order of `completed` records does not
+matter, the highest epoch counts, and a driver that has been superseded does no harm with a late
+one.
 
 The topic is read uncommitted, up to its end, and each transaction's marker is looked for: the open
 transaction of another query, whose driver has died, is then in nobody's way. A reader that has
@@ -52,7 +58,15 @@ TOPIC_SETTINGS = {
     "max.message.bytes": str(8 * 1024 * 1024),
 }
 NO_BATCH = -1
+NO_EPOCH = -1
 FETCH_WAIT_MS = 100  # for a leader that does not know yet how far its log is replicated
+
+
+class DriverEpoch(NamedTuple):
+    """One beginning of the driver's transaction."""
+
+    producer_id: int
+    epoch: int
 
 
 class TaskTransaction(NamedTuple):
@@ -69,6 +83,16 @@ class Decision:
     batch_id: int
     tasks: tuple[TaskTransaction, ...] = ()
     ends: Offsets | None = None  # None where the checkpoint does not tell
+    query_id: str | None = None  # in the checkpoint that numbered the batch; None where not known
+    driver: DriverEpoch | None = None  # None in decisions of before this was noted
+
+    def replaces(self, other: Decision) -> bool:
+        """Whether it was made after the other, or is the same one, written again."""
+        if self.driver is None or other.driver is None:
+            return self.batch_id >= other.batch_id
+        if self.driver.producer_id != other.driver.producer_id:
+            return self.batch_id >= other.batch_id
+        return self.driver.epoch >= other.driver.epoch
 
 
 @dataclass
@@ -76,7 +100,8 @@ class QueryState:
     """What the topic says of one query."""
 
     decision: Decision = field(default_factory=lambda: Decision(NO_BATCH))
-    completed_batch_id: int = NO_BATCH
+    completed_epochs: dict[int, int] = field(default_factory=dict)  # by producer id, the highest
+    completed_batch_id: int = NO_BATCH  # the highest of decisions without a driver
 
     @property
     def decided_batch_id(self) -> int:
@@ -84,7 +109,10 @@ class QueryState:
 
     @property
     def is_completed(self) -> bool:
-        return self.completed_batch_id >= self.decision.batch_id
+        driver = self.decision.driver
+        if driver is None:
+            return self.completed_batch_id >= self.decision.batch_id
+        return self.completed_epochs.get(driver.producer_id, NO_EPOCH) >= driver.epoch
 
 
 def encode_decision(decision: Decision) -> bytes:
@@ -108,6 +136,8 @@ def encode_decision(decision: Decision) -> bytes:
             "version": FORMAT_VERSION,
             "batch": decision.batch_id,
             "ends": None if decision.ends is None else to_json(decision.ends),
+            "query": decision.query_id,
+            "driver": decision.driver,
             "tasks": tasks,
         }
     )
@@ -129,7 +159,14 @@ def decode_decision(value: bytes) -> Decision:
             for task in fields["tasks"]
         ),
         None if fields["ends"] is None else from_json(fields["ends"]),
+        fields.get("query"),
+        _driver_in(fields),
     )
+
+
+def _driver_in(fields: Mapping[str, Any]) -> DriverEpoch | None:
+    found = fields.get("driver")
+    return None if found is None else DriverEpoch(*found)
 
 
 def _to_json(fields: Mapping[str, Any]) -> bytes:
@@ -241,11 +278,18 @@ class DecisionLog:
                 producer = (header.producer_id, header.producer_epoch)
                 self._undecided[header.producer_id] = decode_decision(record.value), producer
             elif record.key == self._completed_key:
-                batch_id = int(_from_json(record.value)["batch"])
-                self._state.completed_batch_id = max(self._state.completed_batch_id, batch_id)
+                self._note_completed(_from_json(record.value))
+
+    def _note_completed(self, fields: Mapping[str, Any]) -> None:
+        state, driver = self._state, _driver_in(fields)
+        if driver is None:
+            state.completed_batch_id = max(state.completed_batch_id, int(fields["batch"]))
+        else:
+            known = state.completed_epochs.get(driver.producer_id, NO_EPOCH)
+            state.completed_epochs[driver.producer_id] = max(known, driver.epoch)
 
     def _take(self, decision: Decision) -> None:
-        if decision.batch_id >= self._state.decided_batch_id:
+        if decision.replaces(self._state.decision):
             self._state.decision = decision
 
     # Writing
@@ -263,11 +307,17 @@ class DecisionLog:
         )
         producer.send(DECISIONS_TOPIC, PARTITION, batch, 1)
 
-    def write_completed(self, batch_id: int) -> None:
+    def write_completed(self, decision: Decision) -> None:
         """Not in a transaction, and nobody waits until it is there: it says no more than what is
         true already, and who does not find it completes the batch once more."""
         self._await_completions()
-        value = _to_json({"version": FORMAT_VERSION, "batch": batch_id})
+        value = _to_json(
+            {
+                "version": FORMAT_VERSION,
+                "batch": decision.batch_id,
+                "driver": decision.driver,
+            }
+        )
         batch = encode_batch([Record(0, _now_ms(), self._completed_key, value)])
         self._completions.send(DECISIONS_TOPIC, PARTITION, batch, 1)
         self._completions.start()

@@ -87,7 +87,7 @@ class Settling:
         aborted = self._commit(decision)
         if aborted:
             driver = self._publish_again(driver, decision, aborted)
-        self._log.write_completed(decision.batch_id)
+        self._log.write_completed(decision)
         return driver
 
     def _commit(self, decision: Decision) -> list[TaskTransaction]:

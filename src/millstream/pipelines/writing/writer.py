@@ -51,7 +51,13 @@ from millstream.pipelines.query_files import (
 )
 from millstream.pipelines.workers import keep_memory, settle
 from millstream.pipelines.writing.batching import Batcher, Layout
-from millstream.pipelines.writing.decisions import Decision, DecisionLog, TaskTransaction, decide
+from millstream.pipelines.writing.decisions import (
+    Decision,
+    DecisionLog,
+    DriverEpoch,
+    TaskTransaction,
+    decide,
+)
 from millstream.pipelines.writing.options import EXACTLY_ONCE, WriteOptions
 from millstream.pipelines.writing.settling import Settling
 
@@ -62,6 +68,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
+QUERY_ID_PROPERTY = "sql.streaming.queryId"  # the id in the checkpoint
 TIMEOUT_MS_DEFAULT = 15 * 60_000  # the most that Kafka allows unless it is told otherwise
 DECISION_TIMEOUT_MS = 180_000  # longer than brokers that are away are waited for
 TASKS_REMEMBERED_MAX = 1000
@@ -83,6 +90,7 @@ class TaskMessage(WriterCommitMessage):
     driver: Transaction | None = None
     task: TaskTransaction | None = None  # None where nothing was written
     is_skipped: bool = False  # the batch had been decided before
+    query_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,7 @@ class BatchPlan:
 
     driver: Transaction
     decided_batch_id: int
+    decided_query_id: str | None  # whose batch that was; None where it is this query's, or of old
     timeout_ms: int
 
     @property
@@ -219,7 +228,9 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
                 return None
             raise
         decided_batch_id = max(last.batch_id, last.plan.decided_batch_id)
-        return replace(last.plan, driver=driver, decided_batch_id=decided_batch_id)
+        return replace(
+            last.plan, driver=driver, decided_batch_id=decided_batch_id, decided_query_id=None
+        )
 
     def _clean_up(self, transactional_id: str) -> BatchPlan:
         """Begin the next transaction, whoever had the last; complete or abort what there is."""
@@ -236,7 +247,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
             driver = settling.settle(driver, state.decision)
         settling.sweep(task_prefix(transactional_id))
         self._check_same_batch(state.decision)
-        return BatchPlan(driver, state.decided_batch_id, timeout_ms)
+        return BatchPlan(driver, state.decided_batch_id, state.decision.query_id, timeout_ms)
 
     def _check_same_batch(self, decision: Decision) -> None:
         """Batches that are decided are passed over: they must be what they were."""
@@ -257,11 +268,12 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         if plan is None:
             return write_at_least_once(self._options, iterator)
         if _batch_id() <= plan.decided_batch_id:
+            _check_same_query(plan)
             for _ in iterator:
                 pass
             return TaskMessage(0, plan.driver, is_skipped=True)
         message = write_open(self._options, plan.task_prefix, plan.timeout_ms, iterator)
-        message.driver = plan.driver
+        message.driver, message.query_id = plan.driver, _query_id()
         return message
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
@@ -276,7 +288,13 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         cluster = cluster_for(self._options, "driver")
         log = _decision_log(cluster, driver.transactional_id)
         ends, until_durable = self._batch_ends(batchId)
-        decision = Decision(batchId, tuple(_tasks_of(messages)), ends)
+        decision = Decision(
+            batchId,
+            tuple(_tasks_of(messages)),
+            ends,
+            next((it.query_id for it in known), None),
+            DriverEpoch(driver.producer_id, driver.epoch),
+        )
         decide(
             cluster,
             log,
@@ -443,6 +461,23 @@ def _batch_id() -> int:
     if text is None:
         raise MillstreamError(f"Spark has not told this task its batch ({BATCH_ID_PROPERTY})")
     return int(text)
+
+
+def _query_id() -> str | None:
+    found: str | None = _task_context().getLocalProperty(QUERY_ID_PROPERTY)
+    return found
+
+
+def _check_same_query(plan: BatchPlan) -> None:
+    """The driver cannot tell everywhere: not each checkpoint can be read by it (`query_files`)."""
+    query_id = _query_id()
+    if None not in (query_id, plan.decided_query_id) and query_id != plan.decided_query_id:
+        raise ConfigError(
+            f"batches up to {plan.decided_batch_id} were written under the transactional id "
+            f"{plan.driver.transactional_id} from another checkpoint (of query "
+            f"{plan.decided_query_id}, now {query_id}), and records would be left out. Bring that "
+            "checkpoint back, or choose another kafka.transactional.id for this one"
+        )
 
 
 def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
