@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+import threading
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 
 import pytest
@@ -223,6 +224,32 @@ def test_letters_are_split_where_the_topic_takes_only_small_batches(tmp_path: Pa
     run(tmp_path, scenario)
 
 
+def test_large_letters_are_composed_in_a_thread_each_batch_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[int] = set()
+    counts: list[int] = []
+
+    def encode(records: Iterable[Record]) -> bytes:
+        letters = list(records)
+        threads.add(threading.get_ident())
+        counts.append(len(letters))
+        return encode_batch(letters)
+
+    monkeypatch.setattr(dead_letters, "encode_batch", encode)
+
+    async def scenario(broker: BrokerServer, orders: Partition) -> None:
+        for size_bytes in (600_000, 300_000, 900_000, 900_000):
+            await orders.append(encode_batch([Record(0, 0, b"k", b"x" * size_bytes)]), acks=-1)
+        letters = [DeadLetter(offset, 1, REJECTED, "no") for offset in range(8)]
+        await broker.dead_letters.write(GROUP, orders, letters)
+        assert counts == [6, 1, 1], "no letter is encoded twice"
+        assert threading.get_ident() not in threads
+        assert broker.partitions.find(DLQ, 0).high_watermark == 8
+
+    run(tmp_path, scenario)
+
+
 def test_letter_of_a_letter_keeps_its_history(tmp_path: Path) -> None:
     async def scenario(broker: BrokerServer, orders: Partition) -> None:
         await broker.dead_letters.write(GROUP, orders, [REJECTION])
@@ -339,6 +366,22 @@ def test_flood_waits_and_says_so_and_loses_nothing(
         assert "which 100 records waited" in closed
 
     run(tmp_path, scenario, millstream_deadletterqueue_max_records_per_second=100)
+
+
+def test_letters_that_cannot_be_written_cost_no_tokens(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: BrokerServer, orders: Partition) -> None:
+        letters = [DeadLetter(offset % 4, 1, REJECTED, "no") for offset in range(BURST_SECONDS)]
+        await alter_topic(broker, DLQ, "max.message.bytes", "100")
+        for _ in range(3):
+            with pytest.raises(ApiError):
+                await broker.dead_letters.write(GROUP, orders, letters)
+        await alter_topic(broker, DLQ, "max.message.bytes", "100000")
+        await broker.dead_letters.write(GROUP, orders, letters)
+        assert "breaker" not in caplog.text
+
+    run(tmp_path, scenario, millstream_deadletterqueue_max_records_per_second=1)
 
 
 async def alter_topic(broker: BrokerServer, topic: str, name: str, value: str) -> None:

@@ -40,7 +40,7 @@ from millstream.broker.topics import NewTopic
 from millstream.coordination.sharing.breaker import Breaker
 from millstream.coordination.sharing.runs import CORRUPT, LIMIT, REJECTED
 from millstream.errors import ApiError, CorruptBatch, ErrorCode
-from millstream.records.batch import iterate_headers
+from millstream.records.batch import HEADER_SIZE_BYTES, iterate_headers
 from millstream.records.record import Header, Record, decode_batch, encode_batch
 
 if TYPE_CHECKING:
@@ -57,6 +57,9 @@ MESSAGES = {
 }
 
 READ_BYTES = 1024 * 1024
+BATCH_BYTES = 1024 * 1024  # of letters, unless one alone is larger
+RECORD_OVERHEAD_BYTES = 40  # at most: lengths, deltas and attributes
+HEADER_OVERHEAD_BYTES = 10
 ENABLE_SETTING = "errors.deadletterqueue.group.enable"
 
 
@@ -99,9 +102,11 @@ class DeadLetters:
         try:
             target = await self._target(topic, partition.index)
             await self._pass_breaker(group_id, len(letters))
-            records = await self._compose(group_id, partition, letters)
-            for batch in _batches(records, target.log.config.max_message_bytes):
-                await target.append(batch, acks=ACKS_ALL)
+            try:
+                await self._append(group_id, partition, letters, target)
+            except ApiError:
+                self._give_back(group_id, len(letters))
+                raise
         except ApiError as error:
             self._say_once(
                 group_id, f"its dead letters cannot be written, its failed records wait: {error}"
@@ -180,6 +185,12 @@ class DeadLetters:
         if wait_ms > 0:
             await asyncio.sleep(wait_ms / 1000)
 
+    def _give_back(self, group_id: str, count: int) -> None:
+        """They could not be written and will be admitted anew: that must cost them nothing."""
+        breaker = self._breakers.get(group_id)
+        if breaker is not None:
+            breaker.give_back(count)
+
     async def _close_breaker(self, group_id: str, breaker: Breaker) -> None:
         """Wait for the end of the flood, and say so."""
         clock = self._broker.clock
@@ -201,34 +212,43 @@ class DeadLetters:
 
     # The letters
 
-    async def _compose(
-        self, group_id: str, partition: Partition, letters: Sequence[DeadLetter]
-    ) -> list[Record]:
-        """The letters as records of the dead-letter topic."""
-        offsets = [letter.offset for letter in letters]
-        try:
-            found = await self._broker.run_blocking(_read_records, partition, offsets)
-        except OSError as error:
-            message = f"{partition.topic}-{partition.index} cannot be read: {error}"
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, message) from error
+    async def _append(
+        self, group_id: str, partition: Partition, letters: Sequence[DeadLetter], target: Partition
+    ) -> None:
+        """Compose the letters and append them, batch by batch: they may be as large as records, so
+        that reading, copying and encoding are for a thread."""
         copies = self._broker.configs.group(group_id).errors_deadletterqueue_copy_record_enable
         now_ms = self._broker.clock.now_ms()
-        records: list[Record] = []
-        for letter in letters:
-            original = found[letter.offset]
-            if original is None:
-                continue
-            if isinstance(original, Record):
-                headers = _headers(group_id, partition, letter, original)
-                if copies:
-                    headers = original.headers + headers
-                    records.append(Record(0, now_ms, original.key, original.value, headers))
-                    continue
-            else:
-                letter = letter._replace(message=f"{letter.message} {original}")
-                headers = _headers(group_id, partition, letter, None)
-            records.append(Record(0, now_ms, None, None, headers))
-        return records
+        records = _compose(group_id, partition, letters, now_ms, copies=copies)
+        batches = _batches(records, target.log.config.max_message_bytes)
+        while (batch := await self._broker.run_blocking(lambda: next(batches, None))) is not None:
+            await target.append(batch, acks=ACKS_ALL)
+
+
+def _compose(
+    group_id: str,
+    partition: Partition,
+    letters: Iterable[DeadLetter],
+    now_ms: int,
+    *,
+    copies: bool,
+) -> Iterator[Record]:
+    """The letters as records of the dead-letter topic. Reads the disk: call it in a thread."""
+    originals = _Originals(partition)
+    for letter in letters:
+        original = originals.find(letter.offset)
+        if original is None:
+            continue
+        if isinstance(original, str):
+            letter = letter._replace(message=f"{letter.message} {original}")
+            yield Record(0, now_ms, None, None, _headers(group_id, partition, letter, None))
+            continue
+        headers = _headers(group_id, partition, letter, original)
+        if copies:
+            headers = original.headers + headers
+            yield Record(0, now_ms, original.key, original.value, headers)
+        else:
+            yield Record(0, now_ms, None, None, headers)
 
 
 def _headers(
@@ -251,30 +271,31 @@ def _headers(
     )
 
 
-def _read_records(partition: Partition, offsets: Iterable[int]) -> dict[int, Record | str | None]:
-    """The records at these offsets, or why there is none; None for a transaction's marker.
+class _Originals:
+    """The records that letters are about; those that share a batch are read together."""
 
-    Reads the disk: call it in a thread.
-    """
-    missing = set(offsets)
-    found: dict[int, Record | str | None] = {}
-    for offset in sorted(missing):
-        if offset in found:
-            continue
-        try:
-            data = partition.read(offset, max_bytes=READ_BYTES, may_block=True)
-            records = _batch_with(offset, data)
-        except CorruptBatch as error:
-            found[offset] = f"The record could not be read: {error}"
-            continue
-        except ApiError as error:
-            if error.code not in (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.CORRUPT_MESSAGE):
-                raise
-            found[offset] = f"The record could not be read: {error.message}"
-            continue
-        found.update((at, it) for at, it in records.items() if at in missing)
-        found.setdefault(offset, "The record could not be read: it is no longer in the log.")
-    return found
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._batch: dict[int, Record | None] = {}  # the last one read
+
+    def find(self, offset: int) -> Record | str | None:
+        """The record at this offset, or why there is none; None for a transaction's marker."""
+        if offset not in self._batch:
+            try:
+                data = self._partition.read(offset, max_bytes=READ_BYTES, may_block=True)
+                self._batch = _batch_with(offset, data)
+            except CorruptBatch as error:
+                return f"The record could not be read: {error}"
+            except ApiError as error:
+                if error.code not in (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.CORRUPT_MESSAGE):
+                    raise
+                return f"The record could not be read: {error.message}"
+            except OSError as error:
+                name = f"{self._partition.topic}-{self._partition.index}"
+                raise ApiError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"{name} cannot be read: {error}"
+                ) from error
+        return self._batch.get(offset, "The record could not be read: it is no longer in the log.")
 
 
 def _batch_with(offset: int, data: bytes | bytearray) -> dict[int, Record | None]:
@@ -286,19 +307,35 @@ def _batch_with(offset: int, data: bytes | bytearray) -> dict[int, Record | None
     return {}
 
 
-def _batches(records: Sequence[Record], size_bytes_max: int) -> Iterator[bytes]:
-    """The letters in as few batches as the topic's max.message.bytes allows."""
-    if not records:
-        return
-    batch = encode_batch(replace(it, offset=index) for index, it in enumerate(records))
-    if len(batch) <= size_bytes_max:
-        yield batch
-    elif len(records) > 1:
-        middle = len(records) // 2
-        yield from _batches(records[:middle], size_bytes_max)
-        yield from _batches(records[middle:], size_bytes_max)
-    else:
-        yield encode_batch([_without_copy(records[0])])
+def _batches(letters: Iterable[Record], size_bytes_max: int) -> Iterator[bytes]:
+    """The letters in batches that the topic's max.message.bytes allows, none much above ours."""
+    some: list[Record] = []
+    size_bytes = HEADER_SIZE_BYTES
+    for letter in letters:
+        letter_bytes = _size_bytes(letter)
+        if some and size_bytes + letter_bytes > min(size_bytes_max, BATCH_BYTES):
+            yield _batch(some, size_bytes_max)
+            some, size_bytes = [], HEADER_SIZE_BYTES
+        some.append(letter)
+        size_bytes += letter_bytes
+    if some:
+        yield _batch(some, size_bytes_max)
+
+
+def _size_bytes(letter: Record) -> int:
+    """What a letter takes in a batch at most."""
+    headers = sum(
+        len(name.encode("utf-8", "surrogateescape")) + len(value or b"") + HEADER_OVERHEAD_BYTES
+        for name, value in letter.headers
+    )
+    return len(letter.key or b"") + len(letter.value or b"") + headers + RECORD_OVERHEAD_BYTES
+
+
+def _batch(letters: Sequence[Record], size_bytes_max: int) -> bytes:
+    batch = encode_batch(replace(it, offset=index) for index, it in enumerate(letters))
+    if len(batch) > size_bytes_max and len(letters) == 1:
+        return encode_batch([_without_copy(letters[0])])
+    return batch
 
 
 def _without_copy(letter: Record) -> Record:

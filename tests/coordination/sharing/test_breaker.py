@@ -29,6 +29,15 @@ def test_breaker_gives_everybody_a_turn_in_their_order() -> None:
     assert breaker.delayed_records == 200
 
 
+def test_breaker_takes_nothing_for_letters_that_did_not_pass() -> None:
+    breaker = Breaker(100, now_ms=0)
+    for _ in range(5):
+        assert breaker.admit(100 * BURST_SECONDS, now_ms=0) == 0
+        breaker.give_back(100 * BURST_SECONDS)
+    breaker.give_back(100 * BURST_SECONDS)
+    assert breaker.admit(100 * BURST_SECONDS + 1, now_ms=0) == 10, "it holds no more than it can"
+
+
 def test_breaker_may_close_once_it_is_half_full() -> None:
     breaker = Breaker(100, now_ms=0)
     breaker.admit(100 * BURST_SECONDS + 100, now_ms=0)

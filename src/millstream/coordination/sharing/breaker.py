@@ -47,6 +47,10 @@ class Breaker:
                 self.opened_at_ms = now_ms
         return wait_ms
 
+    def give_back(self, records: int) -> None:
+        """These records were admitted, and did not pass."""
+        self._tokens = min(float(self._capacity), self._tokens + records)
+
     def closes_in_ms(self, now_ms: int) -> int:
         """How long the breaker stays open if nothing more comes; 0 if it is, or may be, closed."""
         self._fill(now_ms)
