@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -184,6 +185,25 @@ def test_dlq_replay_counts_records_that_are_gone(
     outcome = cli("dlq", "replay", dlq, "--execute")
     assert outcome.out == "replayed 2 letters\n"
     assert "1 have no copy of their record" in outcome.err
+
+
+def test_dlq_replay_sends_no_other_record_that_stands_where_the_failed_one_was(
+    cli: Run, ok: Ok, topic: str
+) -> None:
+    now_ms = int(time.time() * 1000)
+    record = {"value": "new", "timestamp_ms": now_ms}
+    ok("produce", topic, "--envelope", "--partition", "1", stdin=json.dumps(record))
+    ok("topic", "create", f"dlq.{topic}")
+    lines = [
+        letter(topic, 0, None, group="of a deleted topic", timestamp=str(now_ms - 60_000)),
+        letter(topic, 0, None, group="of this one", timestamp=str(now_ms)),
+    ]
+    ok("produce", f"dlq.{topic}", "--envelope", stdin="\n".join(lines))
+    outcome = cli("dlq", "replay", f"dlq.{topic}", "--execute")
+    assert outcome.out == "replayed 1 letter\n"
+    assert "1 have no copy of their record" in outcome.err
+    (sent,) = records(ok, topic)[1:]
+    assert dict(sent["headers"])["__dlq.errors.group"] == "of this one"
 
 
 def test_dlq_purge_deletes_all_letters(ok: Ok, dlq: str) -> None:

@@ -64,6 +64,12 @@ class Letter:
     def written_ms(self) -> int:
         return int(self.record.timestamp()[1])
 
+    @property
+    def failed_ms(self) -> int | None:
+        """The time of the record that failed; Apache Kafka does not say it."""
+        time_ms = self.error("timestamp") or ""
+        return int(time_ms) if time_ms.isdigit() else None
+
     @cached_property
     def origin(self) -> Origin | None:
         """Where the record was; None for a record that is no dead letter."""

@@ -10,8 +10,8 @@ is as long as it keeps letters by default.
 
 A replayed record has the key, value and headers of the letter, and so its history: the headers
 `__dlq.errors.*` of its failures and `__dlq.replay.count`. A letter that has only headers takes the
-record from where it was, if it is still there. The timestamp is that of the replay: with its old
-one retention might delete it at once.
+record from where it was, if it is still there and has the time that the letter says. The timestamp
+is that of the replay: with its old one retention might delete it at once.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
     ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
@@ -166,12 +167,18 @@ class Originals:
             **{"enable.partition.eof": True, "auto.offset.reset": "error"}
         )
 
-    def find(self, origin: Origin | None) -> Message | None:
+    def find(self, letter: Letter) -> Message | None:
+        """The record that failed; None if it is gone, or if its offset has become another's, which
+        it does in a topic that was deleted and made anew."""
+        origin = letter.origin
         if origin is None:
             return None
         self._consumer.assign([TopicPartition(origin.topic, origin.partition, origin.offset)])
         message = self._consumer.poll(ORIGINAL_TIMEOUT_S)
         if message is None or message.error() or message.offset() != origin.offset:
+            return None
+        kind, timestamp_ms = message.timestamp()
+        if kind != TIMESTAMP_NOT_AVAILABLE and letter.failed_ms not in (None, timestamp_ms):
             return None
         return message
 
@@ -248,7 +255,7 @@ class Replay:
             advance(1)
 
     def _send(self, letter: Letter) -> bool:
-        content = letter.record if letter.has_copy else self._originals.find(letter.origin)
+        content = letter.record if letter.has_copy else self._originals.find(letter)
         if content is None:
             self.tally.originals_gone += 1
             return False
