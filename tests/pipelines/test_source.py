@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +12,13 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.errors import AnalysisException, StreamingQueryException
 
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.secure_kafka import PASSWORD, SCRAM_MODULE, USER, start_secure_kafka
 from tests.pipelines.conftest import Topics, run_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 def read(spark: SparkSession, topics: Topics, topic: str, **options: str) -> DataFrame:
@@ -138,6 +142,41 @@ def test_stream_goes_on_where_its_checkpoint_ended(
     assert run() == [b"0", b"1", b"2", b"3", b"4"]
     topics.fill(topic, [b"more"])
     assert run() == [b"more"]
+
+
+def test_stream_whose_first_batch_was_cut_off_reads_no_history(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    """Spark asks anew where it began, and gets another end of the topic."""
+    topic = topics.create()
+    topics.fill(topic, [b"old"] * 5)
+    reader = spark.readStream.format("millstream").option("subscribe", topic)
+    frame = reader.option("kafka.bootstrap.servers", topics.bootstrap).load()
+
+    def refuse(batch: DataFrame, batch_id: int) -> None:
+        raise ValueError("cut off")
+
+    def start(use: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        writer = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return writer.foreachBatch(use).trigger(processingTime="0 seconds").start()
+
+    query = start(refuse)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while query.isActive:  # it may not have looked for the end yet
+        topics.fill(topic, [b"first"])
+        assert time.monotonic() < deadline, "there is no first batch"
+        time.sleep(0.2)
+    topics.fill(topic, [b"new"])
+    found: list[bytes] = []
+    query = start(lambda batch, _: found.extend(row.value for row in batch.collect()))
+    try:
+        while b"new" not in found:
+            assert query.isActive, query.exception()
+            assert time.monotonic() < deadline, found
+            time.sleep(0.2)
+    finally:
+        query.stop()
+    assert b"old" not in found
 
 
 def test_stream_reports_how_far_it_lags(spark: SparkSession, topics: Topics) -> None:
