@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from random import Random
 
 from millstream.config.topic import TopicConfig
 from millstream.records.batch import BatchHeader, iterate_headers
@@ -29,6 +30,31 @@ def compacted(**changes: object) -> TopicConfig:
         "delete_retention_ms": DAY_MS,
     } | changes
     return TopicConfig(**fields)  # type: ignore[arg-type]
+
+
+class PowerCut(BaseException):
+    """The machine is off; no handler may tidy up after it."""
+
+
+class MortalFileSystem(MemoryFileSystem):
+    """Loses power after so many operations."""
+
+    operations_left: int | None = None
+
+    def _note(self, name: str, path: str, position: int = 0, size: int = 0) -> None:
+        super()._note(name, path, position, size)
+        if self.operations_left is not None:
+            self.operations_left -= 1
+            self._check(path)
+
+    def _check(self, path: str) -> None:
+        super()._check(path)
+        if self.operations_left is not None and self.operations_left <= 0:
+            raise PowerCut
+
+    def crash(self, random: Random | None = None) -> None:
+        self.operations_left = None
+        super().crash(random)
 
 
 class CompactedStore(Store):

@@ -22,8 +22,15 @@ from millstream.storage.cleaner import (
 )
 from millstream.storage.index import OffsetIndex, TimeIndex
 from millstream.storage.transactions import AbortedTransaction
-from millstream.testing.filesystem import MemoryFileSystem
-from tests.storage.cleaning import DAY_MS, CompactedStore, Write, compacted, headers_of
+from tests.storage.cleaning import (
+    DAY_MS,
+    CompactedStore,
+    MortalFileSystem,
+    PowerCut,
+    Write,
+    compacted,
+    headers_of,
+)
 from tests.storage.store import DATA, TOPIC
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d", b"e"])
@@ -494,31 +501,6 @@ def test_throttle_sleeps_off_what_was_spent() -> None:
 
 
 # Crashes
-
-
-class PowerCut(BaseException):
-    """The machine is off; no handler may tidy up after it."""
-
-
-class MortalFileSystem(MemoryFileSystem):
-    """Loses power after so many operations."""
-
-    operations_left: int | None = None
-
-    def _note(self, name: str, path: str, position: int = 0, size: int = 0) -> None:
-        super()._note(name, path, position, size)
-        if self.operations_left is not None:
-            self.operations_left -= 1
-            self._check(path)
-
-    def _check(self, path: str) -> None:
-        super()._check(path)
-        if self.operations_left is not None and self.operations_left <= 0:
-            raise PowerCut
-
-    def crash(self, random: Random | None = None) -> None:
-        self.operations_left = None
-        super().crash(random)
 
 
 def filled_store(batches: list[list[Write]], compressions: list[Compression]) -> CompactedStore:

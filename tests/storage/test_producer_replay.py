@@ -7,6 +7,13 @@ import pytest
 from millstream.records.record import ControlType, encode_end_transaction
 from millstream.storage.filesystem import write_file
 from millstream.storage.transactions import AbortedTransaction
+from tests.storage.cleaning import (
+    DAY_MS,
+    CompactedStore,
+    MortalFileSystem,
+    PowerCut,
+    compacted,
+)
 from tests.storage.store import Store, make_batch
 
 FIRST, SECOND = 3, 4
@@ -171,3 +178,82 @@ def test_transaction_in_the_middle_of_which_the_log_starts_stays_open() -> None:
     end(store, FIRST)
     store.kill()
     assert aborted_in(store) == [AbortedTransaction(FIRST, 0, 3, 4)]
+
+
+# Compaction takes records and markers away
+
+
+def store_with_stale_snapshot() -> CompactedStore:
+    """A transaction that ended in a sealed segment, after a clean stop that found it open.
+
+    Of all records of the segment that was sealed last, its own is superseded, and the journal is in
+    play: the recovery point that is saved is where the active segment begins.
+    """
+    config = compacted(segment_bytes=700, delete_retention_ms=1000)
+    store = CompactedStore(config=config, fs=MortalFileSystem())
+    for number in range(6):
+        store.write((b"kept%d" % number, b"x"))
+    store.write((b"key", b"1"), producer_id=FIRST, base_sequence=0, is_transactional=True)
+    store.restart()
+    assert store.log().snapshots == [7]
+    end(store, FIRST, ControlType.COMMIT)
+    store.seal()
+    for number in range(6):
+        store.write((b"more%d" % number, b"x"))
+    store.write((b"key", b"2"))
+    store.seal()
+    store.write((b"last", b"x"))
+    for partition in range(1, 9):
+        store.append(b"x", partition=partition)
+    store.flush(*range(9))
+    store.directories.checkpoint()
+    assert store.log().saved_recovery_point == store.log().active_segment.base_offset
+    return store
+
+
+def clean_until_the_marker_is_empty(store: CompactedStore) -> None:
+    for _ in range(4):
+        store.clock.advance(2 * DAY_MS)
+        store.log().producers.expire(store.clock.now_ms(), DAY_MS)
+        store.first_dirty_offset = None
+        store.clean()
+
+
+@pytest.mark.parametrize("stop", [Store.restart, Store.kill, Store.crash])
+def test_transaction_whose_end_was_compacted_away_stays_ended(stop: object) -> None:
+    store = store_with_stale_snapshot()
+    clean_until_the_marker_is_empty(store)
+    assert len(store.log().segments) == 3  # nothing was merged
+    assert store.log().snapshots == [store.log().active_segment.base_offset]
+    for _ in range(2):
+        stop(store)  # type: ignore[operator]
+        assert store.log().first_unstable_offset is None
+
+
+def test_snapshot_inside_a_sealed_segment_opens_no_transaction() -> None:
+    """Kafka leaves it there until its next start."""
+    store = store_with_stale_snapshot()
+    (stale,) = store.files("00000000000000000007.snapshot").items()
+    clean_until_the_marker_is_empty(store)
+    write_file(store.fs, *stale, sync=True)
+    store.kill()
+    assert store.log().first_unstable_offset is None
+    assert not store.files("00000000000000000007.snapshot")
+
+
+def test_crash_at_every_operation_of_the_cleanings_opens_no_transaction() -> None:
+    operations = 0
+    while True:
+        operations += 1
+        store = store_with_stale_snapshot()
+        fs = store.fs
+        assert isinstance(fs, MortalFileSystem)
+        fs.operations_left = operations
+        try:
+            clean_until_the_marker_is_empty(store)
+        except PowerCut:
+            store.crash(operations)
+            assert store.log().first_unstable_offset is None
+        else:
+            break
+    assert operations > 100

@@ -4,7 +4,9 @@
        likewise), and synced.
     2. The recovery point is saved past the old segments: no journal brings their bytes back.
     3. The new segment is renamed to `.swap`: from here on it counts.
-    4. The old segments are renamed to `.deleted`, and the log reads the new one.
+    4. The old segments are renamed to `.deleted`, and the log reads the new one. Snapshots of the
+       producers from before the new one's end go: they may tell of open transactions whose records
+       and marker the cleaning took.
     5. `.swap` is dropped from its names.
 
 The directory is synced after each renaming, so a crash finds the steps done in this order.
@@ -26,7 +28,7 @@ from millstream.records.batch import NO_TIMESTAMP
 from millstream.storage import names
 from millstream.storage.cleaner_plan import CleaningPlan
 from millstream.storage.filesystem import write_fully
-from millstream.storage.retention import delete_files
+from millstream.storage.retention import delete_files, delete_snapshots
 from millstream.storage.segment import Segment
 from millstream.storage.transactions import AbortedTransaction
 
@@ -149,7 +151,9 @@ def replace_segments(plan: CleaningPlan, old: list[Segment], new: Segment) -> No
     log = plan.log
     segments = log.segments
     first = segments.index(old[0])
-    log.set_segments([*segments[:first], new, *segments[first + len(old) :]])
+    following = segments[first + len(old) :]  # the active one at least
+    log.set_segments([*segments[:first], new, *following])
     log.forget_positions()
     for segment in old:
         delete_files(log, segment)
+    delete_snapshots(log, [it for it in log.snapshots if it < following[0].base_offset])

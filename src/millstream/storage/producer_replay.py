@@ -67,32 +67,20 @@ def _aborted_before(segment: Segment, offset: int) -> list[AbortedTransaction]:
 def _load_snapshot(log: Log, offset_max: int) -> int:
     """Returns the offset as of which the producers are now known. Those of no use are removed."""
     fs, producers = log.directory.fs, log.producers
-    found = None
     for offset in reversed(log.snapshots.copy()):
         path = names.offset_file(log.path, offset, names.SNAPSHOT_SUFFIX)
         try:
-            _check_usable(log, offset)
-            if found is None:
-                producers.load_snapshot(read_file(fs, path))
+            producers.load_snapshot(read_file(fs, path))
         except StorageError as error:
             logger.warning("%s is of no use and is removed: %s", path, error)
             fs.unlink(path)
             log.snapshots.remove(offset)
         else:
-            if found is None and offset <= offset_max:
-                found = offset
-    if found is not None:
-        return found
+            if offset <= offset_max:
+                return offset
     producers.clear()
     # Not from the log's start: that may be inside a batch, and inside a transaction.
     return log.segments[0].base_offset
-
-
-def _check_usable(log: Log, offset: int) -> None:
-    """A snapshot from before the first segment may tell of transactions whose end was deleted."""
-    first_offset = log.segments[0].base_offset
-    if offset < first_offset:
-        raise StorageError(f"the log begins at {first_offset}")
 
 
 def replay_marker(

@@ -61,7 +61,7 @@ def _load_producers(
     for offset, suffix in files:
         if suffix != names.SNAPSHOT_SUFFIX:
             continue
-        if offset <= log.log_end_offset:
+        if _is_usable_snapshot(log, offset):
             log.snapshots.append(offset)
         else:
             log.directory.fs.unlink(names.offset_file(log.path, offset, suffix))
@@ -69,6 +69,20 @@ def _load_producers(
     if log.snapshots or scanned_from is not None:
         rebuild_producers(log, from_offset=scanned_from, now_ms=now_ms)
     # A clean stop saves a snapshot if there are producers at all.
+
+
+def _is_usable_snapshot(log: Log, offset: int) -> bool:
+    """Whether the log may be replayed from the snapshot at this offset. (Kafka judges alike.)
+
+    Not from one past the log's end. Nor from one that a clean stop left inside a segment sealed
+    since, or from before the first segment: it may tell of an open transaction whose end has been
+    compacted away or deleted, and which would hang for ever.
+    """
+    segments, number = log.find_segment(offset)
+    base_offset = segments[number].base_offset
+    if number == len(segments) - 1:
+        return base_offset <= offset <= log.log_end_offset
+    return base_offset == offset
 
 
 def _open_segments(

@@ -2,9 +2,10 @@
 
 Compaction puts a new segment in the place of neighbours in steps (`cleaner_segment.py`): written as
 `<base>.log.cleaned`, which counts for nothing; renamed to `.swap`, log first, from where on it
-counts; the old ones renamed to `.deleted`; and the suffix dropped, log last. What is found of this
-is brought to its end here: `.cleaned` and `.deleted` files go, and `.swap` files take the place of
-the segments whose offsets they cover. An index that did not make it is rebuilt later.
+counts; the old ones renamed to `.deleted`, and the snapshots up to there removed; and the suffix
+dropped, log last. What is found of this is brought to its end here: `.cleaned` and `.deleted` files
+go, and `.swap` files take the place of the segments whose offsets they cover. An index that did not
+make it is rebuilt later.
 """
 
 from __future__ import annotations
@@ -43,14 +44,19 @@ def _finish_swap(log: Log, swaps: list[str]) -> None:
         end_offset = _end_of_swap(log, base_offset)
         for name in fs.listdir(log.path):
             found = names.parse_offset_file(name)
-            if found is None or found[1] not in names.SEGMENT_SUFFIXES:
-                continue
-            if found[0] == base_offset or base_offset < found[0] < end_offset:
+            if found is not None and _is_replaced(*found, base_offset, end_offset):
                 fs.unlink(f"{log.path}/{name}")
     # The log last: as long as it has the suffix, a second crash comes here again.
     for name in sorted(swaps, key=lambda name: names.LOG_SUFFIX in name):
         fs.rename(f"{log.path}/{name}", f"{log.path}/{name.removesuffix(names.SWAP_SUFFIX)}")
     fs.sync_directory(log.path)
+
+
+def _is_replaced(offset: int, suffix: str, base_offset: int, end_offset: int) -> bool:
+    if suffix == names.SNAPSHOT_SUFFIX:
+        return offset < end_offset
+    is_covered = offset == base_offset or base_offset < offset < end_offset
+    return is_covered and suffix in names.SEGMENT_SUFFIXES
 
 
 def _end_of_swap(log: Log, base_offset: int) -> int:

@@ -8,6 +8,7 @@ take long. A crash in between is no matter: start-up removes them.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from millstream.storage import names
@@ -45,8 +46,7 @@ def apply(log: Log, now_ms: int, high_watermark: int) -> int:
     log.epochs.truncate_from_start(log.log_start_offset)
     for segment in removed:
         delete_files(log, segment)
-    for snapshot in [it for it in log.snapshots if it < log.segments[0].base_offset]:
-        _delete_snapshot(log, snapshot)
+    delete_snapshots(log, [it for it in log.snapshots if it < log.segments[0].base_offset])
     log.names_changed += 1
     size = sum(segment.size for segment in removed)
     logger.info(
@@ -98,13 +98,13 @@ def delete_files(log: Log, segment: Segment) -> None:
     log.directory.transaction_indexes.forget(segment)
     for suffix in names.SEGMENT_SUFFIXES:
         log.directory.add_garbage(segment.path(suffix))
-    if segment.base_offset in log.snapshots:
-        _delete_snapshot(log, segment.base_offset)
 
 
-def _delete_snapshot(log: Log, offset: int) -> None:
-    log.snapshots.remove(offset)
-    log.directory.fs.unlink(names.offset_file(log.path, offset, names.SNAPSHOT_SUFFIX))
+def delete_snapshots(log: Log, offsets: Iterable[int]) -> None:
+    """Remove these snapshots of the producers: nothing may be replayed from there any more."""
+    for offset in offsets:
+        log.snapshots.remove(offset)
+        log.directory.fs.unlink(names.offset_file(log.path, offset, names.SNAPSHOT_SUFFIX))
 
 
 def truncate(log: Log, offset: int) -> None:
@@ -129,8 +129,7 @@ def truncate(log: Log, offset: int) -> None:
         kept[-1].truncate(found[0])
         kept[-1].cut_indexes(end_offset)
     log.set_segments(kept)
-    for snapshot in [snapshot for snapshot in log.snapshots if snapshot > end_offset]:
-        _delete_snapshot(log, snapshot)
+    delete_snapshots(log, [it for it in log.snapshots if it > end_offset])
     log.directory.fs.sync_directory(log.path)
     log.log_end_offset = log.flushed_offset = end_offset
     log.log_start_offset = min(log.log_start_offset, end_offset)
