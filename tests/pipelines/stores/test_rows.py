@@ -47,10 +47,17 @@ def test_upsert_keeps_the_last_row_of_each_key_in_order(rows: list[Any]) -> None
 
 @settings(deadline=None)  # the first example pays for imports
 @given(ROWS)
-def test_replace_keeps_all_rows_and_knows_their_keys(rows: list[Any]) -> None:
+def test_replace_keeps_rows_since_the_last_delete_and_knows_their_keys(rows: list[Any]) -> None:
     rows = [(number, letter, value % 10**30, gone) for number, letter, value, gone in rows]
+    since: dict[Any, list[Any]] = {}
+    for number, letter, value, gone in rows:
+        if gone:
+            since[letter, number] = []
+        else:
+            since.setdefault((letter, number), []).append((number, letter, value))
     found = ready(rows, "replace")
-    assert found.count == len(rows)
+    kept = [tuple(row.values()) for row in found.kept().to_pylist()]
+    assert kept == [row for _, its in sorted(since.items()) for row in its]
     keys = distinct_keys(found.table, ("letter", "number")).to_pylist()
     assert {tuple(key.values()) for key in keys} == {(row[1], row[0]) for row in rows}
     assert len(keys) == len({(row[1], row[0]) for row in rows})
@@ -87,3 +94,37 @@ def test_nested_values_become_json() -> None:
         "t": "2026-01-31T00:00:00+00:00",
         "n": "nan",
     }
+
+
+def test_nested_timestamps_are_in_utc_whatever_the_session_s_zone() -> None:
+    moments = pa.array([[datetime(2026, 7, 1, 4, tzinfo=UTC)]], pa.list_(pa.timestamp("us", "UTC")))
+    zoned = moments.cast(pa.list_(pa.timestamp("us", "America/New_York")))
+    assert json_texts(zoned, Column("x", "json")).to_pylist() == ['["2026-07-01T04:00:00+00:00"]']
+
+
+def test_nested_decimals_have_all_their_digits() -> None:
+    values = pa.array([[Decimal("1E-10")]], pa.list_(pa.decimal128(38, 10)))
+    assert json_texts(values, Column("x", "json")).to_pylist() == ['["0.0000000001"]']
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        (
+            pa.array([[("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int32())),
+            "a key twice",
+        ),
+        (pa.array([[400_000_000_000_000_000]], pa.list_(pa.timestamp("us", "UTC"))), "1 to 9999"),
+        (pa.array([[400_000_000_000_000_000]], pa.list_(pa.timestamp("us"))), "1 to 9999"),
+        (pa.array([[3_000_000]], pa.list_(pa.date32())), "1 to 9999"),
+        (
+            pa.ListArray.from_arrays(pa.array([0, 1]), pa.array([b"\xff"]).view(pa.string())),
+            "not valid UTF-8.*make_valid_utf8",
+        ),
+    ],
+)
+def test_nested_value_that_json_cannot_hold_is_named_with_a_cure(
+    values: Any, complaint: str
+) -> None:
+    with pytest.raises(StoreError, match=f"column 'x' cannot be written as JSON: .*{complaint}"):
+        json_texts(values, Column("x", "json"))

@@ -61,6 +61,17 @@ def test_layout_knows_key_values_and_leaves_the_mark_out() -> None:
         (struct(id=LONG, x=types.DayTimeIntervalType()), TABLE, "'x'.*duration.*cast it"),
         (struct(id=LONG, x=types.CalendarIntervalType()), TABLE, "'x'.*interval.*cast it"),
         (struct(id=LONG, x=types.NullType()), TABLE, "'x'.*void"),
+        (
+            struct(id=LONG, x=types.ArrayType(types.DayTimeIntervalType())),
+            TABLE,
+            "'x.element'.*duration.*cast it",
+        ),
+        (struct(id=LONG, x=struct(at=types.TimeType())), TABLE, "'x.at'.*time64.*cast it"),
+        (
+            struct(id=LONG, x=types.MapType(types.TimeType(), LONG)),
+            TABLE,
+            "'x.key'.*time64.*cast it",
+        ),
         (struct(x=LONG), TABLE, r"key names \['id'\].*they have \['x'\]"),
         (struct(id=types.DoubleType()), TABLE, "key column 'id' is of type double.*cast it"),
         (struct(id=types.ArrayType(LONG)), TABLE, "key column 'id'"),
@@ -74,6 +85,11 @@ def test_schema_that_does_not_do_is_refused(
 ) -> None:
     with pytest.raises(SchemaMismatch, match=f"table 't'.*{complaint}"):
         layout_of(schema, spec)
+
+
+def test_array_that_is_always_empty_is_stored() -> None:
+    layout = layout_of(struct(id=LONG, x=types.ArrayType(types.NullType())), TABLE)
+    assert [column.kind for column in layout.columns] == ["long", "json"]
 
 
 def test_names_are_quoted_whatever_is_in_them() -> None:

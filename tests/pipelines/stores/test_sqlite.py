@@ -8,6 +8,7 @@ import resource
 import sqlite3
 import subprocess
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -68,6 +69,7 @@ def test_table_of_somebody_else_is_used_if_it_fits(
         ("id INTEGER PRIMARY KEY, name BLOB, price TEXT", "'name' is BLOB there and string in"),
         ("id TEXT PRIMARY KEY, name TEXT, price TEXT", "'id' is TEXT there and long in the rows"),
         ("id INTEGER PRIMARY KEY, name TEXT, price DECIMAL(9,2)", "decimal(9,2) in the rows"),
+        ("id INTEGER PRIMARY KEY, name ANY, price TEXT", "'name' is ANY there and string in"),
         ("id INTEGER, name TEXT, price TEXT", "no unique key (id)"),
         ("id INTEGER, name TEXT, price TEXT, UNIQUE (id, name)", "add it: CREATE UNIQUE INDEX"),
         ("id INT PRIMARY KEY, name TEXT, price TEXT, x INT NOT NULL", "'x' (INT) needs a value"),
@@ -79,6 +81,25 @@ def test_mismatch_names_table_column_types_and_cure(
     create(path, f"CREATE TABLE items ({columns})")
     with pytest.raises(SchemaMismatch, match="table 'items'.*" + re.escape(complaint)):
         store.prepare(SCHEMA, TABLE)
+
+
+def test_any_column_of_a_strict_table_keeps_values_as_they_are(
+    store: SqliteStore, path: Path
+) -> None:
+    create(path, "CREATE TABLE items (id INTEGER PRIMARY KEY, name ANY, price TEXT) STRICT")
+    rows = pa.table({"id": [1], "name": ["007"], "price": ["1.50"]}).cast(SCHEMA)
+    store.write_arrow([(rows, TABLE)], 0, "q")
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT name FROM items").fetchall() == [("007",)]
+
+
+def test_small_decimal_is_kept_with_all_its_digits(store: SqliteStore, path: Path) -> None:
+    prices = pa.array([Decimal("0"), Decimal("1E-10")], pa.decimal128(38, 10))
+    table = TableSpec("prices", mode="append")
+    store.write_arrow([(pa.table({"price": prices}), table)], 0, "q")
+    with sqlite3.connect(path) as connection:
+        found = connection.execute("SELECT price FROM prices").fetchall()
+    assert found == [("0.0000000000",), ("0.0000000001",)]
 
 
 @pytest.mark.parametrize(

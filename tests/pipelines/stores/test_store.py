@@ -72,6 +72,26 @@ def test_replace_puts_a_key_s_rows_in_place_of_all_it_had(store: Store, database
     assert database.rows("SELECT * FROM top ORDER BY id, name") == [(1, "x"), (1, "x"), (3, "d")]
 
 
+def test_replace_deletes_what_the_same_batch_had_of_a_key_before(
+    store: Store, database: Database
+) -> None:
+    table = TableSpec("top", ("id",), "replace", delete_column="gone")
+    store.write_arrow([(marked((1, "old", False), (2, "old", False)), table)], 0, "q")
+    batch = marked(
+        (1, "a", False), (2, "b", False), (1, None, True), (2, None, True), (2, "back", False)
+    )
+    store.write_arrow([(batch, table)], 1, "q")
+    assert database.rows("SELECT * FROM top") == [(2, "back")]
+
+
+def test_string_that_is_not_utf8_is_named_with_a_cure(store: Store) -> None:
+    wrong = pa.array([b"a\xff"]).view(pa.string())
+    rows = pa.table({"id": pa.array([1]), "name": wrong})
+    with pytest.raises(StoreError, match=r"not valid UTF-8.*make_valid_utf8"):
+        store.write_arrow([(rows, USERS)], 0, "q")
+    assert store.last_batch("q") is None
+
+
 def test_empty_batch_moves_progress(store: Store, database: Database) -> None:
     store.write_arrow([(users((1, "a")).slice(1), USERS)], 7, "q", '{"t": {"0": 5}}')
     progress = store.progress("q")

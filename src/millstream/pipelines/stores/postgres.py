@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.errors import StoreError
@@ -89,7 +90,7 @@ class PostgresStore(Store):
                 self._connection.close()
                 self._connection = None
 
-    def _fit(self, layout: Layout) -> None:
+    def _fit(self, layout: Layout) -> Layout:
         check_names(layout)
 
         def create_or_check(connection: psycopg.Connection) -> FoundTable:
@@ -103,9 +104,9 @@ class PostgresStore(Store):
             check_table(layout, found)
             return found
 
-        self._found[layout.table] = self._run(
-            create_or_check, f"prepare table {layout.table.name!r}"
-        )
+        found = self._run(create_or_check, f"prepare table {layout.table.name!r}")
+        self._found[layout.table] = found
+        return replace(layout, stays_in_order=found.decides_equality(layout))
 
     def _raise_epoch(self, query: str) -> int:
         def raise_it(connection: psycopg.Connection) -> int:
@@ -232,8 +233,9 @@ def find_table(connection: psycopg.Connection, spec: TableSpec) -> FoundTable | 
         return None
     keys = connection.execute(FIND_UNIQUE_KEYS, name).fetchall()
     return FoundTable(
-        types={column: kind for column, kind, _ in columns},
-        required=tuple(column for column, _, required in columns if required),
+        types={column: kind for column, kind, *_ in columns},
+        required=tuple(column for column, _, required, _ in columns if required),
+        filled={column: cure for column, _, _, cure in columns if cure is not None},
         unique_keys=tuple(frozenset(names) for (names,) in keys),
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from millstream.errors import StoreError
+from millstream.pipelines.stores.rows import NOT_UTF8_CURE
 
 if TYPE_CHECKING:
     import psycopg
@@ -25,10 +26,11 @@ _WHEN_WE_HANG = {
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",
 }
+_NUL_HINT = "PostgreSQL's text cannot hold NUL characters; take them out with replace()"
 _HINTS = {
     "53100": "make room on the server's disk",
     "42501": "grant the user of the store what it needs",
-    "22021": "PostgreSQL's text cannot hold NUL characters; take them out with replace()",
+    "22021": f"a string is not valid UTF-8; {NOT_UTF8_CURE}",
     "22P05": "PostgreSQL's jsonb cannot hold \\u0000; take it out with replace()",
     "23505": "rows break a unique index that is not the table's key",
     "23502": "a column that must not be null has no value in some row",
@@ -73,8 +75,11 @@ def passes(error: psycopg.Error) -> bool:
 
 
 def explained(error: psycopg.Error, doing: str) -> StoreError:
+    text = " ".join(str(error).split())
     hint = _HINTS.get(error.sqlstate or "", "nothing of the batch was kept")
-    return StoreError(f"PostgreSQL cannot {doing}: {' '.join(str(error).split())}; {hint}")
+    if error.sqlstate == "22021" and ": 0x00" in text:
+        hint = _NUL_HINT
+    return StoreError(f"PostgreSQL cannot {doing}: {text}; {hint}")
 
 
 def patiently(

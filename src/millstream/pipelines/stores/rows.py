@@ -6,7 +6,7 @@ import base64
 import json
 import math
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from millstream.errors import StoreError
 from millstream.pipelines.stores.schema import Column, Layout
-from millstream.pipelines.stores.spec import DELETE_WORDS
+from millstream.pipelines.stores.spec import DELETE_WORDS, TableSpec
 
+NOT_UTF8_CURE = "replace what is wrong with F.make_valid_utf8(), or write the column as binary"
 _ROW = "millstream row number"
 
 
@@ -43,17 +44,21 @@ class Rows:
 
 
 def make_ready(batch: pa.Table, layout: Layout) -> Rows:
-    """Refuse null keys, leave the last row of each key (upsert), sort by key.
+    """Refuse null keys, leave the last row of each key (upsert), or those since its last delete
+    (replace), and sort by key.
 
     Sorted rows touch the pages of a table and its index one after another: three times the speed
-    where keys come at random.
+    where keys come at random. They stay in their order where the database tells which keys are
+    equal, and so which row is the last.
     """
     spec = layout.table
     if spec.mode != "append":
         refuse_null_keys(batch, layout)
     if spec.mode == "upsert":
         batch = last_of_each_key(batch, spec.key)
-    if spec.mode != "append":
+    if spec.mode == "replace" and spec.delete_column is not None:
+        batch = since_last_delete(batch, spec)
+    if spec.mode != "append" and not layout.stays_in_order:
         order = pc.sort_indices(batch, sort_keys=[(name, "ascending") for name in spec.key])
         batch = batch.take(order)
     deleted = None
@@ -73,11 +78,29 @@ def refuse_null_keys(batch: pa.Table, layout: Layout) -> None:
 
 
 def last_of_each_key(batch: pa.Table, key: tuple[str, ...]) -> pa.Table:
-    numbered = batch.select(list(key)).append_column(_ROW, pa.array(np.arange(batch.num_rows)))
+    numbered = _numbered_keys(batch, key)
     last = numbered.group_by(list(key)).aggregate([(_ROW, "max")]).column(f"{_ROW}_max")
     if len(last) == batch.num_rows:
         return batch
     return batch.take(pa.array(np.sort(last.to_numpy())))
+
+
+def since_last_delete(batch: pa.Table, spec: TableSpec) -> pa.Table:
+    """Without the rows that a later row of the batch deletes; that row is kept."""
+    deleted = _marked(batch.column(spec.delete_column))
+    if not deleted.any():
+        return batch
+    key = list(spec.key)
+    numbered = _numbered_keys(batch, spec.key)
+    last = numbered.filter(pa.array(deleted)).group_by(key).aggregate([(_ROW, "max")])
+    found = numbered.join(last, keys=key, join_type="left outer")
+    outlived = pc.less(found.column(_ROW), pc.fill_null(found.column(f"{_ROW}_max"), -1))
+    kept = found.filter(pc.invert(outlived)).column(_ROW)
+    return batch.take(pa.array(np.sort(kept.to_numpy())))
+
+
+def _numbered_keys(batch: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    return batch.select(list(key)).append_column(_ROW, pa.array(np.arange(batch.num_rows)))
 
 
 def distinct_keys(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
@@ -94,24 +117,45 @@ def _marked(column: pa.ChunkedArray) -> Any:
 
 
 def json_texts(values: Any, column: Column) -> pa.Array:
-    """Arrays, structs and maps as JSON; dates as ISO 8601, decimals as strings, bytes as base64."""
-    texts = [
-        None if value is None else json.dumps(_plain(value), ensure_ascii=False)
-        for value in values.to_pylist(maps_as_pydicts="strict")
-    ]
+    """Arrays, structs and maps as JSON; dates as ISO 8601, timestamps so in UTC, decimals as
+    strings, bytes as base64."""
     assert column.kind == "json"
+    try:
+        texts = [
+            None if value is None else json.dumps(_plain(value), ensure_ascii=False)
+            for value in values.to_pylist(maps_as_pydicts="strict")
+        ]
+    except (KeyError, ValueError, OverflowError) as error:
+        raise StoreError(
+            f"column {column.name!r} cannot be written as JSON: {_json_problem(error)}"
+        ) from error
     return pa.array(texts, pa.string())
+
+
+def _json_problem(error: Exception) -> str:
+    match error:
+        case UnicodeDecodeError():
+            return f"a string in it is not valid UTF-8; {NOT_UTF8_CURE}"
+        case KeyError():
+            return "a map in it has a key twice; leave one of them out"
+        case _:
+            return (
+                f"{error}; dates and timestamps in it must lie in the years 1 to 9999: cast others "
+                "to strings"
+            )
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(name): _plain(member) for name, member in value.items()}
+        return {str(_plain(name)): _plain(member) for name, member in value.items()}
     if isinstance(value, list):
         return [_plain(member) for member in value]
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).isoformat()
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, Decimal):
-        return str(value)
+        return f"{value:f}"
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, float) and not math.isfinite(value):

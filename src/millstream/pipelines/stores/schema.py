@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -41,6 +41,8 @@ class Layout:
 
     table: TableSpec
     columns: tuple[Column, ...]
+    # Whether keys that differ here may be equal in the database; it is known when the table is.
+    stays_in_order: bool = field(default=False, compare=False)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -60,14 +62,14 @@ class Layout:
 def layout_of(schema: StructType | pa.Schema, table: TableSpec) -> Layout:
     """How rows of this schema lie in the table; refuses what cannot be stored."""
     fields: dict[str, Any] = {}
-    for field in schema if isinstance(schema, pa.Schema) else arrow_schema(schema):
-        check_name(f"a column for table {table.name!r}", field.name)
-        if field.name.lower() in {name.lower() for name in fields}:
+    for it in schema if isinstance(schema, pa.Schema) else arrow_schema(schema):
+        check_name(f"a column for table {table.name!r}", it.name)
+        if it.name.lower() in {name.lower() for name in fields}:
             raise SchemaMismatch(
-                f"table {table.name!r}: two columns are named {field.name!r} but for case; "
+                f"table {table.name!r}: two columns are named {it.name!r} but for case; "
                 "rename one of them"
             )
-        fields[field.name] = field.type
+        fields[it.name] = it.type
     _check_delete_column(fields, table)
     columns = tuple(
         _column(name, kind, table) for name, kind in fields.items() if name != table.delete_column
@@ -93,14 +95,14 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_type
 
-    def translated(field: Any) -> pa.Field:
+    def translated(given: Any) -> pa.Field:
         try:
-            kind = to_arrow_type(field.dataType, timezone="UTC")
+            kind = to_arrow_type(given.dataType, timezone="UTC")
         except PySparkException:
             kind = pa.null()  # refused below, with the column's name
-        return pa.field(field.name, kind)
+        return pa.field(given.name, kind)
 
-    return pa.schema([translated(field) for field in schema])
+    return pa.schema([translated(it) for it in schema])
 
 
 def _check_delete_column(fields: dict[str, Any], table: TableSpec) -> None:
@@ -147,12 +149,26 @@ def _column(name: str, kind: Any, table: TableSpec) -> Column:
         (types.is_map, "json"),
     ):
         if matches(kind):
+            for inner, member in _members(name, kind):
+                if not types.is_null(member):  # of an empty array: nothing is in it
+                    _column(inner, member, table)
             return Column(name, found)
     raise SchemaMismatch(
         f"table {table.name!r}: column {name!r} is of a type that stores do not keep "
         f"({'void, interval or variant' if types.is_null(kind) else kind}); cast it to a number, "
         "a string or a timestamp"
     )
+
+
+def _members(name: str, kind: Any) -> list[tuple[str, Any]]:
+    """What a nested type is made of."""
+    if pa.types.is_struct(kind):
+        return [(f"{name}.{it.name}", it.type) for it in kind]
+    if pa.types.is_map(kind):
+        return [(f"{name}.key", kind.key_type), (f"{name}.value", kind.item_type)]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [(f"{name}.element", kind.value_type)]
+    return []
 
 
 def quote(name: str) -> str:

@@ -5,8 +5,9 @@
     append    every row is a new one
     replace   a key has any number of rows: those of a batch take the place of all it had before
 
-With a `delete_column`, rows that are marked in it take their key out of the table. The column
-itself is not stored. It holds booleans, or an operation as change streams spell it ("d", "delete").
+With a `delete_column`, rows that are marked in it take their key out of the table, with what the
+same batch has of it before them; rows that come after stay. The column itself is not stored. It
+holds booleans, or an operation as change streams spell it ("d", "delete").
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millstream.errors import SchemaMismatch, StoreError
+from millstream.pipelines.decimals import decimal_texts
 from millstream.pipelines.stores.fencing import is_due
-from millstream.pipelines.stores.rows import Rows, distinct_keys, json_texts
+from millstream.pipelines.stores.rows import NOT_UTF8_CURE, Rows, distinct_keys, json_texts
 from millstream.pipelines.stores.schema import Column, Layout, on_conflict, quote, quoted
 from millstream.pipelines.stores.spec import PROGRESS_TABLE, BatchMark, Progress, TableSpec
 from millstream.pipelines.stores.store import Store
@@ -73,7 +74,7 @@ class SqliteStore(Store):
                 self._connection.close()
                 self._connection = None
 
-    def _fit(self, layout: Layout) -> None:
+    def _fit(self, layout: Layout) -> Layout:
         with self._transaction() as connection:
             name = layout.table.name
             found = list(connection.execute(f"PRAGMA table_info({quote(name)})"))
@@ -81,9 +82,10 @@ class SqliteStore(Store):
                 for statement in create_statements(layout):
                     connection.execute(statement)
             else:
-                check_columns(layout, found)
+                check_columns(layout, found, is_strict=_is_strict(connection, name))
                 if layout.table.mode == "upsert":
                     _check_key(connection, layout)
+        return layout
 
     def _raise_epoch(self, query: str) -> int:
         with self._transaction() as connection:
@@ -225,9 +227,12 @@ def affinity(declared: str) -> str:
     return "NUMERIC" if declared else "BLOB"
 
 
-def fits(column: Column, declared: str) -> bool:
+def fits(column: Column, declared: str, *, is_strict: bool = False) -> bool:
+    """`ANY` keeps values as they are in STRICT tables; in others it makes numbers of them."""
     found = affinity(declared)
-    if found == column_type(column) or declared.upper() in ("", "ANY"):
+    if found == column_type(column) or not declared:
+        return True
+    if declared.upper() == "ANY" and is_strict:
         return True
     if column.kind == "boolean":
         return found == "NUMERIC"
@@ -236,7 +241,13 @@ def fits(column: Column, declared: str) -> bool:
     return False
 
 
-def check_columns(layout: Layout, found: Sequence[Any]) -> None:
+def _is_strict(connection: sqlite3.Connection, table: str) -> bool:
+    """Versions before 3.37 have neither such tables nor this question."""
+    listed = connection.execute(f"PRAGMA table_list({quote(table)})").fetchall()
+    return any(is_strict for *_, is_strict in listed)
+
+
+def check_columns(layout: Layout, found: Sequence[Any], *, is_strict: bool = False) -> None:
     """`found` is what `PRAGMA table_info` says."""
     table = layout.table.name
     declared = {str(name).lower(): str(kind) for _, name, kind, *_ in found}
@@ -248,7 +259,7 @@ def check_columns(layout: Layout, found: Sequence[Any]) -> None:
                 f"table {table!r} has no column {column.name!r} ({column}); add it: "
                 f"ALTER TABLE {quote(table)} ADD COLUMN {quote(column.name)} {wanted}"
             )
-        if not fits(column, kind):
+        if not fits(column, kind, is_strict=is_strict):
             raise SchemaMismatch(
                 f"table {table!r}: column {column.name!r} is {kind} there and {column} in the "
                 f"rows, which needs {wanted}; cast it in the pipeline, or write to a new table"
@@ -312,12 +323,19 @@ def python_values(values: pa.ChunkedArray, column: Column) -> list[Any]:
         values = json_texts(values, column)
     elif column.kind in ("timestamp", "timestamp_ntz"):
         values = values.cast(pa.timestamp("us")).cast(pa.string())
-    elif column.kind in ("decimal", "date"):
+    elif column.kind == "decimal":
+        values = decimal_texts(values)
+    elif column.kind == "date":
         values = values.cast(pa.string())
     elif column.kind == "boolean":
         values = values.cast(pa.int8())
     if column_type(column) in ("TEXT", "BLOB") or not values.null_count:
-        return values.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+        try:
+            return values.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise StoreError(
+                f"column {column.name!r} has a string that is not valid UTF-8; {NOT_UTF8_CURE}"
+            ) from error
     plain: list[Any] = values.fill_null(0).to_numpy().tolist()
     for row in values.is_null().to_numpy().nonzero()[0].tolist():
         plain[row] = None

@@ -38,8 +38,7 @@ class Store(ABC):
         layout = layout_of(schema, table)
         with self._lock:
             if self._layouts.get(table) != layout:
-                self._fit(layout)
-                self._layouts[table] = layout
+                self._layouts[table] = self._fit(layout)
 
     def claim(self, query: str) -> int:
         """Make this run the one that writes for the query; returns its epoch.
@@ -140,8 +139,8 @@ class Store(ABC):
         return self._write_ready(ready, mark)
 
     @abstractmethod
-    def _fit(self, layout: Layout) -> None:
-        """Create the table if there is none, else check it."""
+    def _fit(self, layout: Layout) -> Layout:
+        """Create the table if there is none, else check it; with what is known of it then."""
 
     @abstractmethod
     def _raise_epoch(self, query: str) -> int: ...
