@@ -102,6 +102,28 @@ def test_due_time_survives_a_restart(tmp_path: Path) -> None:
     asyncio.run(resume())
 
 
+def test_due_time_is_never_later_than_the_longest_back_off(tmp_path: Path) -> None:
+    async def scenario(server: BrokerServer, topic_id: UUID) -> None:
+        settings = {"share.retry.backoff.ms": "1000", "share.retry.backoff.max.ms": "60000"}
+        await configure(server, "g", settings)
+        key = SharePartitionKey("g", topic_id, 0)
+        years_ahead_ms = server.clock.now_ms() + 10**11  # by a clock that was wrong
+        await server.coordinators.share_state.write(
+            key,
+            state_epoch=0,
+            leader_epoch=0,
+            start_offset=0,
+            delivery_complete_count=0,
+            batches=[StateBatch(0, 0, AVAILABLE, 1, years_ahead_ms)],
+        )
+        async with joined(server, topic_id) as member:
+            assert acquired(await member.fetch(max_wait=5_000)) == [(1, 9, 1)]
+            delayed = server.share_partitions.describe(key)[0]
+            assert 0 < delayed.due_ms <= server.clock.now_ms() + 60_000
+
+    run(tmp_path, scenario)
+
+
 # Restarts
 
 
@@ -279,6 +301,35 @@ def test_idle_group_is_forgotten_once_everything_is_written(tmp_path: Path) -> N
             await asyncio.sleep(0.01)
         state = await server.coordinators.share_state.read(SharePartitionKey("g", topic_id, 0), 0)
         assert state.batches == (StateBatch(0, 9, AVAILABLE, 1),)
+
+    run(tmp_path, scenario)
+
+
+def test_idle_group_is_forgotten_even_while_it_is_loaded(tmp_path: Path) -> None:
+    async def scenario(server: BrokerServer, topic_id: UUID) -> None:
+        real = server.coordinators.share_state
+        may_load = asyncio.Event()
+
+        class Slow:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(real, name)
+
+            async def read(self, *args: Any) -> Any:
+                await may_load.wait()
+                return await real.read(*args)
+
+        slow: Any = Slow()
+        server.coordinators._share_state = slow
+        async with joined(server, topic_id) as member:
+            member.send_fetch(max_wait=30_000)
+            while (leader := server.share_partitions.get("g", topic_id, 0)) is None:
+                await asyncio.sleep(0.01)
+        while len(server.share_partitions.sessions):
+            await asyncio.sleep(0.01)
+        may_load.set()
+        assert await real.read(leader.key, 0)
+        assert server.share_partitions.get("g", topic_id, 0) is None
+        server.coordinators._share_state = real
 
     run(tmp_path, scenario)
 

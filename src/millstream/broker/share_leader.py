@@ -212,9 +212,15 @@ class ShareLeader:
         return self._limits
 
     def _in_our_time(self, batches: Iterable[StateBatch]) -> list[StateBatch]:
-        """Persisted due times are the wall clock's, those of the window the monotonic one's."""
-        ahead_ms = self._clock.now_ms() - self._clock.monotonic_ms()
-        return [_shifted(batch, -ahead_ms) for batch in batches]
+        """Persisted due times are the wall clock's, those of the window the monotonic one's.
+
+        None is later than the longest back-off allows: that clock, or the setting, was another.
+        """
+        monotonic_ms = self._clock.monotonic_ms()
+        ahead_ms = self._clock.now_ms() - monotonic_ms
+        latest_ms = monotonic_ms + self._current_limits().backoff_max_ms
+        shifted = (_shifted(batch, -ahead_ms) for batch in batches)
+        return [batch._replace(due_ms=min(batch.due_ms, latest_ms)) for batch in shifted]
 
     def _in_wall_time(self, batches: Iterable[StateBatch]) -> list[StateBatch]:
         ahead_ms = self._clock.now_ms() - self._clock.monotonic_ms()
@@ -340,9 +346,10 @@ class ShareLeader:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nobody holds anything and nothing is to be written: it may be forgotten."""
+        """Whether nobody holds anything and nothing is to be written: it may be forgotten. So it
+        may while it is loaded."""
         window = self.window
-        return window is not None and window.is_at_rest and not self._is_writing
+        return (window is None or window.is_at_rest) and not self._is_writing
 
     def _enqueue(self, change: Change, done: Done | None = None) -> None:
         self._queue.append((change, done))

@@ -70,11 +70,13 @@ def test_each_partition_succeeds_or_fails_alone(tmp_path: Path) -> None:
         fields = {"state_epoch": 1, "leader_epoch": 0, "start_offset": 0}
         good = [{"first_offset": 1, "last_offset": 2, "delivery_state": 2, "delivery_count": 1}]
         bad = [good[0] | {"delivery_state": 9}]
+        held = [good[0] | {"delivery_state": 1}]
         backwards = [good[0] | {"last_offset": 0}]
         partitions = [
             {"partition": 0, "state_batches": bad} | fields,
             {"partition": 0, "state_batches": good} | fields,
             {"partition": 0, "state_batches": backwards} | fields,
+            {"partition": 0, "state_batches": held} | fields,
             {"partition": 1, "state_batches": good} | fields,  # never initialized
         ]
         answer = await state.client.call(
@@ -85,7 +87,7 @@ def test_each_partition_succeeds_or_fails_alone(tmp_path: Path) -> None:
         )
         codes = [it.error_code.value for it in answer.results[0].partitions]
         invalid = ErrorCode.INVALID_REQUEST
-        assert codes == [invalid, ErrorCode.NONE, invalid, invalid]
+        assert codes == [invalid, ErrorCode.NONE, invalid, invalid, invalid]
         assert await state.batches() == [(1, 2, ACKNOWLEDGED, 1)]
 
     run(tmp_path, scenario)

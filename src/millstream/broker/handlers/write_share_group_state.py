@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from millstream.protocol.messages import Fields
 
+# Kafka does not look at them. A record that the state says is held, but by nobody, would stay so.
+_PERSISTED_STATES = [it for it in DeliveryState if it is not DeliveryState.ACQUIRED]
+
 
 async def write_share_group_state(
     context: RequestContext, request: WriteShareGroupStateRequest
@@ -68,10 +71,10 @@ def _batch(batch: Any) -> StateBatch:
         raise ApiError(
             ErrorCode.INVALID_REQUEST, f"Offsets {first} to {last}, delivered {count} times?"
         )
-    try:
-        state = DeliveryState(batch.delivery_state)
-    except ValueError:
+    if batch.delivery_state not in _PERSISTED_STATES:
         raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"{batch.delivery_state} is no delivery state."
-        ) from None
-    return StateBatch(first, last, state, count)
+            ErrorCode.INVALID_REQUEST,
+            f"{batch.delivery_state} is no delivery state that is persisted: write one of "
+            f"{', '.join(f'{it:d} ({it.name})' for it in _PERSISTED_STATES)}.",
+        )
+    return StateBatch(first, last, DeliveryState(batch.delivery_state), count)
