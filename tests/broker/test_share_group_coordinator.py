@@ -19,6 +19,7 @@ from millstream.coordination.groups.share_messages import ShareHeartbeat
 from millstream.coordination.share_state import SharePartitionKey
 from millstream.errors import ApiError, ErrorCode
 from tests.broker.serving import serving
+from tests.broker.sharing import produce
 
 JOIN = ShareHeartbeat("g", "m", 0, topic_names=("orders",))
 LEAVE = ShareHeartbeat("g", "m", -1)
@@ -111,6 +112,7 @@ def test_member_has_its_partitions_after_one_heartbeat(tmp_path: Path) -> None:
 def test_member_and_position_survive_a_restart(tmp_path: Path) -> None:
     async def before(server: BrokerServer, topic_id: UUID) -> None:
         coordinator = server.coordinators.share_groups
+        await produce(server, 10, topic="orders")
         await coordinator.alter_offsets("g", [("orders", 0, 7)], forget_nothing)
         epochs.append((await coordinator.heartbeat(JOIN)).member_epoch)
 
