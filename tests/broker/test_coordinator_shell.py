@@ -33,6 +33,7 @@ from millstream.coordination.result import (
 from millstream.coordination.transactions.marker import TransactionMarker
 from millstream.errors import ApiError, ErrorCode
 from tests.broker.serving import serving
+from tests.peers.patience import PATIENCE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -269,6 +270,74 @@ def test_failed_append_reloads_the_shard_and_frees_those_who_wait(tmp_path: Path
             assert await counters.run(0, add("a")) == 2
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("before", [[], ["z"]])
+def test_shard_loaded_anew_has_what_was_on_its_way_to_the_disk(
+    tmp_path: Path, before: list[str]
+) -> None:
+    async def scenario() -> None:
+        async with shell(tmp_path) as (server, counters):
+            for name in before:
+                await counters.run(0, add(name))
+            server.flusher.use_thread()  # so that the load could be done before the flush
+            written = asyncio.ensure_future(counters.run(0, add("a")))
+            await asyncio.sleep(0)
+            partition = server.partitions.get("counters", 0)
+            assert partition.high_watermark < partition.log.log_end_offset
+            await refuse_appends(server, True)
+            with pytest.raises(ApiError):
+                await counters.run(0, add("b"))
+            with pytest.raises(ApiError):
+                await written
+            await refuse_appends(server, False)
+            await counters.all_loaded()
+            assert counters.shard(0).counts == dict.fromkeys([*before, "a"], 1)
+
+    asyncio.run(scenario())
+
+
+def test_load_waits_no_longer_when_the_partition_goes_offline(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with shell(tmp_path) as (server, counters):
+            written = asyncio.ensure_future(counters.run(0, add("a")))
+            await asyncio.sleep(0)
+            other = shell_on(server)
+            other.lead(0)
+            failure = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is gone")
+            server.partitions.get("counters", 0).go_offline(failure)
+            await other.all_loaded()
+            with pytest.raises(ApiError) as error:
+                other.shard(0)
+            assert error.value.code is ErrorCode.NOT_COORDINATOR
+            with pytest.raises(ApiError):
+                await written
+
+    asyncio.run(scenario())
+
+
+def test_shard_that_chokes_on_a_record_is_not_said_to_be_loading_for_ever(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Choking(Counters):
+        def replay(self, record: CoordinatorRecord) -> None:
+            raise ValueError("an odd record")
+
+    async def scenario() -> None:
+        async with shell(tmp_path) as (server, counters):
+            await counters.run(0, add("a"))
+            other = shell_on(server)
+            other.new_shard = Choking
+            other.lead(0)
+            await asyncio.wait_for(other.until_loaded(0), PATIENCE_SECONDS)
+            other.new_shard = Counters
+            with pytest.raises(ApiError):
+                other.shard(0)  # another attempt begins
+            await other.all_loaded()
+            assert other.shard(0).counts == {"a": 1}
+
+    asyncio.run(scenario())
+    assert "cannot be loaded: an odd record" in caplog.text
 
 
 def test_failed_flush_frees_those_whose_records_it_should_have_covered(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ A coordinator keeps its state in an internal topic, a shard for each partition. 
 
     loads      replays a partition's records into a new shard; until then clients are told
                COORDINATOR_LOAD_IN_PROGRESS. An empty partition is loaded at once; of the others
-               only what still counts is decoded (`shard_loading.py`)
+               only what still counts is decoded (`shard_loading.py`). What is still on its way to
+               the disk is waited for: it is in the log, so it counts
     runs       hands an event to the shard, appends the records of its result as one batch
                (acks=all, so flushed), and replays them into the shard at once. Records of a
                transaction are pending in the shard until the marker that ends it is appended
@@ -106,7 +107,8 @@ class _LoadedShard(Generic[Shard]):
         """Replay what of the partition still counts."""
         partition, codec = self.partition, self._shell.codec
         records = Histories(codec) if codec.has_updates else LastRecords()
-        offset, end_offset = partition.log_start_offset, partition.high_watermark
+        offset, end_offset = partition.log_start_offset, partition.log.log_end_offset
+        await _until_visible(partition, end_offset)
         while offset < end_offset:
             offset = records.collect(await _read(partition, offset))
             await asyncio.sleep(0)  # others want the loop too
@@ -335,7 +337,7 @@ class CoordinatorShell(Generic[Shard]):
             return
         loaded = _LoadedShard(self, partition)
         self._shards[index] = loaded
-        if partition.log_start_offset >= partition.high_watermark:
+        if partition.log_start_offset >= partition.log.log_end_offset:
             loaded.activate()
         else:
             task = asyncio.get_running_loop().create_task(self._load(loaded))
@@ -345,8 +347,14 @@ class CoordinatorShell(Generic[Shard]):
     async def _load(self, loaded: _LoadedShard[Shard]) -> None:
         try:
             await loaded.load()
-        except MillstreamError as error:
-            logger.error("%r: its coordinator cannot be loaded: %s", loaded.partition, error)
+        except Exception as error:  # whatever it is, clients must not wait for this load
+            is_expected = isinstance(error, MillstreamError)
+            logger.error(
+                "%r: its coordinator cannot be loaded: %s",
+                loaded.partition,
+                error,
+                exc_info=not is_expected,
+            )
             loaded.close(not_coordinator(error))
 
     def resign(self, index: int) -> None:
@@ -537,6 +545,29 @@ def _failed(error: ApiError) -> asyncio.Future[Any]:
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     future.set_exception(error)
     return future
+
+
+class _Visibility:
+    """Watches a partition until all below the offset is visible, or never will be."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+        self.done = asyncio.Event()
+
+    def partition_changed(self, partition: Partition) -> None:
+        if partition.high_watermark >= self._offset or partition.offline_error is not None:
+            self.done.set()
+
+
+async def _until_visible(partition: Partition, offset: int) -> None:
+    """Wait for the flush that everything below the offset, once appended, is sure to get."""
+    visibility = _Visibility(offset)
+    partition.watch(visibility)
+    try:
+        visibility.partition_changed(partition)
+        await visibility.done.wait()
+    finally:
+        partition.unwatch(visibility)
 
 
 async def _read(partition: Partition, offset: int) -> bytes | bytearray:
