@@ -26,6 +26,7 @@ import struct
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -105,6 +106,29 @@ class _Integer(FieldType):
     def reader(self, version: int, flexible: bool) -> Read:
         unpack, size = self.layout.unpack, self.layout.size
         return lambda reader: unpack(reader.take(size))[0]
+
+
+@dataclass(frozen=True)
+class NumberOf(FieldType):
+    """A member of an enumeration, as its number."""
+
+    number: FieldType
+    enumeration: type[IntEnum]
+
+    def writer(self, version: int, flexible: bool) -> Write:
+        return self.number.writer(version, flexible)
+
+    def reader(self, version: int, flexible: bool) -> Read:
+        read_number, enumeration = self.number.reader(version, flexible), self.enumeration
+
+        def read(reader: Reader) -> IntEnum:
+            number = read_number(reader)
+            try:
+                return enumeration(number)
+            except ValueError as error:
+                raise CorruptRecord(f"{number} where a {enumeration.__name__} should be") from error
+
+        return read
 
 
 class _Uuid(FieldType):

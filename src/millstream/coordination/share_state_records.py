@@ -29,15 +29,11 @@ from millstream.coordination.record_codec import (
     STRING,
     UUID,
     ArrayOf,
-    CorruptRecord,
     Field,
-    FieldType,
-    Read,
-    Reader,
+    NumberOf,
     RecordCodec,
     RecordType,
     Schema,
-    Write,
 )
 from millstream.coordination.share_state import NO_COUNT, DeliveryState, StateBatch
 
@@ -79,32 +75,13 @@ class ShareUpdateValue:
     delivery_complete_count: int = NO_COUNT
 
 
-class _DeliveryStateType(FieldType):
-    """A delivery state, in one byte."""
-
-    def writer(self, version: int, flexible: bool) -> Write:
-        return INT8.writer(version, flexible)
-
-    def reader(self, version: int, flexible: bool) -> Read:
-        read_number = INT8.reader(version, flexible)
-
-        def read(reader: Reader) -> DeliveryState:
-            number = read_number(reader)
-            try:
-                return DeliveryState(number)
-            except ValueError as error:
-                raise CorruptRecord(f"a delivery state of {number}") from error
-
-        return read
-
-
 _KEY = (Field("group_id", STRING), Field("topic_id", UUID), Field("partition", INT32))
 _STATE_BATCH = Schema(
     StateBatch,
     (
         Field("first_offset", INT64),
         Field("last_offset", INT64),
-        Field("delivery_state", _DeliveryStateType()),
+        Field("delivery_state", NumberOf(INT8, DeliveryState)),
         Field("delivery_count", INT16),
         Field("due_ms", INT64, tag=DUE_TAG, default=0),
     ),

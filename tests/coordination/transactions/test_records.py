@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream.coordination.record_codec import CorruptRecord
 from millstream.coordination.transactions.records import (
     TRANSACTION_RECORDS,
     TopicPartitions,
@@ -50,6 +51,15 @@ def test_version_0_has_the_bytes_of_kafka() -> None:
         "00000001" "000174" "00000002" "00000001" "00000002"
         "0000000000000064" "0000000000000032"
     )  # fmt: skip
+
+
+def test_state_that_nobody_knows_is_corrupt() -> None:
+    key, encoded = TRANSACTION_RECORDS.encode(
+        TransactionKey("tx"), replace(ONGOING, format_version=0)
+    )
+    assert encoded is not None
+    with pytest.raises(CorruptRecord, match="99 where a TransactionState"):
+        TRANSACTION_RECORDS.decode(key, encoded[:16] + b"\x63" + encoded[17:])
 
 
 def test_version_0_is_read_with_defaults_for_what_it_lacks() -> None:

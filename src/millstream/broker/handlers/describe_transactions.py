@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.context import RequestContext
 from millstream.broker.transaction_requests import require_transactional_id
-from millstream.coordination.transactions.records import TransactionState
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ async def _describe(context: RequestContext, transactional_id: str) -> Fields:
 
 def _fields(described: TransactionValue) -> Fields:
     return {
-        "transaction_state": TransactionState(described.state).label,
+        "transaction_state": described.state.label,
         "transaction_timeout": described.timeout_ms,
         "transaction_start_time": described.start_ms,
         "producer_id": described.producer_id,

@@ -42,7 +42,7 @@ async def list_transactions(context: RequestContext, request: ListTransactionsRe
             {
                 "transactional_id": transactional_id,
                 "producer_id": value.producer_id,
-                "transaction_state": TransactionState(value.state).label,
+                "transaction_state": value.state.label,
             }
             for transactional_id, value in listed.items()
             if is_wanted(value)

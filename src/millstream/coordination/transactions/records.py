@@ -33,6 +33,7 @@ from millstream.coordination.record_codec import (
     STRING,
     ArrayOf,
     Field,
+    NumberOf,
     RecordCodec,
     RecordType,
     Schema,
@@ -79,7 +80,7 @@ class TransactionValue:
     producer_id: int
     producer_epoch: int
     timeout_ms: int
-    state: int
+    state: TransactionState
     partitions: tuple[TopicPartitions, ...] | None  # those that take part; None when there are none
     last_update_ms: int
     start_ms: int = NO_TIMESTAMP
@@ -106,7 +107,7 @@ _TRANSACTION_VALUE = Schema(
         Field("next_producer_id", INT64, since=1, tag=1, default=NO_PRODUCER_ID),
         Field("producer_epoch", INT16),
         Field("timeout_ms", INT32),
-        Field("state", INT8),
+        Field("state", NumberOf(INT8, TransactionState)),
         Field("partitions", ArrayOf(_TOPIC_PARTITIONS, nullable=True)),
         Field("last_update_ms", INT64),
         Field("start_ms", INT64),
