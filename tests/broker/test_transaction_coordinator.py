@@ -12,13 +12,17 @@ import pytest
 
 from millstream.broker import transaction_coordinator
 from millstream.broker.coordinators import CoordinatorKind
+from millstream.broker.partition import ACKS_ALL
 from millstream.broker.server import BrokerServer
 from millstream.broker.topics import NewTopic
 from millstream.broker.transaction_coordinator import TransactionCoordinator
+from millstream.broker.transaction_markers import write_marker
+from millstream.coordination.transactions.marker import TransactionMarker
 from millstream.coordination.transactions.records import TransactionState
 from millstream.coordination.transactions.shard import AddRequest, EndRequest, InitRequest
 from millstream.coordination.transactions.transaction import Producer
 from millstream.errors import ApiError, ErrorCode
+from millstream.records.record import Record, encode_batch
 from tests.broker.serving import serving
 from tests.peers.patience import PATIENCE_SECONDS
 
@@ -99,6 +103,34 @@ def test_end_is_answered_when_the_decision_is_durable_and_markers_follow(tmp_pat
         assert await state(transactions) is TransactionState.PREPARE_COMMIT
         await becomes(transactions, TransactionState.COMPLETE_COMMIT)
         assert end_offsets(server) == [1, 1]
+
+    run(tmp_path, scenario)
+
+
+def test_commit_is_seen_although_an_administrator_named_a_higher_coordinator_epoch(
+    tmp_path: Path,
+) -> None:
+    async def scenario(server: BrokerServer, transactions: TransactionCoordinator) -> None:
+        producer = await begun(transactions, 60_000, T0)
+        partition = server.partitions.find(*T0)
+        marker = TransactionMarker(*producer, 100, committed=False, transaction_version=0)
+        await write_marker(server.coordinators, *T0, marker)
+        record = Record(0, server.clock.now_ms(), b"key", b"value")
+        await partition.append(
+            encode_batch(
+                [record],
+                producer_id=producer.id,
+                producer_epoch=producer.epoch,
+                base_sequence=0,
+                is_transactional=True,
+            ),
+            acks=ACKS_ALL,
+            verified=True,
+        )
+        assert partition.last_stable_offset == 1
+        await transactions.end(EndRequest(ID, producer, committed=True))
+        await becomes(transactions, TransactionState.COMPLETE_COMMIT)
+        assert partition.last_stable_offset == partition.high_watermark == 3
 
     run(tmp_path, scenario)
 

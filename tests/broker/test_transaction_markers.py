@@ -12,7 +12,7 @@ import pytest
 from millstream.broker.partition import PendingAppend
 from millstream.broker.server import BrokerServer
 from millstream.broker.topics import NewTopic
-from millstream.broker.transaction_markers import Markers, write_marker
+from millstream.broker.transaction_markers import Markers, write_marker, write_own_marker
 from millstream.coordination.transactions.marker import TransactionMarker
 from millstream.errors import ApiError, ErrorCode
 from tests.broker.serving import serving
@@ -105,17 +105,29 @@ def test_deleted_topic_needs_no_marker(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-@pytest.mark.parametrize(
-    "code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED]
-)
-def test_partition_that_has_seen_a_newer_epoch_is_done(tmp_path: Path, code: ErrorCode) -> None:
+def test_partition_that_has_seen_a_newer_producer_is_done(tmp_path: Path) -> None:
     async def scenario(server: BrokerServer) -> None:
         def refuse(*_: object) -> PendingAppend:
-            raise ApiError(code, "superseded")
+            raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, "superseded")
 
         written = asyncio.Event()
         markers(server, written, write=refuse).start()
         await within_a_while(written)
+
+    run(tmp_path, scenario)
+
+
+def test_own_coordinator_is_not_fenced_by_the_epoch_of_an_administrator(tmp_path: Path) -> None:
+    async def scenario(server: BrokerServer) -> None:
+        too_high = MARKER._replace(coordinator_epoch=100)
+        await write_marker(server.coordinators, *T0, too_high)
+        with pytest.raises(ApiError) as refused:
+            write_marker(server.coordinators, *T0, MARKER)
+        assert refused.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        for partition in (T0, T1):
+            await write_own_marker(server.coordinators, *partition, MARKER)
+        seen = [server.partitions.find(*it).coordinator_epoch_of(1) for it in (T0, T1)]
+        assert seen == [100, 0]
 
     run(tmp_path, scenario)
 

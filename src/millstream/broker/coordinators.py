@@ -134,7 +134,7 @@ class Coordinators:
     def transactions(self) -> TransactionCoordinator:
         if self._transactions is None:
             from millstream.broker.transaction_coordinator import TransactionCoordinator
-            from millstream.broker.transaction_markers import write_marker
+            from millstream.broker.transaction_markers import write_own_marker
 
             self._transactions = TransactionCoordinator(
                 TRANSACTIONS_TOPIC,
@@ -142,7 +142,7 @@ class Coordinators:
                 self._configs,
                 self.partitions,
                 self._producer_ids,
-                partial(write_marker, self),
+                partial(write_own_marker, self),
                 self._timers,
                 self._clock,
             )

@@ -273,6 +273,11 @@ class Partition:
         """Whether this producer has written here, as far as anybody remembers."""
         return producer_id in self.log.producers
 
+    def coordinator_epoch_of(self, producer_id: int) -> int:
+        """The highest epoch of a coordinator that ended a transaction of this producer here."""
+        producers = self.log.producers
+        return producers[producer_id].coordinator_epoch if producer_id in producers else NO_EPOCH
+
     def check_producer_epoch(self, producer_id: int, producer_epoch: int) -> None:
         """Refuse a producer that a newer instance has replaced."""
         self.log.producers.check_epoch(producer_id, producer_epoch)

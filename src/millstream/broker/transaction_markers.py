@@ -1,11 +1,12 @@
 """Markers: how the end of a transaction reaches the partitions that took part in it.
 
-`write_marker` is the one way to a partition. `Markers` takes those of one transaction to all of its
-partitions, in one turn so that they share a flush, and says when all of them are durable:
+`write_marker` is the one way to a partition; `write_own_marker` is the way of this broker's own
+coordinator. `Markers` takes those of one transaction to all of its partitions, in one turn so that
+they share a flush, and says when all of them are durable:
 
     deleted      a partition whose topic is gone needs no marker
-    superseded   one that has seen a newer epoch of the producer, or of its coordinator, takes none:
-                 the transaction is over there
+    superseded   one that has seen a newer epoch of the producer takes none: the transaction is over
+                 there
     not ready    one that is offline, or whose group coordinator is still being loaded, is tried
                  again after a while that grows
 """
@@ -30,8 +31,6 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS_MIN = 0.02
 RETRY_SECONDS_MAX = 1.0
 
-SUPERSEDED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
-
 TopicPartition: TypeAlias = tuple[str, int]
 WriteMarker: TypeAlias = "Callable[[str, int, TransactionMarker], PendingAppend]"
 
@@ -46,6 +45,20 @@ def write_marker(
     if topic == OFFSETS_TOPIC:  # its coordinator has to know which offsets count from now on
         return coordinators.groups.complete_transaction(index, marker)
     return partition.append_marker(**marker._asdict())
+
+
+def write_own_marker(
+    coordinators: Coordinators, topic: str, index: int, marker: TransactionMarker
+) -> PendingAppend:
+    """The same for the coordinator in this process, which no other can have replaced.
+
+    A partition may still have seen a higher coordinator epoch: an administrator's WriteTxnMarkers
+    may name any, and Kafka takes it. The marker carries that one then. With its own it would be
+    refused, and a commit that is decided would never be seen there.
+    """
+    partition = coordinators.partitions.find(topic, index)
+    epoch = max(marker.coordinator_epoch, partition.coordinator_epoch_of(marker.producer_id))
+    return write_marker(coordinators, topic, index, marker._replace(coordinator_epoch=epoch))
 
 
 class Markers:
@@ -101,7 +114,7 @@ class Markers:
         if not self._exists(*partition):
             logger.info("%s-%d is gone and needs no marker", *partition)
             self._has_it(partition)
-        elif error.code in SUPERSEDED:
+        elif error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
             logger.warning("%s-%d takes no marker of a transaction: %s", *partition, error)
             self._has_it(partition)
         else:
