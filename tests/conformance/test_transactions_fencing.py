@@ -155,6 +155,22 @@ def test_zombie_cannot_resume_by_naming_itself(broker: BrokerUnderTest, protocol
 
 
 @both_protocols
+def test_stranger_cannot_resume_what_another_has_open(
+    broker: BrokerUnderTest, protocol: int
+) -> None:
+    topic = broker.create_topic()
+    with producer_of(broker, protocol) as owner, producer_of(broker, protocol) as stranger:
+        owner.begin(topic)
+        owner.produce(topic, [b"x"])
+        stranger.transactional_id = owner.transactional_id
+        assert stranger.init(resume=True) == PRODUCER_FENCED
+        assert stranger.init(resume=True, version=3) == INVALID_PRODUCER_EPOCH
+        assert owner.end(committed=True).error_code == NO_ERROR
+    eventually(lambda: stable_offset(broker, topic) == 2)
+    assert committed_offsets(broker, topic) == [0]
+
+
+@both_protocols
 def test_resuming_aborts_the_open_transaction(broker: BrokerUnderTest, protocol: int) -> None:
     topic = broker.create_topic()
     with producer_of(broker, protocol) as producer:

@@ -62,6 +62,16 @@ def test_start_aborts_what_is_open_and_comes_back() -> None:
     assert driver.init() == Producer(1001, 2)
 
 
+def test_stranger_who_claims_to_go_on_leaves_an_open_transaction_alone() -> None:
+    driver = Driver()
+    owner = driver.started()
+    driver.add(owner)
+    with refused(ErrorCode.PRODUCER_FENCED):
+        driver.init(expected=Producer(7, 3))
+    assert driver.state is TransactionState.ONGOING
+    driver.end(owner)
+
+
 @pytest.mark.parametrize("expected", [None, Producer(1001, 32766)])
 def test_used_up_epochs_bring_a_new_producer_id_at_the_start(expected: Producer | None) -> None:
     driver = Driver()

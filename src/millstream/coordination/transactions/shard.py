@@ -128,6 +128,7 @@ class TransactionShard:
         if transaction is None:
             value = first_value(self._new_producer_id(), request.timeout_ms, now_ms)
         elif transaction.is_ongoing:
+            transaction.require_successor(request.expected)  # a stranger ends nothing
             return self._abort_and_fence(transaction, now_ms, Initialized(None))
         else:
             value = transaction.initialize(

@@ -64,7 +64,7 @@ class Transaction:
 
     def replay(self, value: TransactionValue) -> None:
         self.value = value
-        self.state = TransactionState(value.state)
+        self.state = value.state
         self.partitions: frozenset[TopicPartition] = frozenset(
             (topic.topic, partition)
             for topic in value.partitions or ()
@@ -124,8 +124,7 @@ class Transaction:
     ) -> TransactionValue:
         """A producer starts, or `expected` goes on after an error (KIP-360): the next epoch."""
         self._require_not_prepared()
-        if expected is not None and not self._may_continue(expected):
-            raise self._fenced(expected.epoch)
+        self.require_successor(expected)
         producer, last_epoch = self._next_producer(expected, new_producer_id)
         return self._next(
             TransactionState.EMPTY,
@@ -138,12 +137,13 @@ class Transaction:
             start_ms=NO_TIMESTAMP,
         )
 
-    def _may_continue(self, expected: Producer) -> bool:
-        """Whether it is this id's producer, or was until its epochs were used up."""
+    def require_successor(self, expected: Producer | None) -> None:
+        """Raise unless it is this id's producer, or was until its epochs were used up."""
+        if expected is None or expected.id == self.value.producer_id:
+            return
         was_used_up = expected.epoch >= LAST_CLIENT_EPOCH
-        return expected.id == self.value.producer_id or (
-            expected.id == self.value.previous_producer_id and was_used_up
-        )
+        if expected.id != self.value.previous_producer_id or not was_used_up:
+            raise self._fenced(expected.epoch)
 
     def _next_producer(
         self, expected: Producer | None, new_producer_id: Callable[[], int]
