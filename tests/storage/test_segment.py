@@ -10,6 +10,8 @@ import pytest
 from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, CorruptBatch, ErrorCode
 from millstream.records.batch import iterate_headers
+from millstream.storage.segment import Segment
+from millstream.storage.transactions import AbortedTransaction
 from tests.storage.store import DATA, Store
 
 LOG = f"{DATA}/orders-0/{0:020d}.log"
@@ -177,3 +179,26 @@ def test_files_renamed_under_a_reader_are_still_found() -> None:
     segment.change_suffix("")
     assert segment.locate(33, may_block=True) is not None
     assert store.fs.exists(LOG)
+
+
+class RolledMeanwhile(Segment):
+    """Sealed by another thread as soon as somebody has looked at what was aborted."""
+
+    __slots__ = ()
+
+    @property
+    def aborted(self) -> list[AbortedTransaction] | None:  # type: ignore[override]
+        found: list[AbortedTransaction] | None = Segment.aborted.__get__(self)  # type: ignore
+        if found is not None:
+            self.transaction_index.write(self.fs, found, sync=False)
+            Segment.aborted.__set__(self, None)  # type: ignore
+        return found
+
+
+def test_aborted_transactions_are_read_while_another_thread_seals_the_segment() -> None:
+    segment = indexed_store().log().active_segment
+    aborted = AbortedTransaction(7, 10, 20, 10)
+    segment.note_aborted(aborted)
+    segment.__class__ = RolledMeanwhile
+    assert segment.read_aborted() == [aborted]
+    assert segment.read_aborted() == [aborted], "from the file"

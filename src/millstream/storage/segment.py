@@ -491,9 +491,10 @@ class Segment:
         self.has_aborted = True
 
     def read_aborted(self) -> list[AbortedTransaction]:
-        """The owner's own copy of all of them."""
-        if self.aborted is not None:
-            return list(self.aborted)
+        """The caller's own copy of all of them. In any thread: a roll may come at any time."""
+        aborted = self.aborted
+        if aborted is not None:
+            return list(aborted)
         return self.transaction_index.read(self.fs) if self.has_aborted else []
 
     def set_aborted(self, aborted: list[AbortedTransaction]) -> None:
