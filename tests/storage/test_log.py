@@ -331,3 +331,20 @@ def test_what_this_process_appended_is_not_verified_after_a_restart_either(
     store.append(b"after")
     monkeypatch.setattr("millstream.storage.segment.verify_crc", None)
     assert store.log().read(1, max_bytes=1000, end_offset=END)
+
+
+def test_full_disk_during_a_truncation_leaves_nothing_that_no_flush_would_cover() -> None:
+    store = Store()
+    for partition in range(7):
+        store.append(b"x", partition=partition)
+    store.flush(*range(7))
+    assert store.files("journal-0"), "the journal has to hear of the truncation"
+    log = store.log()
+    store.append(b"y")
+    store.fs.fail_writes_after(0)
+    with pytest.raises(ApiError, match="journal"):
+        log.truncate_to(0)
+    assert store.flush() == []
+    assert log.flushed_offset == log.log_end_offset == 2
+    store.kill()
+    assert [record.value for record in read_all(store.log())] == [b"x", b"y"]

@@ -533,9 +533,10 @@ class Log:
             fs.sync_all(self.directory.path, self.unsynced_names())
             self.names_synced = self.names_changed
             self.is_new = False
+        # True even if the journal cannot be written: no flush would find anything left to do.
+        self.flushed_offset = self.recovery_point = self.log_end_offset
         if self.log_id is not None:
             self.directory.journal.void(self.log_id)
-        self.flushed_offset = self.recovery_point = self.log_end_offset
 
     def save_for_recovery(self, batch: SyncBatch) -> list[Segment]:
         """What must be on the disk before the recovery point is saved: recovery trusts it.
