@@ -39,9 +39,9 @@ from millstream.pipelines.running.fan_out import FanOutSink
 from millstream.pipelines.running.progress import GroupProgress
 from millstream.pipelines.source import MillstreamSource
 from millstream.pipelines.stores import TableSpec, open_store
+from millstream.pipelines.writing.clusters import transaction_timeout_ms
 from millstream.pipelines.writing.decisions import TaskTransaction, encode_decision
 from millstream.pipelines.writing.options import parse_write_options
-from millstream.pipelines.writing.writer import transaction_timeout_ms
 from tests.faults import kill_points
 from tests.faults.kill_points import Kill
 

@@ -25,6 +25,12 @@ from millstream.pipelines.running.outputs import rows_of
 from millstream.pipelines.running.progress import GroupProgress
 from millstream.pipelines.stores.store import drain
 from millstream.pipelines.writing.batching import Batcher
+from millstream.pipelines.writing.clusters import (
+    cluster_for,
+    decision_timeout_ms,
+    make_cluster,
+    transaction_timeout_ms,
+)
 from millstream.pipelines.writing.decisions import (
     Decision,
     DecisionLog,
@@ -37,14 +43,7 @@ from millstream.pipelines.writing.decisions import (
 )
 from millstream.pipelines.writing.options import WriteOptions
 from millstream.pipelines.writing.settling import Settling
-from millstream.pipelines.writing.writer import (
-    cluster_for,
-    decision_timeout_ms,
-    make_cluster,
-    query_transactional_id,
-    task_prefix,
-    transaction_timeout_ms,
-)
+from millstream.pipelines.writing.writer import query_transactional_id, task_prefix
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -51,6 +51,12 @@ from millstream.pipelines.query_files import (
 )
 from millstream.pipelines.workers import keep_memory, settle
 from millstream.pipelines.writing.batching import Batcher, Layout
+from millstream.pipelines.writing.clusters import (
+    cluster_for,
+    decision_timeout_ms,
+    partition_count,
+    transaction_timeout_ms,
+)
 from millstream.pipelines.writing.decisions import (
     Decision,
     DecisionLog,
@@ -69,15 +75,11 @@ logger = logging.getLogger(__name__)
 
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 QUERY_ID_PROPERTY = "sql.streaming.queryId"  # the id in the checkpoint
-TIMEOUT_MS_DEFAULT = 15 * 60_000  # the most that Kafka allows unless it is told otherwise
-DECISION_TIMEOUT_MS = 180_000  # longer than brokers that are away are waited for
 TASKS_REMEMBERED_MAX = 1000
 # A task whose rows came later begins its transaction with the first: the broker's patience counts.
 PROMPT_SECONDS = 1.0
 
-_clusters: dict[tuple[Any, ...], Cluster] = {}
 _logs: dict[tuple[Any, ...], DecisionLog] = {}
-_timeouts_ms: dict[str, int] = {}
 _prepared: dict[str, PreparedBatch] = {}  # by the query's transactional id
 _written_last: dict[str, tuple[TopicPartition, ...]] = {}  # by the task's transactional id
 
@@ -365,7 +367,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         needed: dict[str, int] = {}
         for topic, partition in sorted(ends):
             needed[topic] = partition + 1
-        counts = {topic: _partition_count(cluster, topic, it) for topic, it in needed.items()}
+        counts = {topic: partition_count(cluster, topic, it) for topic, it in needed.items()}
         return {it: offset for it, offset in ends.items() if it[1] < counts[it[0]]}
 
     def _commit_offsets(self, batch_id: int) -> None:
@@ -515,59 +517,6 @@ def query_transactional_id(options: WriteOptions) -> str:
     return f"millstream-{query_id(options.checkpoint_location)}"
 
 
-def cluster_for(options: WriteOptions, role: str) -> Cluster:
-    """This process's connections, kept from batch to batch; for writers and tasks, of which a
-    process runs one at a time.
-    """
-    key = (options.bootstrap_servers, options.client_id, options.security, role)
-    cluster = _clusters.get(key)
-    if cluster is None:
-        cluster = _clusters[key] = make_cluster(options, role)
-    return cluster
-
-
-def make_cluster(options: WriteOptions, role: str) -> Cluster:
-    """Driver and tasks have client ids of their own: the one ends what the others have written."""
-    return Cluster(
-        options.bootstrap_servers,
-        client_id=f"{options.client_id}-{role}",
-        security=options.security,
-        timeout_seconds=options.patience_ms / 1000,
-        request_timeout_seconds=options.request_timeout_ms / 1000,
-    )
-
-
-def transaction_timeout_ms(options: WriteOptions, cluster: Cluster) -> int:
-    """How long tasks' transactions may stay open: as long as the brokers allow, unless told."""
-    return options.transaction_timeout_ms or _longest_timeout_ms(options, cluster)
-
-
-def decision_timeout_ms(options: WriteOptions, cluster: Cluster) -> int:
-    """How long the driver's own transaction may."""
-    return min(DECISION_TIMEOUT_MS, _longest_timeout_ms(options, cluster))
-
-
-def _longest_timeout_ms(options: WriteOptions, cluster: Cluster) -> int:
-    known = _timeouts_ms.get(options.bootstrap_servers)
-    if known is None:
-        known = _timeouts_ms[options.bootstrap_servers] = _ask_timeout_ms(cluster)
-    return known
-
-
-def _ask_timeout_ms(cluster: Cluster) -> int:
-    broker_id = cluster.broker_ids()[0]
-    asked = {
-        "resource_type": 4,  # a broker
-        "resource_name": str(broker_id),
-        "configuration_keys": ["transaction.max.timeout.ms"],
-    }
-    answer = cluster.ask_broker(broker_id, "describe_configs", {"resources": [asked]})
-    for it in answer.results[0].configs:
-        if it.name == "transaction.max.timeout.ms" and it.value:
-            return int(it.value)
-    return TIMEOUT_MS_DEFAULT  # not told, or not allowed to know
-
-
 def _decision_log(cluster: Cluster, transactional_id: str) -> DecisionLog:
     """Kept too: what has been read of the topic need not be read again."""
     key = (id(cluster), transactional_id)
@@ -594,20 +543,3 @@ def _tasks_of(messages: Sequence[WriterCommitMessage | None]) -> list[TaskTransa
 
 def _driver_of(messages: Sequence[WriterCommitMessage | None]) -> Transaction | None:
     return next((it.driver for it in messages if isinstance(it, TaskMessage)), None)
-
-
-def _partition_count(cluster: Cluster, topic: str, needed: int) -> int:
-    """As it is known; asked for anew where it is less than what is needed."""
-
-    def count() -> int:
-        try:
-            known = len(cluster.topic(topic).partitions)
-            if known >= needed:
-                return known
-            return len(cluster.topic(topic, seconds_old_max=0.0).partitions)
-        except ApiError as error:
-            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                return 0  # a topic of another cluster
-            raise
-
-    return cluster.retrying(count)
