@@ -45,6 +45,13 @@ def test_later_batch_is_written_where_no_records_lie_between(
     assert is_due(Progress("q", 3, 7), 3, BatchMark("q", batch_id, begins=begins))
 
 
+@pytest.mark.parametrize("kept", ["5", '{"t": 5}', "[]", "not JSON"])
+def test_offsets_that_a_user_keeps_in_another_form_prove_no_gap(kept: str) -> None:
+    begins = '{"t": {"0": 70}}'
+    assert is_due(Progress("q", 3, 7, kept), 3, BatchMark("q", 8, "9", begins=begins))
+    assert is_due(STORED, 3, BatchMark("q", 8, "9", begins=kept))
+
+
 def test_batch_that_begins_past_the_tables_is_refused_with_a_cure() -> None:
     batch = BatchMark("q", 9, '{"t": {"0": 9}}', begins='{"u": {"0": 1}, "t": {"0": 6}}')
     with pytest.raises(StoreError, match=r"'q'.*offset 5 of t-0.*begins at 6.*forget\(\)"):

@@ -96,7 +96,8 @@ class StreamPlanner:
         self._last_batch_ms: int | None = None
         self._topic_ids: dict[str, UUID | None] = {}
         self._made_anew: set[TopicPartition] = set()
-        self._initial: Offsets = {}
+        self._last_looked_at: tuple[Offsets, Offsets, set[TopicPartition]] = ({}, {}, set())
+        self._initial: Offsets = {}  # where it may be another one each time it is asked for
         self.latest: Offsets = {}  # when last asked
 
     def initial(self) -> Offsets:
@@ -104,7 +105,7 @@ class StreamPlanner:
         known = self._positions.partitions()
         start = self._positions.resolve(self._options.starting, known)
         if self._options.starting.offsets:
-            start = _within_logs(self._options, start, self._positions)
+            return _within_logs(self._options, start, self._positions)
         self._initial = start
         return start
 
@@ -115,14 +116,15 @@ class StreamPlanner:
 
     def next_end(self, start: Offsets, *, without_limit: bool = False) -> Offsets:
         """Where the next batch ends; `start` itself where there is nothing to do yet."""
-        begin, latest = self._begin_and_latest(start)
+        begin, latest, anew = self._begin_and_latest(start)
         self.latest = latest
         if not self._hold.is_over():
             return start
+        if not without_limit and self._waits_for_more(begin, latest):
+            return start
+        self._made_anew |= anew  # not while it waits: a leader may only have been slow to learn
         if without_limit:
             return latest
-        if self._waits_for_more(begin, latest):
-            return start
         most = self._options.max_offsets_per_trigger
         return latest if most is None else limit_total(begin, latest, most)
 
@@ -132,12 +134,7 @@ class StreamPlanner:
             found, _ = self._positions.find()
             self._check_gone({it for it in end if end[it] > start.get(it, 0)} - set(found))
             end = {it: end[it] for it in end if it in found}
-        anew = {it for it in end if it not in start or it in self._made_anew}
-        self._made_anew.clear()
-        back = {it for it in set(end) - anew if end[it] < start[it]}
-        left_out = {it for it in back if start[it] == self._initial.get(it)}
-        self._warn_of_first_batch({it: end[it] for it in left_out})
-        anew |= back - left_out
+        anew = self._from_the_beginning(start, end)
         begin = {it: start[it] for it in end if it not in anew} | self._positions.earliest(anew)
         busy = [it for it in end if end[it] > begin[it]]
         begin |= skip_deleted(
@@ -145,8 +142,25 @@ class StreamPlanner:
         )
         return _tasks(self._options, begin, self._cut_back(begin, end))
 
-    def _begin_and_latest(self, start: Offsets) -> tuple[Offsets, Offsets]:
-        """Where to begin in each partition that there is, and where they end."""
+    def _from_the_beginning(self, start: Offsets, end: Offsets) -> set[TopicPartition]:
+        """The partitions that the batch reads from their beginning: new, or made anew.
+
+        The same each time it is asked about a batch: Spark asks for every scan of the source.
+        """
+        if self._last_looked_at[:2] == (start, end):
+            return self._last_looked_at[2]
+        anew = {it for it in end if it not in start or it in self._made_anew}
+        self._made_anew.clear()
+        back = {it for it in set(end) - anew if end[it] < start[it]}
+        left_out = {it for it in back if start[it] == self._initial.get(it)}
+        self._warn_of_first_batch({it: end[it] for it in left_out})
+        anew |= back - left_out
+        self._last_looked_at = (start, end, anew)
+        return anew
+
+    def _begin_and_latest(self, start: Offsets) -> tuple[Offsets, Offsets, set[TopicPartition]]:
+        """Where to begin in each partition that there is, where they end, and which of those that
+        were read before are others now."""
         found, _ = self._positions.find()
         self._check_gone(set(start) - set(found))
         latest = self._target if self._target is not None else self._positions.latest(found)
@@ -156,13 +170,12 @@ class StreamPlanner:
         # Where the log goes on beyond an open transaction, a reader of uncommitted records was
         # here before: nothing is to be read, and nothing lost.
         latest |= {it: start[it] for it in latest if start.get(it, 0) > latest[it]} | behind
-        self._made_anew |= set(behind)
-        anew = self._made_anew & set(latest)
+        anew = (set(behind) | self._made_anew) & set(latest)
         begin = {it: start[it] for it in latest if it in start and it not in anew}
         added = [it for it in latest if it not in begin]
         earliest = self._positions.earliest(added)
         self._check_added({it: earliest[it] for it in added if it not in anew})
-        return begin | earliest, latest
+        return begin | earliest, latest, anew
 
     def _check_gone(self, gone: Iterable[TopicPartition]) -> None:
         names = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(gone))

@@ -47,9 +47,7 @@ def is_due(stored: Progress, epoch: int, mark: BatchMark) -> bool:
 
 
 def _refuse_gap(stored: Progress, mark: BatchMark) -> None:
-    reached, begins = _parsed(stored.offsets), _parsed(mark.begins)
-    if not isinstance(reached, dict) or not isinstance(begins, dict):
-        return
+    reached, begins = _by_topic(stored.offsets), _by_topic(mark.begins)
     for topic, partitions in begins.items():
         for partition, begin in partitions.items():
             # A partition, or a source, that came since begins wherever it begins.
@@ -63,6 +61,14 @@ def _refuse_gap(stored: Progress, mark: BatchMark) -> None:
                     "or give the query another name and new tables; or, if it may be left out, "
                     "call forget() with its name on the store"
                 )
+
+
+def _by_topic(text: str | None) -> dict[str, dict[str, int]]:
+    """Offsets in the form of pipelines; none where a user keeps them in another."""
+    found = _parsed(text)
+    if not isinstance(found, dict):
+        return {}
+    return {topic: it for topic, it in found.items() if isinstance(it, dict)}
 
 
 _CURE = (

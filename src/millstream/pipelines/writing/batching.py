@@ -131,6 +131,7 @@ class Batcher:
         self._encoder: Encoder | None = None
         self._key_encoder: Encoder | None = None
         self._next_partition = random.randrange(2**16)  # where rows without a key go on
+        self._found: set[str] = set()  # topics that have been there
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> int:
         """All rows, handed over but not yet answered; how many there were."""
@@ -283,11 +284,14 @@ class Batcher:
             try:
                 return self._cluster.topic(topic, seconds_old_max=TOPIC_SECONDS_OLD_MAX)
             except ApiError as error:
-                if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                is_unknown = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if is_unknown and topic not in self._found:  # else a broker may be starting
                     raise ConfigError(f"there is no topic {topic}; create it first") from None
                 raise
 
-        return self._cluster.retrying(find)
+        found = self._cluster.retrying(find)
+        self._found.add(topic)
+        return found
 
     def _take_turns(self, free: int, rows: pa.RecordBatch, count: int) -> Any:
         """Partitions for rows that may go anywhere: runs of about a batch each."""
