@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from millstream.broker.partition import Partition
 from millstream.broker.server import BrokerServer
 from millstream.coordination.share_state import DeliveryState, SharePartitionKey, StateBatch
 from millstream.errors import ApiError, ErrorCode
@@ -150,7 +151,10 @@ def test_state_is_as_it_was_after_a_restart(tmp_path: Path) -> None:
     asyncio.run(second_life())
 
 
-def test_records_that_take_the_place_of_lost_ones_are_delivered(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_first_load_in_vain", [False, True])
+def test_records_that_take_the_place_of_lost_ones_are_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_first_load_in_vain: bool
+) -> None:
     async def first_life(server: BrokerServer, topic_id: UUID) -> None:
         await produce(server, 10)
         async with joined(server, topic_id) as member:
@@ -161,6 +165,8 @@ def test_records_that_take_the_place_of_lost_ones_are_delivered(tmp_path: Path) 
     (log,) = (tmp_path / "t-0").glob("*.log")
     os.truncate(log, log.stat().st_size // 2)  # a power cut before the flush
     (tmp_path / ".kafka_cleanshutdown").unlink()
+    if is_first_load_in_vain:
+        fail_once(monkeypatch, "__share_group_state")
 
     async def second_life() -> None:
         async with serving(tmp_path) as server:
@@ -171,6 +177,20 @@ def test_records_that_take_the_place_of_lost_ones_are_delivered(tmp_path: Path) 
                 assert acquired(await member.fetch(max_wait=5_000)) == [(10, 39, 1)]
 
     asyncio.run(second_life())
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
+    """Refuse the next batch that a coordinator appends there, as a full disk does."""
+    append = Partition.append
+    refused: list[str] = []
+
+    def append_or_fail(self: Partition, *arguments: Any, **options: Any) -> Any:
+        if self.topic == topic and not refused:
+            refused.append(topic)
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "no space left")
+        return append(self, *arguments, **options)
+
+    monkeypatch.setattr(Partition, "append", append_or_fail)
 
 
 # The persister fails

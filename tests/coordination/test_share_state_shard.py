@@ -51,7 +51,7 @@ class Driver:
         return ShareStateShard(
             updates_per_snapshot=lambda: self.updates_per_snapshot,
             partition_count=self.topics.get,
-            recovered_end=self.recovered_ends.get,
+            recovered_end=lambda key: self.recovered_ends.get((key.topic_id, key.partition)),
         )
 
     def apply(self, result: Result[Any]) -> Any:

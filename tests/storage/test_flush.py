@@ -258,3 +258,18 @@ def test_recovery_point_stays_before_what_only_the_journal_has() -> None:
     store.directories.checkpoint()
     store.crash()
     assert [record.value for record in read_all(store.log(0))][:2] == [b"one", b"two"]
+
+
+def test_bytes_that_a_truncation_took_do_not_come_back_with_the_journal() -> None:
+    store = settled_store()
+    for partition in MANY:
+        store.append(b"two", partition=partition)
+    store.flush(*MANY)
+    log = store.log(0)
+    store.append(b"gone", partition=0)
+    log.truncate_to(log.log_end_offset - 1)
+    for partition in MANY:
+        store.append(b"new", partition=partition)
+    store.flush(*MANY)
+    store.kill()
+    assert [record.value for record in read_all(store.log(0))] == [b"one", b"two", b"new"]

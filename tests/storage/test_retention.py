@@ -208,3 +208,19 @@ def test_failing_disk_is_reported_as_such_and_takes_the_directory_down() -> None
         store.log().apply_retention(8000)
     assert raised.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert not store.directories.live_directories
+
+
+def test_producers_of_records_that_were_deleted_are_known_after_a_power_cut() -> None:
+    store = Store()
+    store.append_batch(make_batch(b"x", producer_id=3, producer_epoch=1, base_sequence=0))
+    log = store.log()
+    log.roll(store.clock.now_ms())
+    store.append(b"y")
+    store.flush(to_segments=True)
+    log.delete_records_before(1)
+    assert log.apply_retention(store.clock.now_ms())
+    store.directories.sweep()
+    store.directories.checkpoint()
+    store.crash()
+    assert store.log().log_start_offset == 1
+    assert store.log().producers[3].epoch == 1

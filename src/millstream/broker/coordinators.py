@@ -102,6 +102,10 @@ class Coordinators:
         if SHARE_STATE_TOPIC in self._metadata.image.topics:
             self.share_state.lead_all()
 
+    async def share_state_loaded(self) -> None:
+        if self._share_state is not None:
+            await self._share_state.all_loaded()
+
     async def stop(self) -> None:
         if self._transactions is not None:
             await self._transactions.stop()

@@ -136,6 +136,9 @@ class BrokerServer:
             cleaning = CleaningThread(self)
             cleaning.start()
             self._undo.push_async_callback(cleaning.stop)
+        if not self.directories.clean:
+            # It forgets what was lost, before others can write something else to that place.
+            await self.coordinators.share_state_loaded()
         for endpoint, server in self._listeners:
             await self._accept(endpoint, server)
 

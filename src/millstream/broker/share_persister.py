@@ -64,7 +64,8 @@ class SharePersister:
         self._partitions = partitions
         self._timers = timers
         self._is_started = False
-        self._recovered_ends: dict[tuple[uuid.UUID, int], int] = {}  # for shards of the start
+        self._recovered_ends: dict[tuple[uuid.UUID, int], int] = {}
+        self._recovering: set[int] = set()  # shards that were not loaded yet since the start
         self._pruning: asyncio.Task[None] | None = None
         self._shell = CoordinatorShell(
             topic,
@@ -73,13 +74,14 @@ class SharePersister:
             partitions=partitions,
             timers=timers,
             clock=clock,
+            on_loaded=self._loaded,
         )
 
     def _new_shard(self) -> ShareStateShard:
         return ShareStateShard(
             updates_per_snapshot=self._updates_per_snapshot,
             partition_count=self._partition_count,
-            recovered_end=self._recovered_ends.get,
+            recovered_end=self._recovered_end,
         )
 
     def _updates_per_snapshot(self) -> int:
@@ -94,13 +96,23 @@ class SharePersister:
     def lead_all(self) -> None:
         """Load every shard whose partition is here; the first time before anybody can produce."""
         if not self._is_started:
-            self._recovered_ends = self._log_ends()
+            self._is_started = True
+            self._recovering = set(range(self._shard_count))
+            self._recovered_ends = self._log_ends() if self._recovering else {}
+            self._prune_later()
         for index in range(self._shard_count):
             self._shell.lead(index)
-        if not self._is_started:
-            self._is_started = True
+
+    def _recovered_end(self, key: SharePartitionKey) -> int | None:
+        """Until a shard is loaded, however often that is tried, nobody has written into it."""
+        if self._index_of(key) not in self._recovering:
+            return None
+        return self._recovered_ends.get((key.topic_id, key.partition))
+
+    def _loaded(self, index: int, shard: ShareStateShard) -> None:
+        self._recovering.discard(index)
+        if not self._recovering:
             self._recovered_ends = {}
-            self._prune_later()
 
     def _log_ends(self) -> dict[tuple[uuid.UUID, int], int]:
         return {

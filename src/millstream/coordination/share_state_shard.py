@@ -75,7 +75,7 @@ class ShareStateShard:
         *,
         updates_per_snapshot: Callable[[], int],
         partition_count: Callable[[uuid.UUID], int | None],
-        recovered_end: Callable[[tuple[uuid.UUID, int]], int | None],
+        recovered_end: Callable[[SharePartitionKey], int | None],
     ) -> None:
         """`recovered_end` says where the log of a partition ended at the broker's start; None where
         nothing can have been lost since the states were written."""
@@ -294,7 +294,7 @@ class ShareStateShard:
     def _cut_to_logs(self, now_ms: int) -> Iterable[CoordinatorRecord]:
         """Snapshots without what lies behind the ends of the logs."""
         for key, known in self._states.items():
-            end = self._recovered_end((key.topic_id, key.partition))
+            end = self._recovered_end(key)
             known_end = known.batches[-1].last_offset + 1 if known.batches else known.start_offset
             if end is None or known_end <= end:
                 continue

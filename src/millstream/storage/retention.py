@@ -36,6 +36,7 @@ def apply(log: Log, now_ms: int, high_watermark: int) -> int:
         # The new segment's name keeps the log's end: it must be durable before old names go.
         log.directory.fs.sync_directory(log.path)
         log.names_synced = log.names_changed
+    _sync_snapshot(log, segments[count].base_offset)
     removed = segments[:count]
     log.set_segments(segments[count:])
     log.log_start_offset = max(log.log_start_offset, log.segments[0].base_offset)
@@ -58,6 +59,13 @@ def apply(log: Log, now_ms: int, high_watermark: int) -> int:
         log.log_start_offset,
     )
     return size
+
+
+def _sync_snapshot(log: Log, offset: int) -> None:
+    """Once the segments before it are gone, nothing else tells of their producers."""
+    if offset in log.snapshots:
+        path = names.offset_file(log.path, offset, names.SNAPSHOT_SUFFIX)
+        log.directory.fs.sync_all(log.directory.path, (path, log.path))
 
 
 def _expired_count(log: Log, now_ms: int) -> int:

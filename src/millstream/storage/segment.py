@@ -520,7 +520,8 @@ class Segment:
         with self._handles.borrowed(self.handle) as fd:
             fs.truncate(fd, position)
             fs.fdatasync(fd)
-        self.size = self.synced_bytes = self.durable_bytes = position
+        self.size = self.synced_bytes = self.durable_bytes = self._copies_start = position
+        self._copies, self._copies_bytes, self.uncopied = [], 0, False
         self.verified_bytes = min(self.verified_bytes, position)
         self.trusted_from = min(self.trusted_from, position)
 
