@@ -153,7 +153,10 @@ def test_state_is_as_it_was_after_a_restart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_first_load_in_vain", [False, True])
 def test_records_that_take_the_place_of_lost_ones_are_delivered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_first_load_in_vain: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_first_load_in_vain: bool,
 ) -> None:
     async def first_life(server: BrokerServer, topic_id: UUID) -> None:
         await produce(server, 10)
@@ -170,6 +173,7 @@ def test_records_that_take_the_place_of_lost_ones_are_delivered(
 
     async def second_life() -> None:
         async with serving(tmp_path) as server:
+            assert "but the log ends at 10" in caplog.text, "it is known before anybody may write"
             topic_id = server.metadata.image.topics["t"].id
             for _ in range(3):  # before any member comes
                 await produce(server, 10)

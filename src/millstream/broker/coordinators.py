@@ -103,6 +103,7 @@ class Coordinators:
             self.share_state.lead_all()
 
     async def share_state_loaded(self) -> None:
+        """Wait until what share groups have got is known, if there are any."""
         if self._share_state is not None:
             await self._share_state.all_loaded()
 

@@ -18,6 +18,8 @@ Offsets: TypeAlias = dict[TopicPartition, int]
 
 LATEST = -1  # Kafka's and Spark's numbers for "the end" and "the beginning"
 EARLIEST = -2
+# Where writers keep what is decided (writing/decisions.py); readers of a pattern pass over it.
+DECISIONS_TOPIC = "__millstream_decisions"
 
 
 class OffsetRange(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from millstream.errors import ApiError, ConfigError
+from millstream.pipelines.offsets import DECISIONS_TOPIC
 from millstream.pipelines.reading.options import parse_read_options
 from millstream.pipelines.reading.positions import DataLost, Positions, skip_deleted
-from millstream.pipelines.writing.decisions import DECISIONS_TOPIC
 from tests.pipelines.conftest import Topics
 
 

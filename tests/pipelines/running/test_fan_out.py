@@ -33,6 +33,21 @@ class Killed(BaseException):
     """Nothing after this happens any more."""
 
 
+def killed_when_decided(
+    sink: FanOutSink, batch: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Write batch 0, and die before what is decided is settled."""
+
+    def die(*arguments: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Settling, "settle", die)
+        patched.setattr(FanOutSink, "_recover_quietly", lambda self: None)
+        with pytest.raises(Killed):
+            sink(batch, 0)
+
+
 def read_committed(topics: Topics, name: str) -> list[bytes]:
     """What a reader sees who waits for no open transaction."""
     consumer = Consumer(
@@ -137,14 +152,7 @@ def test_batch_decided_before_a_crash_is_completed_by_the_next_run(
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def die(*arguments: Any) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Settling, "settle", die)
-        patched.setattr(FanOutSink, "_recover_quietly", lambda self: None)
-        with pytest.raises(Killed):
-            make_sink()(tagged, 0)
+    killed_when_decided(make_sink(), tagged, monkeypatch)
     assert stored(settings) == [0, 1, 2, 3]
     make_sink().recover()
     assert read_committed(topics, large) == LARGE
@@ -167,15 +175,7 @@ def test_batch_of_a_new_checkpoint_is_not_taken_for_a_completed_one_of_the_old(
     sink(tagged, 1)
     assert sink.store is not None
     sink.store.forget(sink.query)
-
-    def die(*arguments: Any) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Settling, "settle", die)
-        patched.setattr(FanOutSink, "_recover_quietly", lambda self: None)
-        with pytest.raises(Killed):
-            make_sink()(tagged, 0)
+    killed_when_decided(make_sink(), tagged, monkeypatch)
     make_sink()(tagged, 0)
     assert read_committed(topics, large) == sorted(LARGE * 3)
     assert stored(settings) == sorted([0, 1, 2, 3] * 3)

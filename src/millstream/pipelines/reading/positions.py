@@ -11,9 +11,14 @@ from uuid import UUID
 
 from millstream.client.cluster import Cluster, TopicInfo, check
 from millstream.errors import ApiError, ConfigError, ErrorCode
-from millstream.pipelines.offsets import EARLIEST, LATEST, Offsets, TopicPartition
+from millstream.pipelines.offsets import (
+    DECISIONS_TOPIC,
+    EARLIEST,
+    LATEST,
+    Offsets,
+    TopicPartition,
+)
 from millstream.pipelines.reading.options import Position, ReadOptions
-from millstream.pipelines.writing.decisions import DECISIONS_TOPIC
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1

@@ -42,14 +42,13 @@ from millstream.client.fetching import Fetched, fetch_batches, log_end_offset
 from millstream.client.producing import RawProducer, WrittenRange
 from millstream.client.transactions import Transaction, commit_offsets
 from millstream.errors import ApiError, ErrorCode, MillstreamError
-from millstream.pipelines.offsets import Offsets, from_json, to_json
+from millstream.pipelines.offsets import DECISIONS_TOPIC, Offsets, from_json, to_json
 from millstream.records.batch import BatchHeader, iterate_headers
 from millstream.records.compression import Compression
 from millstream.records.record import ControlType, Record, decode_batch, encode_batch
 
 logger = logging.getLogger(__name__)
 
-DECISIONS_TOPIC = "__millstream_decisions"
 PARTITION = 0
 FORMAT_VERSION = 1
 TOPIC_SETTINGS = {
