@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 from tests.pipelines.conftest import ALWAYS_RUN
@@ -43,10 +43,11 @@ def tracked_files(*suffixes: str) -> list[Path]:
     return sorted(file for file in files if file.suffix in suffixes and file.is_file())
 
 
-def python_files() -> Iterator[tuple[str, str, ast.Module]]:
-    for path in tracked_files(".py"):
-        source = path.read_text(encoding="utf-8")
-        yield str(path.relative_to(ROOT)), source, ast.parse(source)
+@functools.cache
+def python_files() -> tuple[tuple[str, str, ast.Module], ...]:
+    """Each with its text and its tree: parsed once, for that takes seconds."""
+    texts = ((path, path.read_text(encoding="utf-8")) for path in tracked_files(".py"))
+    return tuple((str(path.relative_to(ROOT)), text, ast.parse(text)) for path, text in texts)
 
 
 def modules() -> list[str]:
