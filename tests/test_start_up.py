@@ -13,9 +13,9 @@ SLOW_PACKAGES = ["importlib.metadata", "email.message", "argparse", "re2", "kio.
 LATER = [
     "millstream.coordination.group_records",
     "millstream.coordination.groups",
-    "millstream.broker.coordinator_shell",
-    "millstream.broker.group_coordinator",
-    "millstream.broker.group_lag",
+    "millstream.broker.coordinators.runtime",
+    "millstream.broker.coordinators.groups",
+    "millstream.broker.coordinators.lag",
     "millstream.broker.handlers.join_group",
     "millstream.storage.cleaner",
 ]
@@ -29,7 +29,7 @@ main(["serve", "--listen", "127.0.0.1:0"])
 """
 FIRST_GROUP = """
 import asyncio, tempfile
-from millstream.broker.coordinators import CoordinatorKind
+from millstream.broker.coordinators.registry import CoordinatorKind
 from millstream.broker.server import BrokerServer
 from millstream.config.broker import BrokerConfig
 
@@ -79,5 +79,5 @@ def test_serve_does_not_import_the_command_line_library(tmp_path: Path) -> None:
 
 def test_first_group_brings_what_coordinates_groups(tmp_path: Path) -> None:
     imported = imported_by(FIRST_GROUP, tmp_path)
-    assert "millstream.broker.group_coordinator" in imported
+    assert "millstream.broker.coordinators.groups" in imported
     assert "millstream.storage.cleaner" not in imported

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.broker.key_hash import java_hash
+from millstream.broker.coordinators.key_hash import java_hash
 from tests.conformance.brokers import BrokerUnderTest, eventually, unique
 from tests.conformance.test_log_files import dump, judge
 from tests.conformance.test_transactions import committed_offsets, stable_offset

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from millstream.broker.partition import Partition, PendingAppend
+from millstream.broker.replicas.partition import Partition, PendingAppend
 from millstream.cli.entry import main
 from millstream.coordination.groups.offsets import OffsetStore
 from millstream.storage.log import Log

@@ -20,21 +20,21 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from millstream.broker.background import Background
-from millstream.broker.cleaning import CleaningThread
-from millstream.broker.configs import ConfigManager
-from millstream.broker.connection import ConnectionLimits
-from millstream.broker.connections import Connections
-from millstream.broker.coordinators import Coordinators
-from millstream.broker.fetch_sessions import FetchSessionCache
-from millstream.broker.flushing import Flusher
+from millstream.broker.coordinators.registry import Coordinators
+from millstream.broker.handlers._produce_lanes import ProduceLanes
 from millstream.broker.handlers.metadata import MetadataCache
-from millstream.broker.metadata import LocalMetadata, registration
-from millstream.broker.partitions import PartitionTable
-from millstream.broker.produce_lanes import ProduceLanes
-from millstream.broker.producer_ids import ProducerIds
-from millstream.broker.topic_follower import TopicFollower
-from millstream.broker.topics import TopicManager
+from millstream.broker.maintenance.cleaning import CleaningThread
+from millstream.broker.maintenance.jobs import Background
+from millstream.broker.metadata.configs import ConfigManager
+from millstream.broker.metadata.local import LocalMetadata, registration
+from millstream.broker.metadata.producer_ids import ProducerIds
+from millstream.broker.metadata.reconciler import TopicFollower
+from millstream.broker.metadata.topics import TopicManager
+from millstream.broker.network.connection import ConnectionLimits
+from millstream.broker.network.connections import Connections
+from millstream.broker.replicas.fetch_sessions import FetchSessionCache
+from millstream.broker.replicas.flushing import Flusher
+from millstream.broker.replicas.table import PartitionTable
 from millstream.clock import Clock, SystemClock
 from millstream.config.broker import BrokerConfig, Endpoint
 from millstream.coordination.cluster_records import BrokerEndpoint
@@ -43,8 +43,8 @@ from millstream.storage.directories import LogDirectories
 from millstream.storage.log import Log
 
 if TYPE_CHECKING:
-    from millstream.broker.dead_letters import DeadLetters
-    from millstream.broker.share_partitions import SharePartitions
+    from millstream.broker.sharing.dead_letters import DeadLetters
+    from millstream.broker.sharing.partitions import SharePartitions
 
 logger = logging.getLogger("millstream.server")
 
@@ -273,7 +273,7 @@ class BrokerServer:
     def dead_letters(self) -> DeadLetters:
         """Imported with the first share group that has a use for it."""
         if self._dead_letters is None:
-            from millstream.broker.dead_letters import DeadLetters
+            from millstream.broker.sharing.dead_letters import DeadLetters
 
             self._dead_letters = DeadLetters(self)
         return self._dead_letters
@@ -282,7 +282,7 @@ class BrokerServer:
     def share_partitions(self) -> SharePartitions:
         """Imported with the first share group."""
         if self._share_partitions is None:
-            from millstream.broker.share_partitions import SharePartitions
+            from millstream.broker.sharing.partitions import SharePartitions
 
             self._share_partitions = SharePartitions(self)
         return self._share_partitions

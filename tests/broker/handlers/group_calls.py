@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.server import BrokerServer
-from millstream.broker.topics import NewTopic
 from tests.broker.serving import WireClient, serving
 
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP = 8, 9, 10, 11

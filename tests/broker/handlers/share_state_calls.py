@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.server import BrokerServer
-from millstream.broker.topics import NewTopic
 from tests.broker.serving import WireClient, serving
 
 INITIALIZE, READ, WRITE, DELETE, READ_SUMMARY = 83, 84, 85, 86, 87

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream import Broker
-from millstream.broker.key_hash import partition_for
+from millstream.broker.coordinators.key_hash import partition_for
 from millstream.errors import ErrorCode
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.broker.handlers.transaction_calls import new_producer, who

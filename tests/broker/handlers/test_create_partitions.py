@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.server import BrokerServer
-from millstream.broker.topics import NewTopic
 from millstream.errors import ErrorCode
 from tests.broker.handlers.administering import converse
 from tests.broker.serving import WireClient

@@ -18,7 +18,7 @@ from millstream.broker.handlers.fetch import (
     RESPONSE_BYTES_MAX,
     response_bytes_max,
 )
-from millstream.broker.topics import NewTopic
+from millstream.broker.metadata.topics import NewTopic
 from millstream.errors import ErrorCode
 from millstream.records.batch import iterate_headers
 from millstream.testing.pytest_plugin import SharedBroker

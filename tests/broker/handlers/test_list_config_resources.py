@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millstream.broker.configs import Change, Operation
+from millstream.broker.metadata.configs import Change, Operation
+from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.server import BrokerServer
-from millstream.broker.topics import NewTopic
 from millstream.coordination.cluster import Resource, ResourceType
 from millstream.errors import ErrorCode
 from tests.broker.handlers.administering import converse

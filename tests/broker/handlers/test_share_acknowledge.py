@@ -9,7 +9,7 @@ import pytest
 
 from millstream.broker.server import BrokerServer
 from millstream.errors import ErrorCode
-from tests.broker.sharing import ACCEPT, RELEASE, RENEW, acquired, joined, partition_of, run
+from tests.broker.sharing.calls import ACCEPT, RELEASE, RENEW, acquired, joined, partition_of, run
 
 
 @pytest.mark.parametrize("version", [1, 2])

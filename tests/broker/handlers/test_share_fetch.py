@@ -12,7 +12,7 @@ from millstream.broker.server import BrokerServer
 from millstream.coordination.share_state import DeliveryState, SharePartitionKey, StateBatch
 from millstream.errors import ErrorCode
 from millstream.records.record import decode_batch
-from tests.broker.sharing import (
+from tests.broker.sharing.calls import (
     ACCEPT,
     REJECT,
     RELEASE,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from millstream.broker.coordinators import OFFSETS_TOPIC
+from millstream.broker.coordinators.registry import OFFSETS_TOPIC
 from millstream.broker.server import BrokerServer
 from millstream.errors import ErrorCode
 from tests.broker.handlers.group_calls import (

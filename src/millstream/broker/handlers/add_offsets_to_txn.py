@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
-from millstream.broker.coordinators import OFFSETS_TOPIC, CoordinatorKind
-from millstream.broker.transaction_requests import (
+from millstream.broker.coordinators.registry import OFFSETS_TOPIC, CoordinatorKind
+from millstream.broker.handlers._transaction_requests import (
     code_for,
     require_transactional_id,
     speaker_of,
 )
+from millstream.broker.network.request import RequestContext
 from millstream.coordination.transactions.shard import AddRequest
 from millstream.coordination.transactions.transaction import Producer
 from millstream.errors import ApiError, ErrorCode

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millstream.broker.context import RequestContext
-from millstream.broker.transaction_requests import (
+from millstream.broker.handlers._transaction_requests import (
     code_for,
     require_transactional_id,
     speaker_of,
 )
+from millstream.broker.network.request import RequestContext
 from millstream.coordination.cluster import INTERNAL_TOPICS
 from millstream.coordination.transactions.shard import AddRequest
 from millstream.coordination.transactions.transaction import Producer, TopicPartition

@@ -15,7 +15,7 @@ import re
 from functools import lru_cache
 from struct import Struct
 
-from millstream.broker.context import RequestContext
+from millstream.broker.network.request import RequestContext
 from millstream.coordination.cluster_features import SUPPORTED_FEATURES
 from millstream.errors import ErrorCode, ProtocolError
 from millstream.protocol.apis import APIS, Api

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.context import RequestContext
 from millstream.broker.handlers.describe_groups import (
     ALL_GROUP_OPERATIONS,
     OPERATIONS_NOT_ASKED,
 )
+from millstream.broker.network.request import RequestContext
 from millstream.coordination.cluster import ClusterImage
 from millstream.coordination.groups.consumer_messages import (
     ConsumerGroupDescription,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.context import RequestContext
+from millstream.broker.network.request import RequestContext
 from millstream.coordination.groups.consumer_messages import (
     ConsumerHeartbeat,
     ConsumerHeartbeatResponse,

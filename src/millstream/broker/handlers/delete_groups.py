@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
+from millstream.broker.network.request import RequestContext
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:

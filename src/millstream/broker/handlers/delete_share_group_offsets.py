@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from millstream.broker.context import RequestContext
-from millstream.broker.share_acknowledging import require_share_groups
+from millstream.broker.network.request import RequestContext
+from millstream.broker.sharing.acknowledging import require_share_groups
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.context import RequestContext
+from millstream.broker.network.request import RequestContext
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:

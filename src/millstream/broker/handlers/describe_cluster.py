@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
+from millstream.broker.network.request import RequestContext
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.metadata import OPERATIONS_NOT_ASKED
 

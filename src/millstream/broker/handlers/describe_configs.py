@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.configs import DescribedSetting
-from millstream.broker.context import RequestContext
+from millstream.broker.metadata.configs import DescribedSetting
+from millstream.broker.network.request import RequestContext
 from millstream.coordination.cluster import Resource
 from millstream.errors import ApiError, ErrorCode
 

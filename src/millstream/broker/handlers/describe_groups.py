@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.context import RequestContext
+from millstream.broker.network.request import RequestContext
 from millstream.coordination.groups.classic_messages import GroupDescription
 from millstream.coordination.groups.classic_state import ClassicState
 from millstream.errors import ApiError, ErrorCode

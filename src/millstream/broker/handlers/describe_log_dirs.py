@@ -14,8 +14,8 @@ import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.context import RequestContext
-from millstream.broker.metadata import METADATA_TOPIC
+from millstream.broker.metadata.local import METADATA_TOPIC
+from millstream.broker.network.request import RequestContext
 from millstream.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from millstream.broker.context import RequestContext
-from millstream.broker.share_acknowledging import require_share_groups
+from millstream.broker.network.request import RequestContext
+from millstream.broker.sharing.acknowledging import require_share_groups
 from millstream.coordination.share_state import (
     NO_COUNT,
     NO_LEADER_EPOCH,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.context import RequestContext
 from millstream.broker.handlers.metadata import ALL_TOPIC_OPERATIONS, describe_partition
+from millstream.broker.network.request import RequestContext
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
-from millstream.broker.transaction_requests import require_transactional_id
+from millstream.broker.handlers._transaction_requests import require_transactional_id
+from millstream.broker.network.request import RequestContext
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:

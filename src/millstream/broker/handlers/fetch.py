@@ -23,9 +23,9 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import Buffers, Deferred, RequestContext
-from millstream.broker.fetch_sessions import NO_SESSION, FetchSession, FetchTarget, summary
-from millstream.broker.partition import Partition
+from millstream.broker.network.request import Buffers, Deferred, RequestContext
+from millstream.broker.replicas.fetch_sessions import NO_SESSION, FetchSession, FetchTarget, summary
+from millstream.broker.replicas.partition import Partition
 from millstream.errors import ApiError, ErrorCode, NotCached
 from millstream.protocol.fetch import (
     FIRST_WITH_TOPIC_IDS,

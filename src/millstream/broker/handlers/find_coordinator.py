@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.context import RequestContext
-from millstream.broker.coordinators import CoordinatorKind
+from millstream.broker.coordinators.registry import CoordinatorKind
+from millstream.broker.network.request import RequestContext
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from millstream.broker.configs import Change
-from millstream.broker.context import RequestContext
 from millstream.broker.handlers.alter_configs import answer
+from millstream.broker.metadata.configs import Change
+from millstream.broker.network.request import RequestContext
 from millstream.coordination.cluster import Resource
 from millstream.errors import ApiError, ErrorCode
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
+from millstream.broker.network.request import RequestContext
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.messages import milliseconds
 
@@ -36,7 +36,7 @@ async def init_producer_id(context: RequestContext, request: InitProducerIdReque
 
 async def _initialize(context: RequestContext, request: InitProducerIdRequest) -> Fields:
     # Most producers are not transactional: what follows is imported with the first that is.
-    from millstream.broker.transaction_requests import code_for, require_transactional_id
+    from millstream.broker.handlers._transaction_requests import code_for, require_transactional_id
     from millstream.coordination.transactions.shard import InitRequest
     from millstream.coordination.transactions.transaction import Producer
 

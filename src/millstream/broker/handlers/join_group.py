@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
+from millstream.broker.network.request import RequestContext
 from millstream.coordination.group_records import ClassicProtocol
 from millstream.coordination.groups.classic_messages import JoinRequest, JoinResponse
 from millstream.errors import ApiError

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
+from millstream.broker.network.request import RequestContext
 from millstream.coordination.cluster import Resource, ResourceType
 from millstream.errors import ApiError, ErrorCode
 

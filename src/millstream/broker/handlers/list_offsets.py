@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.context import RequestContext
-from millstream.broker.partition import Partition
+from millstream.broker.network.request import RequestContext
+from millstream.broker.replicas.partition import Partition
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.fetch import READ_COMMITTED
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
+from millstream.broker.network.request import RequestContext
 from millstream.coordination.groups.regex import matching_topics, validate_regex
 from millstream.coordination.transactions.records import TransactionState
 from millstream.errors import ApiError, ErrorCode

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import Deferred, RequestContext
 from millstream.broker.handlers.describe_cluster import ALL_CLUSTER_OPERATIONS
-from millstream.broker.topics import validate_topic_name
+from millstream.broker.metadata.topics import validate_topic_name
+from millstream.broker.network.request import Deferred, RequestContext
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.metadata import (
     OPERATIONS_NOT_ASKED,

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.context import RequestContext
-from millstream.broker.offset_commits import commit_topics
+from millstream.broker.handlers._offset_commits import commit_topics
+from millstream.broker.network.request import RequestContext
 from millstream.coordination.groups.group import OffsetCommitter
 from millstream.coordination.groups.offsets import (
     NO_RETENTION_MS,

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.context import RequestContext
+from millstream.broker.network.request import RequestContext
 from millstream.coordination.group_records import NO_TOPIC_ID
 from millstream.coordination.groups.offsets import FetchedOffset, FetchRequest, TopicFetch
 from millstream.errors import ApiError, ErrorCode

@@ -19,10 +19,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import Deferred, RequestContext
-from millstream.broker.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Partition, PendingAppend
-from millstream.broker.produce_lanes import ProduceLane
-from millstream.broker.produce_transactions import addition_of, is_verified, refusal_of
+from millstream.broker.handlers._produce_lanes import ProduceLane
+from millstream.broker.handlers._produce_transactions import addition_of, is_verified, refusal_of
+from millstream.broker.network.request import Deferred, RequestContext
+from millstream.broker.replicas.partition import (
+    ACKS_ALL,
+    ACKS_LEADER,
+    ACKS_NONE,
+    Partition,
+    PendingAppend,
+)
 from millstream.errors import ApiError, ErrorCode, ProtocolError
 from millstream.protocol.produce import (
     ProducedPartition,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.context import RequestContext
-from millstream.broker.share_state_requests import answer_partitions
+from millstream.broker.handlers._share_state_requests import answer_partitions
+from millstream.broker.network.request import RequestContext
 from millstream.coordination.share_state import SharePartitionKey
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from millstream.broker.context import Buffers, Deferred, RequestContext
-from millstream.broker.share_acknowledging import (
+from millstream.broker.network.request import Buffers, Deferred, RequestContext
+from millstream.broker.sharing.acknowledging import (
     Acknowledging,
     checked_ids,
     require_share_groups,
 )
-from millstream.broker.share_sessions import FINAL_EPOCH, INITIAL_EPOCH
+from millstream.broker.sharing.sessions import FINAL_EPOCH, INITIAL_EPOCH
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.share_acknowledge import (
     AcknowledgedPartition,

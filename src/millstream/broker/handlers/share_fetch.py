@@ -9,14 +9,14 @@ tells members which partitions to fetch.
 
 from __future__ import annotations
 
-from millstream.broker.context import Buffers, Deferred, RequestContext
-from millstream.broker.share_acknowledging import (
+from millstream.broker.network.request import Buffers, Deferred, RequestContext
+from millstream.broker.sharing.acknowledging import (
     Acknowledging,
     checked_ids,
     require_share_groups,
 )
-from millstream.broker.share_fetching import ShareFetching, encode_answer
-from millstream.broker.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
+from millstream.broker.sharing.fetching import ShareFetching, encode_answer
+from millstream.broker.sharing.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.share_fetch import (
     BATCH_OPTIMIZED,

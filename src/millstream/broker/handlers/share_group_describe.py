@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.context import RequestContext
 from millstream.broker.handlers.describe_groups import (
     ALL_GROUP_OPERATIONS,
     OPERATIONS_NOT_ASKED,
 )
-from millstream.broker.share_acknowledging import require_share_groups
+from millstream.broker.network.request import RequestContext
+from millstream.broker.sharing.acknowledging import require_share_groups
 from millstream.coordination.cluster import ClusterImage
 from millstream.coordination.groups.share_member import ShareMember
 from millstream.coordination.groups.share_messages import ShareGroupDescription

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
-from millstream.broker.coordinators import OFFSETS_TOPIC
-from millstream.broker.offset_commits import commit_topics
+from millstream.broker.coordinators.registry import OFFSETS_TOPIC
+from millstream.broker.handlers._offset_commits import commit_topics
+from millstream.broker.network.request import RequestContext
 from millstream.coordination.groups.group import OffsetCommitter, require_group_id
 from millstream.coordination.groups.offsets import (
     CommitRequest,

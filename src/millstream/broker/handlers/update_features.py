@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.context import RequestContext
-from millstream.broker.metadata import decide_and_commit
+from millstream.broker.metadata.local import decide_and_commit
+from millstream.broker.network.request import RequestContext
 from millstream.coordination.cluster_features import FeatureUpdate, decide_updates
 from millstream.errors import ApiError, ErrorCode
 

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.context import RequestContext
-from millstream.broker.transaction_markers import write_marker
+from millstream.broker.coordinators.markers import write_marker
+from millstream.broker.network.request import RequestContext
 from millstream.coordination.transactions.marker import TransactionMarker
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from kio.schema.write_txn_markers.v2.request import WriteTxnMarkersRequest
 
-    from millstream.broker.partition import PendingAppend
+    from millstream.broker.replicas.partition import PendingAppend
     from millstream.protocol.messages import Fields
 
 # What a group coordinator answers that is not ready: to whoever sends markers it is the leader.

@@ -1,0 +1,1 @@
+"""Coordinators of groups, transactions and share state, sharded by internal-topic partition."""

@@ -1,0 +1,188 @@
+"""The group coordinator of this broker: its shards, and what happens around them.
+
+Handlers hand events to the shard that a group belongs to; the cluster's metadata and the broker's
+settings reach all shards. `__consumer_offsets` is made by whoever first asks for a coordinator.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from millstream.broker.coordinators.key_hash import partition_for
+from millstream.broker.coordinators.runtime import NO_TRANSACTION, CoordinatorShell, Transaction
+from millstream.broker.coordinators.timers import Timers
+from millstream.broker.metadata.configs import ConfigManager
+from millstream.broker.metadata.local import MetadataStore
+from millstream.broker.replicas.partition import PendingAppend
+from millstream.broker.replicas.table import PartitionTable
+from millstream.clock import Clock
+from millstream.config.broker import BrokerConfig
+from millstream.coordination.cluster import ClusterImage
+from millstream.coordination.group_records import GROUP_RECORDS
+from millstream.coordination.groups.group import GroupSettings
+from millstream.coordination.groups.shard import GroupShard
+from millstream.coordination.result import Result
+from millstream.coordination.transactions.marker import TransactionMarker
+from millstream.errors import ApiError, ErrorCode
+
+Response = TypeVar("Response")
+
+
+class GroupCoordinator:
+    """The groups whose partition of `__consumer_offsets` this broker leads."""
+
+    def __init__(
+        self,
+        topic: str,
+        metadata: MetadataStore,
+        configs: ConfigManager,
+        partitions: PartitionTable,
+        timers: Timers,
+        clock: Clock,
+    ) -> None:
+        self._topic = topic
+        self._metadata = metadata
+        self._configs = configs
+        self._topics = TopicsOfImage(metadata.image)
+        self._settings = group_settings(configs.current)
+        self._shell = CoordinatorShell(
+            topic,
+            GROUP_RECORDS,
+            self._new_shard,
+            partitions=partitions,
+            timers=timers,
+            clock=clock,
+        )
+        configs.subscribe(self._settings_changed)
+
+    def _new_shard(self) -> GroupShard:
+        return GroupShard(self._settings, self._topics, group_config=self._configs.group)
+
+    def lead_all(self) -> None:
+        """Load every shard whose partition is here."""
+        for index in range(self._partition_count):
+            self._shell.lead(index)
+
+    async def all_loaded(self) -> None:
+        await self._shell.all_loaded()
+
+    async def stop(self) -> None:
+        await self._shell.stop()
+
+    # --- events
+
+    async def run(
+        self,
+        group_id: str,
+        event: Callable[[GroupShard, int], Result[Response]],
+        *,
+        transaction: Transaction = NO_TRANSACTION,
+    ) -> Response:
+        """Hand an event to the group's shard; the response, once it is durable.
+
+        With a transaction (producer id and epoch), its records are pending until that ends.
+        """
+        return await self._shell.run(self.index_of(group_id), event, transaction=transaction)
+
+    def complete_transaction(self, index: int, marker: TransactionMarker) -> PendingAppend:
+        """End a transaction in one partition: append its marker, and commit its offsets or not."""
+        return self._shell.complete_transaction(index, marker)
+
+    async def run_waiting(
+        self, group_id: str, event: Callable[[GroupShard, object, int], Result[Any]]
+    ) -> Any:
+        """The same for JoinGroup and SyncGroup, which may wait for others."""
+        return await self._shell.run_waiting(self.index_of(group_id), event)
+
+    async def read(self, group_id: str, question: Callable[[GroupShard], Response]) -> Response:
+        return await self._shell.read(self.index_of(group_id), question)
+
+    async def read_all(self, question: Callable[[GroupShard], Response]) -> list[Response]:
+        """Ask every shard that is here; COORDINATOR_LOAD_IN_PROGRESS while one is loading."""
+        answers = []
+        for index in range(self._partition_count):
+            try:
+                answers.append(await self._shell.read(index, question))
+            except ApiError as error:
+                if error.code is not ErrorCode.NOT_COORDINATOR:
+                    raise
+        return answers
+
+    @property
+    def has_no_groups(self) -> bool:
+        """Whether no group can exist, because nobody has ever asked for a coordinator."""
+        return not self._partition_count
+
+    def shards(self) -> list[GroupShard]:
+        return self._shell.active_shards()
+
+    @property
+    def _partition_count(self) -> int:
+        return self._metadata.image.partition_count_of(self._topic)
+
+    def index_of(self, group_id: str) -> int:
+        """The partition of `__consumer_offsets` that the group belongs to."""
+        count = self._partition_count
+        if not count:
+            raise ApiError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"{self._topic} does not exist yet; FindCoordinator makes it.",
+            )
+        return partition_for(group_id, count)
+
+    # --- changes around the groups
+
+    def topics_changed(self, before: ClusterImage, now: ClusterImage) -> None:
+        topics = self._topics = TopicsOfImage(now)
+        self.lead_all()
+        self._shell.tell_all(lambda shard, now_ms: shard.topics_changed(topics, now_ms))
+        for topic in now.changed_topics(before).deleted:
+            self._topic_deleted(topic.name, topic.id)
+
+    def _topic_deleted(self, name: str, topic_id: uuid.UUID) -> None:
+        self._shell.tell_all(lambda shard, _: shard.topic_deleted(name, topic_id))
+
+    def _settings_changed(self, *_: object) -> None:
+        self._settings = group_settings(self._configs.current)
+        for shard in self._shell.active_shards():
+            shard.context.settings = self._settings
+
+
+class TopicsOfImage:
+    """The cluster's topics as groups see them (`coordination.groups.group.Topics`)."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._image = image
+
+    @property
+    def version(self) -> int:
+        return self._image.version
+
+    def names(self) -> Iterable[str]:
+        return self._image.topics.keys()
+
+    def topic_id(self, name: str) -> uuid.UUID | None:
+        topic = self._image.topics.get(name)
+        return topic.id if topic is not None else None
+
+    def topic_name(self, topic_id: uuid.UUID) -> str | None:
+        topic = self._image.topics_by_id.get(topic_id)
+        return topic.name if topic is not None else None
+
+    def partition_count(self, topic_id: uuid.UUID) -> int | None:
+        topic = self._image.topics_by_id.get(topic_id)
+        return len(topic.partitions) if topic is not None else None
+
+
+def group_settings(config: BrokerConfig) -> GroupSettings:
+    """What groups obey, out of the broker's settings."""
+    same_name = {
+        field.name: getattr(config, field.name)
+        for field in fields(GroupSettings)
+        if hasattr(config, field.name)
+    }
+    retention_ms = config.offsets_retention_minutes * 60_000
+    return GroupSettings(**same_name | {"offsets_retention_ms": retention_ms})

@@ -1,0 +1,155 @@
+"""Lag of groups, and a warning before retention takes what a group has not read.
+
+Whenever retention has been applied, each group's commits are compared with the logs. One line is
+logged for a group and partition when its oldest unread record has used up
+`millstream.lag.retention.warning.ratio` of its retention, and another when records were deleted
+unread; neither comes again until the group commits. What was lost can be asked for at any time,
+also after a restart (`coordination/groups/retained_loss.py` says why), and any client can work it
+out: where the log start offset is past the committed offset, the difference is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator
+from enum import Enum
+
+from millstream.broker.coordinators.groups import GroupCoordinator
+from millstream.broker.metadata.configs import ConfigManager
+from millstream.broker.replicas.partition import Partition
+from millstream.broker.replicas.table import PartitionTable
+from millstream.coordination.group_records import OffsetCommitKey, OffsetCommitValue
+from millstream.coordination.groups.retained_loss import (
+    NO_TIMESTAMP,
+    OldestUnread,
+    PartitionLag,
+    Retention,
+    retention_used,
+)
+from millstream.coordination.groups.shard import GroupShard
+
+logger = logging.getLogger("millstream.lag")
+
+
+class Threat(Enum):
+    """How bad it is."""
+
+    ENDANGERED = "endangered"
+    LOST = "lost"
+
+
+class GroupLag:
+    """Compares what groups have committed with the partitions that this broker leads."""
+
+    def __init__(
+        self, groups: GroupCoordinator, partitions: PartitionTable, configs: ConfigManager
+    ) -> None:
+        self._groups = groups
+        self._partitions = partitions
+        self._configs = configs
+        # Of whom we have complained already, at which commit and how.
+        self._told: dict[OffsetCommitKey, tuple[int, Threat]] = {}
+        self._check: asyncio.Task[object] | None = None
+
+    def of_group(self, group_id: str) -> list[PartitionLag]:
+        """Where a group stands in each partition that it has committed."""
+        shards = self._groups.shards()
+        return [lag for shard in shards for _, lag, _ in self._of_group(shard, group_id)]
+
+    def check(self, now_ms: int) -> None:
+        """Begin to look for new threats, unless that is under way. Call it on the event loop."""
+        if self._check is None or self._check.done():
+            self._check = asyncio.get_running_loop().create_task(self.find_threats(now_ms))
+
+    def stop(self) -> None:
+        if self._check is not None:
+            self._check.cancel()
+
+    async def find_threats(self, now_ms: int) -> list[tuple[PartitionLag, Threat]]:
+        """Log a line for each new threat; returns those that were logged.
+
+        There may be many commits, so others get their turn between groups.
+        """
+        ratio = self._configs.current.millstream_lag_retention_warning_ratio
+        found: dict[OffsetCommitKey, tuple[int, Threat]] = {}
+        logged: list[tuple[PartitionLag, Threat]] = []
+        for shard in self._groups.shards():
+            for group_id in shard.offsets.group_ids():
+                for key, lag, partition in self._of_group(shard, group_id):
+                    threat = self._threat(lag, partition, ratio, now_ms)
+                    if threat is None:
+                        continue
+                    found[key] = (lag.committed, threat)
+                    if self._told.get(key) != found[key]:
+                        _log(lag, threat)
+                        logged.append((lag, threat))
+                await asyncio.sleep(0)
+        self._told = found
+        return logged
+
+    def _threat(
+        self, lag: PartitionLag, partition: Partition, ratio: float, now_ms: int
+    ) -> Threat | None:
+        if lag.lost:
+            return Threat.LOST
+        if not lag.lag or ratio >= 1:
+            return None
+        config = partition.log.config
+        if not config.delete:
+            return None
+        retention = Retention(config.retention_ms, config.retention_bytes)
+        used = retention_used(_oldest_unread(lag, partition), retention, now_ms)
+        return Threat.ENDANGERED if used >= ratio else None
+
+    def _of_group(
+        self, shard: GroupShard, group_id: str
+    ) -> Iterator[tuple[OffsetCommitKey, PartitionLag, Partition]]:
+        for key, value in shard.offsets.of_group(group_id):
+            partition = self._partitions.get(key.topic, key.partition)
+            if partition is not None:
+                yield key, _lag(key, value, partition), partition
+
+
+def _lag(key: OffsetCommitKey, value: OffsetCommitValue, partition: Partition) -> PartitionLag:
+    return PartitionLag(
+        group_id=key.group_id,
+        topic=key.topic,
+        partition=key.partition,
+        committed=value.offset,
+        log_start=partition.log_start_offset,
+        log_end=partition.high_watermark,
+    )
+
+
+def _oldest_unread(lag: PartitionLag, partition: Partition) -> OldestUnread:
+    segments = partition.log.segments
+    position = max(bisect_right(segments, lag.committed, key=lambda it: it.base_offset) - 1, 0)
+    segment = segments[position]
+    segment.load_timestamps()
+    newest_ms = segment.max_timestamp
+    return OldestUnread(
+        NO_TIMESTAMP if newest_ms is None else newest_ms,
+        sum(later.size for later in segments[position + 1 :]),
+    )
+
+
+def _log(lag: PartitionLag, threat: Threat) -> None:
+    where = f"group {lag.group_id}, {lag.topic}-{lag.partition}"
+    if threat is Threat.LOST:
+        logger.warning(
+            "%s: %d records were deleted before the group had read them (it has committed %d, the "
+            "log starts at %d)",
+            where,
+            lag.lost,
+            lag.committed,
+            lag.log_start,
+        )
+    else:
+        logger.warning(
+            "%s: retention will soon delete records that the group has not read; it is %d behind. "
+            "Speed it up, or raise retention.ms or retention.bytes of the topic",
+            where,
+            lag.lag,
+        )

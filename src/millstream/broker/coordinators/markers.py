@@ -1,0 +1,141 @@
+"""Markers: how the end of a transaction reaches the partitions that took part in it.
+
+`write_marker` is the one way to a partition; `write_own_marker` is the way of this broker's own
+coordinator. `Markers` takes those of one transaction to all of its partitions, in one turn so that
+they share a flush, and says when all of them are durable:
+
+    deleted      a partition whose topic is gone needs no marker
+    superseded   one that has seen a newer epoch of the producer takes none: the transaction is over
+                 there
+    not ready    one that is offline, or whose group coordinator is still being loaded, is tried
+                 again after a while that grows
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from millstream.coordination.transactions.marker import TransactionMarker
+from millstream.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from millstream.broker.coordinators.registry import Coordinators
+    from millstream.broker.replicas.partition import PendingAppend
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS_MIN = 0.02
+RETRY_SECONDS_MAX = 1.0
+
+TopicPartition: TypeAlias = tuple[str, int]
+WriteMarker: TypeAlias = "Callable[[str, int, TransactionMarker], PendingAppend]"
+
+
+def write_marker(
+    coordinators: Coordinators, topic: str, index: int, marker: TransactionMarker
+) -> PendingAppend:
+    """Tell one partition; done when it is durable. Raises `ApiError` where it is refused."""
+    from millstream.broker.coordinators.registry import OFFSETS_TOPIC
+
+    partition = coordinators.partitions.find(topic, index)
+    if topic == OFFSETS_TOPIC:  # its coordinator has to know which offsets count from now on
+        return coordinators.groups.complete_transaction(index, marker)
+    return partition.append_marker(**marker._asdict())
+
+
+def write_own_marker(
+    coordinators: Coordinators, topic: str, index: int, marker: TransactionMarker
+) -> PendingAppend:
+    """The same for the coordinator in this process, which no other can have replaced.
+
+    A partition may still have seen a higher coordinator epoch: an administrator's WriteTxnMarkers
+    may name any, and Kafka takes it. The marker carries that one then. With its own it would be
+    refused, and a commit that is decided would never be seen there.
+    """
+    partition = coordinators.partitions.find(topic, index)
+    epoch = max(marker.coordinator_epoch, partition.coordinator_epoch_of(marker.producer_id))
+    return write_marker(coordinators, topic, index, marker._replace(coordinator_epoch=epoch))
+
+
+class Markers:
+    """The markers of one transaction, until all of its partitions have theirs."""
+
+    def __init__(
+        self,
+        marker: TransactionMarker,
+        partitions: Iterable[TopicPartition],
+        *,
+        write: WriteMarker,
+        exists: Callable[[str, int], bool],
+        when_written: Callable[[], None],
+    ) -> None:
+        self._marker = marker
+        self._missing = set(partitions)
+        self._write = write
+        self._exists = exists
+        self._when_written = when_written
+        self._retry_seconds = RETRY_SECONDS_MIN
+        self._retry: asyncio.TimerHandle | None = None
+        self._to_retry: set[TopicPartition] = set()
+        self._is_cancelled = False
+
+    def start(self) -> None:
+        if self._missing:
+            self._write_to(self._missing)
+        else:
+            self._when_written()
+
+    def cancel(self) -> None:
+        """Nobody wants to know any more; what is under way stays written."""
+        self._is_cancelled = True
+        if self._retry is not None:
+            self._retry.cancel()
+
+    def _write_to(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in sorted(partitions):
+            try:
+                pending = self._write(*partition, self._marker)
+            except ApiError as error:
+                self._refused(partition, error)
+            else:
+                pending.when_done(partial(self._appended, partition))
+
+    def _appended(self, partition: TopicPartition, pending: PendingAppend) -> None:
+        if pending.error is None:
+            self._has_it(partition)
+        else:
+            self._refused(partition, pending.error)
+
+    def _refused(self, partition: TopicPartition, error: ApiError) -> None:
+        if not self._exists(*partition):
+            logger.info("%s-%d is gone and needs no marker", *partition)
+            self._has_it(partition)
+        elif error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+            logger.warning("%s-%d takes no marker of a transaction: %s", *partition, error)
+            self._has_it(partition)
+        else:
+            self._try_again(partition, error)
+
+    def _has_it(self, partition: TopicPartition) -> None:
+        self._missing.discard(partition)
+        if not self._missing and not self._is_cancelled:
+            self._when_written()
+
+    def _try_again(self, partition: TopicPartition, error: ApiError) -> None:
+        if self._is_cancelled:
+            return
+        self._to_retry.add(partition)
+        if self._retry is None:
+            logger.info("%s-%d cannot take a marker yet: %s", *partition, error)
+            loop = asyncio.get_running_loop()
+            self._retry = loop.call_later(self._retry_seconds, self._write_again)
+            self._retry_seconds = min(2 * self._retry_seconds, RETRY_SECONDS_MAX)
+
+    def _write_again(self) -> None:
+        self._retry = None
+        partitions, self._to_retry = self._to_retry, set()
+        self._write_to(partitions)

@@ -1,0 +1,231 @@
+"""The coordinators of this broker: who keeps the state of a group, and how it is reached.
+
+    groups          __consumer_offsets    groups of all kinds, committed offsets
+    transactions    __transaction_state   transactional ids and their transactions
+    share groups    __share_group_state   what share groups remember of partitions
+
+A key (a group id, a transactional id, a share partition) belongs to the partition of the internal
+topic that its hash names, and the broker that leads the partition coordinates it. The topic is made
+when the first client asks for a coordinator.
+
+What coordinates groups and transactions is large, and many brokers never see one. So it is imported
+here, not above: at start when there are any, or else with the first question for a coordinator
+(docs/decisions/0008-start-up.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from enum import IntEnum
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from millstream.broker.coordinators.key_hash import partition_for
+from millstream.broker.coordinators.timers import Timers
+from millstream.broker.metadata.configs import ConfigManager
+from millstream.broker.metadata.local import MetadataStore
+from millstream.broker.metadata.topics import TopicManager
+from millstream.broker.replicas.table import PartitionTable
+from millstream.clock import Clock
+from millstream.coordination.cluster import BrokerImage, ClusterImage, TopicImage
+from millstream.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from millstream.broker.coordinators.groups import GroupCoordinator
+    from millstream.broker.coordinators.lag import GroupLag
+    from millstream.broker.coordinators.share_groups import ShareGroupCoordinator
+    from millstream.broker.coordinators.share_state import SharePersister
+    from millstream.broker.coordinators.transactions import TransactionCoordinator
+    from millstream.broker.metadata.producer_ids import ProducerIds
+
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+SHARE_STATE_TOPIC = "__share_group_state"
+
+
+class CoordinatorKind(IntEnum):
+    """What FindCoordinator can ask for, with the wire's numbers."""
+
+    GROUP = 0
+    TRANSACTION = 1
+    SHARE = 2
+
+
+TOPIC_OF: dict[CoordinatorKind, str] = {
+    CoordinatorKind.GROUP: OFFSETS_TOPIC,
+    CoordinatorKind.TRANSACTION: TRANSACTIONS_TOPIC,
+    CoordinatorKind.SHARE: SHARE_STATE_TOPIC,
+}
+MODULE_OF: dict[CoordinatorKind, str] = {
+    CoordinatorKind.GROUP: "millstream.broker.coordinators.lag",  # imports the coordinator, too
+    CoordinatorKind.TRANSACTION: "millstream.broker.coordinators.transactions",
+}
+
+
+class Coordinators:
+    """All coordinators of this broker, on one set of timers."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        configs: ConfigManager,
+        topics: TopicManager,
+        partitions: PartitionTable,
+        producer_ids: ProducerIds,
+        clock: Clock,
+    ) -> None:
+        self.partitions = partitions
+        self._metadata = metadata
+        self._configs = configs
+        self._topics = topics
+        self._producer_ids = producer_ids
+        self._clock = clock
+        self._timers = Timers(clock)
+        # Held until all logs of the topic are open, which is later than the topic is known.
+        self._creations = {kind: asyncio.Lock() for kind in CoordinatorKind}
+        self._groups: GroupCoordinator | None = None
+        self._transactions: TransactionCoordinator | None = None
+        self._lag: GroupLag | None = None
+        self._share_state: SharePersister | None = None
+        self._share_groups: ShareGroupCoordinator | None = None
+
+    def start(self) -> None:
+        """Load what is there, in the background; call it on the event loop."""
+        self._metadata.subscribe(self._metadata_changed)
+        if OFFSETS_TOPIC in self._metadata.image.topics:
+            self.groups.lead_all()
+        if TRANSACTIONS_TOPIC in self._metadata.image.topics:
+            self.transactions.lead_all()
+        if SHARE_STATE_TOPIC in self._metadata.image.topics:
+            self.share_state.lead_all()
+
+    async def share_state_loaded(self) -> None:
+        """Wait until what share groups have got is known, if there are any."""
+        if self._share_state is not None:
+            await self._share_state.all_loaded()
+
+    async def stop(self) -> None:
+        if self._transactions is not None:
+            await self._transactions.stop()
+        if self._share_groups is not None:
+            await self._share_groups.stop()
+        if self._lag is not None:
+            self._lag.stop()
+        if self._share_state is not None:
+            await self._share_state.stop()
+        if self._groups is not None:
+            await self._groups.stop()
+        self._timers.close()
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        if self._groups is None:
+            from millstream.broker.coordinators.groups import GroupCoordinator
+
+            self._groups = GroupCoordinator(
+                OFFSETS_TOPIC,
+                self._metadata,
+                self._configs,
+                self.partitions,
+                self._timers,
+                self._clock,
+            )
+        return self._groups
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        if self._transactions is None:
+            from millstream.broker.coordinators.markers import write_own_marker
+            from millstream.broker.coordinators.transactions import TransactionCoordinator
+
+            self._transactions = TransactionCoordinator(
+                TRANSACTIONS_TOPIC,
+                self._metadata,
+                self._configs,
+                self.partitions,
+                self._producer_ids,
+                partial(write_own_marker, self),
+                self._timers,
+                self._clock,
+            )
+        return self._transactions
+
+    @property
+    def lag(self) -> GroupLag:
+        if self._lag is None:
+            from millstream.broker.coordinators.lag import GroupLag
+
+            self._lag = GroupLag(self.groups, self.partitions, self._configs)
+        return self._lag
+
+    @property
+    def share_groups(self) -> ShareGroupCoordinator:
+        if self._share_groups is None:
+            from millstream.broker.coordinators.share_groups import ShareGroupCoordinator
+
+            self._share_groups = ShareGroupCoordinator(self.groups, self.share_state)
+        return self._share_groups
+
+    @property
+    def share_state(self) -> SharePersister:
+        if self._share_state is None:
+            from millstream.broker.coordinators.share_state import SharePersister
+
+            self._share_state = SharePersister(
+                SHARE_STATE_TOPIC,
+                self._metadata,
+                self._configs,
+                partial(self._topic, CoordinatorKind.SHARE),
+                self.partitions,
+                self._timers,
+                self._clock,
+            )
+        return self._share_state
+
+    def check_lag(self, now_ms: int) -> None:
+        """Look for groups that retention threatens, if there are any groups."""
+        if self._groups is not None:
+            self.lag.check(now_ms)
+
+    async def find(self, kind: CoordinatorKind, key: str) -> BrokerImage:
+        """The broker that coordinates this key. Raises COORDINATOR_NOT_AVAILABLE."""
+        name = TOPIC_OF[kind]
+        if kind in MODULE_OF and MODULE_OF[kind] not in sys.modules:
+            # The import takes its time; in a thread it does not keep other clients waiting.
+            await asyncio.to_thread(import_module, MODULE_OF[kind])
+        index = await self.partition_of(kind, key)
+        partition = self._metadata.image.topics[name].partitions[index]
+        broker = self._metadata.image.brokers.get(partition.leader)
+        if broker is None or broker.fenced:
+            raise ApiError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"No broker leads the partition of {name} that {key!r} belongs to.",
+            )
+        return broker
+
+    async def partition_of(self, kind: CoordinatorKind, key: str) -> int:
+        """The partition of the internal topic that a key belongs to; makes the topic if need be."""
+        topic = await self._topic(kind)
+        return partition_for(key, len(topic.partitions))
+
+    async def _topic(self, kind: CoordinatorKind) -> TopicImage:
+        """The internal topic, with all its logs; makes it if need be."""
+        name, creation = TOPIC_OF[kind], self._creations[kind]
+        topic = self._metadata.image.topics.get(name)
+        if topic is None or creation.locked():
+            async with creation:
+                topic = await self._topics.auto_create(name)
+        return topic
+
+    def _metadata_changed(self, before: ClusterImage, now: ClusterImage) -> None:
+        if now.topics is before.topics:
+            return
+        if self._groups is not None or OFFSETS_TOPIC in now.topics:
+            self.groups.topics_changed(before, now)
+        if self._transactions is not None or TRANSACTIONS_TOPIC in now.topics:
+            self.transactions.lead_all()
+        if self._share_state is not None or SHARE_STATE_TOPIC in now.topics:
+            self.share_state.topics_changed(before, now)

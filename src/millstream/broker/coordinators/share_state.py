@@ -1,0 +1,244 @@
+"""The share state persister: what share groups remember, kept in `__share_group_state`.
+
+Whoever leads a partition for a share group reads its state here and writes what changed; the group
+coordinator initializes and deletes it. The arguments are those of the APIs 83 to 87, so that these
+roles may live on several brokers: today every state is kept by this broker.
+
+Everything returns once it is durable, or raises `ApiError` with Kafka's codes. While a shard is
+being loaded its callers wait. What newer snapshots have made superfluous is deleted as in Kafka
+(the topic is not compacted), but more often: what is left is what must be replayed after a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
+from typing import TypeVar
+
+from millstream.broker.coordinators.key_hash import partition_for
+from millstream.broker.coordinators.runtime import CoordinatorShell
+from millstream.broker.coordinators.timers import Timers
+from millstream.broker.metadata.configs import ConfigManager
+from millstream.broker.metadata.local import MetadataStore
+from millstream.broker.replicas.table import PartitionTable
+from millstream.clock import Clock
+from millstream.coordination.cluster import ClusterImage
+from millstream.coordination.result import Result
+from millstream.coordination.share_state import (
+    SharePartitionKey,
+    ShareState,
+    ShareStateSummary,
+    StateBatch,
+    StateWrite,
+)
+from millstream.coordination.share_state_records import SHARE_STATE_RECORDS
+from millstream.coordination.share_state_shard import ShareStateShard
+from millstream.errors import ApiError, ErrorCode
+
+PRUNE_INTERVAL_MS = 30_000  # Kafka: 5 minutes
+_PRUNE_TIMER = ("prune",)
+
+Response = TypeVar("Response")
+
+
+class SharePersister:
+    """The share state that this broker keeps."""
+
+    def __init__(
+        self,
+        topic: str,
+        metadata: MetadataStore,
+        configs: ConfigManager,
+        make_topic: Callable[[], Awaitable[object]],
+        partitions: PartitionTable,
+        timers: Timers,
+        clock: Clock,
+    ) -> None:
+        self._topic = topic
+        self._metadata = metadata
+        self._configs = configs
+        self._make_topic = make_topic
+        self._partitions = partitions
+        self._timers = timers
+        self._is_started = False
+        self._recovered_ends: dict[tuple[uuid.UUID, int], int] = {}
+        self._recovering: set[int] = set()  # shards that were not loaded yet since the start
+        self._pruning: asyncio.Task[None] | None = None
+        self._shell = CoordinatorShell(
+            topic,
+            SHARE_STATE_RECORDS,
+            self._new_shard,
+            partitions=partitions,
+            timers=timers,
+            clock=clock,
+            on_loaded=self._loaded,
+        )
+
+    def _new_shard(self) -> ShareStateShard:
+        return ShareStateShard(
+            updates_per_snapshot=self._updates_per_snapshot,
+            partition_count=self._partition_count,
+            recovered_end=self._recovered_end,
+        )
+
+    def _updates_per_snapshot(self) -> int:
+        return self._configs.current.share_coordinator_snapshot_update_records_per_snapshot
+
+    def _partition_count(self, topic_id: uuid.UUID) -> int | None:
+        topic = self._metadata.image.topics_by_id.get(topic_id)
+        return len(topic.partitions) if topic is not None else None
+
+    # --- its life
+
+    def lead_all(self) -> None:
+        """Load every shard whose partition is here; the first time before anybody can produce."""
+        if not self._is_started:
+            self._is_started = True
+            self._recovering = set(range(self._shard_count))
+            self._recovered_ends = self._log_ends() if self._recovering else {}
+            self._prune_later()
+        for index in range(self._shard_count):
+            self._shell.lead(index)
+
+    def _recovered_end(self, key: SharePartitionKey) -> int | None:
+        """Until a shard is loaded, however often that is tried, nobody has written into it."""
+        if self._index_of(key) not in self._recovering:
+            return None
+        return self._recovered_ends.get((key.topic_id, key.partition))
+
+    def _loaded(self, index: int, shard: ShareStateShard) -> None:
+        self._recovering.discard(index)
+        if not self._recovering:
+            self._recovered_ends = {}
+
+    def _log_ends(self) -> dict[tuple[uuid.UUID, int], int]:
+        return {
+            (it.topic_id, it.index): it.log.log_end_offset
+            for it in self._partitions
+            if it.topic_id is not None
+        }
+
+    async def all_loaded(self) -> None:
+        await self._shell.all_loaded()
+
+    async def stop(self) -> None:
+        self._timers.cancel_all(self)
+        if self._pruning is not None:
+            await self._pruning
+        await self._shell.stop()
+
+    def topics_changed(self, before: ClusterImage, now: ClusterImage) -> None:
+        self.lead_all()
+        deleted = [topic.id for topic in now.changed_topics(before).deleted]
+        if deleted:
+            self._shell.tell_all(lambda shard, _: shard.topics_deleted(deleted))
+
+    def _prune_later(self) -> None:
+        self._timers.set(self, _PRUNE_TIMER, PRUNE_INTERVAL_MS, self._start_pruning)
+
+    def _start_pruning(self) -> None:
+        self._pruning = asyncio.get_running_loop().create_task(self.prune())
+        self._prune_later()
+
+    async def prune(self) -> None:
+        """Delete the records that count for nothing any more."""
+        await self._shell.prune()
+
+    # --- what APIs 83 to 87 ask for
+
+    async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
+        """Begin anew at that offset (-1: the leader finds it). Makes the topic on first use."""
+        await self._make_topic()
+        await self._run(
+            key, lambda shard, now_ms: shard.initialize(key, state_epoch, start_offset, now_ms)
+        )
+
+    async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
+        """The state, for a leader of this epoch: an earlier one is fenced from now on."""
+        return await self._run(key, lambda shard, now_ms: shard.read(key, leader_epoch, now_ms))
+
+    async def peek(self, key: SharePartitionKey) -> ShareState:
+        """The state, for who does not lead the partition: nobody is fenced."""
+        index = self._index_of(key)
+        await self._shell.until_loaded(index)
+        return await self._shell.read(index, lambda shard: shard.peek(key))
+
+    async def read_summary(self, key: SharePartitionKey, leader_epoch: int) -> ShareStateSummary:
+        """The state without its batches; what was never initialized has start offset -1.
+
+        The leader epoch is of no account, as in Kafka.
+        """
+        if not self._shard_count:
+            return ShareStateSummary()
+        index = self._index_of(key)
+        await self._shell.until_loaded(index)
+        return await self._shell.read(index, lambda shard: shard.read_summary(key))
+
+    async def write(
+        self,
+        key: SharePartitionKey,
+        *,
+        state_epoch: int,
+        leader_epoch: int,
+        start_offset: int,
+        delivery_complete_count: int,
+        batches: Sequence[StateBatch],
+    ) -> None:
+        """Lay what changed over what is known."""
+        write = StateWrite(
+            key, state_epoch, leader_epoch, start_offset, delivery_complete_count, tuple(batches)
+        )
+        await self._run(key, lambda shard, now_ms: shard.write(write, now_ms))
+
+    async def write_all(self, writes: Sequence[StateWrite]) -> list[ApiError | None]:
+        """Several writes in one turn, which share a flush; each succeeds (None) or fails alone."""
+        indexes = [self._index_of(write.key) for write in writes]
+        for index in set(indexes):
+            await self._shell.until_loaded(index)
+        outcomes = await self._shell.run_all(
+            (index, _writing(write)) for index, write in zip(indexes, writes, strict=True)
+        )
+        return [outcome if isinstance(outcome, ApiError) else None for outcome in outcomes]
+
+    async def delete(self, key: SharePartitionKey) -> None:
+        """Forget it. What is not there is deleted already."""
+        if self._shard_count:
+            await self._run(key, lambda shard, _: shard.delete(key))
+
+    async def _run(
+        self, key: SharePartitionKey, event: Callable[[ShareStateShard, int], Result[Response]]
+    ) -> Response:
+        index = self._index_of(key)
+        await self._shell.until_loaded(index)
+        return await self._shell.run(index, event)
+
+    @property
+    def _shard_count(self) -> int:
+        return self._metadata.image.partition_count_of(self._topic)
+
+    def _index_of(self, key: SharePartitionKey) -> int:
+        count = self._shard_count
+        if not count:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"No share group's state was ever initialized: {self._topic} does not exist.",
+            )
+        return _shard_of(key, count)
+
+
+@lru_cache(maxsize=10_000)
+def _shard_of(key: SharePartitionKey, shard_count: int) -> int:
+    return partition_for(coordinator_key(key), shard_count)
+
+
+def coordinator_key(key: SharePartitionKey) -> str:
+    """The share partition as FindCoordinator names it; its hash says which shard keeps it."""
+    topic_id = base64.urlsafe_b64encode(key.topic_id.bytes).rstrip(b"=").decode()
+    return f"{key.group_id}:{topic_id}:{key.partition}"
+
+
+def _writing(write: StateWrite) -> Callable[[ShareStateShard, int], Result[ErrorCode]]:
+    return lambda shard, now_ms: shard.write(write, now_ms)

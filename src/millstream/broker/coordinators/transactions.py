@@ -1,0 +1,335 @@
+"""The transaction coordinator of this broker: its shards, and what happens around them.
+
+A transaction ends in three steps, the first two durable before the next begins:
+
+    prepare    the shard's decision; then the client is answered
+    markers    to all partitions at once, so that they share a flush
+    complete   the shard's note that all partitions know. Nobody waits for it: it is flushed with
+               what the next transaction writes behind it, and where it is lost, the markers are
+               written once more
+
+A restart finds what is prepared and goes on from there: markers may be written twice, which harms
+nobody, and never for a transaction whose end was not decided.
+
+Between prepare and complete Kafka turns a client away with CONCURRENT_TRANSACTIONS, and it comes
+back after 20 to 100 ms. Here the markers are one flush away, so whoever comes is held until they
+are written, and turned away only when that takes long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from millstream.broker.coordinators.key_hash import partition_for
+from millstream.broker.coordinators.markers import Markers, WriteMarker
+from millstream.broker.coordinators.runtime import CoordinatorShell
+from millstream.broker.coordinators.timers import Timers
+from millstream.broker.metadata.configs import ConfigManager
+from millstream.broker.metadata.local import MetadataStore
+from millstream.broker.metadata.producer_ids import ProducerIds
+from millstream.broker.replicas.table import PartitionTable
+from millstream.clock import Clock
+from millstream.coordination.result import Result
+from millstream.coordination.transactions.records import TRANSACTION_RECORDS, TransactionValue
+from millstream.coordination.transactions.shard import (
+    AddRequest,
+    EndRequest,
+    InitRequest,
+    TransactionShard,
+)
+from millstream.coordination.transactions.transaction import Producer, Transaction
+from millstream.errors import ApiError, ErrorCode
+
+logger = logging.getLogger(__name__)
+
+HOLD_SECONDS_MAX = 0.25  # how long a request may be held until the transaction before has ended
+CLIENT_VERSION_2 = 2
+TIME_OUT_TIMER = ("abort-timed-out",)
+
+Response = TypeVar("Response")
+
+
+class TransactionCoordinator:
+    """The transactional ids whose partition of `__transaction_state` this broker leads."""
+
+    def __init__(
+        self,
+        topic: str,
+        metadata: MetadataStore,
+        configs: ConfigManager,
+        partitions: PartitionTable,
+        producer_ids: ProducerIds,
+        write_marker: WriteMarker,
+        timers: Timers,
+        clock: Clock,
+    ) -> None:
+        self._topic = topic
+        self._metadata = metadata
+        self._configs = configs
+        self._partitions = partitions
+        self._producer_ids = producer_ids
+        self._write_marker = write_marker
+        self._timers = timers
+        self._clock = clock
+        self._markers: dict[str, Markers] = {}  # of the transactions that are being ended
+        self._held: dict[str, list[asyncio.Future[bool]]] = {}  # who waits for such an end
+        self._unsettled: set[tuple[str, str, int]] = set()  # partitions added, not durably yet
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._shell = CoordinatorShell(
+            topic,
+            TRANSACTION_RECORDS,
+            self._new_shard,
+            partitions=partitions,
+            timers=timers,
+            clock=clock,
+            on_loaded=self._resume,
+        )
+        self._set_time_out_timer()
+
+    def _new_shard(self) -> TransactionShard:
+        return TransactionShard(
+            settings=lambda: self._configs.current,
+            new_producer_id=self._producer_ids.take,
+            transaction_version=lambda: self._metadata.image.features.get("transaction.version", 0),
+        )
+
+    def lead_all(self) -> None:
+        """Load every shard whose partition is here."""
+        for index in range(self._partition_count):
+            self._shell.lead(index)
+
+    async def all_loaded(self) -> None:
+        await self._shell.all_loaded()
+
+    async def stop(self) -> None:
+        self._timers.cancel_all(self)
+        for markers in self._markers.values():
+            markers.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._shell.stop()
+
+    # --- requests
+
+    async def initialize(self, request: InitRequest) -> Producer:
+        """InitProducerId: a producer, once whatever its predecessor left open is aborted."""
+        while True:
+            await self._producer_ids.ready()
+            initialized = await self._run(
+                request.transactional_id, lambda shard, now_ms: shard.initialize(request, now_ms)
+            )
+            if initialized.producer is not None:
+                return initialized.producer
+            self._prepared(request.transactional_id)
+
+    async def add_partitions(self, request: AddRequest) -> None:
+        """AddPartitionsToTxn and AddOffsetsToTxn: returns once it is durable."""
+        transactional_id = request.transactional_id
+        added: set[tuple[str, str, int]] = set()
+
+        def add(shard: TransactionShard, now_ms: int) -> Result[Any]:
+            result = shard.add_partitions(request, now_ms)
+            added.update((transactional_id, *partition) for partition in result.response or ())
+            self._unsettled |= added
+            return result
+
+        try:
+            await self._run(transactional_id, add)
+        finally:
+            self._unsettled -= added
+
+    async def add_partition(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, topic: str, index: int
+    ) -> None:
+        """What a request of protocol v2 adds itself. Call `verify` in the turn of the append."""
+        await self.add_partitions(
+            AddRequest(
+                transactional_id,
+                Producer(producer_id, producer_epoch),
+                frozenset(((topic, index),)),
+                CLIENT_VERSION_2,
+            )
+        )
+
+    def verify(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, topic: str, index: int
+    ) -> None:
+        """Raise unless the partition is in this producer's ongoing transaction.
+
+        The caller appends in the same turn: nothing comes between the two.
+        """
+        if not self._configs.current.transaction_partition_verification_enable:
+            return
+        shard = self._shell.shard(self._index_of(transactional_id))
+        shard.verify(transactional_id, Producer(producer_id, producer_epoch), (topic, index))
+        if (transactional_id, topic, index) in self._unsettled:
+            raise ApiError(
+                ErrorCode.CONCURRENT_TRANSACTIONS,
+                f"{topic}-{index} is just being added to the transaction of {transactional_id}.",
+            )
+
+    async def end(self, request: EndRequest) -> Producer:
+        """EndTxn: returns once the decision is durable; the markers follow."""
+        await self._producer_ids.ready()
+        ended = await self._run(
+            request.transactional_id, lambda shard, now_ms: shard.end(request, now_ms)
+        )
+        if ended.is_new:
+            # In the next turn, so that the answer leaves before the markers' flush, not after it.
+            asyncio.get_running_loop().call_soon(self._prepared, request.transactional_id)
+        return ended.producer
+
+    async def describe(self, transactional_id: str) -> TransactionValue | None:
+        """What is known of one transactional id."""
+        return await self._shell.read(
+            self._index_of(transactional_id), lambda shard: shard.describe(transactional_id)
+        )
+
+    async def list_all(self) -> dict[str, TransactionValue]:
+        """All that are here; COORDINATOR_LOAD_IN_PROGRESS while a shard is loading."""
+        listed: dict[str, TransactionValue] = {}
+        for index in range(self._partition_count):
+            try:
+                listed |= await self._shell.read(index, TransactionShard.list_all)
+            except ApiError as error:
+                if error.code is not ErrorCode.NOT_COORDINATOR:
+                    raise
+        return listed
+
+    # --- waiting for the transaction before
+
+    async def _run(
+        self, transactional_id: str, event: Callable[[TransactionShard, int], Result[Response]]
+    ) -> Response:
+        """Hand the shard an event, once the transaction that is just being ended has ended."""
+        index = self._index_of(transactional_id)
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + HOLD_SECONDS_MAX
+        while True:
+            try:
+                return await self._shell.run(index, event)
+            except ApiError as error:
+                if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                    raise
+                if not await self._hold(transactional_id, give_up_at - loop.time()):
+                    raise
+
+    async def _hold(self, transactional_id: str, seconds: float) -> bool:
+        """Wait for the end under way; False when it took too long."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[bool] = loop.create_future()
+        held = self._held.setdefault(transactional_id, [])
+        held.append(ended)
+        time_out = loop.call_later(max(seconds, 0), _resolve, ended, False)
+        try:
+            return await ended
+        finally:
+            time_out.cancel()
+            held.remove(ended)
+            if not held and self._held.get(transactional_id) is held:
+                del self._held[transactional_id]
+
+    # --- the end of a transaction
+
+    def _prepared(self, transactional_id: str) -> None:
+        """The decision is durable: tell the partitions."""
+        index = self._index_of(transactional_id)
+        try:
+            transaction = self._shell.shard(index).transactions[transactional_id]
+        except ApiError as error:  # it is loaded anew, and resumed
+            logger.warning("the end of %s waits: %s", transactional_id, error)
+            return
+        if transaction.is_prepared:  # else the shard was loaded anew and has gone on already
+            self._tell_partitions(index, transaction)
+
+    def _resume(self, index: int, shard: TransactionShard) -> None:
+        """A shard was loaded, with all that is durable: go on where it was left."""
+        for transaction in shard.prepared():
+            logger.info("going on with the end of a transaction: %s", transaction.transactional_id)
+            self._tell_partitions(index, transaction)
+
+    def _tell_partitions(self, index: int, transaction: Transaction) -> None:
+        transactional_id = transaction.transactional_id
+        coordinator = self._partitions.find(self._topic, index)
+        markers = Markers(
+            transaction.marker(coordinator.leader_epoch),
+            transaction.partitions,
+            write=self._write_marker,
+            exists=self._exists,
+            when_written=lambda: self._complete(index, transactional_id),
+        )
+        superseded = self._markers.pop(transactional_id, None)
+        if superseded is not None:  # of a shard that has been loaded anew
+            superseded.cancel()
+        self._markers[transactional_id] = markers
+        markers.start()
+
+    def _exists(self, topic: str, index: int) -> bool:
+        image = self._metadata.image.topics.get(topic)
+        return image is not None and index < len(image.partitions)
+
+    def _complete(self, index: int, transactional_id: str) -> None:
+        """All markers are durable. Those who are held go on behind the record of this turn."""
+        del self._markers[transactional_id]
+        for ended in self._held.pop(transactional_id, ()):
+            _resolve(ended, True)
+        try:
+            self._shell.note(index, lambda shard, now_ms: shard.complete(transactional_id, now_ms))
+        except ApiError as error:  # it is loaded anew, and resumed
+            logger.warning("the end of %s could not be noted: %s", transactional_id, error)
+
+    # --- time
+
+    def _set_time_out_timer(self) -> None:
+        settings = self._configs.current
+        interval_ms = settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        self._timers.set(self, TIME_OUT_TIMER, interval_ms, self._abort_timed_out)
+
+    def _abort_timed_out(self) -> None:
+        self._set_time_out_timer()
+        now_ms = self._clock.now_ms()
+        for shard in self._shell.active_shards():
+            for transactional_id in shard.timed_out(now_ms):
+                self._start_task(self._abort(transactional_id))
+
+    async def _abort(self, transactional_id: str) -> None:
+        try:
+            await self._producer_ids.ready()
+            is_aborted = await self._shell.run(
+                self._index_of(transactional_id),
+                lambda shard, now_ms: shard.abort_timed_out(transactional_id, now_ms),
+            )
+            if is_aborted:
+                logger.info("aborted a transaction past its time-out: %s", transactional_id)
+                self._prepared(transactional_id)
+        except ApiError as error:
+            logger.warning("%s could not be aborted yet: %s", transactional_id, error)
+
+    def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- where
+
+    @property
+    def _partition_count(self) -> int:
+        return self._metadata.image.partition_count_of(self._topic)
+
+    def _index_of(self, transactional_id: str) -> int:
+        count = self._partition_count
+        if not count:
+            raise ApiError(
+                ErrorCode.NOT_COORDINATOR,
+                f"{self._topic} does not exist yet; FindCoordinator makes it.",
+            )
+        return partition_for(transactional_id, count)
+
+
+def _resolve(future: asyncio.Future[bool], result: bool) -> None:
+    if not future.done():
+        future.set_result(result)

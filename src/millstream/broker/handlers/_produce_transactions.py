@@ -1,0 +1,181 @@
+"""Produce in a transaction: what the transaction's coordinator is asked before an append.
+
+A producer's first batch in a transaction on a partition may be appended only if the coordinator
+knows that the partition is part of the transaction: else no marker would ever end it there.
+
+    protocol 1   the client has added the partition (AddPartitionsToTxn); this is verified in the
+                 turn of the event loop in which the batch is appended, so nothing comes between
+    protocol 2   (Produce from 12 on, transaction.version 2) the request itself adds its partitions,
+                 all of them together; once that is durable, it is verified and appended as above,
+                 for the transaction may have been aborted meanwhile
+
+From the first batch to the marker the partition itself knows that the transaction is open, and
+nobody is asked. What the coordinator says is told in the words that a producer expects.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from millstream.broker.network.request import RequestContext
+from millstream.broker.replicas.partition import Partition
+from millstream.coordination.cluster_features import TRANSACTION_VERSION
+from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.produce import ProduceRequest
+from millstream.protocol.wire import Buffer
+from millstream.records.batch import (
+    ATTRIBUTES_OFFSET,
+    HEADER_SIZE_BYTES,
+    PRODUCER_ID_OFFSET,
+    TRANSACTIONAL_FLAG,
+)
+
+if TYPE_CHECKING:
+    from millstream.coordination.transactions.shard import AddRequest
+
+FIRST_WITH_ABORTABLE = 11
+FIRST_THAT_ADDS = 12
+PROTOCOL_2 = 2
+
+_FLAGS_OFFSET = ATTRIBUTES_OFFSET + 1  # the attributes' low byte
+_PRODUCER = Struct(">qhi")
+_COORDINATOR_IS_BUSY = (
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+
+
+class BatchProducer(NamedTuple):
+    """Who wrote a transactional batch."""
+
+    producer_id: int
+    epoch: int
+    first_sequence: int
+
+
+def producer_of(records: Buffer | None) -> BatchProducer | None:
+    """The producer of a transactional batch; None for any other."""
+    if records is None or len(records) < HEADER_SIZE_BYTES:
+        return None
+    if not records[_FLAGS_OFFSET] & TRANSACTIONAL_FLAG:
+        return None
+    return BatchProducer(*_PRODUCER.unpack_from(records, PRODUCER_ID_OFFSET))
+
+
+def refusal_of(request: ProduceRequest) -> ApiError | None:
+    """What is wrong with the request as a whole."""
+    producers = {
+        producer[:2]
+        for topic in request.topics
+        for _, records in topic.partitions
+        if (producer := producer_of(records)) is not None
+    }
+    if producers and request.transactional_id is None:
+        return ApiError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "a transactional batch was sent without a transactional id",
+        )
+    if len(producers) > 1:
+        return ApiError(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+            "Transactional records contained more than one producer ID",
+        )
+    return None
+
+
+def adds_partitions(context: RequestContext) -> bool:
+    """Whether a request adds its partitions to its transaction itself."""
+    return (
+        context.api_version >= FIRST_THAT_ADDS
+        and context.broker.metadata.image.features.get(TRANSACTION_VERSION, 0) >= PROTOCOL_2
+    )
+
+
+def addition_of(context: RequestContext, request: ProduceRequest) -> AddRequest | None:
+    """What the request has to add to its transaction before it can be served; None if nothing."""
+    if request.transactional_id is None or not adds_partitions(context):
+        return None
+    partitions = set()
+    producer: BatchProducer | None = None
+    for topic in request.topics:
+        for index, records in topic.partitions:
+            writer = producer_of(records)
+            if writer is None:
+                continue
+            try:
+                partition = context.broker.partitions.find(topic.key, index)
+            except ApiError:
+                continue  # refused when it is its turn
+            if not partition.is_in_transaction(writer.producer_id, writer.epoch):
+                producer = writer
+                partitions.add((partition.topic, index))
+    if producer is None:
+        return None
+    from millstream.coordination.transactions.shard import AddRequest
+    from millstream.coordination.transactions.transaction import Producer
+
+    return AddRequest(
+        request.transactional_id,
+        Producer(producer.producer_id, producer.epoch),
+        frozenset(partitions),
+        PROTOCOL_2,
+    )
+
+
+def is_verified(
+    context: RequestContext,
+    transactional_id: str | None,
+    partition: Partition,
+    records: Buffer | None,
+    refused: ApiError | None,
+) -> bool:
+    """Whether a batch may open a transaction on the partition, in this turn; False if it need not.
+
+    `refused`: why the partition could not be added to the transaction. Raises `ApiError` for a
+    batch that would have to open one and may not.
+    """
+    producer = producer_of(records)
+    if producer is None or transactional_id is None:
+        return False
+    producer_id, epoch, first_sequence = producer
+    if partition.is_in_transaction(producer_id, epoch):
+        return False
+    partition.check_producer_epoch(producer_id, epoch)
+    try:
+        if refused is not None:
+            raise refused
+        context.broker.coordinators.transactions.verify(
+            transactional_id, producer_id, epoch, partition.topic, partition.index
+        )
+    except ApiError as error:
+        raise in_producers_words(error, context) from error
+    if first_sequence != 0 and adds_partitions(context) and not partition.knows(producer_id):
+        # Every transaction has an epoch of its own, in which sequences begin at 0: one before it
+        # was refused, and is on its way again.
+        raise ApiError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"producer {producer_id} (epoch {epoch}) begins with sequence {first_sequence}",
+        )
+    return True
+
+
+def in_producers_words(error: ApiError, context: RequestContext) -> ApiError:
+    """What the coordinator said, as Kafka answers it to a Produce of this version."""
+    code = error.code
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, error.message)
+    if code is ErrorCode.INVALID_TXN_STATE and context.api_version >= FIRST_WITH_ABORTABLE:
+        return ApiError(ErrorCode.TRANSACTION_ABORTABLE, error.message)
+    is_busy = code in _COORDINATOR_IS_BUSY
+    if code is ErrorCode.CONCURRENT_TRANSACTIONS and not adds_partitions(context):
+        is_busy = True
+    if is_busy:  # an error that older clients meet by sending the batch again
+        return ApiError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            "Unable to verify the partition has been added to the transaction. Underlying error: "
+            f"{error}",
+        )
+    return error

@@ -1,0 +1,23 @@
+"""What the handlers of the transactional APIs share."""
+
+from __future__ import annotations
+
+from millstream.broker.network.request import RequestContext
+from millstream.coordination.transactions.late_ends import Speaker
+from millstream.errors import ApiError, ErrorCode
+
+
+def code_for(error: ApiError, context: RequestContext, *, fenced_since: int) -> ErrorCode:
+    """The error's code; clients of before `fenced_since` do not know PRODUCER_FENCED."""
+    if error.code is ErrorCode.PRODUCER_FENCED and context.api_version < fenced_since:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error.code
+
+
+def speaker_of(context: RequestContext) -> Speaker:
+    return Speaker(context.client_id, context.client_host, context.connection_id)
+
+
+def require_transactional_id(transactional_id: str) -> None:
+    if not transactional_id:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")

@@ -1,0 +1,1 @@
+"""Periodic jobs: retention, checkpoints, compaction."""

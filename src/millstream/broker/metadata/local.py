@@ -1,0 +1,302 @@
+"""Where the cluster's metadata live: one interface, and its home for a single broker, a log.
+
+`MetadataStore` is what the broker knows: an image at a version, commits that only succeed on the
+version they were decided on, and notices of change, which may be coalesced. A cluster will put
+another home behind the same interface.
+
+`LocalMetadata` keeps the records in an ordinary log, `__cluster_metadata-0`, in KRaft's formats
+(docs/formats/metadata-log.md). One commit is one batch: it is on the disk as a whole or not at all.
+It is flushed before anybody sees it. A snapshot now and then keeps the log short.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Protocol, TypeAlias
+
+from millstream.broker.metadata.snapshot import (
+    newest_snapshot,
+    remove_snapshots_before,
+    write_snapshot,
+)
+from millstream.clock import Clock
+from millstream.config.topic import TopicConfig
+from millstream.coordination.cluster import ClusterImage
+from millstream.coordination.cluster_features import SUPPORTED_FEATURES, missing_features
+from millstream.coordination.cluster_records import (
+    DIRECTORY_UNASSIGNED,
+    BrokerEndpoint,
+    BrokerRegistrationChangeRecord,
+    MetadataRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+    decode_record,
+    encode_record,
+)
+from millstream.errors import ApiError, ErrorCode, MillstreamError, StorageError
+from millstream.records.batch import iterate_headers, parse_header
+from millstream.records.record import Record, decode_batch, encode_batch
+from millstream.storage.directories import LogDirectories
+from millstream.storage.flush import GroupFlush
+from millstream.storage.log import Log
+
+logger = logging.getLogger(__name__)
+
+METADATA_TOPIC = "__cluster_metadata"
+METADATA_TOPIC_ID = uuid.UUID(int=1)  # Kafka's reserved id
+# Nothing is ever deleted but what a snapshot covers.
+METADATA_LOG_CONFIG = TopicConfig(retention_ms=-1)
+FIRST_EPOCH = 1  # of the quorum; a single broker never elects another, but Kafka may have
+PRODUCER_ID_BLOCK = 1_000
+READ_BYTES = 1 << 20
+REPLAYED_RECORDS_MIN = 1_000  # fewer than this are read faster than they are replaced
+
+Subscriber: TypeAlias = Callable[[ClusterImage, ClusterImage], Awaitable[None] | None]
+"""Called with the image before and the image now. Several commits may come as one call. One that
+needs longer returns what the commit has to wait for."""
+
+Decision: TypeAlias = Callable[[ClusterImage], Sequence[MetadataRecord]]
+"""From an image, the records to commit on top of it; raises to refuse. May be called again."""
+
+
+class MetadataConflict(MillstreamError):
+    """The metadata changed since the version that a commit was decided on: decide again."""
+
+
+class MetadataStore(Protocol):
+    @property
+    def image(self) -> ClusterImage:
+        """The newest image known here."""
+        ...
+
+    async def commit(
+        self, records: Sequence[MetadataRecord], expected_version: int
+    ) -> ClusterImage:
+        """Make the records durable, then visible; all of them or none.
+
+        Returns the image that has them. Raises `MetadataConflict` if the image's version is not
+        `expected_version`. Subscribers on this broker have done their work when it returns.
+        """
+        ...
+
+    def subscribe(self, subscriber: Subscriber) -> None: ...
+
+    async def register_broker(self, broker: RegisterBrokerRecord) -> None:
+        """Make this broker, at the addresses it now listens on, known to clients."""
+        ...
+
+    async def allocate_producer_ids(self, broker_id: int) -> range:
+        """Producer ids that nobody else is given."""
+        ...
+
+
+async def decide_and_commit(store: MetadataStore, decide: Decision) -> ClusterImage:
+    """Commit what `decide` makes of the image, as often as another commit comes first."""
+    while True:
+        image = store.image
+        records = decide(image)
+        if not records:
+            return image
+        try:
+            return await store.commit(records, image.version)
+        except MetadataConflict:
+            continue
+
+
+class LocalMetadata:
+    """The metadata of a single broker, in a log of its own. See the module."""
+
+    @classmethod
+    def open(
+        cls, directories: LogDirectories, clock: Clock, *, snapshot_bytes: int
+    ) -> LocalMetadata:
+        """The metadata in the broker's log directories, new if these are.
+
+        Raises `StorageError` when they may be in a directory that has failed: to begin anew would
+        be to forget all topics.
+        """
+        log = directories.logs.get((METADATA_TOPIC, 0))
+        if log is not None:
+            return cls(log, clock, snapshot_bytes=snapshot_bytes)
+        failed = [it.path for it in directories.directories if it.failure is not None]
+        if failed:
+            raise StorageError(
+                f"the metadata log is in none of the directories that work; {', '.join(failed)} "
+                "failed: repair it, or take it out of log.dirs to begin without its topics"
+            )
+        orphans = list(directories.logs.values())
+        log = directories.create(METADATA_TOPIC, 0, METADATA_TOPIC_ID, METADATA_LOG_CONFIG)
+        store = cls(log, clock, snapshot_bytes=snapshot_bytes)
+        if orphans:
+            logger.warning(
+                "the metadata log is gone: taking topics and partitions from %d logs; their "
+                "settings have to be set again",
+                len(orphans),
+            )
+            store._commit(adopted_topics(orphans, directories.node_id))
+        return store
+
+    def __init__(self, log: Log, clock: Clock, *, snapshot_bytes: int) -> None:
+        self._log = log
+        log.update_config(METADATA_LOG_CONFIG)
+        self._clock = clock
+        self._snapshot_bytes = snapshot_bytes
+        self._epoch = max(log.latest_epoch, FIRST_EPOCH)
+        self._subscribers: list[Subscriber] = []
+        self._image = newest_snapshot(log.directory.fs, log.path)
+        for records, last_offset in self._stored_batches():
+            self._image = self._image.apply(records, last_offset)
+        missing = missing_features(self._image.features)
+        if missing:
+            self._commit(missing)
+
+    @property
+    def image(self) -> ClusterImage:
+        return self._image
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        self._subscribers.append(subscriber)
+
+    async def commit(
+        self, records: Sequence[MetadataRecord], expected_version: int
+    ) -> ClusterImage:
+        if expected_version != self._image.version:
+            raise MetadataConflict(
+                f"decided on version {expected_version}, but {self._image.version} is here"
+            )
+        before = self._image
+        self._commit(records)
+        image = self._image
+        unfinished = [subscriber(before, image) for subscriber in self._subscribers]
+        if self._log.size_bytes >= self._snapshot_bytes:
+            self._snapshot()
+        for work in unfinished:
+            if work is not None:
+                await work
+        return image
+
+    async def register_broker(self, broker: RegisterBrokerRecord) -> None:
+        await self.commit([broker], self._image.version)
+
+    def fence_broker(self, broker_id: int) -> None:
+        """The last thing before a clean stop: this broker leads nothing until it registers again.
+
+        Kafka, started on the same directory, would otherwise wait for the broker's session to end.
+        """
+        broker = self._image.brokers.get(broker_id)
+        if broker is None or broker.fenced or self._log.directory.failure is not None:
+            return
+        self._commit([BrokerRegistrationChangeRecord(broker_id, broker.epoch, fenced=1)])
+        stored = self._log.log_end_offset - self._log.log_start_offset
+        if stored > 2 * self._image.record_count + REPLAYED_RECORDS_MIN:
+            self._snapshot()  # so that the next start does not read what is gone
+
+    async def allocate_producer_ids(self, broker_id: int) -> range:
+        first = self._image.next_producer_id
+        after = first + PRODUCER_ID_BLOCK
+        await self.commit([ProducerIdsRecord(broker_id, -1, after)], self._image.version)
+        return range(first, after)
+
+    def _commit(self, records: Sequence[MetadataRecord]) -> None:
+        """Append and flush. Nothing has happened if it raises, except that a failed flush takes
+        the directory down, and with it this store, until the next start."""
+        image = self._image.apply(records, self._image.version + len(records))
+        now_ms = self._clock.now_ms()
+        encoded = [Record(i, now_ms, None, encode_record(it)) for i, it in enumerate(records)]
+        batch = encode_batch(encoded)
+        header = parse_header(batch)
+        self._log.append(batch, [header], leader_epoch=self._epoch, now_ms=now_ms)
+        self._flush()
+        self._image = image
+
+    def _flush(self) -> None:
+        flush = GroupFlush.prepare([self._log], to_segments=True)
+        flush.execute()
+        if flush.complete(self._clock.now_ms()):
+            raise ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the metadata log in {self._log.path} cannot be flushed: no change of topics or "
+                "settings is possible until the disk works and the broker is started again",
+            )
+
+    def _snapshot(self) -> None:
+        """Write the image, and let the log begin after it."""
+        fs = self._log.directory.fs
+        now_ms = self._clock.now_ms()
+        try:
+            end_offset = write_snapshot(
+                fs, self._log.path, self._image, epoch=self._epoch, now_ms=now_ms
+            )
+            self._log.roll(now_ms)
+            self._log.delete_records_before(end_offset)
+            self._log.apply_retention(now_ms)
+            remove_snapshots_before(fs, self._log.path, end_offset)
+        except (OSError, MillstreamError) as error:
+            # The log is whole without it: try again at the next commit.
+            logger.warning("cannot write a snapshot of the metadata: %s", error)
+
+    def _stored_batches(self) -> Iterator[tuple[list[MetadataRecord], int]]:
+        """What the log holds beyond the image, a batch at a time."""
+        log = self._log
+        offset = max(self._image.version + 1, log.log_start_offset)
+        while offset < log.log_end_offset:
+            data = log.read(
+                offset, max_bytes=READ_BYTES, end_offset=log.log_end_offset, may_block=True
+            )
+            for position, header in iterate_headers(data):
+                if not header.is_control and header.last_offset > self._image.version:
+                    records = (
+                        decode_record(it.value or b"") for it in decode_batch(data, position)
+                    )
+                    yield [it for it in records if it is not None], header.last_offset
+                offset = header.next_offset
+
+
+def adopted_topics(logs: Iterable[Log], broker_id: int) -> list[MetadataRecord]:
+    """What the logs alone tell of the topics. Leader epochs rise: nobody knows who led when."""
+    topics: dict[str, dict[int, Log]] = {}
+    for log in logs:
+        topics.setdefault(log.topic, {})[log.partition] = log
+    records: list[MetadataRecord] = []
+    for name, partitions in topics.items():
+        known_ids = (log.topic_id for log in partitions.values() if log.topic_id is not None)
+        topic_id = next(known_ids, None) or uuid.uuid4()
+        records.append(TopicRecord(name, topic_id))
+        for index in range(max(partitions) + 1):
+            epoch = partitions[index].latest_epoch + 1 if index in partitions else 0
+            records.append(
+                PartitionRecord(
+                    partition_id=index,
+                    topic_id=topic_id,
+                    replicas=(broker_id,),
+                    isr=(broker_id,),
+                    leader=broker_id,
+                    leader_epoch=max(epoch, 0),
+                    directories=(DIRECTORY_UNASSIGNED,),
+                )
+            )
+    return records
+
+
+def registration(
+    broker_id: int,
+    endpoints: Sequence[BrokerEndpoint],
+    *,
+    epoch: int,
+    rack: str | None,
+    directories: Sequence[uuid.UUID],
+) -> RegisterBrokerRecord:
+    """The record by which a broker that has just started makes itself known."""
+    return RegisterBrokerRecord(
+        broker_id=broker_id,
+        incarnation_id=uuid.uuid4(),
+        broker_epoch=epoch,
+        endpoints=tuple(endpoints),
+        features=SUPPORTED_FEATURES,
+        rack=rack,
+        log_dirs=tuple(directories),
+    )

@@ -1,0 +1,38 @@
+"""Producer ids, from blocks that the metadata hand to this broker."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from millstream.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from millstream.broker.metadata.local import MetadataStore
+
+
+class ProducerIds:
+    """Gives out producer ids, each of them once."""
+
+    def __init__(self, store: MetadataStore, broker_id: int) -> None:
+        self._store = store
+        self._broker_id = broker_id
+        self._in_hand: deque[int] = deque()
+
+    async def next(self) -> int:
+        await self.ready()
+        return self.take()
+
+    async def ready(self) -> None:
+        """Have at least one in hand: `take` succeeds if it is called in the same turn."""
+        while not self._in_hand:
+            self._in_hand.extend(await self._store.allocate_producer_ids(self._broker_id))
+
+    def take(self) -> int:
+        """One at once, for those who cannot wait. Raises when none is in hand."""
+        if not self._in_hand:
+            raise ApiError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                "New producer ids are on their way; try again in a moment.",
+            )
+        return self._in_hand.popleft()

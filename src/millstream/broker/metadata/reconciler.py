@@ -1,0 +1,158 @@
+"""Makes the logs follow the metadata: at the start, and after every commit.
+
+The metadata say which partitions there are. A partition without a log gets one; a log without a
+partition, or with another topic's id (the topic was deleted and made anew while this broker was
+away), is deleted. A log that cannot be made does not undo the commit: its partition stays offline,
+which its clients are told, and the next start tries again.
+
+Logs are made a few at a time, and in between others get their turn: ten thousand partitions take
+seconds. The commit that wants them waits until they are there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from millstream.broker.metadata.configs import ConfigManager
+from millstream.broker.metadata.local import METADATA_TOPIC, MetadataStore
+from millstream.config.broker import BrokerConfig
+from millstream.coordination.cluster import ClusterImage, ResourceType, TopicImage
+from millstream.errors import ApiError, StorageError
+
+if TYPE_CHECKING:
+    from millstream.broker.replicas.table import PartitionTable
+    from millstream.storage.directories import LogDirectories
+
+logger = logging.getLogger(__name__)
+
+PARTITIONS_AT_ONCE = 32
+
+
+class TopicFollower:
+    def __init__(
+        self,
+        store: MetadataStore,
+        configs: ConfigManager,
+        directories: LogDirectories,
+        partitions: PartitionTable,
+    ) -> None:
+        self._store = store
+        self._configs = configs
+        self._directories = directories
+        self._partitions = partitions
+        self._unopened: deque[tuple[TopicImage, int]] = deque()
+        self._opening: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Bring the logs in line with the metadata, and keep them so."""
+        image = self._store.image
+        self._delete_strays(image)
+        for topic in image.topics.values():
+            self._want(topic)
+        while self._unopened:
+            self._open_next()
+        self._store.subscribe(self._on_commit)
+        self._configs.subscribe(self._on_broker_config)
+
+    def stop(self) -> None:
+        """Make no more logs; the next start makes those that are missing."""
+        if self._opening is not None:
+            self._opening.cancel()
+        self._unopened.clear()
+
+    def _on_commit(self, before: ClusterImage, now: ClusterImage) -> Awaitable[None] | None:
+        changes = now.changed_topics(before)
+        for topic in changes.deleted:
+            self._delete_topic(topic)
+        wanted = [*changes.created, *(topic for _, topic in changes.changed)]
+        for topic in wanted:
+            self._want(topic)
+        for resource in now.changed_configs(before):
+            if resource.type is ResourceType.TOPIC and resource.name in now.topics:
+                self._update_config(now.topics[resource.name])
+        return self._open_wanted() if wanted else None
+
+    def _want(self, topic: TopicImage) -> None:
+        broker_id = self._configs.broker_id
+        for index, partition in enumerate(topic.partitions):
+            if broker_id in partition.replicas:
+                self._unopened.append((topic, index))
+
+    def _open_wanted(self) -> Awaitable[None] | None:
+        """Open a few partitions at once, and the others, if any, in a task of their own."""
+        if self._opening is None:
+            self._open_some()
+            if not self._unopened:
+                return None
+            self._opening = asyncio.get_running_loop().create_task(self._open_rest())
+        # A client that goes away must not take the task along.
+        return asyncio.shield(self._opening)
+
+    async def _open_rest(self) -> None:
+        try:
+            while self._unopened:
+                await asyncio.sleep(0)
+                self._open_some()
+        finally:
+            self._opening = None
+
+    def _open_some(self) -> None:
+        for _ in range(min(PARTITIONS_AT_ONCE, len(self._unopened))):
+            self._open_next()
+
+    def _on_broker_config(self, before: BrokerConfig, now: BrokerConfig) -> None:
+        """Topics inherit from the broker's settings, so each may have changed."""
+        for topic in self._store.image.topics.values():
+            self._update_config(topic)
+
+    def _open_next(self) -> None:
+        topic, index = self._unopened.popleft()
+        current = self._store.image.topics_by_id.get(topic.id)
+        if current is None:
+            return  # deleted before its turn came
+        config = self._configs.topic(topic.name)
+        try:
+            log = self._directories.logs.get((topic.name, index))
+            if log is None:
+                log = self._directories.create(topic.name, index, topic.id, config)
+            else:
+                log.update_config(config)
+        except (OSError, StorageError, ApiError) as error:
+            logger.error("partition %s-%d is offline: %s", topic.name, index, error)
+            return
+        leader_epoch = current.partitions[index].leader_epoch
+        self._partitions.add(topic.name, index, log, leader_epoch=leader_epoch)
+
+    def _update_config(self, topic: TopicImage) -> None:
+        config = self._configs.topic(topic.name)
+        for index in range(len(topic.partitions)):
+            log = self._directories.logs.get((topic.name, index))
+            if log is not None:
+                log.update_config(config)
+
+    def _delete_topic(self, topic: TopicImage) -> None:
+        for index in range(len(topic.partitions)):
+            self._partitions.remove(topic.name, index)
+            if (topic.name, index) in self._directories.logs:
+                self._delete_log(topic.name, index)
+
+    def _delete_strays(self, image: ClusterImage) -> None:
+        for (name, index), log in list(self._directories.logs.items()):
+            if name == METADATA_TOPIC:
+                continue
+            topic = image.topics.get(name)
+            is_known = topic is not None and index < len(topic.partitions)
+            if is_known and topic is not None and log.topic_id in (None, topic.id):
+                continue
+            logger.warning("deleting %s-%d: the metadata do not know it", name, index)
+            self._delete_log(name, index)
+
+    def _delete_log(self, name: str, index: int) -> None:
+        try:
+            self._directories.delete(name, index)
+        except (OSError, StorageError, ApiError) as error:
+            logger.error("cannot delete the log of %s-%d: %s", name, index, error)

@@ -1,0 +1,466 @@
+"""Topics: created, deleted and extended in the metadata; the logs follow.
+
+`TopicManager` decides what a request means for the metadata and commits it. `TopicFollower` hears
+of commits, whoever made them, and opens and deletes logs accordingly: first the metadata are
+durable, then the logs change, so a crash between the two is repaired at the next start.
+
+Every refusal has the code and the words that Kafka has for it.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
+
+from millstream.broker.metadata.configs import ConfigManager
+from millstream.broker.metadata.local import METADATA_TOPIC, MetadataStore, decide_and_commit
+from millstream.config.broker import BrokerConfig
+from millstream.coordination.cluster import ClusterImage, ResourceType, TopicImage
+from millstream.coordination.cluster_records import (
+    DIRECTORY_UNASSIGNED,
+    ConfigRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from millstream.errors import ApiError, ConfigError, ErrorCode
+
+TOPIC_NAME_LENGTH_MAX = 249
+PARTITIONS_PER_REQUEST_MAX = 50_000
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+Replicas: TypeAlias = tuple[int, ...]
+
+
+class NewTopic(NamedTuple):
+    """A topic to create; -1 asks for the broker's default."""
+
+    name: str
+    partition_count: int = -1
+    replication_factor: int = -1
+    assignments: tuple[tuple[int, Replicas], ...] = ()  # partition, its replicas
+    settings: Mapping[str, str | None] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class MorePartitions:
+    """A topic to extend to `count` partitions, the new ones placed as `assignments` says."""
+
+    name: str
+    count: int
+    assignments: tuple[Replicas, ...] | None = None
+
+
+class TopicManager:
+    def __init__(self, store: MetadataStore, configs: ConfigManager) -> None:
+        self._store = store
+        self._configs = configs
+        # Topics whose names differ only in '.' and '_' would share the names of their metrics.
+        self._by_unified_name: dict[str, str] = {}
+        self._learn_names(ClusterImage(), store.image)
+        store.subscribe(self._learn_names)
+
+    def _learn_names(self, before: ClusterImage, now: ClusterImage) -> None:
+        changes = now.changed_topics(before)
+        for topic in changes.deleted:
+            self._by_unified_name.pop(_unify(topic.name), None)
+        for topic in changes.created:
+            self._by_unified_name[_unify(topic.name)] = topic.name
+
+    # Creating
+
+    async def create(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> dict[str, TopicImage | ApiError]:
+        """Create topics with different names. Each succeeds or fails by itself."""
+        outcome: dict[str, TopicImage | ApiError] = {}
+
+        def decide(image: ClusterImage) -> list[MetadataRecord]:
+            outcome.clear()
+            records: list[MetadataRecord] = []
+            for topic in topics:
+                try:
+                    made = self._new_topic_records(image, topic)
+                    if len(records) + len(made) > PARTITIONS_PER_REQUEST_MAX:
+                        raise _too_many_partitions()
+                except ApiError as error:
+                    outcome[topic.name] = error
+                    continue
+                records += made
+                outcome[topic.name] = ClusterImage().apply(made, 0).topics[topic.name]
+            return records
+
+        await self._run(decide, validate_only)
+        return outcome
+
+    async def auto_create(self, name: str) -> TopicImage:
+        """The topic, created with the broker's defaults if it is not there. Raises `ApiError`."""
+        existing = self._store.image.topics.get(name)
+        if existing is not None:
+            return existing
+        outcome = (await self.create([self.default_topic(name)]))[name]
+        if isinstance(outcome, TopicImage):
+            return outcome
+        if outcome.code is ErrorCode.TOPIC_ALREADY_EXISTS:  # somebody was faster
+            return self._store.image.topics[name]
+        raise outcome
+
+    def default_topic(self, name: str) -> NewTopic:
+        """What is created when somebody needs a topic: internal topics have their own shapes."""
+        config = self._configs.current
+        internal = _INTERNAL_SHAPES.get(name)
+        return NewTopic(name) if internal is None else internal(config)
+
+    def _new_topic_records(self, image: ClusterImage, topic: NewTopic) -> list[MetadataRecord]:
+        self._check_name(image, topic.name)
+        settings = self._checked_settings(topic.settings)
+        replicas = self._place_new(image, topic)
+        topic_id = _new_topic_id(image)
+        records: list[MetadataRecord] = [TopicRecord(topic.name, topic_id)]
+        records += [
+            ConfigRecord(ResourceType.TOPIC, topic.name, name, value)
+            for name, value in settings.items()
+        ]
+        records += [_new_partition(image, topic_id, index, it) for index, it in enumerate(replicas)]
+        return records
+
+    def _check_name(self, image: ClusterImage, name: str) -> None:
+        if name == METADATA_TOPIC:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited."
+            )
+        validate_topic_name(name)
+        if name in image.topics:
+            raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        colliding = self._by_unified_name.get(_unify(name))
+        if colliding is not None and colliding in image.topics:
+            raise ApiError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"Topic '{name}' collides with existing topic: {colliding}",
+            )
+
+    def _checked_settings(self, settings: Mapping[str, str | None]) -> dict[str, str]:
+        given = {name: value for name, value in settings.items() if value is not None}
+        if len(given) < len(settings):
+            nulls = sorted(settings.keys() - given.keys())
+            raise ApiError(
+                ErrorCode.INVALID_CONFIG,
+                f"Null value not supported for topic configs: {','.join(nulls)}",
+            )
+        try:
+            self._configs.check_topic_settings(given)
+        except ConfigError as error:
+            raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
+        return given
+
+    # Placing
+
+    def _place_new(self, image: ClusterImage, topic: NewTopic) -> list[Replicas]:
+        if topic.assignments:
+            return self._place_as_assigned(image, topic)
+        config = self._configs.current
+        factor, count = topic.replication_factor, topic.partition_count
+        if factor < -1 or factor == 0:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                "Replication factor must be larger than 0, or -1 to use the default value.",
+            )
+        if count < -1 or count == 0:
+            raise ApiError(
+                ErrorCode.INVALID_PARTITIONS,
+                "Number of partitions was set to an invalid non-positive value.",
+            )
+        if count > PARTITIONS_PER_REQUEST_MAX:
+            raise _too_many_partitions()
+        if factor == -1:
+            factor = config.default_replication_factor
+        return self._place(image, config.num_partitions if count == -1 else count, factor)
+
+    def _place(self, image: ClusterImage, count: int, factor: int) -> list[Replicas]:
+        brokers = self._brokers(image)
+        if factor > len(brokers):
+            raise ApiError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"Unable to replicate the partition {factor} time(s): The target replication "
+                f"factor of {factor} cannot be reached because only {len(brokers)} broker(s) "
+                "are registered.",
+            )
+        return [
+            tuple(brokers[(index + step) % len(brokers)] for step in range(factor))
+            for index in range(count)
+        ]
+
+    def _place_as_assigned(self, image: ClusterImage, topic: NewTopic) -> list[Replicas]:
+        for given, what in (
+            (topic.replication_factor, "replication factor"),
+            (topic.partition_count, "numPartitions"),
+        ):
+            if given != -1:
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"A manual partition assignment was specified, but {what} was not set to -1.",
+                )
+        placed: dict[int, Replicas] = {}
+        for index, replicas in topic.assignments:
+            if index in placed:
+                raise ApiError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"Found multiple manual partition assignments for partition {index}",
+                )
+            factor = len(next(iter(placed.values()))) if placed else len(replicas)
+            self._check_replicas(image, replicas, factor)
+            placed[index] = replicas
+        if sorted(placed) != list(range(len(placed))):
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "partitions should be a consecutive 0-based integer sequence",
+            )
+        return [placed[index] for index in range(len(placed))]
+
+    def _check_replicas(self, image: ClusterImage, replicas: Replicas, factor: int) -> None:
+        problem = None
+        brokers = self._brokers(image)
+        unknown = [broker for broker in sorted(replicas) if broker not in brokers]
+        if not replicas:
+            problem = "an empty replica list."
+        elif unknown:
+            problem = f"broker {unknown[0]}, but no such broker is registered."
+        elif len(set(replicas)) < len(replicas):
+            twice = next(it for it in sorted(replicas) if replicas.count(it) > 1)
+            problem = f"the broker {twice} more than once."
+        elif len(replicas) != factor:
+            problem = (
+                f"a partition with {len(replicas)} replica(s), but this is not consistent with "
+                f"previous partitions, which have {factor} replica(s)."
+            )
+        if problem is not None:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"The manual partition assignment includes {problem}",
+            )
+
+    def _brokers(self, image: ClusterImage) -> list[int]:
+        """Where replicas can go: this broker too before it is registered."""
+        active = {broker.id for broker in image.brokers.values() if not broker.fenced}
+        return sorted(active | {self._configs.broker_id})
+
+    # Extending
+
+    async def create_partitions(
+        self, topics: Sequence[MorePartitions], *, validate_only: bool = False
+    ) -> dict[str, ApiError | None]:
+        """Extend topics with different names. Each succeeds (None) or fails by itself."""
+        outcome: dict[str, ApiError | None] = {}
+
+        def decide(image: ClusterImage) -> list[MetadataRecord]:
+            outcome.clear()
+            records: list[MetadataRecord] = []
+            for topic in topics:
+                try:
+                    records += self._more_partitions_records(image, topic)
+                    outcome[topic.name] = None
+                except ApiError as error:
+                    outcome[topic.name] = error
+            return records
+
+        await self._run(decide, validate_only)
+        return outcome
+
+    def _more_partitions_records(
+        self, image: ClusterImage, more: MorePartitions
+    ) -> list[MetadataRecord]:
+        topic = image.topics.get(more.name)
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        current = len(topic.partitions)
+        added = more.count - current
+        if added == 0:
+            raise ApiError(
+                ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s)."
+            )
+        if added < 0:
+            raise ApiError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"The topic {more.name} currently has {current} partition(s); {more.count} would "
+                "not be an increase.",
+            )
+        if added > PARTITIONS_PER_REQUEST_MAX:
+            raise _too_many_partitions()
+        factor = len(topic.partitions[0].replicas)
+        replicas = self._place_more(image, more.assignments, added, factor)
+        return [_new_partition(image, topic.id, current + i, it) for i, it in enumerate(replicas)]
+
+    def _place_more(
+        self, image: ClusterImage, given: tuple[Replicas, ...] | None, added: int, factor: int
+    ) -> Sequence[Replicas]:
+        if given is None:
+            return self._place(image, added, factor)
+        if len(given) != added:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Attempted to add {added} additional partition(s), but only {len(given)} "
+                "assignment(s) were specified.",
+            )
+        for replicas in given:
+            self._check_replicas(image, replicas, factor)
+        return given
+
+    # Deleting and electing
+
+    async def delete(self, topic_ids: Iterable[uuid.UUID]) -> None:
+        """Delete those of the topics that exist."""
+        wanted = tuple(topic_ids)
+
+        def decide(image: ClusterImage) -> list[MetadataRecord]:
+            return [RemoveTopicRecord(it) for it in wanted if it in image.topics_by_id]
+
+        await decide_and_commit(self._store, decide)
+
+    async def take_the_lead(self, anew: Iterable[tuple[str, int]] = ()) -> None:
+        """At the start: lead all partitions that have a replica here and nobody who leads them.
+
+        Those in `anew` get a new leader epoch in any case: after an unclean stop offsets may be
+        used again, and a new epoch lets clients notice.
+        """
+        unclean = frozenset(anew)
+        me = self._configs.broker_id
+
+        def decide(image: ClusterImage) -> list[MetadataRecord]:
+            return [
+                PartitionChangeRecord(index, topic.id, leader=me, isr=(me,))
+                for topic in image.topics.values()
+                for index, partition in enumerate(topic.partitions)
+                if me in partition.replicas
+                and (partition.leader < 0 or (topic.name, index) in unclean)
+            ]
+
+        await decide_and_commit(self._store, decide)
+
+    async def _run(
+        self, decide: Callable[[ClusterImage], list[MetadataRecord]], validate_only: bool
+    ) -> None:
+        if validate_only:
+            decide(self._store.image)
+        else:
+            await decide_and_commit(self._store, decide)
+
+
+def validate_topic_name(name: str) -> None:
+    """Kafka's rules. Raises `ApiError`."""
+    problem = None
+    if not name:
+        problem = "the empty string is not allowed"
+    elif name in (".", ".."):
+        problem = f"'{name}' is not allowed"
+    elif len(name) > TOPIC_NAME_LENGTH_MAX:
+        problem = (
+            f"the length of '{name}' is longer than the max allowed length {TOPIC_NAME_LENGTH_MAX}"
+        )
+    elif not _LEGAL_NAME.fullmatch(name):
+        problem = (
+            f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' "
+            "and '-'"
+        )
+    if problem is not None:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+
+
+def _unify(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _new_topic_id(image: ClusterImage) -> uuid.UUID:
+    """A random id. Kafka's tools cannot name one whose text begins with a dash."""
+    while True:
+        topic_id = uuid.uuid4()
+        if topic_id.bytes[0] >> 2 != _DASH and topic_id not in image.topics_by_id:
+            return topic_id
+
+
+_DASH = 62  # the value of '-' in the base 64 that Kafka writes ids in
+
+
+def _new_partition(
+    image: ClusterImage, topic_id: uuid.UUID, index: int, replicas: Replicas
+) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        replicas=replicas,
+        isr=replicas,
+        leader=replicas[0],
+        directories=tuple(_only_directory(image, broker_id) for broker_id in replicas),
+    )
+
+
+def _only_directory(image: ClusterImage, broker_id: int) -> uuid.UUID:
+    """Where the log will be, if the broker has but one place for it."""
+    broker = image.brokers.get(broker_id)
+    if broker is None or len(broker.directories) != 1:
+        return DIRECTORY_UNASSIGNED
+    return broker.directories[0]
+
+
+def _too_many_partitions() -> ApiError:
+    return ApiError(
+        ErrorCode.POLICY_VIOLATION,
+        "Excessively large number of partitions per request: at most "
+        f"{PARTITIONS_PER_REQUEST_MAX} can be created at once.",
+    )
+
+
+def _offsets_topic(config: BrokerConfig) -> NewTopic:
+    return NewTopic(
+        "__consumer_offsets",
+        config.offsets_topic_num_partitions,
+        config.offsets_topic_replication_factor,
+        settings={
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+        },
+    )
+
+
+def _transactions_topic(config: BrokerConfig) -> NewTopic:
+    return NewTopic(
+        "__transaction_state",
+        config.transaction_state_log_num_partitions,
+        config.transaction_state_log_replication_factor,
+        settings={
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(config.transaction_state_log_min_isr),
+            "segment.bytes": str(config.transaction_state_log_segment_bytes),
+            "unclean.leader.election.enable": "false",
+        },
+    )
+
+
+def _share_state_topic(config: BrokerConfig) -> NewTopic:
+    return NewTopic(
+        "__share_group_state",
+        config.share_coordinator_state_topic_num_partitions,
+        config.share_coordinator_state_topic_replication_factor,
+        settings={
+            "cleanup.policy": "delete",
+            "compression.type": "producer",
+            "min.insync.replicas": str(config.share_coordinator_state_topic_min_isr),
+            "retention.ms": "-1",
+            "segment.bytes": str(config.share_coordinator_state_topic_segment_bytes),
+        },
+    )
+
+
+_INTERNAL_SHAPES: Mapping[str, Callable[[BrokerConfig], NewTopic]] = {
+    "__consumer_offsets": _offsets_topic,
+    "__transaction_state": _transactions_topic,
+    "__share_group_state": _share_state_topic,
+}

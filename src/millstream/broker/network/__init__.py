@@ -1,0 +1,1 @@
+"""Client connections: bytes in, requests to their handlers, answers out in order."""

@@ -1,0 +1,184 @@
+"""Fetch sessions (KIP-227): a consumer of many partitions names each of them only once.
+
+A session remembers, for each partition, what the client wants and what it was last told. It is also
+the place where a fetch waits: partitions tell the sessions that watch them when something changed,
+so that a fetch looks at what has changed and never at all that it could look at.
+
+    candidates   the targets that may have something to say: changed since they were last looked at,
+                 named in the latest request, or left with more data than fitted
+
+A fetch without a session (old clients, or a full cache) uses a session of its own that is thrown
+away with the answer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest
+from millstream.protocol.produce import TopicKey
+
+if TYPE_CHECKING:
+    from millstream.broker.replicas.partition import Partition
+
+NO_SESSION = 0
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+EPOCH_MAX = 2**31 - 1
+SESSION_ID_MAX = 2**31 - 1
+EVICTION_AGE_MS = 120_000  # Kafka's min.incremental.fetch.session.eviction.ms
+
+
+def summary(answer: FetchedPartition) -> tuple[int, ...]:
+    """What an answer says beside its records: error, high watermark, stable and start offset."""
+    return answer[1:5]
+
+
+class FetchTarget:
+    """One partition in a session: what the client wants of it, and what it knows of it."""
+
+    __slots__ = ("bytes_seen", "not_found", "partition", "told", "topic", "wanted")
+
+    def __init__(self, topic: TopicKey, wanted: FetchPartition) -> None:
+        self.topic = topic
+        self.wanted = wanted
+        self.partition: Partition | None = None  # None while it is not known to exist
+        self.told: tuple[int, ...] | None = None  # the latest answer, without its records
+        self.not_found = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # the error while there is none
+        self.bytes_seen = 0  # what the partition had for this client when it was last looked at
+
+    def has_news(self, answer: FetchedPartition) -> bool:
+        """Whether an incremental answer must mention the partition."""
+        return bool(
+            answer.records
+            or answer.error
+            or self.told != summary(answer)
+            or answer.diverging_epoch is not None
+        )
+
+
+class FetchSession:
+    """What one consumer fetches."""
+
+    def __init__(self, session_id: int, *, uses_topic_ids: bool) -> None:
+        self.id = session_id
+        self.epoch = INITIAL_EPOCH
+        self.uses_topic_ids = uses_topic_ids
+        self.last_used_ms = 0
+        self.targets: dict[tuple[TopicKey, int], FetchTarget] = {}
+        self.candidates: dict[FetchTarget, None] = {}  # an ordered set
+        self.on_change: Callable[[FetchTarget], None] | None = None  # a fetch that waits
+        self._by_partition: dict[Partition, FetchTarget] = {}
+
+    def want(self, topics: Iterable[tuple[TopicKey, list[FetchPartition]]]) -> None:
+        """Add partitions, or change what is wanted of them."""
+        for topic, partitions in topics:
+            for wanted in partitions:
+                key = (topic, wanted.partition)
+                target = self.targets.get(key)
+                if target is None:
+                    target = self.targets[key] = FetchTarget(topic, wanted)
+                target.wanted = wanted
+                self.candidates[target] = None
+
+    def forget(self, topics: Iterable[tuple[TopicKey, list[int]]]) -> None:
+        for topic, indexes in topics:
+            for index in indexes:
+                target = self.targets.pop((topic, index), None)
+                if target is not None:
+                    self.candidates.pop(target, None)
+                    self._unbind(target)
+
+    def bind(self, target: FetchTarget, partition: Partition) -> None:
+        """The target has been found: hear of its changes from now on."""
+        target.partition = partition
+        self._by_partition[partition] = target
+        partition.watch(self)
+
+    def partition_changed(self, partition: Partition) -> None:
+        target = self._by_partition.get(partition)
+        if target is None:
+            return
+        self.candidates[target] = None
+        if partition.offline_error is not None:
+            self._unbind(target)
+        if self.on_change is not None:
+            self.on_change(target)
+
+    def close(self) -> None:
+        for partition in self._by_partition:
+            partition.unwatch(self)
+        self._by_partition.clear()
+
+    def _unbind(self, target: FetchTarget) -> None:
+        partition = target.partition
+        if partition is not None and self._by_partition.pop(partition, None) is not None:
+            partition.unwatch(self)
+        target.partition = None
+
+
+class FetchSessionCache:
+    """The sessions of all consumers: at most `slots` of them, the least recently used at risk."""
+
+    def __init__(self, slots: int, *, random_source: random.Random | None = None) -> None:
+        self._slots = slots
+        self._random = random_source or random.Random()
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, request: FetchRequest, now_ms: int, *, uses_topic_ids: bool) -> FetchSession:
+        """The session a request belongs to, brought up to what the request says.
+
+        Raises `ApiError` when the request names a session that is not there, or is out of step.
+        """
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._drop(request.session_id)
+            session = FetchSession(NO_SESSION, uses_topic_ids=uses_topic_ids)
+            session.want(request.topics)
+            if request.session_epoch == INITIAL_EPOCH and session.targets:
+                self._admit(session, now_ms)
+            return session
+        session = self._continued(request, uses_topic_ids)
+        session.last_used_ms = now_ms
+        session.epoch = session.epoch + 1 if session.epoch < EPOCH_MAX else 1
+        session.want(request.topics)
+        session.forget(request.forgotten)
+        if not session.targets:
+            self._drop(session.id)
+            session.id = NO_SESSION
+        return session
+
+    def _continued(self, request: FetchRequest, uses_topic_ids: bool) -> FetchSession:
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.uses_topic_ids != uses_topic_ids:
+            raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        if session.epoch != request.session_epoch:
+            raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        self._sessions.move_to_end(session.id)
+        return session
+
+    def _admit(self, session: FetchSession, now_ms: int) -> None:
+        """Keep a new session, if there is room or one that has not been used for long."""
+        if len(self._sessions) >= self._slots:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now_ms - oldest.last_used_ms < EVICTION_AGE_MS:
+                return
+            self._drop(oldest.id)
+        while session.id == NO_SESSION or session.id in self._sessions:
+            session.id = self._random.randint(1, SESSION_ID_MAX)
+        session.epoch = INITIAL_EPOCH + 1
+        session.last_used_ms = now_ms
+        self._sessions[session.id] = session
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.close()

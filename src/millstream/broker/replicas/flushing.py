@@ -1,0 +1,186 @@
+"""When flushes run, where, and whom they wake: one group commit for all who wait.
+
+Requests that need a flush gather while the event loop works through a turn; at its end one
+`GroupFlush` covers them all, whatever partitions they wrote to. Where several requests have shared
+flushes lately, it waits for as long as every turn brings another one, up to a millisecond: clients
+with much in flight are then served by few flushes, and one that sends and waits is never held up.
+The flush runs
+
+    inline       on the event loop, while flushes are short: handing over to a thread and back
+                 costs more than such a flush takes
+    in a thread  one dedicated thread, when they are not: the loop goes on, and what arrives
+                 meanwhile gathers for the next flush
+
+Which of the two is decided by how long flushes have taken lately, with a gap between the two
+thresholds so that it does not flap. docs/decisions/0005-event-loop.md has the figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from time import perf_counter
+
+from millstream.broker.replicas.partition import Partition
+from millstream.clock import Clock
+from millstream.errors import ApiError, ErrorCode
+from millstream.storage.flush import GroupFlush
+from millstream.storage.log import Log
+
+logger = logging.getLogger("millstream.flush")
+
+TO_THREAD_ABOVE_SECONDS = 0.004
+BACK_INLINE_BELOW_SECONDS = 0.002
+GATHER_SECONDS_MAX = 0.001
+SHARED_ABOVE_REQUESTS = 1.5  # per flush, on average: more than one client's one request
+SMOOTHING = 0.2  # the weight of the newest flush in the running average
+
+
+class Flusher:
+    """Flushes on request. All calls from the event loop's thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._waiting: dict[Partition, None] = {}  # an ordered set
+        self._is_scheduled = False
+        self._is_closed = False
+        self._requests = 0  # since the last flush began
+        self._requests_seen = 0  # of these, those known when the flush was last put off
+        self._gathering_since = 0.0
+        self._typical_requests = 1.0
+        self._typical_seconds = 0.0
+        self.uses_thread = False
+        self._thread: _FlushThread | None = None
+        self._in_thread: list[Partition] | None = None  # whom the thread's flush is for
+        self.on_directory_failed: Callable[[list[Log]], None] | None = None
+        self.flush_count = 0
+
+    @property
+    def typical_ms(self) -> float:
+        """How long a flush has taken lately."""
+        return self._typical_seconds * 1000
+
+    def request(self, partition: Partition) -> None:
+        """Flush the partition's log when this turn ends, then call its `flushed`."""
+        self._waiting[partition] = None
+        self._requests += 1
+        if not self._is_scheduled and self._in_thread is None:
+            self._is_scheduled = True
+            self._loop.call_soon(self._run)
+
+    def note_duration(self, seconds: float) -> None:
+        """Decide from how long a flush took where the next one runs."""
+        self._typical_seconds += SMOOTHING * (seconds - self._typical_seconds)
+        limit = BACK_INLINE_BELOW_SECONDS if self.uses_thread else TO_THREAD_ABOVE_SECONDS
+        self.uses_thread = self._typical_seconds > limit
+
+    def use_thread(self) -> None:
+        """Flush in the thread from now on, until flushes prove to be short."""
+        self._typical_seconds = 2 * TO_THREAD_ABOVE_SECONDS
+        self.uses_thread = True
+
+    def close(self) -> None:
+        """Finish the flush under way and begin no other: the stop that follows flushes all."""
+        self._is_closed = True
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        if self._is_closed:
+            return
+        if self._should_gather():
+            self._is_scheduled = True
+            self._loop.call_soon(self._run)
+            return
+        self._typical_requests += SMOOTHING * (self._requests - self._typical_requests)
+        self._requests = self._requests_seen = 0
+        partitions = list(self._waiting)
+        self._waiting.clear()
+        if self.uses_thread:
+            self._flush_in_thread(partitions)
+        else:
+            self._flush_inline(partitions)
+
+    def _should_gather(self) -> bool:
+        """Whether another turn is likely to bring more to share this flush."""
+        if self._typical_requests < SHARED_ABOVE_REQUESTS or self._requests == self._requests_seen:
+            return False
+        now = perf_counter()
+        if not self._requests_seen:
+            self._gathering_since = now
+        self._requests_seen = self._requests
+        return now - self._gathering_since < GATHER_SECONDS_MAX
+
+    def _flush_inline(self, partitions: list[Partition]) -> None:
+        flush = GroupFlush.prepare([partition.log for partition in partitions])
+        started = perf_counter()
+        flush.execute()
+        self._finish(flush, partitions, perf_counter() - started)
+
+    def _flush_in_thread(self, partitions: list[Partition]) -> None:
+        if self._thread is None:
+            self._thread = _FlushThread()
+        flush = GroupFlush.prepare([partition.log for partition in partitions])
+        self._in_thread = partitions
+
+        def back_on_the_loop(seconds: float) -> None:
+            self._in_thread = None
+            self._finish(flush, partitions, seconds)
+            if self._waiting and not self._is_scheduled:
+                self._run()
+
+        def job() -> None:
+            started = perf_counter()
+            flush.execute()
+            seconds = perf_counter() - started
+            self._loop.call_soon_threadsafe(back_on_the_loop, seconds)
+
+        self._thread.submit(job)
+
+    def _finish(self, flush: GroupFlush, partitions: list[Partition], seconds: float) -> None:
+        self.flush_count += 1
+        self.note_duration(seconds)
+        failed = flush.complete(self._clock.now_ms())
+        for partition in partitions:
+            failure = partition.log.directory.failure
+            if failure is None:
+                partition.flushed()
+            else:
+                partition.go_offline(
+                    ApiError(
+                        ErrorCode.KAFKA_STORAGE_ERROR,
+                        f"{partition.topic}-{partition.index} could not be flushed: {failure}",
+                    )
+                )
+        if failed and self.on_directory_failed is not None:
+            self.on_directory_failed(failed)
+
+
+class _FlushThread:
+    """One thread that waits for the disk so that the event loop need not."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="millstream-flush", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], None]) -> None:
+        self._jobs.put(job)
+
+    def stop(self) -> None:
+        """Finish what was submitted, then end."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except Exception:  # the thread must outlive a defect; the waiters' clients time out
+                logger.exception("a flush failed unexpectedly")

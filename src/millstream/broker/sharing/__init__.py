@@ -1,0 +1,1 @@
+"""Share groups at the partition leader: acquisition, acknowledgement, dead letters."""

@@ -1,0 +1,147 @@
+"""The acknowledgements of one request, which ShareAcknowledge and ShareFetch both carry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, TypeAlias
+from uuid import UUID
+
+from millstream.coordination.cluster_features import SHARE_VERSION
+from millstream.coordination.sharing.window import REJECT, RENEW
+from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.share_fetch import (
+    FIRST_WITH_RENEWAL,
+    AcknowledgedTopics,
+    Acknowledgement,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.network.request import RequestContext
+
+PartitionId: TypeAlias = tuple[UUID, int]
+
+MEMBER_ID_LENGTH_MAX = 36
+
+
+class Acknowledging:
+    """Acknowledgements on their way to be durable."""
+
+    def __init__(self) -> None:
+        self.results: dict[PartitionId, ApiError | None] = {}  # None: all is well
+        self._pending = 0
+        self._on_done: list[Callable[[], None]] = []
+
+    @property
+    def is_done(self) -> bool:
+        return self._pending == 0
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call back once, at once if it is done already."""
+        if self.is_done:
+            callback()
+        else:
+            self._on_done.append(callback)
+
+    def start(
+        self,
+        context: RequestContext,
+        group_id: str,
+        member_id: str,
+        topics: AcknowledgedTopics,
+        *,
+        is_renew_ack: bool,
+    ) -> None:
+        """Hand everything to the leaders. What is wrong with one partition concerns no other, and
+        of those without acknowledgements nothing is said."""
+        may_renew = context.api_version >= FIRST_WITH_RENEWAL and is_renew_ack
+        broker = context.broker
+        for topic_id, partitions in topics:
+            for index, acknowledgements in partitions:
+                if not acknowledgements:
+                    continue
+                try:
+                    broker.partitions.find(topic_id, index)
+                    ranges = checked_ranges(acknowledgements, may_renew=may_renew)
+                    leader = broker.share_partitions.get(group_id, topic_id, index)
+                    if leader is None:
+                        raise ApiError(
+                            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                            f"nothing of partition {index} was delivered to group {group_id} here",
+                        )
+                except ApiError as error:
+                    self.results[topic_id, index] = error
+                else:
+                    self._pending += 1
+                    leader.acknowledge(member_id, ranges, self._taker((topic_id, index)))
+
+    def _taker(self, partition: PartitionId) -> Callable[[ApiError | None], None]:
+        def take(error: ApiError | None) -> None:
+            self.results[partition] = error
+            self._pending -= 1
+            if not self._pending:
+                waiting, self._on_done = self._on_done, []
+                for callback in waiting:
+                    callback()
+
+        return take
+
+
+def require_share_groups(context: RequestContext) -> None:
+    if not context.broker.metadata.image.features.get(SHARE_VERSION, 0):
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "share groups are off: upgrade the feature share.version to 1",
+        )
+
+
+def checked_ids(group_id: str | None, member_id: str | None) -> tuple[str, str]:
+    """Both ids, if a member can have them."""
+    if group_id is None:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Invalid group id in the request.")
+    if not member_id or len(member_id) > MEMBER_ID_LENGTH_MAX:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Invalid member id in the request.")
+    return group_id, member_id
+
+
+def checked_ranges(
+    acknowledgements: Iterable[Acknowledgement], *, may_renew: bool
+) -> list[tuple[int, int, int]]:
+    """What became of which offsets, as (first, last, type), those alike that adjoin as one.
+
+    Raises `ApiError` for acknowledgements out of order, or that make no sense.
+    """
+    ranges: list[tuple[int, int, int]] = []
+    last_before = -1
+    highest_type = RENEW if may_renew else REJECT
+    for first, last, types in acknowledgements:
+        size = last - first + 1
+        if size <= 0 or first < last_before:
+            raise _invalid(f"offsets {first} to {last} are out of order")
+        if not types or (len(types) > 1 and len(types) != size):
+            raise _invalid(f"{len(types)} types for the {size} offsets from {first} on")
+        if max(types) > highest_type:
+            raise _invalid(f"acknowledge type {max(types)} is not known in this request")
+        last_before = last
+        if len(types) == 1:
+            _add(ranges, first, last, types[0])
+        else:
+            _add_each(ranges, first, types)
+    return ranges
+
+
+def _add_each(ranges: list[tuple[int, int, int]], first: int, types: Sequence[int]) -> None:
+    for kind, group in groupby(types):
+        size = sum(1 for _ in group)
+        _add(ranges, first, first + size - 1, kind)
+        first += size
+
+
+def _add(ranges: list[tuple[int, int, int]], first: int, last: int, kind: int) -> None:
+    if ranges and ranges[-1][1] == first - 1 and ranges[-1][2] == kind:
+        first = ranges.pop()[0]
+    ranges.append((first, last, kind))
+
+
+def _invalid(message: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REQUEST, message)

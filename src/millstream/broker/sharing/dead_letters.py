@@ -1,0 +1,346 @@
+"""Dead letters: what a share group gave up is written to the group's dead-letter topic (KIP-1191).
+
+A record that a member rejects, or that nobody processed within its delivery limit, becomes a letter
+in the topic that the group names (`errors.deadletterqueue.topic.name`). Its headers, all text:
+
+    __dlq.errors.topic, .partition, .offset   where the record is, or was
+    __dlq.errors.timestamp                    the record's own time (ms); the letter has the time
+                                              at which it was written
+    __dlq.errors.group                        who gave it up
+    __dlq.errors.delivery.count               after how many deliveries
+    __dlq.errors.reason                       rejected, limit or corrupt
+    __dlq.errors.message                      the same for people, with what went wrong besides
+
+`timestamp` and `reason` are ours, the others are those of Kafka 4.4. With
+`errors.deadletterqueue.copy.record.enable` the letter has the record's key, value and headers too
+(Kafka: no headers); those above come last, so that of a record that was replayed and failed again
+the last header of a name speaks of the last failure and earlier ones are its history. A record that
+cannot be read any more (corrupt, or deleted by retention) still leaves a letter that says so.
+
+The letter is durable before the share partition forgets the record. A crash between the two writes
+it twice, and topic, partition, offset and group let a reader notice.
+
+The rules for the topic are those of Kafka: its name begins with the broker's prefix, and it has
+`errors.deadletterqueue.group.enable`, so that nobody's ordinary topic is filled with letters; if it
+does not exist it is created where the broker allows it. Where Kafka drops the record if these rules
+are not kept, we keep it and say in the log what is wrong. What a group fails to read from its own
+dead-letter topic is no letter anew: it is in that topic already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from millstream.broker.metadata.topics import NewTopic
+from millstream.broker.replicas.partition import ACKS_ALL
+from millstream.coordination.sharing.breaker import Breaker
+from millstream.coordination.sharing.runs import CORRUPT, LIMIT, REJECTED
+from millstream.errors import ApiError, CorruptBatch, ErrorCode
+from millstream.records.batch import HEADER_SIZE_BYTES, iterate_headers
+from millstream.records.record import Header, Record, decode_batch, encode_batch
+
+if TYPE_CHECKING:
+    from millstream.broker.replicas.partition import Partition
+    from millstream.broker.server import BrokerServer
+
+logger = logging.getLogger(__name__)
+
+HEADER_PREFIX = "__dlq.errors."
+MESSAGES = {
+    REJECTED: "Offset rejected by client.",  # Kafka's words, and the next
+    LIMIT: "Offset delivery count exceeded the threshold.",
+    CORRUPT: "The log is damaged.",
+}
+
+READ_BYTES = 1024 * 1024
+BATCH_BYTES = 1024 * 1024  # of letters, unless one alone is larger
+RECORD_OVERHEAD_BYTES = 40  # at most: lengths, deltas and attributes
+HEADER_OVERHEAD_BYTES = 10
+ENABLE_SETTING = "errors.deadletterqueue.group.enable"
+
+
+class DeadLetter(NamedTuple):
+    """One record that was given up."""
+
+    offset: int
+    delivery_count: int
+    reason: str
+    message: str
+
+
+class DeadLetters:
+    """Writes the dead letters of all share groups."""
+
+    def __init__(self, broker: BrokerServer) -> None:
+        self._broker = broker
+        self._breakers: dict[str, Breaker] = {}
+        self._problems: dict[str, str] = {}  # by group, what was said in the log already
+
+    def is_enabled(self, group_id: str) -> bool:
+        """Whether the group has a dead-letter topic."""
+        return bool(self._broker.configs.group(group_id).errors_deadletterqueue_topic_name)
+
+    async def write(
+        self, group_id: str, partition: Partition, letters: Sequence[DeadLetter]
+    ) -> None:
+        """Write the letters; they are durable when this returns. Waits while the breaker is open.
+
+        Raises `ApiError` if they cannot be written: keep the records, and try again later.
+        """
+        topic = self._broker.configs.group(group_id).errors_deadletterqueue_topic_name
+        if not letters or not topic:
+            return
+        if partition.topic == topic:
+            self._say_once(
+                group_id, f"{topic} is its own dead-letter topic: what fails stays there"
+            )
+            return
+        try:
+            target = await self._target(topic, partition.index)
+            await self._pass_breaker(group_id, len(letters))
+            try:
+                await self._append(group_id, partition, letters, target)
+            except ApiError:
+                self._give_back(group_id, len(letters))
+                raise
+        except ApiError as error:
+            self._say_once(
+                group_id, f"its dead letters cannot be written, its failed records wait: {error}"
+            )
+            raise
+        self._problems.pop(group_id, None)
+
+    def _say_once(self, group_id: str, problem: str) -> None:
+        if self._problems.get(group_id) != problem:
+            self._problems[group_id] = problem
+            logger.warning("share group %s: %s", group_id, problem)
+
+    # The topic
+
+    async def _target(self, topic: str, source_index: int) -> Partition:
+        """Where letters of this partition go. Raises `ApiError` if the topic may not take them."""
+        config = self._broker.config
+        if not topic.startswith(config.errors_deadletterqueue_topic_name_prefix):
+            raise ApiError(
+                ErrorCode.INVALID_CONFIG,
+                f"the name of dead-letter topic {topic} does not begin with "
+                f"{config.errors_deadletterqueue_topic_name_prefix!r}, which the broker's "
+                "errors.deadletterqueue.topic.name.prefix asks for",
+            )
+        if topic not in self._broker.metadata.image.topics:
+            await self._create(topic)
+        if not self._broker.configs.topic(topic).errors_deadletterqueue_group_enable:
+            raise ApiError(
+                ErrorCode.INVALID_CONFIG,
+                f"topic {topic} takes no dead letters: set {ENABLE_SETTING}=true on it",
+            )
+        count = len(self._broker.metadata.image.topics[topic].partitions)
+        target = self._broker.partitions.get(topic, source_index % count)
+        if target is None:
+            raise ApiError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"dead-letter partition {topic}-{source_index % count} is not led by this broker",
+            )
+        return target
+
+    async def _create(self, topic: str) -> None:
+        if not self._broker.config.errors_deadletterqueue_auto_create_topics_enable:
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"dead-letter topic {topic} does not exist: create it with {ENABLE_SETTING}=true, "
+                "or set the broker's errors.deadletterqueue.auto.create.topics.enable",
+            )
+        settings = {ENABLE_SETTING: "true", "message.timestamp.type": "CreateTime"}
+        outcome = (await self._broker.topics.create([NewTopic(topic, settings=settings)]))[topic]
+        if isinstance(outcome, ApiError) and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise outcome
+
+    # The breaker
+
+    async def _pass_breaker(self, group_id: str, count: int) -> None:
+        limit = self._broker.config.millstream_deadletterqueue_max_records_per_second
+        if limit == 0:
+            return
+        now_ms = self._broker.clock.monotonic_ms()
+        breaker = self._breakers.get(group_id)
+        if breaker is None:
+            self._forget_idle_breakers(now_ms)
+            breaker = self._breakers[group_id] = Breaker(limit, now_ms)
+        breaker.change_limit(limit, now_ms)
+        was_open = breaker.is_open
+        wait_ms = breaker.admit(count, now_ms)
+        if breaker.is_open and not was_open:
+            logger.warning(
+                "share group %s: the breaker of its dead letters is open: more than %d records "
+                "per second fail (millstream.deadletterqueue.max.records.per.second). They wait, "
+                "none is lost; look at its members",
+                group_id,
+                limit,
+            )
+            self._broker.start_task(self._close_breaker(group_id, breaker))
+        if wait_ms > 0:
+            await asyncio.sleep(wait_ms / 1000)
+
+    def _give_back(self, group_id: str, count: int) -> None:
+        """They could not be written and will be admitted anew: that must cost them nothing."""
+        breaker = self._breakers.get(group_id)
+        if breaker is not None:
+            breaker.give_back(count)
+
+    async def _close_breaker(self, group_id: str, breaker: Breaker) -> None:
+        """Wait for the end of the flood, and say so."""
+        clock = self._broker.clock
+        while (wait_ms := breaker.closes_in_ms(clock.monotonic_ms())) > 0:
+            await asyncio.sleep(wait_ms / 1000)
+        seconds = (clock.monotonic_ms() - (breaker.opened_at_ms or 0)) / 1000
+        logger.warning(
+            "share group %s: the breaker of its dead letters is closed again after %.1f s, in "
+            "which %d records waited",
+            group_id,
+            seconds,
+            breaker.delayed_records,
+        )
+        breaker.close()
+
+    def _forget_idle_breakers(self, now_ms: int) -> None:
+        for group_id in [it for it, known in self._breakers.items() if known.is_idle(now_ms)]:
+            del self._breakers[group_id]
+
+    # The letters
+
+    async def _append(
+        self, group_id: str, partition: Partition, letters: Sequence[DeadLetter], target: Partition
+    ) -> None:
+        """Compose the letters and append them, batch by batch: they may be as large as records, so
+        that reading, copying and encoding are for a thread."""
+        copies = self._broker.configs.group(group_id).errors_deadletterqueue_copy_record_enable
+        now_ms = self._broker.clock.now_ms()
+        records = _compose(group_id, partition, letters, now_ms, copies=copies)
+        batches = _batches(records, target.log.config.max_message_bytes)
+        while (batch := await self._broker.run_blocking(lambda: next(batches, None))) is not None:
+            await target.append(batch, acks=ACKS_ALL)
+
+
+def _compose(
+    group_id: str,
+    partition: Partition,
+    letters: Iterable[DeadLetter],
+    now_ms: int,
+    *,
+    copies: bool,
+) -> Iterator[Record]:
+    """The letters as records of the dead-letter topic. Reads the disk: call it in a thread."""
+    originals = _Originals(partition)
+    for letter in letters:
+        original = originals.find(letter.offset)
+        if original is None:
+            continue
+        if isinstance(original, str):
+            letter = letter._replace(message=f"{letter.message} {original}")
+            yield Record(0, now_ms, None, None, _headers(group_id, partition, letter, None))
+            continue
+        headers = _headers(group_id, partition, letter, original)
+        if copies:
+            headers = original.headers + headers
+            yield Record(0, now_ms, original.key, original.value, headers)
+        else:
+            yield Record(0, now_ms, None, None, headers)
+
+
+def _headers(
+    group_id: str, partition: Partition, letter: DeadLetter, original: Record | None
+) -> tuple[Header, ...]:
+    values: dict[str, object] = {
+        "topic": partition.topic,
+        "partition": partition.index,
+        "offset": letter.offset,
+        "group": group_id,
+        "delivery.count": letter.delivery_count,
+        "message": letter.message,
+        "reason": letter.reason,
+    }
+    if original is not None:
+        values["timestamp"] = original.timestamp
+    return tuple(
+        (HEADER_PREFIX + name, str(value).encode("utf-8", "surrogateescape"))
+        for name, value in values.items()
+    )
+
+
+class _Originals:
+    """The records that letters are about; those that share a batch are read together."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._batch: dict[int, Record | None] = {}  # the last one read
+
+    def find(self, offset: int) -> Record | str | None:
+        """The record at this offset, or why there is none; None for a transaction's marker."""
+        if offset not in self._batch:
+            try:
+                data = self._partition.read(offset, max_bytes=READ_BYTES, may_block=True)
+                self._batch = _batch_with(offset, data)
+            except CorruptBatch as error:
+                return f"The record could not be read: {error}"
+            except ApiError as error:
+                if error.code not in (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.CORRUPT_MESSAGE):
+                    raise
+                return f"The record could not be read: {error.message}"
+            except OSError as error:
+                name = f"{self._partition.topic}-{self._partition.index}"
+                raise ApiError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"{name} cannot be read: {error}"
+                ) from error
+        return self._batch.get(offset, "The record could not be read: it is no longer in the log.")
+
+
+def _batch_with(offset: int, data: bytes | bytearray) -> dict[int, Record | None]:
+    """The records of the batch that this offset is in, if it is there."""
+    for position, header in iterate_headers(data):
+        if header.base_offset <= offset <= header.last_offset:
+            records = decode_batch(data, position)
+            return {it.offset: None if header.is_control else it for it in records}
+    return {}
+
+
+def _batches(letters: Iterable[Record], size_bytes_max: int) -> Iterator[bytes]:
+    """The letters in batches that the topic's max.message.bytes allows, none much above ours."""
+    some: list[Record] = []
+    size_bytes = HEADER_SIZE_BYTES
+    for letter in letters:
+        letter_bytes = _size_bytes(letter)
+        if some and size_bytes + letter_bytes > min(size_bytes_max, BATCH_BYTES):
+            yield _batch(some, size_bytes_max)
+            some, size_bytes = [], HEADER_SIZE_BYTES
+        some.append(letter)
+        size_bytes += letter_bytes
+    if some:
+        yield _batch(some, size_bytes_max)
+
+
+def _size_bytes(letter: Record) -> int:
+    """What a letter takes in a batch at most."""
+    headers = sum(
+        len(name.encode("utf-8", "surrogateescape")) + len(value or b"") + HEADER_OVERHEAD_BYTES
+        for name, value in letter.headers
+    )
+    return len(letter.key or b"") + len(letter.value or b"") + headers + RECORD_OVERHEAD_BYTES
+
+
+def _batch(letters: Sequence[Record], size_bytes_max: int) -> bytes:
+    batch = encode_batch(replace(it, offset=index) for index, it in enumerate(letters))
+    if len(batch) > size_bytes_max and len(letters) == 1:
+        return encode_batch([_without_copy(letters[0])])
+    return batch
+
+
+def _without_copy(letter: Record) -> Record:
+    """The letter with its own headers alone, since the topic does not take it with the record."""
+    headers = {name: value for name, value in letter.headers if name.startswith(HEADER_PREFIX)}
+    message = headers[HEADER_PREFIX + "message"] or b""
+    headers[HEADER_PREFIX + "message"] = message + b" The record is too large to be copied."
+    return Record(0, letter.timestamp, None, None, tuple(headers.items()))

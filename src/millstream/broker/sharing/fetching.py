@@ -1,0 +1,303 @@
+"""One ShareFetch on its way: acquire what there is, or wait until there is something.
+
+A fetch looks at its partitions, reads the log where records could be acquired, and if that is
+enough (min bytes) acquires them and answers. Otherwise it waits, and looks again when a leader has
+news (records, releases, room in its window) or the time is over. It answers no sooner than its
+acknowledgements are durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from millstream.broker.network.request import Buffers, Deferred, RequestContext
+from millstream.broker.sharing.acknowledging import Acknowledging, PartitionId
+from millstream.broker.sharing.reading import LogRead, bytes_to_read, read_log
+from millstream.coordination.sharing.acquisition import Wish
+from millstream.errors import ApiError, ErrorCode, NotCached
+from millstream.protocol.share_fetch import (
+    RECORD_LIMIT,
+    SharedPartition,
+    ShareFetchRequest,
+    encode_share_fetch_response,
+)
+
+if TYPE_CHECKING:
+    from millstream.broker.sharing.leader import ShareLeader
+
+logger = logging.getLogger(__name__)
+
+RESPONSE_BYTES_MAX = 1024 * 1024  # others wait less while one fetches much
+LOOKS_AT_ONCE = 16  # at batches that are for nobody, before others have their turn
+
+_ABOUT_THE_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+class ShareFetching:
+    """A request that fetches from the partitions given."""
+
+    def __init__(
+        self,
+        context: RequestContext,
+        request: ShareFetchRequest,
+        partitions: Sequence[PartitionId],
+        acknowledging: Acknowledging,
+    ) -> None:
+        assert request.group_id is not None
+        assert request.member_id is not None
+        self._broker = context.broker
+        self._request = request
+        self._group_id = request.group_id
+        self._member_id = request.member_id
+        self._partitions = partitions
+        self._acknowledging = acknowledging
+        self._answers: dict[PartitionId, SharedPartition] = {}
+        self._watched: dict[PartitionId, ShareLeader] = {}
+        self._deferred: Deferred | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._time_is_over = request.max_wait_ms <= 0
+        self._look_scheduled = False
+        self._is_reading = False
+        self._is_answered = False
+        config = context.broker.share_partitions.config(request.group_id)
+        self._lock_duration_ms = config.share_record_lock_duration_ms
+        self._committed = config.share_isolation_level == "read_committed"
+        self._bytes_max = min(
+            max(request.max_bytes, 0), context.broker.config.fetch_max_bytes, RESPONSE_BYTES_MAX
+        )
+        self._bytes_min = min(request.min_bytes, self._bytes_max)
+
+    def start(self) -> Buffers | Deferred:
+        """The answer, or its promise."""
+        if self._look() and self._acknowledging.is_done:
+            return self._answer()
+        deferred = self._deferred = Deferred(exclusive=True)
+        deferred.on_cancel = self._stop
+        if self._is_answered:
+            self._acknowledging.when_done(self._complete)
+        elif not self._is_reading:
+            self._wait()
+        return deferred
+
+    # Looking
+
+    def _look(self) -> bool:
+        """Acquire what there is. Whether the answer is complete, but for the acknowledgements."""
+        for _ in range(LOOKS_AT_ONCE):
+            leaders = self._leaders()
+            reads = self._read(leaders)
+            if reads is None:  # in a thread
+                return False
+            enough = sum(len(read.data) for _, read in reads) >= self._bytes_min
+            if reads and (enough or self._time_is_over):
+                self._acquire(reads)
+                if not self._has_records() and not self._time_is_over:
+                    continue  # that was for nobody; what follows may be for somebody
+            break
+        self._is_answered = self._has_records() or self._all_failed() or self._time_is_over
+        return self._is_answered
+
+    def _leaders(self) -> list[ShareLeader]:
+        """The leaders of partitions where records could be acquired."""
+        leaders: list[ShareLeader] = []
+        for partition in self._partitions:
+            known = self._answers.get(partition)
+            if known is not None and known.error:
+                continue
+            try:
+                leader = self._leader(partition)
+            except ApiError as error:
+                self._fail(partition, error)
+                continue
+            if leader.can_acquire:
+                leaders.append(leader)
+        return leaders
+
+    def _leader(self, partition: PartitionId) -> ShareLeader:
+        """The partition's leader, which is watched from now on.
+
+        One that ends is replaced by another, unless it could not even begin.
+        """
+        leader = self._watched.get(partition)
+        if leader is None or leader.error is not None:
+            if leader is not None and leader.error is not None and leader.window is None:
+                raise leader.error
+            leader = self._broker.share_partitions.open(self._group_id, *partition)
+            self._watched[partition] = leader
+            leader.watch(self)
+        return leader
+
+    def _read(self, leaders: Sequence[ShareLeader]) -> list[tuple[ShareLeader, LogRead]] | None:
+        """What the log has for these, or None where a thread must read it."""
+        if self._request.max_records <= 0 or not self._bytes_max:
+            return []
+        reads: list[tuple[ShareLeader, LogRead]] = []
+        for leader in leaders:
+            try:
+                read = self._reading(leader, len(leaders))(may_block=False)
+            except NotCached:
+                self._read_in_thread(leader, len(leaders))
+                if not reads:
+                    return None
+                continue
+            except (ApiError, OSError) as error:
+                self._fail_reading(leader, error)
+                continue
+            if read.batches:
+                reads.append((leader, read))
+        return reads
+
+    def _reading(self, leader: ShareLeader, sharers: int) -> Callable[..., LogRead]:
+        """The read of the log where the leader stands now: a thread must not look at its window."""
+        assert leader.window is not None
+        bytes_max = bytes_to_read(
+            self._request.max_records, leader.bytes_per_record, max(self._bytes_max // sharers, 1)
+        )
+        return partial(
+            read_log,
+            leader.partition,
+            leader.window.next_fetch_offset,
+            bytes_max,
+            committed=self._committed,
+        )
+
+    def _read_in_thread(self, leader: ShareLeader, sharers: int) -> None:
+        """Let others go on while the disk is read; one thread reads for a leader at a time."""
+        leader.is_reading = self._is_reading = True
+        read = partial(self._reading(leader, sharers), may_block=True)
+
+        def done(future: asyncio.Future[LogRead]) -> None:
+            self._is_reading = False
+            try:
+                if not future.cancelled() and not self._is_answered:
+                    try:
+                        found = future.result()
+                    except (ApiError, OSError) as error:
+                        self._fail_reading(leader, error)
+                    else:
+                        self._acquire([(leader, found)])
+            finally:
+                leader.reading_ended()
+            self._look_now()
+
+        self._broker.loop.run_in_executor(self._broker.cold_reads, read).add_done_callback(done)
+
+    def _acquire(self, reads: Sequence[tuple[ShareLeader, LogRead]]) -> None:
+        request = self._request
+        remaining = request.max_records
+        for leader, read in reads:
+            if remaining <= 0:
+                break
+            span = read.batches[-1].last_offset - read.batches[0].first_offset + 1
+            leader.bytes_per_record = len(read.data) / span
+            wish = Wish(
+                self._member_id,
+                remaining,
+                request.batch_size,
+                request.acquire_mode == RECORD_LIMIT,
+            )
+            acquired = leader.acquire(wish, read)
+            if acquired:
+                remaining -= sum(last - first + 1 for first, last, _ in acquired)
+                key = leader.key
+                self._answers[key.topic_id, key.partition] = SharedPartition(
+                    key.partition, records=read.part(acquired), acquired=acquired
+                )
+
+    def _fail_reading(self, leader: ShareLeader, error: ApiError | OSError) -> None:
+        if isinstance(error, OSError):
+            logger.error("%r cannot be read: %s", leader.partition, error)
+            error = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        if error.code is ErrorCode.CORRUPT_MESSAGE:
+            leader.skip_damage()
+        elif error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:  # retention was faster: look again
+            self._fail((leader.key.topic_id, leader.key.partition), error)
+
+    def _fail(self, partition: PartitionId, error: ApiError) -> None:
+        leader = (0, 0)
+        if error.code in _ABOUT_THE_LEADER:
+            known = self._broker.partitions.get_by_id(*partition)
+            leader = (self._broker.id, known.leader_epoch if known is not None else -1)
+        self._answers[partition] = SharedPartition(
+            partition[1], error.code, error.message, leader=leader
+        )
+
+    def _has_records(self) -> bool:
+        return any(answer.records for answer in self._answers.values())
+
+    def _all_failed(self) -> bool:
+        return len(self._answers) == len(self._partitions)
+
+    # Waiting
+
+    def _wait(self) -> None:
+        self._timer = self._broker.loop.call_later(self._request.max_wait_ms / 1000, self._time_out)
+
+    def _time_out(self) -> None:
+        self._time_is_over = True
+        self._look_now()
+
+    def look_again(self) -> None:
+        """A leader has news. Look when this turn is over, so that one look serves it all."""
+        if self._deferred is not None and not self._look_scheduled and not self._is_answered:
+            self._look_scheduled = True
+            self._broker.loop.call_soon(self._look_now)
+
+    def _look_now(self) -> None:
+        self._look_scheduled = False
+        if self._is_answered or self._is_reading:
+            return
+        if self._has_records():
+            self._is_answered = True
+        elif not self._look():
+            if self._timer is None and not self._is_reading:
+                self._wait()
+            return
+        self._stop_waiting()
+        self._acknowledging.when_done(self._complete)
+
+    def _stop_waiting(self) -> None:
+        for leader in self._watched.values():
+            leader.unwatch(self)
+        self._watched.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _stop(self) -> None:
+        """Nobody wants the answer any more."""
+        self._is_answered = True
+        self._stop_waiting()
+
+    # Answering
+
+    def _complete(self) -> None:
+        assert self._deferred is not None
+        self._deferred.complete(self._answer())
+
+    def _answer(self) -> Buffers:
+        self._stop_waiting()
+        return encode_answer(self._answers, self._acknowledging, self._lock_duration_ms)
+
+
+def encode_answer(
+    answers: dict[PartitionId, SharedPartition],
+    acknowledging: Acknowledging,
+    lock_duration_ms: int,
+) -> Buffers:
+    """What was fetched, and what came of the acknowledgements."""
+    for partition, error in acknowledging.results.items():
+        answer = answers.get(partition, SharedPartition(partition[1]))
+        if error is not None:
+            answer = answer._replace(
+                acknowledge_error=error.code, acknowledge_message=error.message
+            )
+        answers[partition] = answer
+    topics: dict[UUID, list[SharedPartition]] = {}
+    for (topic_id, _), answer in answers.items():
+        topics.setdefault(topic_id, []).append(answer)
+    return encode_share_fetch_response(topics.items(), lock_duration_ms=lock_duration_ms)

@@ -1,0 +1,510 @@
+"""One partition as one share group consumes it, at the broker that leads the partition.
+
+Around the window (`coordination.sharing`), which decides, this does what takes time:
+
+    load       the state is read from the persister; a group that begins here gets its start offset
+               from share.auto.offset.reset, and that is persisted before the first record leaves
+    write      acknowledgements are answered when the persister has them. All that come while one
+               write is under way go out together in the next: one flush serves many members
+    time       one timer, for the next lock that runs out or delayed record that becomes due
+    dead       what is given up waits for its dead letters, while everything else goes on
+    letters
+
+Whoever waits for records here is told when there may be some.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from millstream.config.groups import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    share_reset_timestamp_ms,
+)
+from millstream.coordination.share_state import NO_START_OFFSET, SharePartitionKey, StateBatch
+from millstream.coordination.sharing.acquisition import Acquired, Wish, acquire
+from millstream.coordination.sharing.changes import Change
+from millstream.coordination.sharing.limits import Limits
+from millstream.coordination.sharing.window import Dying, ShareWindow
+from millstream.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from millstream.broker.replicas.partition import Partition
+    from millstream.broker.server import BrokerServer
+    from millstream.broker.sharing.reading import LogRead
+
+logger = logging.getLogger(__name__)
+
+LETTERS_AT_ONCE = 500
+LETTER_RETRY_SECONDS = 0.5
+LETTER_RETRY_SECONDS_MAX = 30.0
+
+Done: TypeAlias = Callable[[ApiError | None], None]
+
+# How an error of the persister looks to members, as in Kafka.
+_TRY_LATER = (
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+)
+_FENCED = (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH)
+_GONE = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+class Waiter(Protocol):
+    """A fetch that waits for records."""
+
+    def look_again(self) -> None: ...
+
+
+class Owner(Protocol):
+    """Who made a leader, and wants to know when it is of no use any more."""
+
+    def leader_ended(self, leader: ShareLeader) -> None: ...
+
+    def leader_rests(self, leader: ShareLeader) -> None: ...
+
+
+class ShareLeader:
+    """All calls from the event loop's thread."""
+
+    def __init__(
+        self, broker: BrokerServer, key: SharePartitionKey, partition: Partition, owner: Owner
+    ) -> None:
+        self.key = key
+        self.partition = partition
+        self.window: ShareWindow | None = None  # None while the state is loaded
+        self.error: ApiError | None = None  # set when it has ended: a new leader must be made
+        self.is_reading = False  # somebody reads the log for it in a thread
+        self._is_skipping = False  # it looks for the end of damage to the log
+        self.bytes_per_record = 0.0  # as last seen in the log
+        self._broker = broker
+        self._clock = broker.clock
+        self._owner = owner
+        self._leader_epoch = partition.leader_epoch
+        self._state_epoch = 0
+        self._limits = Limits()
+        self._limits_version = -1  # of the metadata that they were taken from
+        self._said_that_delays_are_refused = False
+        self._waiters: dict[Waiter, None] = {}
+        self._queue: list[tuple[Change, Done | None]] = []
+        self._is_writing = False
+        self._is_burying = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = 0
+
+    def __repr__(self) -> str:
+        return f"<ShareLeader {self.key.group_id} {self.partition.topic}-{self.partition.index}>"
+
+    # Life
+
+    def start(self) -> None:
+        self.partition.watch(self)
+        self._broker.start_task(self._load())
+
+    async def _load(self) -> None:
+        try:
+            await self._read_state()
+        except ApiError as error:
+            self.end(_told_to_members(error))
+        except Exception:
+            logger.exception("%r could not be loaded", self)
+            self.end(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the share state was not loaded"))
+
+    async def _read_state(self) -> None:
+        persister = self._broker.coordinators.share_state
+        state = await persister.read(self.key, self._leader_epoch)
+        self._state_epoch = state.state_epoch
+        start_offset = state.start_offset
+        batches = self._in_our_time(state.batches)
+        log_end = self.partition.high_watermark
+        if start_offset == NO_START_OFFSET:
+            start_offset = await self._begin()
+        elif start_offset > log_end:
+            logger.warning(
+                "%r: the log ends at %d, before the group's offset %d: it goes on from there",
+                self,
+                log_end,
+                start_offset,
+            )
+            # The persister would take no word of what is before the offset that it knows.
+            await persister.initialize(self.key, self._state_epoch, log_end)
+            start_offset, batches = log_end, []
+        if self.error is None:
+            self.window = ShareWindow.restored(start_offset, batches, self._current_limits())
+            self._changed()
+
+    async def _begin(self) -> int:
+        """Where the group begins. It is persisted at once, or a crash could move it past records
+        that were delivered and not acknowledged yet."""
+        start_offset = await self._first_offset()
+        await self._broker.coordinators.share_state.write(
+            self.key,
+            state_epoch=self._state_epoch,
+            leader_epoch=self._leader_epoch,
+            start_offset=start_offset,
+            delivery_complete_count=0,
+            batches=(),
+        )
+        return start_offset
+
+    async def _first_offset(self) -> int:
+        """By share.auto.offset.reset."""
+        partition = self.partition
+        strategy = self._broker.configs.group(self.key.group_id).share_auto_offset_reset
+        timestamp = share_reset_timestamp_ms(strategy, self._clock.now_ms())
+        if timestamp == EARLIEST_TIMESTAMP:
+            return partition.log_start_offset
+        if timestamp != LATEST_TIMESTAMP:
+            found = await self._broker.run_blocking(partition.offset_for_timestamp, timestamp)
+            if found is not None and found.offset < partition.high_watermark:
+                return found.offset
+        return partition.high_watermark
+
+    def end(self, error: ApiError) -> None:
+        """Serve no more: the state has another owner, or the partition is gone."""
+        if self.error is not None:
+            return
+        self.error = error
+        self.partition.unwatch(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._owner.leader_ended(self)
+        if not self._is_writing:  # else they are written, or fenced, by who writes
+            self._refuse_queued(error)
+        self._wake()
+
+    def _refuse_queued(self, error: ApiError) -> None:
+        queued, self._queue = self._queue, []
+        for _, done in queued:
+            if done is not None:
+                done(error)
+
+    def partition_changed(self, partition: Partition) -> None:
+        if partition.offline_error is not None:
+            self.end(partition.offline_error)
+        else:
+            self._wake()
+
+    # The settings and the clocks
+
+    def _current_limits(self) -> Limits:
+        """The group's settings, read anew when any metadata have changed."""
+        version = self._broker.metadata.image.version
+        if version != self._limits_version:
+            config = self._broker.configs.group(self.key.group_id)
+            self._limits_version = version
+            self._limits = Limits(
+                lock_duration_ms=config.share_record_lock_duration_ms,
+                record_locks_max=config.share_partition_max_record_locks,
+                delivery_count_max=config.share_delivery_count_limit,
+                can_renew=config.share_renew_acknowledge_enable,
+                has_dead_letters=self._broker.dead_letters.is_enabled(self.key.group_id),
+                backoff_ms=config.share_retry_backoff_ms,
+                backoff_max_ms=config.share_retry_backoff_max_ms,
+                backoff_multiplier=config.share_retry_backoff_multiplier,
+                delayed_max=config.share_retry_max_delayed_records,
+            )
+        return self._limits
+
+    def _in_our_time(self, batches: Iterable[StateBatch]) -> list[StateBatch]:
+        """Persisted due times are the wall clock's, those of the window the monotonic one's.
+
+        None is later than the longest back-off allows: that clock, or the setting, was another.
+        """
+        monotonic_ms = self._clock.monotonic_ms()
+        ahead_ms = self._clock.now_ms() - monotonic_ms
+        latest_ms = monotonic_ms + self._current_limits().backoff_max_ms
+        shifted = (_shifted(batch, -ahead_ms) for batch in batches)
+        return [batch._replace(due_ms=min(batch.due_ms, latest_ms)) for batch in shifted]
+
+    def _in_wall_time(self, batches: Iterable[StateBatch]) -> list[StateBatch]:
+        ahead_ms = self._clock.now_ms() - self._clock.monotonic_ms()
+        return [_shifted(batch, ahead_ms) for batch in batches]
+
+    # What members do
+
+    @property
+    def can_acquire(self) -> bool:
+        """Whether there are records that could be acquired."""
+        window = self.window
+        if window is None or window.next_fetch_offset >= self.partition.high_watermark:
+            return False  # the usual answer for who fetches from many partitions
+        window = self._open_window()
+        if window is None or self.is_reading or self._is_skipping:
+            return False
+        return window.can_acquire
+
+    def _open_window(self) -> ShareWindow | None:
+        """The window, as of now: by the settings in force, and where the log begins now."""
+        window = self.window
+        if window is None or self.error is not None:
+            return None
+        window.limits = self._current_limits()
+        log_start_offset = self.partition.log_start_offset
+        if log_start_offset > window.start_offset:
+            window.log_starts_at(log_start_offset)
+        return window
+
+    def acquire(self, wish: Wish, read: LogRead) -> list[Acquired]:
+        """Give a member what it may have of what was read."""
+        window = self._open_window()
+        if window is None:
+            return []
+        acquired = acquire(
+            window,
+            wish,
+            read.offset,
+            read.batches,
+            self._clock.monotonic_ms(),
+            aborted=read.aborted,
+        )
+        self._arm()
+        return acquired
+
+    def skip_damage(self) -> None:
+        """The log cannot be read where the next records are: give those up, and go on."""
+        if not self._is_skipping:
+            self._is_skipping = True
+            self._broker.start_task(self._skip_damage())
+
+    async def _skip_damage(self) -> None:
+        window = self._open_window()
+        try:
+            if window is not None:
+                first = window.next_fetch_offset
+                end = await self._broker.run_blocking(self.partition.end_of_damage, first)
+                if end > first:
+                    logger.error(
+                        "%r: the log is damaged: the group gives up offsets %d to %d",
+                        self,
+                        first,
+                        end - 1,
+                    )
+                    window.give_up(first, end - 1)
+        except (ApiError, OSError) as error:  # whoever reads next is told
+            logger.warning("%r: the end of damage to the log was not found: %s", self, error)
+        finally:
+            self._is_skipping = False
+        self._changed()
+
+    def acknowledge(
+        self, member_id: str, ranges: Iterable[tuple[int, int, int]], done: Done
+    ) -> None:
+        """What became of records, as (first offset, last offset, type); `done` when durable."""
+        window = self._open_window()
+        if window is None:
+            done(self.error or ApiError(ErrorCode.INVALID_RECORD_STATE, "nothing is in flight yet"))
+            return
+        try:
+            change = window.acknowledge(member_id, ranges, self._clock.monotonic_ms())
+        except ApiError as error:
+            done(error)
+            return
+        if change.runs:
+            self._enqueue(change, done)
+        else:  # renewed, or done with already
+            self._arm()
+            done(None)
+
+    def release(self, member_id: str) -> None:
+        """The member is gone: others may have what it held."""
+        window = self._open_window()
+        if window is not None:
+            change = window.release(member_id, self._clock.monotonic_ms())
+            if change.runs:
+                self._enqueue(change)
+
+    def describe(self) -> list[StateBatch]:
+        return [] if self.window is None else self._in_wall_time(self.window.describe())
+
+    # Those who wait
+
+    def watch(self, waiter: Waiter) -> None:
+        self._waiters[waiter] = None
+
+    def unwatch(self, waiter: Waiter) -> None:
+        self._waiters.pop(waiter, None)
+
+    def _wake(self) -> None:
+        for waiter in tuple(self._waiters):
+            waiter.look_again()
+
+    def reading_ended(self) -> None:
+        self.is_reading = False
+        self._wake()
+
+    # Writing
+
+    @property
+    def is_writing(self) -> bool:
+        return self._is_writing
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nobody holds anything and nothing is to be written: it may be forgotten. So it
+        may while it is loaded."""
+        window = self.window
+        return (window is None or window.is_at_rest) and not self._is_writing
+
+    def _enqueue(self, change: Change, done: Done | None = None) -> None:
+        self._queue.append((change, done))
+        if not self._is_writing:
+            self._is_writing = True
+            self._broker.start_task(self._write_queue())
+
+    async def _write_queue(self) -> None:
+        try:
+            while self._queue:
+                queued, self._queue = self._queue, []
+                await self._write(queued)
+        finally:
+            self._is_writing = False
+        if self.is_at_rest:
+            self._owner.leader_rests(self)
+
+    async def _write(self, queued: Sequence[tuple[Change, Done | None]]) -> None:
+        assert self.window is not None
+        changes = [change for change, _ in queued]
+        error: ApiError | None = None
+        try:
+            write = self.window.prepare_write(changes)
+            await self._broker.coordinators.share_state.write(
+                self.key,
+                state_epoch=self._state_epoch,
+                leader_epoch=self._leader_epoch,
+                start_offset=write.start_offset,
+                delivery_complete_count=write.delivery_complete_count,
+                batches=self._in_wall_time(write.batches),
+            )
+        except ApiError as refusal:
+            error = _told_to_members(refusal)
+        except Exception:
+            logger.exception("%r: its state could not be written", self)
+            error = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the share state was not written")
+        if error is None:
+            for change in changes:
+                self.window.commit(change)
+        else:
+            self._roll_back(changes)
+        for _, done in queued:
+            if done is not None:
+                done(error)
+        if error is not None and error.code in (*_GONE, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            self.end(error)
+        self._changed()
+
+    def _roll_back(self, changes: Iterable[Change]) -> None:
+        assert self.window is not None
+        now_ms = self._clock.monotonic_ms()
+        for change in changes:
+            timed_out = self.window.rollback(change, now_ms)
+            if timed_out.batches:
+                self._queue.append((timed_out, None))  # whoever writes now goes on with it
+
+    def _changed(self) -> None:
+        """Something took effect: time, dead letters and those who wait may be concerned."""
+        if self.error is not None or self.window is None:
+            return
+        if self.window.delay_was_refused and not self._said_that_delays_are_refused:
+            self._said_that_delays_are_refused = True
+            logger.warning(
+                "%r: more records are released than share.retry.max.delayed.records (%d) allows "
+                "to be delayed: the others come again at once",
+                self,
+                self._limits.delayed_max,
+            )
+        if self.window.dying_count and not self._is_burying:
+            self._is_burying = True
+            self._broker.start_task(self._bury())
+        self._arm()
+        self._wake()
+
+    # Time
+
+    def _arm(self) -> None:
+        """Have the loop call `tick` at the window's next deadline."""
+        deadline_ms = None if self.window is None else self.window.next_deadline_ms()
+        if deadline_ms is None or self.error is not None:
+            return
+        if self._timer is not None:
+            if self._timer_at_ms <= deadline_ms:
+                return  # it comes earlier, and looks for the next deadline then
+            self._timer.cancel()
+        self._timer_at_ms = deadline_ms
+        delay_ms = max(deadline_ms - self._clock.monotonic_ms(), 0)
+        self._timer = self._broker.loop.call_later(delay_ms / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        window = self._open_window()
+        if window is None:
+            return
+        change = window.tick(self._clock.monotonic_ms())
+        if change.batches:
+            self._enqueue(change)
+        self._changed()
+
+    # Dead letters
+
+    async def _bury(self) -> None:
+        """Write the dead letters of what is given up, then archive it."""
+        retry_seconds = LETTER_RETRY_SECONDS
+        try:
+            while self.error is None and self.window is not None and self.window.dying_count:
+                dying = _at_most(LETTERS_AT_ONCE, self.window.dying())
+                try:
+                    await self._write_letters(dying)
+                except ApiError:  # the log says it; the records wait
+                    await asyncio.sleep(retry_seconds)
+                    retry_seconds = min(2 * retry_seconds, LETTER_RETRY_SECONDS_MAX)
+                    continue
+                retry_seconds = LETTER_RETRY_SECONDS
+                for run in dying:
+                    change = self.window.bury(run.first_offset, run.last_offset)
+                    if change.batches:
+                        self._enqueue(change)
+                self._wake()
+        finally:
+            self._is_burying = False
+
+    async def _write_letters(self, dying: Iterable[Dying]) -> None:
+        from millstream.broker.sharing.dead_letters import MESSAGES, DeadLetter
+
+        letters = [
+            DeadLetter(offset, run.delivery_count, run.reason, MESSAGES[run.reason])
+            for run in dying
+            for offset in range(run.first_offset, run.last_offset + 1)
+        ]
+        await self._broker.dead_letters.write(self.key.group_id, self.partition, letters)
+
+
+def _shifted(batch: StateBatch, by_ms: int) -> StateBatch:
+    return batch._replace(due_ms=max(batch.due_ms + by_ms, 1)) if batch.due_ms else batch
+
+
+def _at_most(count: int, dying: Iterable[Dying]) -> list[Dying]:
+    """The first so many of them."""
+    some: list[Dying] = []
+    for run in dying:
+        if count <= 0:
+            break
+        last_offset = min(run.last_offset, run.first_offset + count - 1)
+        some.append(run._replace(last_offset=last_offset))
+        count -= last_offset - run.first_offset + 1
+    return some
+
+
+def _told_to_members(error: ApiError) -> ApiError:
+    """An error of the persister, as members know it."""
+    if error.code in _TRY_LATER:
+        return ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
+    if error.code in _FENCED:
+        return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, error.message)
+    if error.code in _GONE:
+        return error
+    return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, error.message)

@@ -1,0 +1,111 @@
+"""All share partitions that this broker leads: partitions, each as some share group consumes it.
+
+A share partition is loaded when a member first fetches from it. It is forgotten when its state is
+deleted or set anew, when its partition goes away, and when the group has no sessions left and
+nothing is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from millstream.broker.sharing.leader import ShareLeader
+from millstream.broker.sharing.sessions import ShareSession, ShareSessions
+from millstream.coordination.share_state import SharePartitionKey, StateBatch
+from millstream.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from millstream.broker.server import BrokerServer
+    from millstream.config.groups import GroupConfig
+
+STOP_SECONDS_MAX = 3.0
+STOP_POLL_SECONDS = 0.002
+
+
+class SharePartitions:
+    """Finds the leader of a share partition, and makes it if there is none."""
+
+    def __init__(self, broker: BrokerServer) -> None:
+        self._broker = broker
+        self._groups: dict[str, dict[tuple[UUID, int], ShareLeader]] = {}
+        self._configs: dict[str, GroupConfig] = {}
+        self._configs_version = -1  # of the metadata that they were taken from
+        self.sessions = ShareSessions(on_close=self._session_closed)
+        broker.connections.on_close.append(self.sessions.connection_closed)
+
+    def config(self, group_id: str) -> GroupConfig:
+        """The group's settings, which every request needs; made anew when metadata change."""
+        version = self._broker.metadata.image.version
+        if version != self._configs_version:
+            self._configs.clear()
+            self._configs_version = version
+        config = self._configs.get(group_id)
+        if config is None:
+            config = self._configs[group_id] = self._broker.configs.group(group_id)
+        return config
+
+    def get(self, group_id: str, topic_id: UUID, index: int) -> ShareLeader | None:
+        return self._groups.get(group_id, {}).get((topic_id, index))
+
+    def open(self, group_id: str, topic_id: UUID, index: int) -> ShareLeader:
+        """The leader, which may still be loading. Raises `ApiError` for no such partition."""
+        leader = self.get(group_id, topic_id, index)
+        if leader is None:
+            partition = self._broker.partitions.find(topic_id, index)
+            key = SharePartitionKey(group_id, topic_id, index)
+            leader = ShareLeader(self._broker, key, partition, self)
+            self._groups.setdefault(group_id, {})[topic_id, index] = leader
+            leader.start()
+        return leader
+
+    def forget(self, key: SharePartitionKey) -> None:
+        """The state was deleted or set anew: whoever fetches next has it read again."""
+        leader = self.get(key.group_id, key.topic_id, key.partition)
+        if leader is not None:
+            leader.end(
+                ApiError(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                    "the group's position was deleted or set anew; fetch again",
+                )
+            )
+
+    def describe(self, key: SharePartitionKey) -> list[StateBatch]:
+        """What is in flight right now, with what members hold; nothing where it is not loaded."""
+        leader = self.get(key.group_id, key.topic_id, key.partition)
+        return [] if leader is None else leader.describe()
+
+    async def stop(self) -> None:
+        """Release what members hold, so that its delivery counts are persisted, and end.
+
+        What was acknowledged before is written, too. Call it while the persister still works.
+        """
+        self._broker.connections.on_close.remove(self.sessions.connection_closed)
+        self.sessions.close_all()
+        leaders = [leader for group in self._groups.values() for leader in group.values()]
+        deadline = self._broker.loop.time() + STOP_SECONDS_MAX
+        while any(it.is_writing for it in leaders) and self._broker.loop.time() < deadline:
+            await asyncio.sleep(STOP_POLL_SECONDS)
+        for leader in leaders:
+            leader.end(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker stops"))
+
+    def leader_ended(self, leader: ShareLeader) -> None:
+        key = leader.key
+        leaders = self._groups.get(key.group_id, {})
+        if leaders.get((key.topic_id, key.partition)) is leader:
+            del leaders[key.topic_id, key.partition]
+            if not leaders:
+                del self._groups[key.group_id]
+
+    def leader_rests(self, leader: ShareLeader) -> None:
+        """An idle group costs no memory: all that is to know of it is persisted."""
+        if not self.sessions.has_any(leader.key.group_id):
+            leader.end(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the group was idle"))
+
+    def _session_closed(self, session: ShareSession) -> None:
+        """Others may have what the member held."""
+        for leader in list(self._groups.get(session.group_id, {}).values()):
+            leader.release(session.member_id)
+            if leader.is_at_rest:
+                self.leader_rests(leader)

@@ -1,0 +1,284 @@
+"""The metadata's home in a log: durable before visible, compared and set, short by snapshots."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka.admin import NewTopic as KafkaTopic
+
+from millstream.broker.embedded import Broker
+from millstream.broker.metadata.local import (
+    METADATA_TOPIC,
+    PRODUCER_ID_BLOCK,
+    LocalMetadata,
+    MetadataConflict,
+    decide_and_commit,
+)
+from millstream.broker.metadata.topics import NewTopic
+from millstream.coordination.cluster import ClusterImage, ResourceType
+from millstream.coordination.cluster_features import INITIAL_FEATURES
+from millstream.coordination.cluster_records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    NoOpRecord,
+)
+from millstream.errors import ApiError, ErrorCode, StorageError
+from millstream.storage.directories import LogDirectories
+from millstream.testing.clock import ManualClock
+from tests.broker.metadata.homes import home
+from tests.peers.cache import PeerMissing
+from tests.peers.kafka import start_kafka
+from tests.peers.patience import PATIENCE_SECONDS
+
+
+def setting(name: str, value: str | None) -> ConfigRecord:
+    return ConfigRecord(ResourceType.GROUP, "g", name, value)
+
+
+def test_new_metadata_have_the_initial_features(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        assert it.image.features == INITIAL_FEATURES
+
+
+def test_features_of_a_newer_version_are_finalized_when_older_metadata_are_opened(
+    tmp_path: Path,
+) -> None:
+    with home(tmp_path) as it:
+        known = {"metadata.version": 30, "group.version": 1}
+        it.metadata._image = replace(it.image, features=known)
+        it.metadata._snapshot()  # as the older version left it
+    with home(tmp_path) as it:
+        assert it.image.features == INITIAL_FEATURES
+
+
+def test_feature_that_was_switched_off_stays_off_after_a_restart(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        off = FeatureLevelRecord("transaction.version", 0)
+        asyncio.run(it.metadata.commit([off], it.image.version))
+        it.metadata._snapshot()
+    with home(tmp_path) as it:
+        assert it.image.features["transaction.version"] == 0
+
+
+def test_commits_survive_a_restart(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        asyncio.run(it.register())
+        asyncio.run(it.topics.create([NewTopic("t", 3)]))
+        before = it.image
+    with home(tmp_path) as it:
+        assert it.image == before
+
+
+def test_commits_survive_a_crash(tmp_path: Path) -> None:
+    """A commit is flushed before it returns, so nothing has to be closed to keep it."""
+    with contextlib.suppress(RuntimeError), home(tmp_path) as it:
+        asyncio.run(it.topics.create([NewTopic("t", 3)]))
+        before = it.image
+        raise RuntimeError("crash")
+    with home(tmp_path) as it:
+        assert it.image == before
+
+
+def test_commit_on_another_version_is_refused(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        version = it.image.version
+        asyncio.run(it.metadata.commit([setting("a", "1")], version))
+        with pytest.raises(MetadataConflict):
+            asyncio.run(it.metadata.commit([setting("a", "2")], version))
+        assert it.image.config(ResourceType.GROUP, "g") == {"a": "1"}
+
+
+def test_decision_is_made_again_when_another_commit_was_faster(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        seen: list[int] = []
+        version = it.image.version
+
+        def decide(image: ClusterImage) -> list[MetadataRecord]:
+            seen.append(image.version)
+            if len(seen) == 1:  # somebody else commits between the decision and our commit
+                it.metadata._commit([NoOpRecord()])
+            return [setting("a", str(image.version))]
+
+        asyncio.run(decide_and_commit(it.metadata, decide))
+        assert seen == [version, version + 1]
+        assert it.image.config(ResourceType.GROUP, "g") == {"a": str(version + 1)}
+
+
+def test_subscribers_hear_of_a_commit_before_it_returns(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        heard: list[tuple[int, int]] = []
+        version = it.image.version
+        it.metadata.subscribe(lambda before, now: heard.append((before.version, now.version)))
+        asyncio.run(it.metadata.commit([setting("a", "1"), setting("b", "1")], version))
+        assert heard == [(version, version + 2)]
+
+
+def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        first = asyncio.run(it.metadata.allocate_producer_ids(1))
+        second = asyncio.run(it.metadata.allocate_producer_ids(1))
+    with home(tmp_path) as it:
+        third = asyncio.run(it.metadata.allocate_producer_ids(1))
+    assert [block.start for block in (first, second, third)] == [
+        0,
+        PRODUCER_ID_BLOCK,
+        2 * PRODUCER_ID_BLOCK,
+    ]
+
+
+def test_log_stays_short_by_snapshots(tmp_path: Path) -> None:
+    with home(tmp_path, snapshot_bytes=2_000) as it:
+        for number in range(200):
+            asyncio.run(it.metadata.commit([setting("a", str(number))], it.image.version))
+        log = it.directories.logs[METADATA_TOPIC, 0]
+        assert log.size_bytes < 4_000
+        assert log.log_start_offset > 100
+        before = it.image
+    snapshots = list((tmp_path / "__cluster_metadata-0").glob("*.checkpoint"))
+    assert len(snapshots) == 1
+    with home(tmp_path) as it:
+        assert it.image == before
+
+
+def test_log_that_is_mostly_history_is_shortened_at_a_clean_stop(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        asyncio.run(it.register())
+        topic = asyncio.run(it.topics.auto_create("__consumer_offsets"))
+        asyncio.run(it.topics.create([NewTopic("t", 2_000)]))
+        asyncio.run(it.topics.delete([it.image.topics["t"].id]))
+        it.metadata.fence_broker(1)
+        assert it.directories.logs[METADATA_TOPIC, 0].size_bytes == 0
+    with home(tmp_path) as it:
+        assert it.image.topics == {topic.name: topic}
+        assert it.image.brokers[1].fenced
+
+
+def test_failed_flush_refuses_the_commit_and_all_that_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with home(tmp_path) as it:
+        before = it.image
+
+        def fail(fd: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(it.directories.directories[0].fs, "fdatasync", fail)
+        for _ in range(2):
+            with pytest.raises(ApiError) as caught:
+                asyncio.run(it.metadata.commit([setting("a", "1")], before.version))
+            assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+            monkeypatch.undo()  # a later sync would succeed, and must not be trusted
+        assert it.image is before
+
+
+def test_lost_metadata_are_rebuilt_from_the_logs(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        topic_id = uuid.uuid4()
+        it.directories.create("t", 1, topic_id, it.configs.topic("t"))
+    shutil.rmtree(tmp_path / "__cluster_metadata-0")
+    with home(tmp_path) as it:
+        topic = it.image.topics["t"]
+        assert topic.id == topic_id
+        assert [partition.leader for partition in topic.partitions] == [1, 1]
+
+
+def test_metadata_in_a_failed_directory_are_not_begun_anew(tmp_path: Path) -> None:
+    with home(tmp_path / "a", tmp_path / "b"):
+        pass
+    directories = LogDirectories.open([tmp_path / "a", tmp_path / "b"])
+    try:
+        del directories.logs[METADATA_TOPIC, 0]  # as if its directory could not be read
+        directories.directories[0].fail(OSError(5, "Input/output error"))
+        with pytest.raises(StorageError, match="the metadata log is in none of the directories"):
+            LocalMetadata.open(directories, ManualClock(), snapshot_bytes=1 << 20)
+    finally:
+        directories.abandon()
+
+
+def test_broker_is_fenced_at_a_clean_stop_and_leads_again(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        asyncio.run(it.register())
+        it.metadata.fence_broker(1)
+        assert it.image.brokers[1].fenced
+    with home(tmp_path) as it:
+        asyncio.run(it.register())
+        assert not it.image.brokers[1].fenced
+
+
+@pytest.mark.java
+@pytest.mark.slow
+def test_kafka_takes_over_a_directory_and_gives_it_back(tmp_path: Path) -> None:
+    """Topics, records, settings and committed offsets go to Apache Kafka and come back."""
+    settings = {
+        "group.initial.rebalance.delay.ms": "0",
+        "metadata.log.max.record.bytes.between.snapshots": "1000",
+    }
+    with Broker.start(tmp_path / "data", settings) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        topic = KafkaTopic("t", 3, 1, config={"retention.ms": "987654321"})
+        admin.create_topics([topic])["t"].result()
+        produce(broker.bootstrap_servers, range(1000))
+        commit_offset(broker.bootstrap_servers, 7)
+    metadata_log = tmp_path / "data" / "__cluster_metadata-0"
+    assert list(metadata_log.glob("*.checkpoint")), "a snapshot should be part of what Kafka reads"
+    try:
+        kafka = start_kafka(tmp_path, settings)
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+    try:
+        assert_same(kafka.bootstrap, range(1000), 7)
+        produce(kafka.bootstrap, range(1000, 1100))
+        commit_offset(kafka.bootstrap, 8)
+    finally:
+        kafka.stop()
+    with Broker.start(tmp_path / "data", settings) as broker:
+        assert_same(broker.bootstrap_servers, range(1100), 8)
+
+
+def produce(bootstrap: str, numbers: range) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for number in numbers:
+        producer.produce("t", str(number))
+    assert producer.flush(PATIENCE_SECONDS) == 0
+
+
+def commit_offset(bootstrap: str, offset: int) -> None:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g"})
+    consumer.commit(offsets=[TopicPartition("t", 0, offset)], asynchronous=False)
+    consumer.close()
+
+
+def assert_same(bootstrap: str, numbers: range, committed: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    resource = ConfigResource("topic", "t")
+    settings = admin.describe_configs([resource])[resource].result()
+    assert settings["retention.ms"].value == "987654321"
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False}
+    )
+    assert committed_offset(consumer) == committed
+    consumer.assign([TopicPartition("t", partition, 0) for partition in range(3)])
+    read = {
+        int(message.value()) for message in consumer.consume(len(numbers), timeout=PATIENCE_SECONDS)
+    }
+    assert read == set(numbers)
+    consumer.close()
+
+
+def committed_offset(consumer: Consumer) -> int:
+    """Asked again while the coordinator, just started, does not know its groups yet."""
+    for _ in range(100):
+        try:
+            return int(consumer.committed([TopicPartition("t", 0)], timeout=10)[0].offset)
+        except KafkaException:
+            consumer.poll(0.2)
+    raise AssertionError("the coordinator never loaded")

@@ -1,0 +1,123 @@
+"""Group commit: who is flushed together, and where the flush runs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from millstream.broker.replicas import flushing
+from millstream.broker.replicas.partition import ACKS_ALL
+from tests.broker.sharing.leading import Leader, turn
+
+
+def syncs(leader: Leader) -> list[str]:
+    operations = leader.fs.operations
+    return [it.path for it in operations if it.name == "fdatasync" and it.path.endswith(".log")]
+
+
+def test_one_flush_serves_all_requests_of_a_turn() -> None:
+    async def main() -> None:
+        leader = Leader()
+        first, second = leader.partition("a"), leader.partition("b")
+        pending = [
+            partition.append(leader.batch(b"x"), acks=ACKS_ALL)
+            for partition in (first, second, first, second, first)
+        ]
+        await turn()
+        assert all(it.is_done for it in pending)
+        assert leader.flusher.flush_count == 1
+        assert len(syncs(leader)) == 2
+
+    asyncio.run(main())
+
+
+def test_flush_in_the_thread_leaves_the_loop_free_and_gathers_what_comes_meanwhile() -> None:
+    async def main() -> None:
+        leader = Leader()
+        partition = leader.partition()
+        release, entered = threading.Event(), threading.Event()
+        real = leader.fs.fdatasync
+
+        def slow_sync(fd: int) -> None:
+            entered.set()
+            assert threading.current_thread() is not threading.main_thread()
+            release.wait()
+            real(fd)
+
+        leader.flusher.use_thread()
+        leader.fs.fdatasync = slow_sync  # type: ignore[method-assign]
+        first = partition.append(leader.batch(b"a"), acks=ACKS_ALL)
+        await asyncio.to_thread(entered.wait)
+        later = [partition.append(leader.batch(b"b"), acks=ACKS_ALL) for _ in range(3)]
+        assert not first.is_done
+        release.set()
+        await first
+        for pending in later:
+            await pending
+        assert leader.flusher.flush_count == 2
+        assert partition.high_watermark == 4
+        leader.flusher.close()
+
+    asyncio.run(main())
+
+
+def test_flusher_moves_to_the_thread_when_flushes_are_long_and_back_when_short() -> None:
+    async def main() -> None:
+        leader = Leader()
+        for _ in range(50):
+            leader.flusher.note_duration(10 * flushing.TO_THREAD_ABOVE_SECONDS)
+        assert leader.flusher.uses_thread
+        for _ in range(50):
+            leader.flusher.note_duration(0.1 * flushing.BACK_INLINE_BELOW_SECONDS)
+        assert not leader.flusher.uses_thread
+
+    asyncio.run(main())
+
+
+def test_failed_directory_is_reported_with_its_logs() -> None:
+    async def main() -> None:
+        leader = Leader()
+        partition = leader.partition()
+        reported: list[object] = []
+        leader.flusher.on_directory_failed = reported.extend
+        partition.append(leader.batch(b"a"), acks=ACKS_ALL)
+        leader.fs.fail_next_sync(".log")
+        await turn()
+        assert reported == [partition.log]
+
+    asyncio.run(main())
+
+
+def test_closed_flusher_begins_no_flush() -> None:
+    """What is asked for at the very end is left to the stop, which flushes everything."""
+
+    async def main() -> None:
+        leader = Leader()
+        pending = leader.partition().append(leader.batch(b"x"), acks=ACKS_ALL)
+        leader.flusher.close()
+        await turn()
+        assert not pending.is_done
+        assert leader.flusher.flush_count == 0
+
+    asyncio.run(main())
+
+
+def test_flush_waits_while_every_turn_brings_another_request() -> None:
+    async def main() -> None:
+        leader = Leader()
+        partition = leader.partition()
+        crowd = [partition.append(leader.batch(b"x"), acks=ACKS_ALL) for _ in range(5)]
+        await turn()
+        assert all(it.is_done for it in crowd)
+        leader.flusher.uses_thread = False  # however long that one took
+
+        first = partition.append(leader.batch(b"x"), acks=ACKS_ALL)
+        await asyncio.sleep(0)
+        assert not first.is_done  # five shared the flush before: more may come
+        second = partition.append(leader.batch(b"x"), acks=ACKS_ALL)
+        await turn()
+        assert first.is_done
+        assert second.is_done
+        assert leader.flusher.flush_count == 2
+
+    asyncio.run(main())
