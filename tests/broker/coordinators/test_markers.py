@@ -140,7 +140,7 @@ def test_append_that_fails_on_its_way_is_tried_again(tmp_path: Path) -> None:
             if index == 0 and failing:
                 pending = failing.pop()
                 asyncio.get_running_loop().call_soon(
-                    pending.finish, ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "a bad disk")
+                    pending.fail, ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "a bad disk")
                 )
                 return pending
             return write_marker(server.coordinators, topic, index, marker)

@@ -228,6 +228,28 @@ def test_pending_append_calls_back_once_and_late_comers_at_once() -> None:
     run(scenario)
 
 
+def test_raising_callback_does_not_lose_the_acknowledgements_behind_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(_: PendingAppend) -> None:
+        raise RuntimeError("a defect")
+
+    async def scenario(leader: Leader) -> None:
+        topics = ("first", "second")
+        first, second = (
+            leader.partition(topic).append(leader.batch(b"a"), acks=ACKS_ALL) for topic in topics
+        )
+        behind = leader.partitions.find("first", 0).append(leader.batch(b"b"), acks=ACKS_ALL)
+        first.when_done(broken)
+        await turn()
+        assert first.is_done
+        assert behind.is_done
+        assert second.is_done, "another partition in the same flush"
+
+    run(scenario)
+    assert "a defect" in caplog.text
+
+
 # Transactions
 
 

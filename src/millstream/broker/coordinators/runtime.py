@@ -150,7 +150,7 @@ class _LoadedShard(Generic[Shard]):
         """Bring about what an event decided. Raises `ApiError` when the records are refused."""
         if result.records:
             pending = self._append(result.records, transaction)
-            write: _Write | None = self._wait_for(pending, self._written)
+            write: _Write | None = self._wait_for(pending)
         else:
             write = self._last_write()
         now_ms = self._shell.clock.now_ms()
@@ -205,26 +205,19 @@ class _LoadedShard(Generic[Shard]):
         else:
             self._transactional_shard.replay_pending(record, producer_id)
 
-    def _wait_for(self, pending: PendingAppend, written: Callable[[PendingAppend], None]) -> _Write:
-        """It is appended and replayed; whoever is told of it waits until it is durable."""
+    def _wait_for(self, pending: PendingAppend) -> _Write:
+        """Hold the answers that depend on this append until it is durable."""
         write = _Write(pending)
         self._writes.append(write)
-        pending.when_done(written)
+        pending.when_done(self._written)
         return write
 
     def complete_transaction(self, marker: TransactionMarker) -> PendingAppend:
         """Append the marker and replay it. Raises `ApiError` when the partition refuses it."""
         pending = self.partition.append_marker(**marker._asdict())
         self._transactional_shard.replay_end_transaction(marker.producer_id, marker.committed)
-        # An append calls back one who waits. We do, so the caller gets another to wait for.
-        answer = PendingAppend(pending.first_offset, pending.next_offset)
-
-        def written(pending: PendingAppend) -> None:
-            self._written(pending)
-            answer.finish(pending.error)
-
-        self._wait_for(pending, written)
-        return answer
+        self._wait_for(pending)
+        return pending
 
     @property
     def _transactional_shard(self) -> TransactionalShard:

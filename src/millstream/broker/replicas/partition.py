@@ -20,9 +20,10 @@ replication will find them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from millstream.broker.completion import Completion
 from millstream.coordination.cluster import INTERNAL_TOPICS
 from millstream.errors import ApiError, CorruptBatch, ErrorCode
 from millstream.records.batch import (
@@ -37,7 +38,6 @@ from millstream.records.record import ControlType, encode_end_transaction
 from millstream.records.validation import transform_produced, validate_produced
 
 if TYPE_CHECKING:
-    import asyncio
     from uuid import UUID
 
     from millstream.broker.replicas.flushing import Flusher
@@ -60,41 +60,29 @@ class Watcher(Protocol):
     def partition_changed(self, partition: Partition) -> None: ...
 
 
-class PendingAppend:
+class PendingAppend(Completion):
     """An append that is written, and done once it is as durable as its producer asked."""
 
     # On the class, since most appends never need to change them.
     log_append_time_ms = NO_TIMESTAMP  # only where message.timestamp.type says so
     bytes_before = 0  # what the partition had appended in its life before this
-    is_done = False
     error: ApiError | None = None
-    _callback: Callable[[PendingAppend], None] | None = None
 
     def __init__(self, first_offset: int, next_offset: int) -> None:
         self.first_offset = first_offset
         self.next_offset = next_offset
 
-    def when_done(self, callback: Callable[[PendingAppend], None]) -> None:
-        """Call back once, at once if it is done already; `error` says how it went."""
-        if self.is_done:
-            callback(self)
-        else:
-            self._callback = callback
+    def __repr__(self) -> str:
+        return f"<PendingAppend {self.first_offset}..{self.next_offset}>"
 
-    def finish(self, error: ApiError | None = None) -> None:
-        self.is_done = True
+    def fail(self, error: ApiError) -> None:
+        """It is done, and not as durable as was asked."""
         self.error = error
-        if self._callback is not None:
-            self._callback(self)
+        self.finish()
 
     def __await__(self) -> Generator[Any, None, PendingAppend]:
         """Wait until done. Raises the `ApiError` it failed with."""
-        if not self.is_done:
-            from asyncio import get_running_loop
-
-            future: asyncio.Future[None] = get_running_loop().create_future()
-            self.when_done(lambda _: None if future.done() else future.set_result(None))
-            yield from future.__await__()
+        yield from super().__await__()
         if self.error is not None:
             raise self.error
         return self
@@ -375,7 +363,7 @@ class Partition:
         self._unflushed.clear()
         self._duplicates.clear()
         for pending in waiting:
-            pending.finish(error)
+            pending.fail(error)
         self.notify_watchers()
 
     # Reading
