@@ -153,14 +153,6 @@ def test_failed_directory_takes_down_its_own_partitions_only(tmp_path: Path) -> 
     asyncio.run(main())
 
 
-def test_blocking_calls_run_in_a_thread(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as broker:
-            assert await broker.run_blocking(sum, [1, 2, 3]) == 6
-
-    asyncio.run(main())
-
-
 def test_event_loop_is_uvloop_where_it_is_installed() -> None:
     loop = new_event_loop()
     assert type(loop).__module__.startswith("uvloop")

@@ -5,7 +5,8 @@
     stop    no more connections or requests -> what is in flight is answered -> everything is
             flushed -> data directories are marked as cleanly closed
 
-What a request needs is an attribute here; handlers reach it as `context.broker`.
+It is the composition root: it alone knows every part, and hands each the parts that it needs. What
+handlers may use is in `Services`.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
+from millstream.broker import handlers
 from millstream.broker.coordinators.registry import Coordinators
-from millstream.broker.handlers._produce_lanes import ProduceLanes
-from millstream.broker.handlers.metadata import MetadataCache
 from millstream.broker.maintenance.cleaning import CleaningThread
 from millstream.broker.maintenance.jobs import Background
+from millstream.broker.metadata.cache import MetadataCache
 from millstream.broker.metadata.configs import ConfigManager
 from millstream.broker.metadata.local import LocalMetadata, registration
 from millstream.broker.metadata.producer_ids import ProducerIds
@@ -34,7 +35,10 @@ from millstream.broker.network.connection import ConnectionLimits
 from millstream.broker.network.connections import Connections
 from millstream.broker.replicas.fetch_sessions import FetchSessionCache
 from millstream.broker.replicas.flushing import Flusher
+from millstream.broker.replicas.produce_templates import ProduceTemplates
 from millstream.broker.replicas.table import PartitionTable
+from millstream.broker.services import Load, Services
+from millstream.broker.tasks import Tasks
 from millstream.clock import Clock, SystemClock
 from millstream.config.broker import BrokerConfig, Endpoint
 from millstream.coordination.cluster_records import BrokerEndpoint
@@ -43,17 +47,12 @@ from millstream.storage.directories import LogDirectories
 from millstream.storage.log import Log
 
 if TYPE_CHECKING:
-    from millstream.broker.sharing.dead_letters import DeadLetters
     from millstream.broker.sharing.partitions import SharePartitions
 
 logger = logging.getLogger("millstream.server")
 
 COLD_READ_THREADS = 4
-NEVER_MS = -(1 << 62)  # before any time a clock may tell
 SHUTDOWN_GRACE_SECONDS = 5.0
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
 
 
 class BrokerServer:
@@ -69,21 +68,17 @@ class BrokerServer:
     coordinators: Coordinators
     connections: Connections
     producer_ids: ProducerIds
-    fetch_sessions: FetchSessionCache
+    tasks: Tasks
+    services: Services
 
     def __init__(self, config: BrokerConfig, *, clock: Clock | None = None) -> None:
         self._static_config = config
         self.clock: Clock = clock or SystemClock()
         self.id = config.id
         self.metadata_cache = MetadataCache()
-        self.produce_lanes = ProduceLanes()
-        self.last_produce_ms = NEVER_MS  # when somebody last produced: others make room for it
-        self.cold_reads = ThreadPoolExecutor(COLD_READ_THREADS, "millstream-cold-read")
+        self._executor = ThreadPoolExecutor(COLD_READ_THREADS, "millstream-cold-read")
         self._listeners: list[tuple[Endpoint, asyncio.Server]] = []
-        self._background: Background | None = None
-        self._dead_letters: DeadLetters | None = None
         self._share_partitions: SharePartitions | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._undo = contextlib.AsyncExitStack()  # what stop(), or a failed start, has to undo
 
     @property
@@ -110,6 +105,7 @@ class BrokerServer:
     async def start(self) -> None:
         """Serve when it returns. If it raises, nothing is left open."""
         self.loop = asyncio.get_running_loop()
+        self.tasks = Tasks(self.loop, self._executor)
         try:
             await self._start()
         except BaseException:
@@ -119,7 +115,7 @@ class BrokerServer:
     async def _start(self) -> None:
         for warning in self._static_config.warnings:
             logger.warning("%s", warning)
-        self._undo.callback(self.cold_reads.shutdown)
+        self._undo.callback(self._executor.shutdown)
         self._open_data()
         self._wire()
         endpoints = await self._bind()
@@ -129,13 +125,7 @@ class BrokerServer:
         await self._register(endpoints)
         self.coordinators.start()
         self._undo.push_async_callback(self._stop_serving)
-        self._background = Background(self)
-        self._background.start()
-        self._undo.callback(self._background.stop)
-        if self.config.log_cleaner_enable:
-            cleaning = CleaningThread(self)
-            cleaning.start()
-            self._undo.push_async_callback(cleaning.stop)
+        self._start_maintenance()
         if not self.directories.clean:
             # It forgets what was lost, before others can write something else to that place.
             await self.coordinators.share_state_loaded()
@@ -187,13 +177,81 @@ class BrokerServer:
             producer_ids=self.producer_ids,
             clock=self.clock,
         )
+        self.services = self._services()
         config = self.config
-        self.fetch_sessions = FetchSessionCache(config.max_incremental_fetch_session_cache_slots)
         limits = ConnectionLimits(
             frame_bytes_max=config.socket_request_max_bytes,
             idle_ms_max=config.connections_max_idle_ms,
         )
-        self.connections = Connections(self, self.loop, limits)
+        self.connections = Connections(self.services, limits, handlers.find)
+
+    def _services(self) -> Services:
+        return Services(
+            broker_id=self.id,
+            cluster_id=self.cluster_id,
+            loop=self.loop,
+            clock=self.clock,
+            metadata=self.metadata,
+            metadata_cache=self.metadata_cache,
+            configs=self.configs,
+            topics=self.topics,
+            producer_ids=self.producer_ids,
+            coordinators=self.coordinators,
+            partitions=self.partitions,
+            directories=self.directories,
+            fetch_sessions=FetchSessionCache(self.config.max_incremental_fetch_session_cache_slots),
+            produce_templates=ProduceTemplates(),
+            load=Load(),
+            tasks=self.tasks,
+            start_sharing=self._start_sharing,
+        )
+
+    def _start_sharing(self) -> SharePartitions:
+        """Imported with the first share group: see docs/decisions/0008-start-up.md."""
+        from millstream.broker.sharing.dead_letters import DeadLetters
+        from millstream.broker.sharing.partitions import SharePartitions
+
+        dead_letters = DeadLetters(
+            tasks=self.tasks,
+            clock=self.clock,
+            metadata=self.metadata,
+            configs=self.configs,
+            topics=self.topics,
+            partitions=self.partitions,
+        )
+        self._share_partitions = SharePartitions(
+            broker_id=self.id,
+            tasks=self.tasks,
+            clock=self.clock,
+            metadata=self.metadata,
+            configs=self.configs,
+            partitions=self.partitions,
+            persister=self.coordinators.share_state,
+            dead_letters=dead_letters,
+            on_connection_closed=self.connections.on_close,
+        )
+        return self._share_partitions
+
+    def _start_maintenance(self) -> None:
+        background = Background(
+            tasks=self.tasks,
+            clock=self.clock,
+            configs=self.configs,
+            partitions=self.partitions,
+            directories=self.directories,
+            flusher=self.flusher,
+            close_idle=self.connections.close_idle,
+            check_lag=self.coordinators.check_lag,
+            on_directory_failed=self.directory_failed,
+        )
+        background.start()
+        self._undo.callback(background.stop)
+        if self.config.log_cleaner_enable:
+            cleaning = CleaningThread(
+                loop=self.loop, clock=self.clock, configs=self.configs, partitions=self.partitions
+            )
+            cleaning.start()
+            self._undo.push_async_callback(cleaning.stop)
 
     async def _bind(self) -> list[BrokerEndpoint]:
         """Open the listeners, not yet accepting; the addresses to tell clients."""
@@ -263,45 +321,7 @@ class BrokerServer:
             await self._share_partitions.stop()
         await self.coordinators.stop()
         await self.connections.close(grace_seconds=SHUTDOWN_GRACE_SECONDS)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    # What handlers use
-
-    @property
-    def dead_letters(self) -> DeadLetters:
-        """Imported with the first share group that has a use for it."""
-        if self._dead_letters is None:
-            from millstream.broker.sharing.dead_letters import DeadLetters
-
-            self._dead_letters = DeadLetters(self)
-        return self._dead_letters
-
-    @property
-    def share_partitions(self) -> SharePartitions:
-        """Imported with the first share group."""
-        if self._share_partitions is None:
-            from millstream.broker.sharing.partitions import SharePartitions
-
-            self._share_partitions = SharePartitions(self)
-        return self._share_partitions
-
-    def start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine on the broker's behalf; it is cancelled when the broker stops."""
-        task = self.loop.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def run_blocking(
-        self,
-        function: Callable[Parameters, Result],
-        /,
-        *args: Parameters.args,
-        **kwargs: Parameters.kwargs,
-    ) -> Result:
-        """Call a function that may wait for the disk, in a thread."""
-        return await self.loop.run_in_executor(self.cold_reads, lambda: function(*args, **kwargs))
+        await self.tasks.cancel()
 
     def log_counters(self) -> None:
         """One line for whoever watches the log."""

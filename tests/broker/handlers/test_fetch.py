@@ -310,10 +310,12 @@ def test_answers_are_larger_while_nobody_produces(tmp_path: Path) -> None:
             for _ in range(6):
                 await client.call(PRODUCE, 3, **produced)
             asked = fields("t", {0: 0}, partition_max_bytes=2**30)
-            server.last_produce_ms = server.clock.monotonic_ms()  # flushes may have taken long
+            server.services.load.last_produce_ms = (
+                server.clock.monotonic_ms()
+            )  # flushes may have taken long
             answer = await client.call(FETCH, 11, **asked)
             assert len(partition_of(answer).records) == len(records)
-            server.last_produce_ms -= QUIET_AFTER_MS
+            server.services.load.last_produce_ms -= QUIET_AFTER_MS
             answer = await client.call(FETCH, 11, **asked)
             assert len(partition_of(answer).records) == 4 * len(records)
 
@@ -327,6 +329,6 @@ def test_larger_answers_are_shared_by_all_connections(tmp_path: Path) -> None:
                 while len(server.connections) < connections:
                     client = await clients.enter_async_context(WireClient.connected(server))
                     await client.call(API_VERSIONS, 0)
-                assert response_bytes_max(server, server.clock.monotonic_ms()) == expected
+                assert response_bytes_max(server.services, server.clock.monotonic_ms()) == expected
 
     asyncio.run(scenario())

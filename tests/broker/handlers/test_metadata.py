@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from millstream import Broker
-from millstream.broker.handlers.metadata import CACHED_ANSWERS_MAX, MetadataCache
 from millstream.errors import ErrorCode
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.broker.handlers.calls import create_topic
@@ -102,14 +101,3 @@ def test_authorized_operations_are_told_only_when_asked(wire: Wire) -> None:
     assert silent.cluster_authorized_operations == -(2**31)
     asked = wire.call("metadata", 8, topics=(), include_cluster_authorized_operations=True)
     assert asked.cluster_authorized_operations > 0
-
-
-def test_cache_holds_one_version_and_so_many_answers() -> None:
-    cache = MetadataCache()
-    assert cache.get(1, (9, "PLAINTEXT", b"")) is None
-    cache.put((9, "PLAINTEXT", b""), b"answer")
-    assert cache.get(1, (9, "PLAINTEXT", b"")) == b"answer"
-    assert cache.get(2, (9, "PLAINTEXT", b"")) is None
-    for number in range(CACHED_ANSWERS_MAX + 1):
-        cache.put((9, "PLAINTEXT", b"%d" % number), b"")
-    assert cache.get(2, (9, "PLAINTEXT", b"0")) is None

@@ -327,7 +327,7 @@ def test_share_state_is_persisted_before_the_answer_leaves(tmp_path: Path) -> No
                 StateBatch(5, 5, DeliveryState.AVAILABLE, 1),
                 StateBatch(6, 6, DeliveryState.ARCHIVED, 1),
             )
-            live = server.share_partitions.describe(key)
+            live = server.services.share_partitions.describe(key)
             assert StateBatch(2, 3, DeliveryState.ACQUIRED, 1) in live
 
     run(tmp_path, scenario)
@@ -341,7 +341,7 @@ def test_share_fetch_reads_the_state_anew_when_it_was_set_anew(tmp_path: Path) -
             fetch = asyncio.ensure_future(member.fetch(max_wait=30_000))
             await asyncio.sleep(0.05)
             await server.coordinators.share_state.initialize(key, 1, 6)
-            server.share_partitions.forget(key)
+            server.services.share_partitions.forget(key)
             assert acquired(await fetch) == [(6, 9, 1)]
             answer = await member.acknowledge((6, 9, [ACCEPT]))
             assert partition_of(answer).error_code == 0

@@ -11,8 +11,8 @@ from millstream.broker.handlers._transaction_requests import (
     require_transactional_id,
     speaker_of,
 )
-from millstream.broker.network.request import RequestContext
 from millstream.broker.server import BrokerServer
+from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 
 

@@ -93,7 +93,7 @@ def about(letter: Record) -> dict[str, str]:
 def test_letter_has_the_record_and_says_where_it_was(tmp_path: Path) -> None:
     async def scenario(broker: BrokerServer, orders: Partition) -> None:
         before_ms = broker.clock.now_ms()
-        await broker.dead_letters.write(GROUP, orders, [REJECTION])
+        await broker.services.share_partitions.dead_letters.write(GROUP, orders, [REJECTION])
         (letter,) = letters_in(broker)
         assert (letter.key, letter.value, letter.headers[0]) == (b"k1", b"v1", ("h", b"x"))
         assert about(letter) == {
@@ -114,7 +114,7 @@ def test_letter_has_the_record_and_says_where_it_was(tmp_path: Path) -> None:
 def test_letter_has_headers_alone_unless_records_are_copied(tmp_path: Path) -> None:
     async def scenario(broker: BrokerServer, orders: Partition) -> None:
         await configure(broker, "errors.deadletterqueue.copy.record.enable", "false")
-        await broker.dead_letters.write(GROUP, orders, [REJECTION])
+        await broker.services.share_partitions.dead_letters.write(GROUP, orders, [REJECTION])
         (letter,) = letters_in(broker)
         assert (letter.key, letter.value) == (None, None)
         assert all(name.startswith(HEADER_PREFIX) for name, _ in letter.headers)
@@ -126,7 +126,7 @@ def test_letter_has_headers_alone_unless_records_are_copied(tmp_path: Path) -> N
 def test_letters_of_one_call_share_a_batch(tmp_path: Path) -> None:
     async def scenario(broker: BrokerServer, orders: Partition) -> None:
         letters = [DeadLetter(offset, 5, LIMIT, MESSAGES[LIMIT]) for offset in (3, 0)]
-        await broker.dead_letters.write(GROUP, orders, letters)
+        await broker.services.share_partitions.dead_letters.write(GROUP, orders, letters)
         assert [about(it)["offset"] for it in letters_in(broker)] == ["3", "0"]
         data = broker.partitions.find(DLQ, 0).read(0, max_bytes=1 << 20)
         assert len(list(iterate_headers(data))) == 1
@@ -136,7 +136,7 @@ def test_letters_of_one_call_share_a_batch(tmp_path: Path) -> None:
 
 def test_letters_are_durable_when_written(tmp_path: Path) -> None:
     async def scenario(broker: BrokerServer, orders: Partition) -> None:
-        await broker.dead_letters.write(GROUP, orders, [REJECTION])
+        await broker.services.share_partitions.dead_letters.write(GROUP, orders, [REJECTION])
         assert broker.partitions.find(DLQ, 0).log.flushed_offset == 1
 
     run(tmp_path, scenario)
@@ -147,7 +147,7 @@ def test_letters_go_to_the_partition_of_their_origin(tmp_path: Path) -> None:
         for index in (1, 2):
             partition = broker.partitions.find("orders", index)
             await partition.append(encode_batch(ORIGINALS), acks=ACKS_ALL)
-            await broker.dead_letters.write(GROUP, partition, [REJECTION])
+            await broker.services.share_partitions.dead_letters.write(GROUP, partition, [REJECTION])
         assert [about(it)["partition"] for it in letters_in(broker, index=0)] == ["2"]
         assert [about(it)["partition"] for it in letters_in(broker, index=1)] == ["1"]
 
@@ -157,7 +157,7 @@ def test_letters_go_to_the_partition_of_their_origin(tmp_path: Path) -> None:
 def test_letter_is_written_of_a_record_that_retention_took(tmp_path: Path) -> None:
     async def scenario(broker: BrokerServer, orders: Partition) -> None:
         orders.delete_records_before(4)
-        await broker.dead_letters.write(GROUP, orders, [REJECTION])
+        await broker.services.share_partitions.dead_letters.write(GROUP, orders, [REJECTION])
         (letter,) = letters_in(broker)
         assert letter.value is None
         assert about(letter)["offset"] == "1"
@@ -173,7 +173,9 @@ def test_letter_is_written_of_a_corrupt_record(tmp_path: Path) -> None:
         damaged = bytearray(segment.read_bytes())
         damaged[-1] ^= 0xFF
         segment.write_bytes(damaged)
-        await broker.dead_letters.write(GROUP, orders, [DeadLetter(1, 1, CORRUPT, "Unreadable.")])
+        await broker.services.share_partitions.dead_letters.write(
+            GROUP, orders, [DeadLetter(1, 1, CORRUPT, "Unreadable.")]
+        )
         (letter,) = letters_in(broker)
         assert about(letter)["reason"] == "corrupt"
         assert about(letter)["message"].startswith("Unreadable. The record could not be read")
@@ -193,8 +195,8 @@ def test_marker_of_a_transaction_is_no_letter(tmp_path: Path) -> None:
         )
         await orders.append(marker, acks=ACKS_ALL, internal=True)
         letters = [DeadLetter(offset, 5, LIMIT, MESSAGES[LIMIT]) for offset in (3, 4)]
-        await broker.dead_letters.write(GROUP, orders, letters)
-        await broker.dead_letters.write(GROUP, orders, letters[1:])
+        await broker.services.share_partitions.dead_letters.write(GROUP, orders, letters)
+        await broker.services.share_partitions.dead_letters.write(GROUP, orders, letters[1:])
         assert [about(it)["offset"] for it in letters_in(broker)] == ["3"]
 
     run(tmp_path, scenario)
@@ -204,7 +206,7 @@ def test_letters_are_not_written_while_the_origin_is_offline(tmp_path: Path) -> 
     async def scenario(broker: BrokerServer, orders: Partition) -> None:
         orders.go_offline(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is gone"))
         with pytest.raises(ApiError, match="the disk is gone"):
-            await broker.dead_letters.write(GROUP, orders, [REJECTION])
+            await broker.services.share_partitions.dead_letters.write(GROUP, orders, [REJECTION])
         assert letters_in(broker) == []
 
     run(tmp_path, scenario)
@@ -216,7 +218,7 @@ def test_letters_are_split_where_the_topic_takes_only_small_batches(tmp_path: Pa
         await orders.append(encode_batch([large]), acks=ACKS_ALL)
         await alter_topic(broker, DLQ, "max.message.bytes", "1000")
         letters = [DeadLetter(offset, 1, REJECTED, "no") for offset in range(5)]
-        await broker.dead_letters.write(GROUP, orders, letters)
+        await broker.services.share_partitions.dead_letters.write(GROUP, orders, letters)
         written = letters_in(broker)
         assert [it.value for it in written] == [b"v0", b"v1", b"v2", b"v3", None]
         assert about(written[4])["message"] == "no The record is too large to be copied."
@@ -242,7 +244,7 @@ def test_large_letters_are_composed_in_a_thread_each_batch_for_itself(
         for size_bytes in (600_000, 300_000, 900_000, 900_000):
             await orders.append(encode_batch([Record(0, 0, b"k", b"x" * size_bytes)]), acks=-1)
         letters = [DeadLetter(offset, 1, REJECTED, "no") for offset in range(8)]
-        await broker.dead_letters.write(GROUP, orders, letters)
+        await broker.services.share_partitions.dead_letters.write(GROUP, orders, letters)
         assert counts == [6, 1, 1], "no letter is encoded twice"
         assert threading.get_ident() not in threads
         assert broker.partitions.find(DLQ, 0).high_watermark == 8
@@ -252,12 +254,14 @@ def test_large_letters_are_composed_in_a_thread_each_batch_for_itself(
 
 def test_letter_of_a_letter_keeps_its_history(tmp_path: Path) -> None:
     async def scenario(broker: BrokerServer, orders: Partition) -> None:
-        await broker.dead_letters.write(GROUP, orders, [REJECTION])
+        await broker.services.share_partitions.dead_letters.write(GROUP, orders, [REJECTION])
         (first,) = letters_in(broker)
         await orders.append(
             encode_batch([Record(0, 7, first.key, first.value, first.headers)]), acks=-1
         )
-        await broker.dead_letters.write(GROUP, orders, [DeadLetter(4, 5, LIMIT, MESSAGES[LIMIT])])
+        await broker.services.share_partitions.dead_letters.write(
+            GROUP, orders, [DeadLetter(4, 5, LIMIT, MESSAGES[LIMIT])]
+        )
         second = letters_in(broker)[1]
         offsets = [value for name, value in second.headers if name == "__dlq.errors.offset"]
         assert offsets == [b"1", b"4"]
@@ -270,10 +274,12 @@ def test_dead_letter_topic_never_dead_letters_into_itself(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(broker: BrokerServer, orders: Partition) -> None:
-        await broker.dead_letters.write(GROUP, orders, [REJECTION])
+        await broker.services.share_partitions.dead_letters.write(GROUP, orders, [REJECTION])
         letters = broker.partitions.find(DLQ, 0)
         for _ in range(2):
-            await broker.dead_letters.write(GROUP, letters, [DeadLetter(0, 1, REJECTED, "no")])
+            await broker.services.share_partitions.dead_letters.write(
+                GROUP, letters, [DeadLetter(0, 1, REJECTED, "no")]
+            )
         assert letters.high_watermark == 1
         assert caplog.text.count("is its own dead-letter topic") == 1
 
@@ -282,9 +288,7 @@ def test_dead_letter_topic_never_dead_letters_into_itself(
 
 def test_group_without_a_topic_writes_nothing(tmp_path: Path) -> None:
     async def scenario(broker: BrokerServer, orders: Partition) -> None:
-        assert broker.dead_letters.is_enabled(GROUP)
-        assert not broker.dead_letters.is_enabled("others")
-        await broker.dead_letters.write("others", orders, [REJECTION])
+        await broker.services.share_partitions.dead_letters.write("others", orders, [REJECTION])
         assert letters_in(broker) == []
 
     run(tmp_path, scenario)
@@ -297,7 +301,10 @@ def test_topic_that_does_not_exist_is_created_where_the_broker_allows_it(tmp_pat
     async def scenario(broker: BrokerServer, orders: Partition) -> None:
         await configure(broker, "errors.deadletterqueue.topic.name", "dlq.new")
         await asyncio.gather(
-            *(broker.dead_letters.write(GROUP, orders, [REJECTION]) for _ in range(3))
+            *(
+                broker.services.share_partitions.dead_letters.write(GROUP, orders, [REJECTION])
+                for _ in range(3)
+            )
         )
         assert len(letters_in(broker, "dlq.new")) == 3
         assert broker.configs.topic("dlq.new").errors_deadletterqueue_group_enable
@@ -320,7 +327,9 @@ def test_topic_that_may_not_take_letters_is_refused(
         await configure(broker, "errors.deadletterqueue.topic.name", topic)
         for _ in range(2):
             with pytest.raises(ApiError, match=message):
-                await broker.dead_letters.write(GROUP, orders, [REJECTION])
+                await broker.services.share_partitions.dead_letters.write(
+                    GROUP, orders, [REJECTION]
+                )
         assert caplog.text.count(message) == 1, "said once, not with every try"
 
     run(tmp_path, scenario)
@@ -332,7 +341,7 @@ def test_topic_whose_name_no_longer_begins_with_the_prefix_is_refused(tmp_path: 
         everywhere = Resource(ResourceType.BROKER, "")
         await broker.configs.alter(everywhere, [change], validate_only=False)
         with pytest.raises(ApiError, match=r"does not begin with 'dead\.'"):
-            await broker.dead_letters.write(GROUP, orders, [REJECTION])
+            await broker.services.share_partitions.dead_letters.write(GROUP, orders, [REJECTION])
 
     run(tmp_path, scenario)
 
@@ -353,8 +362,8 @@ def test_flood_waits_and_says_so_and_loses_nothing(
         # More than the bucket gets back before the second write, should that come late.
         letters = [DeadLetter(offset % 4, 1, REJECTED, "no") for offset in range(burst + 100)]
         await asyncio.gather(
-            broker.dead_letters.write(GROUP, orders, letters[:burst]),
-            broker.dead_letters.write(GROUP, orders, letters[burst:]),
+            broker.services.share_partitions.dead_letters.write(GROUP, orders, letters[:burst]),
+            broker.services.share_partitions.dead_letters.write(GROUP, orders, letters[burst:]),
         )
         assert broker.partitions.find(DLQ, 0).high_watermark == burst + 100
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -376,9 +385,9 @@ def test_letters_that_cannot_be_written_cost_no_tokens(
         await alter_topic(broker, DLQ, "max.message.bytes", "100")
         for _ in range(3):
             with pytest.raises(ApiError):
-                await broker.dead_letters.write(GROUP, orders, letters)
+                await broker.services.share_partitions.dead_letters.write(GROUP, orders, letters)
         await alter_topic(broker, DLQ, "max.message.bytes", "100000")
-        await broker.dead_letters.write(GROUP, orders, letters)
+        await broker.services.share_partitions.dead_letters.write(GROUP, orders, letters)
         assert "breaker" not in caplog.text
 
     run(tmp_path, scenario, millstream_deadletterqueue_max_records_per_second=1)

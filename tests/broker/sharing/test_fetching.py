@@ -119,9 +119,9 @@ def test_share_fetch_whose_member_is_gone_takes_nothing(tmp_path: Path) -> None:
         async with joined(server, topic_id, "b") as other:
             async with joined(server, topic_id, "a") as member:
                 member.send_fetch(max_wait=30_000)
-                while server.share_partitions.get("g", topic_id, 0) is None:
+                while server.services.share_partitions.get("g", topic_id, 0) is None:
                     await asyncio.sleep(0.01)
-            while len(server.share_partitions.sessions):
+            while len(server.services.share_partitions.sessions):
                 await asyncio.sleep(0.01)
             await produce(server, 3)
             assert acquired(await other.fetch(max_wait=5_000)) == [(0, 2, 1)]

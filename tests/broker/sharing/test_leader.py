@@ -50,11 +50,11 @@ def test_released_record_waits_while_100_000_flow_past_it(tmp_path: Path) -> Non
                 acks = [(first, last, [ACCEPT]) for first, last, _ in acquired(response)]
                 seen += sum(last - first + 1 for first, last, _ in acks)
             await member.acknowledge(*acks)
-            leader = server.share_partitions.get("g", topic_id, 0)
+            leader = server.services.share_partitions.get("g", topic_id, 0)
             assert leader is not None
             assert leader.window is not None
             assert len(leader.window.runs) == 2
-            batches = server.share_partitions.describe(SharePartitionKey("g", topic_id, 0))
+            batches = server.services.share_partitions.describe(SharePartitionKey("g", topic_id, 0))
             assert batches[0][:4] == (0, 0, AVAILABLE, 1)
             assert batches[0].due_ms > server.clock.now_ms()
             state = await server.coordinators.share_state.read(leader.key, 0)
@@ -96,7 +96,9 @@ def test_due_time_survives_a_restart(tmp_path: Path) -> None:
                 await produce(server, 1)
                 assert acquired(await member.fetch(max_wait=5_000)) == [(10, 10, 1)]
                 key = SharePartitionKey("g", topic_id, 0)
-                (delayed,) = [it for it in server.share_partitions.describe(key) if it.due_ms]
+                (delayed,) = [
+                    it for it in server.services.share_partitions.describe(key) if it.due_ms
+                ]
                 assert delayed[:2] == (3, 3)
                 assert 3_000_000 < delayed.due_ms - server.clock.now_ms() <= 3_600_000
 
@@ -119,7 +121,7 @@ def test_due_time_is_never_later_than_the_longest_back_off(tmp_path: Path) -> No
         )
         async with joined(server, topic_id) as member:
             assert acquired(await member.fetch(max_wait=5_000)) == [(1, 9, 1)]
-            delayed = server.share_partitions.describe(key)[0]
+            delayed = server.services.share_partitions.describe(key)[0]
             assert 0 < delayed.due_ms <= server.clock.now_ms() + 60_000
 
     run(tmp_path, scenario)
@@ -229,11 +231,13 @@ def test_acknowledgement_that_cannot_be_written_leaves_the_records_held(
         async with joined(server, topic_id, "a") as a, joined(server, topic_id, "b") as b:
             await a.fetch(max_wait=5_000)
             broken: Any = BrokenPersister(real, ApiError(cause, "broken"))
-            server.coordinators._share_state = broken
+            leader = server.services.share_partitions.get("g", topic_id, 0)
+            assert leader is not None
+            leader._persister = broken
             answer = await a.acknowledge((0, 9, [ACCEPT]))
             assert partition_of(answer).error_code == told
             assert acquired(await b.fetch()) == []
-            server.coordinators._share_state = real
+            leader._persister = real
             answer = await a.acknowledge((0, 9, [ACCEPT]))
             assert partition_of(answer).error_code == 0
 
@@ -256,10 +260,10 @@ def test_many_members_acknowledgements_share_a_write(tmp_path: Path) -> None:
                 await real.write(*args, **fields)
 
         counting: Any = Counting()
-        server.coordinators._share_state = counting
+        server.services.share_partitions._persister = counting
         async with joined(server, topic_id) as first:
             await first.fetch(max_wait=5_000, max_records=1)
-            leader = server.share_partitions.get("g", topic_id, 0)
+            leader = server.services.share_partitions.get("g", topic_id, 0)
             assert leader is not None
             done = asyncio.get_running_loop().create_future()
             for offset in range(9):
@@ -283,7 +287,7 @@ def test_rejected_record_goes_to_the_dead_letters_before_it_is_archived(tmp_path
             assert partition_of(answer).error_code == 0
             await produce(server, 1)
             assert acquired(await member.fetch(max_wait=5_000)) == [(10, 10, 1)]
-            leader = server.share_partitions.get("g", topic_id, 0)
+            leader = server.services.share_partitions.get("g", topic_id, 0)
             assert leader is not None
             assert leader.window is not None
             while leader.window.start_offset < 10:
@@ -320,8 +324,8 @@ def test_idle_group_is_forgotten_once_everything_is_written(tmp_path: Path) -> N
     async def scenario(server: BrokerServer, topic_id: UUID) -> None:
         async with joined(server, topic_id) as member:
             await member.fetch(max_wait=5_000)
-            assert server.share_partitions.get("g", topic_id, 0) is not None
-        while server.share_partitions.get("g", topic_id, 0) is not None:
+            assert server.services.share_partitions.get("g", topic_id, 0) is not None
+        while server.services.share_partitions.get("g", topic_id, 0) is not None:
             await asyncio.sleep(0.01)
         state = await server.coordinators.share_state.read(SharePartitionKey("g", topic_id, 0), 0)
         assert state.batches == (StateBatch(0, 9, AVAILABLE, 1),)
@@ -343,17 +347,16 @@ def test_idle_group_is_forgotten_even_while_it_is_loaded(tmp_path: Path) -> None
                 return await real.read(*args)
 
         slow: Any = Slow()
-        server.coordinators._share_state = slow
+        server.services.share_partitions._persister = slow
         async with joined(server, topic_id) as member:
             member.send_fetch(max_wait=30_000)
-            while (leader := server.share_partitions.get("g", topic_id, 0)) is None:
+            while (leader := server.services.share_partitions.get("g", topic_id, 0)) is None:
                 await asyncio.sleep(0.01)
-        while len(server.share_partitions.sessions):
+        while len(server.services.share_partitions.sessions):
             await asyncio.sleep(0.01)
         may_load.set()
         assert await real.read(leader.key, 0)
-        assert server.share_partitions.get("g", topic_id, 0) is None
-        server.coordinators._share_state = real
+        assert server.services.share_partitions.get("g", topic_id, 0) is None
 
     run(tmp_path, scenario)
 

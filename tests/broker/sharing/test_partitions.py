@@ -19,7 +19,7 @@ from tests.broker.sharing.calls import acquired, begin, joined, make_topic, prod
 def test_leader_is_made_once_for_each_group(tmp_path: Path) -> None:
     async def scenario(server: BrokerServer, topic_id: UUID) -> None:
         await begin(server, topic_id, group="h")
-        table = server.share_partitions
+        table = server.services.share_partitions
         leader = table.open("g", topic_id, 0)
         assert table.open("g", topic_id, 0) is leader
         assert table.open("h", topic_id, 0) is not leader
@@ -34,20 +34,20 @@ def test_leader_of_what_does_not_exist_is_refused(tmp_path: Path) -> None:
             (uuid4(), 0, ErrorCode.UNKNOWN_TOPIC_ID),
         ):
             with pytest.raises(ApiError) as error:
-                server.share_partitions.open("g", asked_id, index)
+                server.services.share_partitions.open("g", asked_id, index)
             assert error.value.code is code
-            assert server.share_partitions.get("g", asked_id, index) is None
+            assert server.services.share_partitions.get("g", asked_id, index) is None
 
     run(tmp_path, scenario)
 
 
 def test_leader_that_cannot_load_is_forgotten(tmp_path: Path) -> None:
     async def scenario(server: BrokerServer, topic_id: UUID) -> None:
-        leader = server.share_partitions.open("never initialized", topic_id, 0)
+        leader = server.services.share_partitions.open("never initialized", topic_id, 0)
         while leader.error is None:
             await asyncio.sleep(0)
         assert leader.error.code is ErrorCode.UNKNOWN_SERVER_ERROR
-        assert server.share_partitions.get("never initialized", topic_id, 0) is None
+        assert server.services.share_partitions.get("never initialized", topic_id, 0) is None
 
     run(tmp_path, scenario)
 
@@ -55,8 +55,8 @@ def test_leader_that_cannot_load_is_forgotten(tmp_path: Path) -> None:
 def test_forgetting_what_is_not_there_does_nothing(tmp_path: Path) -> None:
     async def scenario(server: BrokerServer, topic_id: UUID) -> None:
         key = SharePartitionKey("stranger", topic_id, 0)
-        server.share_partitions.forget(key)
-        assert server.share_partitions.describe(key) == []
+        server.services.share_partitions.forget(key)
+        assert server.services.share_partitions.describe(key) == []
 
     run(tmp_path, scenario)
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from millstream.broker.network.request import RequestContext
 from millstream.broker.replicas.partition import Partition
+from millstream.broker.services import RequestContext
 from millstream.coordination.cluster_features import TRANSACTION_VERSION
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.produce import ProduceRequest
@@ -90,7 +90,7 @@ def adds_partitions(context: RequestContext) -> bool:
     """Whether a request adds its partitions to its transaction itself."""
     return (
         context.api_version >= FIRST_THAT_ADDS
-        and context.broker.metadata.image.features.get(TRANSACTION_VERSION, 0) >= PROTOCOL_2
+        and context.services.metadata.image.features.get(TRANSACTION_VERSION, 0) >= PROTOCOL_2
     )
 
 
@@ -106,7 +106,7 @@ def addition_of(context: RequestContext, request: ProduceRequest) -> AddRequest 
             if writer is None:
                 continue
             try:
-                partition = context.broker.partitions.find(topic.key, index)
+                partition = context.services.partitions.find(topic.key, index)
             except ApiError:
                 continue  # refused when it is its turn
             if not partition.is_in_transaction(writer.producer_id, writer.epoch):
@@ -147,7 +147,7 @@ def is_verified(
     try:
         if refused is not None:
             raise refused
-        context.broker.coordinators.transactions.verify(
+        context.services.coordinators.transactions.verify(
             transactional_id, producer_id, epoch, partition.topic, partition.index
         )
     except ApiError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.transactions.late_ends import Speaker
 from millstream.errors import ApiError, ErrorCode
 

@@ -17,7 +17,7 @@ from millstream.broker.handlers._transaction_requests import (
     require_transactional_id,
     speaker_of,
 )
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.transactions.shard import AddRequest
 from millstream.coordination.transactions.transaction import Producer
 from millstream.errors import ApiError, ErrorCode
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 async def add_offsets_to_txn(context: RequestContext, request: AddOffsetsToTxnRequest) -> Fields:
-    coordinators = context.broker.coordinators
+    coordinators = context.services.coordinators
     try:
         require_transactional_id(request.transactional_id)
         index = await coordinators.partition_of(CoordinatorKind.GROUP, request.group_id)

@@ -18,7 +18,7 @@ from millstream.broker.handlers._transaction_requests import (
     require_transactional_id,
     speaker_of,
 )
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.cluster import INTERNAL_TOPICS
 from millstream.coordination.transactions.shard import AddRequest
 from millstream.coordination.transactions.transaction import Producer, TopicPartition
@@ -107,7 +107,7 @@ async def _errors(context: RequestContext, asked: _Asked) -> dict[TopicPartition
 def _unusable(
     context: RequestContext, partitions: list[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
-    topics = context.broker.metadata.image.topics
+    topics = context.services.metadata.image.topics
     errors: dict[TopicPartition, ErrorCode] = {}
     for name, index in partitions:
         topic = topics.get(name)
@@ -120,7 +120,7 @@ def _unusable(
 
 async def _add(context: RequestContext, asked: _Asked) -> None:
     from_broker = context.api_version >= FIRST_FOR_BROKERS
-    await context.broker.coordinators.transactions.add_partitions(
+    await context.services.coordinators.transactions.add_partitions(
         AddRequest(
             asked.transactional_id,
             asked.producer,
@@ -136,7 +136,7 @@ def _verify(context: RequestContext, asked: _Asked) -> dict[TopicPartition, Erro
     errors: dict[TopicPartition, ErrorCode] = {}
     for partition in asked.partitions:
         try:
-            context.broker.coordinators.transactions.verify(
+            context.services.coordinators.transactions.verify(
                 asked.transactional_id, *asked.producer, *partition
             )
         except ApiError as error:

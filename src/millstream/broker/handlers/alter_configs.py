@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.cluster import Resource
 from millstream.errors import ApiError, ErrorCode
 
@@ -28,7 +28,7 @@ async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -
         try:
             settings = _settings(wanted, is_duplicate=is_duplicate)
             resource = Resource.of(wanted.resource_type, wanted.resource_name)
-            await context.broker.configs.replace(
+            await context.services.configs.replace(
                 resource, settings, validate_only=request.validate_only
             )
             answers.append(answer(wanted.resource_type, wanted.resource_name))

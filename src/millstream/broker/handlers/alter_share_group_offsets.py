@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.broker.sharing.acknowledging import require_share_groups
 from millstream.errors import ApiError, ErrorCode
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 async def alter_share_group_offsets(
     context: RequestContext, request: AlterShareGroupOffsetsRequest
 ) -> Fields:
-    broker = context.broker
+    services = context.services
     positions = [
         (topic.topic_name, partition.partition_index, partition.start_offset)
         for topic in request.topics
         for partition in topic.partitions
     ]
     try:
-        require_share_groups(context)
-        outcomes = await broker.coordinators.share_groups.alter_offsets(
-            request.group_id, positions, broker.share_partitions.forget
+        require_share_groups(context.services.metadata.image)
+        outcomes = await services.coordinators.share_groups.alter_offsets(
+            request.group_id, positions, services.share_partitions.forget
         )
     except ApiError as error:
         return {

@@ -15,7 +15,7 @@ import re
 from functools import lru_cache
 from struct import Struct
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.cluster_features import SUPPORTED_FEATURES
 from millstream.errors import ErrorCode, ProtocolError
 from millstream.protocol.apis import APIS, Api
@@ -42,7 +42,7 @@ def api_versions(context: RequestContext, body: Buffer) -> bytes:
         name, software_version = _client_software(body)
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(software_version)):
             error = ErrorCode.INVALID_REQUEST
-    image = context.broker.metadata.image
+    image = context.services.metadata.image
     finalized = tuple(sorted(it for it in image.features.items() if it[1] > 0))
     return encode(version, error, image.version, finalized)
 

@@ -13,7 +13,7 @@ from millstream.broker.handlers.describe_groups import (
     ALL_GROUP_OPERATIONS,
     OPERATIONS_NOT_ASKED,
 )
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.cluster import ClusterImage
 from millstream.coordination.groups.consumer_messages import (
     ConsumerGroupDescription,
@@ -39,13 +39,13 @@ async def consumer_group_describe(
         group = await _describe(context, group_id)
         is_asked = request.include_authorized_operations and group.error is ErrorCode.NONE
         operations = ALL_GROUP_OPERATIONS if is_asked else OPERATIONS_NOT_ASKED
-        encoded = _encoded(group, context.broker.metadata.image)
+        encoded = _encoded(group, context.services.metadata.image)
         answers.append({**encoded, "authorized_operations": operations})
     return {"groups": answers}
 
 
 async def _describe(context: RequestContext, group_id: str) -> ConsumerGroupDescription:
-    groups = context.broker.coordinators.groups
+    groups = context.services.coordinators.groups
     try:
         return await groups.read(group_id, lambda shard: shard.consumer_groups.describe(group_id))
     except ApiError as error:

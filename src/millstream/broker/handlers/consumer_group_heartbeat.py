@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.groups.consumer_messages import (
     ConsumerHeartbeat,
     ConsumerHeartbeatResponse,
@@ -29,7 +29,7 @@ async def consumer_group_heartbeat(
     context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> Fields:
     beat = _decoded(context, request)
-    groups = context.broker.coordinators.groups
+    groups = context.services.coordinators.groups
     try:
         response = await groups.run(
             beat.group_id, lambda shard, now_ms: shard.consumer_groups.heartbeat(beat, now_ms)

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.metadata.topics import MorePartitions
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 async def create_partitions(context: RequestContext, request: CreatePartitionsRequest) -> Fields:
     counts = Counter(topic.name for topic in request.topics)
-    outcomes = await context.broker.topics.create_partitions(
+    outcomes = await context.services.topics.create_partitions(
         [_more(topic) for topic in request.topics if counts[topic.name] == 1],
         validate_only=request.validate_only,
     )

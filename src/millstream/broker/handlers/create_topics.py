@@ -13,7 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.metadata.topics import NewTopic
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> Fields:
     counts = Counter(topic.name for topic in request.topics)
     wanted = {topic.name: topic for topic in request.topics if counts[topic.name] == 1}
-    outcomes = await context.broker.topics.create(
+    outcomes = await context.services.topics.create(
         [_new_topic(topic) for topic in wanted.values()], validate_only=request.validate_only
     )
     answers = []
@@ -67,7 +67,7 @@ def _created(context: RequestContext, topic: TopicImage, request: CreatableTopic
                 "config_source": it.source,
                 "is_sensitive": it.setting.sensitive,
             }
-            for it in context.broker.configs.describe_new_topic(overrides)
+            for it in context.services.configs.describe_new_topic(overrides)
         ],
     }
 

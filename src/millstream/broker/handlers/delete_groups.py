@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ async def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -
 
 
 async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
-    broker = context.broker
+    services = context.services
     try:
-        await broker.coordinators.share_groups.delete_group(
-            group_id, broker.share_partitions.forget
+        await services.coordinators.share_groups.delete_group(
+            group_id, services.share_partitions.forget
         )
     except ApiError as error:
         return error.code

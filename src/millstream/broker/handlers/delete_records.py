@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -27,15 +27,15 @@ async def delete_records(context: RequestContext, request: DeleteRecordsRequest)
         for topic in request.topics
     ]
     # Saved before the answer: what was deleted shall not come back after a crash.
-    for checkpoint in context.broker.directories.prepare_checkpoints():
-        await context.broker.run_blocking(checkpoint.execute)
+    for checkpoint in context.services.directories.prepare_checkpoints():
+        await context.services.tasks.run_blocking(checkpoint.execute)
         checkpoint.complete()
     return {"topics": topics}
 
 
 def _delete(context: RequestContext, topic: str, wanted: DeleteRecordsPartition) -> dict[str, Any]:
     try:
-        partition = context.broker.partitions.find(topic, wanted.partition_index)
+        partition = context.services.partitions.find(topic, wanted.partition_index)
         if partition.is_internal:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal")
         low_watermark = partition.delete_records_before(wanted.offset)

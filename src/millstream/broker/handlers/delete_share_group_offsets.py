@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.broker.sharing.acknowledging import require_share_groups
 from millstream.errors import ApiError, ErrorCode
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 async def delete_share_group_offsets(
     context: RequestContext, request: DeleteShareGroupOffsetsRequest
 ) -> Fields:
-    broker = context.broker
+    services = context.services
     names = [topic.topic_name for topic in request.topics]
     try:
-        require_share_groups(context)
-        deleted = await broker.coordinators.share_groups.delete_offsets(
-            request.group_id, names, broker.share_partitions.forget
+        require_share_groups(context.services.metadata.image)
+        deleted = await services.coordinators.share_groups.delete_offsets(
+            request.group_id, names, services.share_partitions.forget
         )
     except ApiError as error:
         return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.handlers._share_state_requests import answer_partitions
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.share_state import SharePartitionKey
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 async def delete_share_group_state(
     context: RequestContext, request: DeleteShareGroupStateRequest
 ) -> Fields:
-    persister = context.broker.coordinators.share_state
+    persister = context.services.coordinators.share_state
 
     async def delete(key: SharePartitionKey, partition: Any) -> dict[str, Any]:
         await persister.delete(key)

@@ -11,7 +11,7 @@ import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ async def delete_topics(context: RequestContext, request: Any) -> Fields:
             found[topic.id] = topic
         except ApiError as error:
             answers.append(_answer(name, topic_id, error))
-    await context.broker.topics.delete(found)
+    await context.services.topics.delete(found)
     answers += [_answer(topic.name, topic.id, None) for topic in found.values()]
     return {"responses": answers}
 
@@ -52,8 +52,8 @@ def _find(
     context: RequestContext, name: str | None, topic_id: uuid.UUID, *, is_duplicate: bool
 ) -> TopicImage:
     """The one topic meant. Raises `ApiError`."""
-    broker = context.broker
-    if not broker.config.delete_topic_enable:
+    services = context.services
+    if not services.config.delete_topic_enable:
         if context.api_version < 3:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Topic deletion is disabled.")
         raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED)
@@ -66,7 +66,7 @@ def _find(
     if is_duplicate:
         what = "name" if name is not None else "id"
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
-    image = broker.metadata.image
+    image = services.metadata.image
     if name is not None:
         if name not in image.topics:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

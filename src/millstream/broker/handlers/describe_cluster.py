@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.metadata import OPERATIONS_NOT_ASKED
 
@@ -36,9 +36,9 @@ def describe_cluster(context: RequestContext, request: DescribeClusterRequest) -
         raise ApiError(
             ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unknown endpoint type {request.endpoint_type}"
         )
-    broker = context.broker
+    services = context.services
     brokers = []
-    for node in broker.metadata.image.brokers.values():
+    for node in services.metadata.image.brokers.values():
         endpoint = node.endpoint(context.listener)
         if endpoint is not None and (request.include_fenced_brokers or not node.fenced):
             brokers.append(
@@ -53,8 +53,8 @@ def describe_cluster(context: RequestContext, request: DescribeClusterRequest) -
     asked = request.include_cluster_authorized_operations
     return {
         "error_code": ErrorCode.NONE,
-        "cluster_id": broker.cluster_id,
-        "controller_id": broker.id,
+        "cluster_id": services.cluster_id,
+        "controller_id": services.broker_id,
         "brokers": brokers,
         "cluster_authorized_operations": ALL_CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
     }

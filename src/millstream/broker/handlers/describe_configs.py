@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.metadata.configs import DescribedSetting
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.cluster import Resource
 from millstream.errors import ApiError, ErrorCode
 
@@ -41,7 +41,7 @@ def _describe(
     }
     try:
         resource = Resource.of(wanted.resource_type, wanted.resource_name)
-        settings = context.broker.configs.describe(resource, wanted.configuration_keys)
+        settings = context.services.configs.describe(resource, wanted.configuration_keys)
     except ApiError as error:
         return answer | {"error_code": error.code, "error_message": error.message}
     return answer | {"configs": [_entry(request, it) for it in settings]}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.groups.classic_messages import GroupDescription
 from millstream.coordination.groups.classic_state import ClassicState
 from millstream.errors import ApiError, ErrorCode
@@ -42,7 +42,7 @@ async def describe_groups(context: RequestContext, request: DescribeGroupsReques
 
 
 async def _describe(context: RequestContext, group_id: str) -> GroupDescription:
-    groups = context.broker.coordinators.groups
+    groups = context.services.coordinators.groups
     try:
         return await groups.read(group_id, lambda shard: shard.describe_group(group_id))
     except ApiError as error:

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.metadata.local import METADATA_TOPIC
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) 
     if request.topics is not None:
         wanted = {(it.topic, index) for it in request.topics for index in it.partitions}
     logs: dict[LogDirectory, list[Log]] = {}
-    for key, log in context.broker.directories.logs.items():
+    for key, log in context.services.directories.logs.items():
         if key[0] != METADATA_TOPIC and (wanted is None or key in wanted):
             logs.setdefault(log.directory, []).append(log)
     return {
         "error_code": ErrorCode.NONE,
         "results": [
             _describe(directory, logs.get(directory, ()))
-            for directory in context.broker.directories.directories
+            for directory in context.services.directories.directories
         ],
     }
 

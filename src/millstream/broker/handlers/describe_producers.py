@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def describe_producers(context: RequestContext, request: DescribeProducersReques
 
 def _describe(context: RequestContext, topic: str, index: int) -> dict[str, Any]:
     try:
-        partition = context.broker.partitions.find(topic, index)
+        partition = context.services.partitions.find(topic, index)
         if partition.offline_error is not None:
             raise partition.offline_error
     except ApiError as error:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.broker.sharing.acknowledging import require_share_groups
 from millstream.coordination.share_state import (
     NO_COUNT,
@@ -45,7 +45,7 @@ async def _described_group(
     context: RequestContext, group: DescribeShareGroupOffsetsRequestGroup
 ) -> dict[str, Any]:
     try:
-        require_share_groups(context)
+        require_share_groups(context.services.metadata.image)
         topics = await _topics_asked_for(context, group)
         described = [
             await _described_topic(context, group.group_id, name, partitions)
@@ -66,18 +66,18 @@ async def _topics_asked_for(
 ) -> list[tuple[str, Iterable[int]]]:
     if group.topics is not None:
         return [(topic.topic_name, topic.partitions) for topic in group.topics]
-    coordinators = context.broker.coordinators
+    coordinators = context.services.coordinators
     if coordinators.groups.has_no_groups:
         return []
     topics = await coordinators.share_groups.initialized_partitions(group.group_id)
-    by_id = context.broker.metadata.image.topics_by_id
+    by_id = context.services.metadata.image.topics_by_id
     return [(by_id[t].name, sorted(p)) for t, p in sorted(topics.items()) if t in by_id]
 
 
 async def _described_topic(
     context: RequestContext, group_id: str, name: str, partitions: Iterable[int]
 ) -> dict[str, Any]:
-    topic = context.broker.metadata.image.topics.get(name)
+    topic = context.services.metadata.image.topics.get(name)
     if topic is None:
         absent = [_partition(partition) for partition in partitions]
         return {"topic_name": name, "topic_id": UUID(int=0), "partitions": absent}
@@ -88,14 +88,14 @@ async def _described_topic(
 
 async def _described(context: RequestContext, name: str, key: SharePartitionKey) -> dict[str, Any]:
     try:
-        summary = await context.broker.coordinators.share_state.read_summary(key, NO_LEADER_EPOCH)
+        summary = await context.services.coordinators.share_state.read_summary(key, NO_LEADER_EPOCH)
     except ApiError:
         return _partition(key.partition)
     start_offset, done = summary.start_offset, summary.delivery_complete_count
     if start_offset == NO_START_OFFSET or done == NO_COUNT:
         return _partition(key.partition, start_offset, summary.leader_epoch)
     try:
-        end_offset = context.broker.partitions.find(name, key.partition).high_watermark
+        end_offset = context.services.partitions.find(name, key.partition).high_watermark
     except ApiError as error:
         failed = {"error_code": error.code, "error_message": error.message}
         return {**_partition(key.partition), **failed}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.handlers.metadata import ALL_TOPIC_OPERATIONS, describe_partition
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def describe_topic_partitions(
     context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> Fields:
-    topics = context.broker.metadata.image.topics
+    topics = context.services.metadata.image.topics
     names = sorted({topic.name for topic in request.topics} or topics)
     first_partition = 0
     if request.cursor is not None:
@@ -32,7 +32,7 @@ def describe_topic_partitions(
         if names and names[0] == request.cursor.topic_name:
             first_partition = request.cursor.partition_index
     limit = min(
-        context.broker.config.max_request_partition_size_limit,
+        context.services.config.max_request_partition_size_limit,
         max(request.response_partition_limit, 1),
     )
     answers: list[dict[str, Any]] = []
@@ -62,7 +62,7 @@ def _unknown(name: str) -> dict[str, Any]:
 def _describe(context: RequestContext, topic: TopicImage, first: int, last: int) -> dict[str, Any]:
     partitions = []
     for index in range(first, last):
-        entry = describe_partition(context.broker, topic, index)
+        entry = describe_partition(context.services, topic, index)
         partitions.append(
             {
                 "error_code": entry.error,

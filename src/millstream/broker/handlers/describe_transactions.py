@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.handlers._transaction_requests import require_transactional_id
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ async def describe_transactions(
 async def _describe(context: RequestContext, transactional_id: str) -> Fields:
     try:
         require_transactional_id(transactional_id)
-        described = await context.broker.coordinators.transactions.describe(transactional_id)
+        described = await context.services.coordinators.transactions.describe(transactional_id)
         if described is None:
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id)
     except ApiError as error:

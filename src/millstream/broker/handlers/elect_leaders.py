@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.cluster import ClusterImage
 from millstream.errors import ApiError, ErrorCode
 
@@ -26,7 +26,7 @@ _UNCLEAN = 1
 def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> Fields:
     if request.election_type not in (_PREFERRED, _UNCLEAN):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
-    image = context.broker.metadata.image
+    image = context.services.metadata.image
     # When all partitions are meant, those that need no election are not mentioned.
     results = [
         {

@@ -20,7 +20,7 @@ from millstream.broker.handlers._transaction_requests import (
     require_transactional_id,
     speaker_of,
 )
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.transactions.shard import EndRequest
 from millstream.coordination.transactions.transaction import Producer
 from millstream.errors import ApiError, ErrorCode
@@ -45,7 +45,7 @@ async def end_txn(context: RequestContext, request: EndTxnRequest) -> Fields:
     )
     try:
         require_transactional_id(request.transactional_id)
-        producer = await context.broker.coordinators.transactions.end(end)
+        producer = await context.services.coordinators.transactions.end(end)
     except ApiError as error:
         return _answer(code_for(error, context, fenced_since=2), NOBODY)
     return _answer(ErrorCode.NONE, producer)

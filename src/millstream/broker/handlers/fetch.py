@@ -23,9 +23,10 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from millstream.broker.network.request import Buffers, Deferred, RequestContext
+from millstream.broker.deferred import Buffers, Deferred
 from millstream.broker.replicas.fetch_sessions import NO_SESSION, FetchSession, FetchTarget, summary
 from millstream.broker.replicas.partition import Partition
+from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode, NotCached
 from millstream.protocol.fetch import (
     FIRST_WITH_TOPIC_IDS,
@@ -39,7 +40,7 @@ from millstream.protocol.produce import TopicKey
 from millstream.protocol.wire import Buffer
 
 if TYPE_CHECKING:
-    from millstream.broker.server import BrokerServer
+    from millstream.broker.services import Services
 
 logger = logging.getLogger("millstream.fetch")
 
@@ -52,25 +53,25 @@ QUIET_BYTES_TOTAL = 64 * 1024 * 1024
 
 
 def fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
-    broker, version = context.broker, context.api_version
+    services, version = context.services, context.api_version
     request = decode_fetch_request(body, version)
-    now_ms = broker.clock.monotonic_ms()
+    now_ms = services.clock.monotonic_ms()
     try:
-        session = broker.fetch_sessions.open(
+        session = services.fetch_sessions.open(
             request,
             now_ms,
             uses_topic_ids=version >= FIRST_WITH_TOPIC_IDS,
         )
     except ApiError as error:
         return encode_fetch_response(version, (), error=error.code)
-    return _Fetch(context, request, session, response_bytes_max(broker, now_ms)).start()
+    return _Fetch(context, request, session, response_bytes_max(services, now_ms)).start()
 
 
-def response_bytes_max(broker: BrokerServer, now_ms: int) -> int:
+def response_bytes_max(services: Services, now_ms: int) -> int:
     """How much one answer may hold."""
-    if now_ms - broker.last_produce_ms < QUIET_AFTER_MS:
+    if now_ms - services.load.last_produce_ms < QUIET_AFTER_MS:
         return RESPONSE_BYTES_MAX
-    fair_share = QUIET_BYTES_TOTAL // max(len(broker.connections), 1)
+    fair_share = QUIET_BYTES_TOTAL // max(services.load.connection_count, 1)
     return max(RESPONSE_BYTES_MAX, min(QUIET_RESPONSE_BYTES_MAX, fair_share))
 
 
@@ -84,14 +85,14 @@ class _Fetch:
         session: FetchSession,
         response_bytes_max: int,
     ) -> None:
-        self._broker = context.broker
+        self._services = context.services
         self._version = context.api_version
         self._request = request
         self._session = session
         self._is_committed = request.isolation_level == READ_COMMITTED
         self._is_incremental = request.session_epoch > 0 and session.id != NO_SESSION
         self._max_bytes = min(
-            max(request.max_bytes, 0), self._broker.config.fetch_max_bytes, response_bytes_max
+            max(request.max_bytes, 0), self._services.config.fetch_max_bytes, response_bytes_max
         )
         self._deferred: Deferred | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -118,7 +119,7 @@ class _Fetch:
 
     def _resolve(self) -> list[FetchTarget]:
         """The targets to look at, with their partitions where these exist."""
-        session, table = self._session, self._broker.partitions
+        session, table = self._session, self._services.partitions
         targets = list(session.candidates)
         for target in targets:
             if target.partition is None:
@@ -194,8 +195,6 @@ class _Fetch:
         )
 
     def _read_in_thread(self, targets: list[FetchTarget]) -> None:
-        loop, executor = self._broker.loop, self._broker.cold_reads
-
         def read() -> list[FetchedPartition]:
             return self._read(targets, may_block=True)
 
@@ -211,7 +210,7 @@ class _Fetch:
             self._take(targets, future.result())
             self._deferred.complete(self._finish())
 
-        loop.run_in_executor(executor, read).add_done_callback(done)
+        self._services.tasks.run_blocking(read).add_done_callback(done)
 
     # Waiting
 
@@ -220,7 +219,7 @@ class _Fetch:
         deferred.on_cancel = self._give_up
         self._is_waiting = True
         self._session.on_change = self._changed
-        self._timer = self._broker.loop.call_later(
+        self._timer = self._services.loop.call_later(
             self._request.max_wait_ms / 1000, self._look_again
         )
         return deferred
@@ -238,7 +237,7 @@ class _Fetch:
             self._must_answer or self._bytes_found >= self._request.min_bytes
         ):
             self._look_scheduled = True
-            self._broker.loop.call_soon(self._look_again)
+            self._services.loop.call_soon(self._look_again)
 
     def _look_again(self) -> None:
         deferred = self._deferred

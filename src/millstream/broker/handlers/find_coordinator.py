@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.coordinators.registry import CoordinatorKind
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ async def find_coordinator(context: RequestContext, request: Any) -> Fields:
 async def _find(context: RequestContext, kind: int, key: str) -> dict[str, Any]:
     try:
         _validate(kind, key, context.api_version)
-        broker = await context.broker.coordinators.find(CoordinatorKind(kind), key)
+        broker = await context.services.coordinators.find(CoordinatorKind(kind), key)
         endpoint = broker.endpoint(context.listener)
         if endpoint is None:
             raise ApiError(

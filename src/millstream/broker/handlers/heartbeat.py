@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.groups import classic_messages
 from millstream.errors import ApiError, ErrorCode
 
@@ -25,7 +25,7 @@ async def heartbeat(context: RequestContext, request: HeartbeatRequest) -> Field
         group_instance_id=request.group_instance_id,
         generation=request.generation_id,
     )
-    groups = context.broker.coordinators.groups
+    groups = context.services.coordinators.groups
     try:
         code = await groups.run(beat.group_id, lambda shard, now_ms: shard.heartbeat(beat, now_ms))
     except ApiError as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.handlers.alter_configs import answer
 from millstream.broker.metadata.configs import Change
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.cluster import Resource
 from millstream.errors import ApiError, ErrorCode
 
@@ -36,7 +36,7 @@ async def incremental_alter_configs(
         try:
             changes = _changes(wanted, is_duplicate=is_duplicate)
             resource = Resource.of(wanted.resource_type, wanted.resource_name)
-            await context.broker.configs.alter(
+            await context.services.configs.alter(
                 resource, changes, validate_only=request.validate_only
             )
             answers.append(answer(wanted.resource_type, wanted.resource_name))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.messages import milliseconds
 
@@ -31,7 +31,7 @@ async def init_producer_id(context: RequestContext, request: InitProducerIdReque
         return _refused(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
         return await _initialize(context, request)
-    return _answer(await context.broker.producer_ids.next(), 0)
+    return _answer(await context.services.producer_ids.next(), 0)
 
 
 async def _initialize(context: RequestContext, request: InitProducerIdRequest) -> Fields:
@@ -45,7 +45,7 @@ async def _initialize(context: RequestContext, request: InitProducerIdRequest) -
     expected = Producer(request.producer_id, request.producer_epoch)
     try:
         require_transactional_id(transactional_id)
-        producer = await context.broker.coordinators.transactions.initialize(
+        producer = await context.services.coordinators.transactions.initialize(
             InitRequest(transactional_id, timeout_ms, expected if expected.id != NONE else None)
         )
     except ApiError as error:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.group_records import ClassicProtocol
 from millstream.coordination.groups.classic_messages import JoinRequest, JoinResponse
 from millstream.errors import ApiError
@@ -30,7 +30,7 @@ FIRST_WITH_NULL_PROTOCOL = 7
 
 async def join_group(context: RequestContext, request: JoinGroupRequest) -> Fields:
     join = _decoded(context, request)
-    groups = context.broker.coordinators.groups
+    groups = context.services.coordinators.groups
     try:
         response: JoinResponse = await groups.run_waiting(
             join.group_id, lambda shard, token, now_ms: shard.join_group(join, token, now_ms)

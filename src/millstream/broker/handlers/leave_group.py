@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.groups.classic_messages import LeaveRequest, LeavingMember, LeftMember
 from millstream.errors import ApiError, ErrorCode
 
@@ -21,7 +21,7 @@ FIRST_WITH_SEVERAL_MEMBERS = 3
 
 async def leave_group(context: RequestContext, request: Any) -> Fields:
     leave = LeaveRequest(request.group_id, _leaving(context.api_version, request))
-    groups = context.broker.coordinators.groups
+    groups = context.services.coordinators.groups
     try:
         left = await groups.run(
             leave.group_id, lambda shard, now_ms: shard.leave_group(leave, now_ms)

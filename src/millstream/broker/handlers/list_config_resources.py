@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.cluster import Resource, ResourceType
 from millstream.errors import ApiError, ErrorCode
 
@@ -52,7 +52,7 @@ def list_config_resources(context: RequestContext, request: ListConfigResourcesR
 
 
 def _resources(context: RequestContext) -> Iterator[Resource]:
-    image = context.broker.metadata.image
+    image = context.services.metadata.image
     for name in image.topics:
         yield Resource(ResourceType.TOPIC, name)
     for broker_id in image.brokers:

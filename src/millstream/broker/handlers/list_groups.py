@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.groups.group import GroupOverview
 from millstream.errors import ApiError, ErrorCode
 
@@ -30,7 +30,7 @@ async def list_groups(context: RequestContext, request: ListGroupsRequest) -> Fi
         return state_fits and (not types or group.kind.value in types)
 
     try:
-        by_shard = await context.broker.coordinators.groups.read_all(
+        by_shard = await context.services.coordinators.groups.read_all(
             lambda shard: shard.list_groups()
         )
     except ApiError as error:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.network.request import RequestContext
 from millstream.broker.replicas.partition import Partition
+from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.fetch import READ_COMMITTED
 
@@ -63,7 +63,7 @@ async def _look_up(
             ErrorCode.UNSUPPORTED_VERSION,
             f"timestamp {timestamp} has no meaning in ListOffsets v{context.api_version}",
         )
-    partition = context.broker.partitions.find(topic, wanted.partition_index)
+    partition = context.services.partitions.find(topic, wanted.partition_index)
     partition.check_leader_epoch(wanted.current_leader_epoch)
     if partition.offline_error is not None:
         raise partition.offline_error
@@ -72,7 +72,7 @@ async def _look_up(
         return _found(-1, end_offset, partition.leader_epoch)
     if timestamp == EARLIEST:
         return _found(-1, partition.log_start_offset, _epoch_at_start(partition))
-    found = await context.broker.run_blocking(partition.offset_for_timestamp, timestamp)
+    found = await context.services.tasks.run_blocking(partition.offset_for_timestamp, timestamp)
     if found is None or found.offset >= end_offset:
         return _found(-1, -1, -1)
     return _found(found.timestamp, found.offset, found.leader_epoch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def list_partition_reassignments(
     context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> Fields:
-    topics = context.broker.metadata.image.topics
+    topics = context.services.metadata.image.topics
     if request.topics is None:
         wanted = {name: range(len(topic.partitions)) for name, topic in topics.items()}
         answers = [_moving(topics[name], indexes) for name, indexes in wanted.items()]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.groups.regex import matching_topics, validate_regex
 from millstream.coordination.transactions.records import TransactionState
 from millstream.errors import ApiError, ErrorCode
@@ -27,14 +27,14 @@ _STATES = {state.label: state for state in TransactionState}
 
 async def list_transactions(context: RequestContext, request: ListTransactionsRequest) -> Fields:
     try:
-        listed = await context.broker.coordinators.transactions.list_all()
+        listed = await context.services.coordinators.transactions.list_all()
         if request.transactional_id_pattern:
             validate_regex(request.transactional_id_pattern)
             matching = matching_topics(request.transactional_id_pattern, listed)
             listed = {name: listed[name] for name in matching}
     except ApiError as error:
         return {"error_code": error.code, "unknown_state_filters": [], "transaction_states": []}
-    is_wanted = _filter(request, context.broker.clock.now_ms())
+    is_wanted = _filter(request, context.services.clock.now_ms())
     return {
         "error_code": ErrorCode.NONE,
         "unknown_state_filters": [it for it in request.state_filters if it not in _STATES],

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.deferred import Deferred
 from millstream.broker.handlers.describe_cluster import ALL_CLUSTER_OPERATIONS
 from millstream.broker.metadata.topics import validate_topic_name
-from millstream.broker.network.request import Deferred, RequestContext
+from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.metadata import (
     OPERATIONS_NOT_ASKED,
@@ -35,65 +36,38 @@ from millstream.protocol.metadata import (
 from millstream.protocol.wire import Buffer
 
 if TYPE_CHECKING:
-    from millstream.broker.server import BrokerServer
+    from millstream.broker.services import Services
     from millstream.coordination.cluster import TopicImage
 
 # Without an authorizer everyone may do everything: bits of READ, WRITE, CREATE, DELETE, ALTER,
 # DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS.
 ALL_TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 
-CACHED_ANSWERS_MAX = 256
-CACHED_ANSWER_BYTES_MAX = 1024 * 1024
-
-
-class MetadataCache:
-    """Encoded answers, good for one version of the metadata."""
-
-    def __init__(self) -> None:
-        self._version = -1
-        self._answers: dict[tuple[int, str, bytes], bytes] = {}
-
-    def get(self, version: int, key: tuple[int, str, bytes]) -> bytes | None:
-        if version != self._version:
-            self._answers.clear()
-            self._version = version
-        return self._answers.get(key)
-
-    def put(self, key: tuple[int, str, bytes], answer: bytes) -> None:
-        if len(answer) <= CACHED_ANSWER_BYTES_MAX:
-            if len(self._answers) >= CACHED_ANSWERS_MAX:
-                self._answers.clear()
-            self._answers[key] = answer
-
-    def clear(self) -> None:
-        """Something that is not in the metadata has changed: a log directory failed."""
-        self._answers.clear()
-
 
 def metadata(context: RequestContext, body: Buffer) -> bytes | Deferred:
-    broker = context.broker
+    services = context.services
     key = (context.api_version, context.listener, bytes(body))
-    cached = broker.metadata_cache.get(broker.metadata.image.version, key)
+    cached = services.metadata_cache.get(services.metadata.image.version, key)
     if cached is not None:
         return cached
     request = decode_metadata_request(body, context.api_version)
-    missing = _to_create(broker, request)
+    missing = _to_create(services, request)
     if missing:
         deferred = Deferred()
-        broker.start_task(_create_and_answer(context, request, missing, deferred))
+        services.tasks.start(_create_and_answer(context, request, missing, deferred))
         return deferred
     answer = _answer(context, request, {})
-    broker.metadata_cache.put(key, answer)
+    services.metadata_cache.put(key, answer)
     return answer
 
 
-def _to_create(broker: BrokerServer, request: MetadataRequest) -> list[str]:
+def _to_create(services: Services, request: MetadataRequest) -> list[str]:
     """The topics that the request brings into being."""
     if not (request.topics and request.allow_auto_topic_creation):
         return []
-    if not broker.config.auto_create_topics_enable:
+    if not services.config.auto_create_topics_enable:
         return []
-    topics = broker.metadata.image.topics
+    topics = services.metadata.image.topics
     return [
         topic.name
         for topic in request.topics
@@ -107,7 +81,7 @@ async def _create_and_answer(
     errors: dict[str, ErrorCode] = {}
     for name in missing:
         try:
-            await context.broker.topics.auto_create(name)
+            await context.services.topics.auto_create(name)
         except ApiError as error:
             errors[name] = error.code
     deferred.complete(_answer(context, request, errors))
@@ -116,18 +90,19 @@ async def _create_and_answer(
 def _answer(
     context: RequestContext, request: MetadataRequest, errors: dict[str, ErrorCode]
 ) -> bytes:
-    broker = context.broker
+    services = context.services
     operations = ALL_TOPIC_OPERATIONS if request.include_topic_operations else OPERATIONS_NOT_ASKED
     if request.topics is None:
         topics = [
-            _describe(broker, topic, operations) for topic in broker.metadata.image.topics.values()
+            _describe(services, topic, operations)
+            for topic in services.metadata.image.topics.values()
         ]
     else:
-        topics = [_look_up(broker, wanted, operations, errors) for wanted in request.topics]
+        topics = [_look_up(services, wanted, operations, errors) for wanted in request.topics]
     response = MetadataResponse(
-        brokers=_brokers(broker, context.listener),
-        cluster_id=broker.cluster_id,
-        controller_id=broker.id,
+        brokers=_brokers(services, context.listener),
+        cluster_id=services.cluster_id,
+        controller_id=services.broker_id,
         topics=topics,
         cluster_operations=(
             ALL_CLUSTER_OPERATIONS if request.include_cluster_operations else OPERATIONS_NOT_ASKED
@@ -136,9 +111,9 @@ def _answer(
     return encode_metadata_response(context.api_version, response)
 
 
-def _brokers(broker: BrokerServer, listener: str) -> list[BrokerEntry]:
+def _brokers(services: Services, listener: str) -> list[BrokerEntry]:
     entries = []
-    for node in broker.metadata.image.brokers.values():
+    for node in services.metadata.image.brokers.values():
         endpoint = node.endpoint(listener)
         if endpoint is not None and not node.fenced:
             entries.append(BrokerEntry(node.id, endpoint.host, endpoint.port, node.rack))
@@ -146,18 +121,18 @@ def _brokers(broker: BrokerServer, listener: str) -> list[BrokerEntry]:
 
 
 def _look_up(
-    broker: BrokerServer, wanted: RequestedTopic, operations: int, errors: dict[str, ErrorCode]
+    services: Services, wanted: RequestedTopic, operations: int, errors: dict[str, ErrorCode]
 ) -> TopicEntry:
-    image = broker.metadata.image
+    image = services.metadata.image
     if wanted.topic_id != ZERO_ID:
         topic = image.topics_by_id.get(wanted.topic_id)
         if topic is None:
             return TopicEntry(None, wanted.topic_id, error=ErrorCode.UNKNOWN_TOPIC_ID)
-        return _describe(broker, topic, operations)
+        return _describe(services, topic, operations)
     name = wanted.name or ""
     topic = image.topics.get(name)
     if topic is not None:
-        return _describe(broker, topic, operations)
+        return _describe(services, topic, operations)
     error = errors.get(name) or _name_error(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return TopicEntry(name, error=error)
 
@@ -170,30 +145,31 @@ def _name_error(name: str) -> ErrorCode | None:
     return None
 
 
-def _describe(broker: BrokerServer, topic: TopicImage, operations: int) -> TopicEntry:
+def _describe(services: Services, topic: TopicImage, operations: int) -> TopicEntry:
     return TopicEntry(
         name=topic.name,
         topic_id=topic.id,
         partitions=[
-            describe_partition(broker, topic, index) for index in range(len(topic.partitions))
+            describe_partition(services, topic, index) for index in range(len(topic.partitions))
         ],
         is_internal=topic.is_internal,
         operations=operations,
     )
 
 
-def describe_partition(broker: BrokerServer, topic: TopicImage, index: int) -> PartitionEntry:
+def describe_partition(services: Services, topic: TopicImage, index: int) -> PartitionEntry:
     """A partition as clients see it: without a leader while its log directory is offline."""
     image = topic.partitions[index]
-    partition = broker.partitions.get(topic.name, index)
-    if image.leader == broker.id and (partition is None or partition.offline_error is not None):
+    partition = services.partitions.get(topic.name, index)
+    is_offline = partition is None or partition.offline_error is not None
+    if image.leader == services.broker_id and is_offline:
         return PartitionEntry(
             partition=index,
             leader_id=-1,
             leader_epoch=image.leader_epoch,
             replicas=image.replicas,
             in_sync=image.isr,
-            offline=(broker.id,),
+            offline=(services.broker_id,),
             error=ErrorCode.LEADER_NOT_AVAILABLE,
         )
     return PartitionEntry(index, image.leader, image.leader_epoch, image.replicas, image.isr)

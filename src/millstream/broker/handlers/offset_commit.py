@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.handlers._offset_commits import commit_topics
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.groups.group import OffsetCommitter
 from millstream.coordination.groups.offsets import (
     NO_RETENTION_MS,
@@ -32,12 +32,12 @@ FIRST_WITH_TOPIC_IDS = 10
 async def offset_commit(context: RequestContext, request: Any) -> Fields:
     async def commit(topics: tuple[TopicCommit, ...]) -> tuple[CommittedPartition, ...]:
         wanted = _commit_request(context, request, topics)
-        return await context.broker.coordinators.groups.run(
+        return await context.services.coordinators.groups.run(
             wanted.group_id, lambda shard, now_ms: shard.commit_offsets(wanted, now_ms)
         )
 
     by_id = context.api_version >= FIRST_WITH_TOPIC_IDS
-    image = context.broker.metadata.image
+    image = context.services.metadata.image
     return {"topics": await commit_topics(image, request.topics, by_id=by_id, commit=commit)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.groups.group import require_group_id
 from millstream.errors import ApiError, ErrorCode
 
@@ -32,7 +32,7 @@ async def offset_delete(context: RequestContext, request: OffsetDeleteRequest) -
         )
         for topic in request.topics
     ]
-    groups = context.broker.coordinators.groups
+    groups = context.services.coordinators.groups
     try:
         require_group_id(request.group_id)
         outcomes = await groups.run(
@@ -45,7 +45,7 @@ async def offset_delete(context: RequestContext, request: OffsetDeleteRequest) -
 
 
 def _exists(context: RequestContext, topic: str, partition: int) -> bool:
-    known = context.broker.metadata.image.topics.get(topic)
+    known = context.services.metadata.image.topics.get(topic)
     return known is not None and 0 <= partition < len(known.partitions)
 
 

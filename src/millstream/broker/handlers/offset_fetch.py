@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.group_records import NO_TOPIC_ID
 from millstream.coordination.groups.offsets import FetchedOffset, FetchRequest, TopicFetch
 from millstream.errors import ApiError, ErrorCode
@@ -46,7 +46,7 @@ async def _fetch(context: RequestContext, group: Any, require_stable: bool) -> d
         member_epoch=getattr(group, "member_epoch", -1),
         require_stable=require_stable,
     )
-    groups = context.broker.coordinators.groups
+    groups = context.services.coordinators.groups
     try:
         fetched = await groups.read(group.group_id, lambda shard: shard.fetch_offsets(request))
     except ApiError as error:
@@ -61,7 +61,7 @@ def _topics_asked(
     """What to look up (None: everything), and answers for ids that no topic has."""
     if group.topics is None:
         return None, []
-    image = context.broker.metadata.image
+    image = context.services.metadata.image
     asked: list[TopicFetch] = []
     unknown: list[dict[str, Any]] = []
     for topic in group.topics:
@@ -94,7 +94,7 @@ def _no_offset(partition: int, error: ErrorCode) -> dict[str, Any]:
 def _by_topic(
     context: RequestContext, fetched: Iterable[FetchedOffset], is_everything: bool
 ) -> list[dict[str, Any]]:
-    image = context.broker.metadata.image
+    image = context.services.metadata.image
     topics: dict[str, dict[str, Any]] = {}
     for offset in fetched:
         answer = topics.get(offset.topic)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def offset_for_leader_epoch(
 
 def _end(context: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> dict[str, Any]:
     try:
-        partition = context.broker.partitions.find(topic, wanted.partition)
+        partition = context.services.partitions.find(topic, wanted.partition)
         partition.check_leader_epoch(wanted.current_leader_epoch)
         epoch, end_offset = partition.end_of_epoch(wanted.leader_epoch)
     except ApiError as error:

@@ -19,9 +19,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from millstream.broker.handlers._produce_lanes import ProduceLane
+from millstream.broker.deferred import Deferred
 from millstream.broker.handlers._produce_transactions import addition_of, is_verified, refusal_of
-from millstream.broker.network.request import Deferred, RequestContext
 from millstream.broker.replicas.partition import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -29,6 +28,8 @@ from millstream.broker.replicas.partition import (
     Partition,
     PendingAppend,
 )
+from millstream.broker.replicas.produce_templates import ProduceTemplate
+from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode, ProtocolError
 from millstream.protocol.produce import (
     ProducedPartition,
@@ -52,51 +53,53 @@ _VALID_ACKS = (ACKS_ALL, ACKS_LEADER, ACKS_NONE)
 
 
 def produce(context: RequestContext, body: Buffer) -> bytes | Deferred | None:
-    broker = context.broker
-    broker.last_produce_ms = broker.clock.monotonic_ms()
-    lane = broker.produce_lanes.find(context.api_version, body)
-    if lane is not None:
-        return _produce_in_lane(context, lane, body)
+    services = context.services
+    services.load.last_produce_ms = services.clock.monotonic_ms()
+    template = services.produce_templates.find(context.api_version, body)
+    if template is not None:
+        return _produce_by_template(context, template, body)
     return _produce(context, body)
 
 
-def _produce_in_lane(
-    context: RequestContext, lane: ProduceLane, body: Buffer
+def _produce_by_template(
+    context: RequestContext, template: ProduceTemplate, body: Buffer
 ) -> bytes | Deferred | None:
     """A request that differs from an earlier one only in its records."""
-    records = lane.records_of(body)
-    if records is None or lane.partition.offline_error is not None:
+    records = template.records_of(body)
+    if records is None or template.partition.offline_error is not None:
         return _produce(context, body)
     try:
-        pending = lane.partition.append(
-            records, acks=lane.acks, zstd_allowed=context.api_version >= FIRST_WITH_ZSTD
+        pending = template.partition.append(
+            records, acks=template.acks, zstd_allowed=context.api_version >= FIRST_WITH_ZSTD
         )
     except ApiError as error:
-        if lane.acks == ACKS_NONE:
+        if template.acks == ACKS_NONE:
             raise ProtocolError(f"a Produce with acks=0 failed: {error}") from None
-        refused = _refused(lane.partition.index, error)
-        return encode_produce_response(context.api_version, [(lane.encoded_topic, [refused])])
-    if lane.acks == ACKS_NONE:
+        refused = _refused(template.partition.index, error)
+        return encode_produce_response(context.api_version, [(template.encoded_topic, [refused])])
+    if template.acks == ACKS_NONE:
         return None
     if pending.is_done:
-        return lane.encode(pending)
-    return _LaneAnswer(lane, pending)
+        return template.encode(pending)
+    return _TemplateAnswer(template, pending)
 
 
-class _LaneAnswer(Deferred):
-    """The answer to a request in a lane, when its append is flushed."""
+class _TemplateAnswer(Deferred):
+    """The answer to a request that has a template, when its append is flushed."""
 
-    def __init__(self, lane: ProduceLane, pending: PendingAppend) -> None:
-        self._lane = lane
+    def __init__(self, template: ProduceTemplate, pending: PendingAppend) -> None:
+        self._template = template
         pending.when_done(self._appended)
 
     def _appended(self, pending: PendingAppend) -> None:
-        lane = self._lane
+        template = self._template
         if pending.error is None:
-            self.complete(lane.encode(pending))
+            self.complete(template.encode(pending))
             return
-        refused = _refused(lane.partition.index, pending.error)
-        self.complete(encode_produce_response(lane.version, [(lane.encoded_topic, [refused])]))
+        refused = _refused(template.partition.index, pending.error)
+        self.complete(
+            encode_produce_response(template.version, [(template.encoded_topic, [refused])])
+        )
 
 
 def _produce(context: RequestContext, body: Buffer) -> bytes | Deferred | None:
@@ -124,7 +127,7 @@ class _AddingFirst(Deferred):
     ) -> None:
         super().__init__(exclusive=True)
         serve = self._serve(context, body, request, addition)
-        self._task = context.broker.loop.create_task(serve)
+        self._task = context.services.loop.create_task(serve)
         self.on_cancel = self._give_up
 
     async def _serve(
@@ -132,7 +135,7 @@ class _AddingFirst(Deferred):
     ) -> None:
         refused: ApiError | None = None
         try:
-            await context.broker.coordinators.transactions.add_partitions(addition)
+            await context.services.coordinators.transactions.add_partitions(addition)
         except ApiError as error:
             refused = error
         try:
@@ -175,7 +178,9 @@ def _append(
             except ApiError as error:
                 answer.refuse(index, error)
     if answer.first_error is None:
-        context.broker.produce_lanes.learn(context, body, request)
+        context.services.produce_templates.learn(
+            context.api_version, body, request, context.services.partitions
+        )
     if request.acks == ACKS_NONE:
         if answer.first_error is not None:
             raise ProtocolError(f"a Produce with acks=0 failed: {answer.first_error}")
@@ -193,7 +198,7 @@ def _refusal(request: ProduceRequest) -> ApiError | None:
 
 
 def _find(context: RequestContext, topic: TopicKey, index: int) -> Partition:
-    partition = context.broker.partitions.find(topic, index)
+    partition = context.services.partitions.find(topic, index)
     if partition.is_internal and context.client_id != INTERNAL_TOPICS_WRITER:
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.handlers._share_state_requests import answer_partitions
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.config.setting import LONG_MAX
 from millstream.coordination.share_state import NO_LEADER_EPOCH, SharePartitionKey, ShareState
 
@@ -26,12 +26,12 @@ DELAYED = 10
 async def read_share_group_state(
     context: RequestContext, request: ReadShareGroupStateRequest
 ) -> Fields:
-    persister = context.broker.coordinators.share_state
+    persister = context.services.coordinators.share_state
 
     async def read(key: SharePartitionKey, partition: Any) -> dict[str, Any]:
         if partition.leader_epoch == NO_LEADER_EPOCH:
             state = _live(context, key, await persister.peek(key))
-            return _fields(state, delayed_after_ms=context.broker.clock.now_ms())
+            return _fields(state, delayed_after_ms=context.services.clock.now_ms())
         return _fields(await persister.read(key, partition.leader_epoch))
 
     nothing = {"state_epoch": 0, "start_offset": 0, "state_batches": []}
@@ -39,7 +39,7 @@ async def read_share_group_state(
 
 
 def _live(context: RequestContext, key: SharePartitionKey, state: ShareState) -> ShareState:
-    leaders = context.broker.share_partitions
+    leaders = context.services.share_partitions
     if leaders.get(*key) is None:
         return state
     return state._replace(batches=tuple(leaders.describe(key)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.handlers._share_state_requests import answer_partitions
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.share_state import SharePartitionKey
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 async def read_share_group_state_summary(
     context: RequestContext, request: ReadShareGroupStateSummaryRequest
 ) -> Fields:
-    persister = context.broker.coordinators.share_state
+    persister = context.services.coordinators.share_state
 
     async def read(key: SharePartitionKey, partition: Any) -> dict[str, Any]:
         summary = await persister.read_summary(key, partition.leader_epoch)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from millstream.broker.network.request import Buffers, Deferred, RequestContext
+from millstream.broker.deferred import Buffers, Deferred
+from millstream.broker.services import RequestContext
 from millstream.broker.sharing.acknowledging import (
     Acknowledging,
     checked_ids,
@@ -23,6 +24,7 @@ from millstream.protocol.share_acknowledge import (
     decode_share_acknowledge_request,
     encode_share_acknowledge_response,
 )
+from millstream.protocol.share_fetch import FIRST_WITH_RENEWAL
 from millstream.protocol.wire import Buffer
 
 
@@ -39,9 +41,9 @@ def share_acknowledge(context: RequestContext, body: Buffer) -> Buffers | Deferr
 
 
 def _serve(context: RequestContext, request: ShareAcknowledgeRequest) -> Buffers | Deferred:
-    require_share_groups(context)
+    require_share_groups(context.services.metadata.image)
     group_id, member_id = checked_ids(request.group_id, request.member_id)
-    sessions = context.broker.share_partitions.sessions
+    sessions = context.services.share_partitions.sessions
     if request.session_epoch == INITIAL_EPOCH:
         raise ApiError(
             ErrorCode.INVALID_SHARE_SESSION_EPOCH, "only ShareFetch opens a share session"
@@ -52,7 +54,11 @@ def _serve(context: RequestContext, request: ShareAcknowledgeRequest) -> Buffers
         session = sessions.next(group_id, member_id, request.session_epoch)
     acknowledging = Acknowledging()
     acknowledging.start(
-        context, group_id, member_id, request.topics, is_renew_ack=request.is_renew_ack
+        context.services.share_partitions,
+        group_id,
+        member_id,
+        request.topics,
+        may_renew=context.api_version >= FIRST_WITH_RENEWAL and request.is_renew_ack,
     )
     if request.session_epoch == FINAL_EPOCH:
         acknowledging.when_done(lambda: sessions.close(session))
@@ -64,19 +70,19 @@ def _serve(context: RequestContext, request: ShareAcknowledgeRequest) -> Buffers
 
 
 def _answer(context: RequestContext, group_id: str, acknowledging: Acknowledging) -> bytes:
-    broker = context.broker
+    services = context.services
     topics: dict[UUID, list[AcknowledgedPartition]] = {}
     for (topic_id, index), error in acknowledging.results.items():
         answer = AcknowledgedPartition(index)
         if error is not None:
             answer = AcknowledgedPartition(index, error.code, error.message)
             if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                partition = broker.partitions.get_by_id(topic_id, index)
+                partition = services.partitions.get_by_id(topic_id, index)
                 epoch = -1 if partition is None else partition.leader_epoch
-                answer = answer._replace(leader=(broker.id, epoch))
+                answer = answer._replace(leader=(services.broker_id, epoch))
         topics.setdefault(topic_id, []).append(answer)
     return encode_share_acknowledge_response(
         context.api_version,
         topics.items(),
-        lock_duration_ms=broker.share_partitions.config(group_id).share_record_lock_duration_ms,
+        lock_duration_ms=services.share_partitions.config(group_id).share_record_lock_duration_ms,
     )

@@ -9,7 +9,8 @@ tells members which partitions to fetch.
 
 from __future__ import annotations
 
-from millstream.broker.network.request import Buffers, Deferred, RequestContext
+from millstream.broker.deferred import Buffers, Deferred
+from millstream.broker.services import RequestContext
 from millstream.broker.sharing.acknowledging import (
     Acknowledging,
     checked_ids,
@@ -20,6 +21,7 @@ from millstream.broker.sharing.sessions import FINAL_EPOCH, INITIAL_EPOCH, Share
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.share_fetch import (
     BATCH_OPTIMIZED,
+    FIRST_WITH_RENEWAL,
     RECORD_LIMIT,
     ShareFetchRequest,
     decode_share_fetch_request,
@@ -38,12 +40,12 @@ def share_fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
             return answer
     # As in Kafka: a member that finds no room should not ask again at once.
     deferred = Deferred(exclusive=True)
-    context.broker.loop.call_later(max(request.max_wait_ms, 0) / 1000, deferred.complete, answer)
+    context.services.loop.call_later(max(request.max_wait_ms, 0) / 1000, deferred.complete, answer)
     return deferred
 
 
 def _serve(context: RequestContext, request: ShareFetchRequest) -> Buffers | Deferred:
-    require_share_groups(context)
+    require_share_groups(context.services.metadata.image)
     group_id, member_id = checked_ids(request.group_id, request.member_id)
     if request.acquire_mode not in (BATCH_OPTIMIZED, RECORD_LIMIT):
         raise ApiError(
@@ -54,14 +56,24 @@ def _serve(context: RequestContext, request: ShareFetchRequest) -> Buffers | Def
     session = _session(context, group_id, member_id, request)
     acknowledging = Acknowledging()
     acknowledging.start(
-        context, group_id, member_id, request.topics, is_renew_ack=request.is_renew_ack
+        context.services.share_partitions,
+        group_id,
+        member_id,
+        request.topics,
+        may_renew=context.api_version >= FIRST_WITH_RENEWAL and request.is_renew_ack,
     )
     if request.session_epoch == FINAL_EPOCH:
         return _close(context, session, acknowledging)
     partitions = [] if request.is_renew_ack else session.rotated()
     if not partitions:
         return _without_fetch(context, group_id, acknowledging)
-    return ShareFetching(context, request, partitions, acknowledging).start()
+    return ShareFetching(
+        context.services.share_partitions,
+        request,
+        partitions,
+        acknowledging,
+        response_bytes_max=context.services.config.fetch_max_bytes,
+    ).start()
 
 
 def _check_renewal(request: ShareFetchRequest) -> None:
@@ -82,7 +94,7 @@ def _session(
     context: RequestContext, group_id: str, member_id: str, request: ShareFetchRequest
 ) -> ShareSession:
     """The session that the request opens, continues or closes."""
-    sessions = context.broker.share_partitions.sessions
+    sessions = context.services.share_partitions.sessions
     named = [(topic_id, it[0]) for topic_id, partitions in request.topics for it in partitions]
     if request.session_epoch == FINAL_EPOCH:
         return sessions.find(group_id, member_id)
@@ -95,7 +107,7 @@ def _session(
             group_id,
             member_id,
             context.connection_id,
-            sessions_max=context.broker.config.group_share_max_share_sessions,
+            sessions_max=context.services.config.group_share_max_share_sessions,
         )
         session.add(named)
         return session
@@ -110,7 +122,7 @@ def _session(
 def _close(
     context: RequestContext, session: ShareSession, acknowledging: Acknowledging
 ) -> Buffers | Deferred:
-    sessions = context.broker.share_partitions.sessions
+    sessions = context.services.share_partitions.sessions
     acknowledging.when_done(lambda: sessions.close(session))
     return _without_fetch(context, session.group_id, acknowledging)
 
@@ -118,7 +130,7 @@ def _close(
 def _without_fetch(
     context: RequestContext, group_id: str, acknowledging: Acknowledging
 ) -> Buffers | Deferred:
-    lock_ms = context.broker.share_partitions.config(group_id).share_record_lock_duration_ms
+    lock_ms = context.services.share_partitions.config(group_id).share_record_lock_duration_ms
     if acknowledging.is_done:
         return encode_answer({}, acknowledging, lock_ms)
     deferred = Deferred(exclusive=True)

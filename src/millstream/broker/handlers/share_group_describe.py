@@ -11,7 +11,7 @@ from millstream.broker.handlers.describe_groups import (
     ALL_GROUP_OPERATIONS,
     OPERATIONS_NOT_ASKED,
 )
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.broker.sharing.acknowledging import require_share_groups
 from millstream.coordination.cluster import ClusterImage
 from millstream.coordination.groups.share_member import ShareMember
@@ -32,15 +32,15 @@ async def share_group_describe(
         group = await _describe(context, group_id)
         is_asked = request.include_authorized_operations and group.error is ErrorCode.NONE
         operations = ALL_GROUP_OPERATIONS if is_asked else OPERATIONS_NOT_ASKED
-        encoded = _encoded(group, context.broker.metadata.image)
+        encoded = _encoded(group, context.services.metadata.image)
         answers.append({**encoded, "authorized_operations": operations})
     return {"groups": answers}
 
 
 async def _describe(context: RequestContext, group_id: str) -> ShareGroupDescription:
-    groups = context.broker.coordinators.groups
+    groups = context.services.coordinators.groups
     try:
-        require_share_groups(context)
+        require_share_groups(context.services.metadata.image)
         return await groups.read(group_id, lambda shard: shard.share_groups.describe(group_id))
     except ApiError as error:
         code, message = error.code, error.message

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.broker.sharing.acknowledging import require_share_groups
 from millstream.coordination.groups.share_messages import ShareHeartbeat, ShareHeartbeatResponse
 from millstream.errors import ApiError, ErrorCode
@@ -35,8 +35,8 @@ async def share_group_heartbeat(
         client_host=f"/{context.client_host}",
     )
     try:
-        require_share_groups(context)
-        response = await context.broker.coordinators.share_groups.heartbeat(beat)
+        require_share_groups(context.services.metadata.image)
+        response = await context.services.coordinators.share_groups.heartbeat(beat)
     except ApiError as error:
         return {
             "error_code": error.code,

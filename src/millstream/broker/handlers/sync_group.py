@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.groups.classic_messages import SyncRequest, SyncResponse
 from millstream.errors import ApiError, ErrorCode
 
@@ -31,7 +31,7 @@ async def sync_group(context: RequestContext, request: SyncGroupRequest) -> Fiel
         protocol_name=request.protocol_name,
         assignments=tuple((it.member_id, it.assignment) for it in request.assignments),
     )
-    groups = context.broker.coordinators.groups
+    groups = context.services.coordinators.groups
     try:
         if context.api_version >= FIRST_WITH_PROTOCOL:
             _require_protocol(sync)

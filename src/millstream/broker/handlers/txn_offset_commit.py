@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.coordinators.registry import OFFSETS_TOPIC
 from millstream.broker.handlers._offset_commits import commit_topics
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.groups.group import OffsetCommitter, require_group_id
 from millstream.coordination.groups.offsets import (
     CommitRequest,
@@ -43,7 +43,7 @@ async def txn_offset_commit(context: RequestContext, request: TxnOffsetCommitReq
         except ApiError as error:
             raise ApiError(_told_as(error.code, context.api_version), error.message) from error
 
-    image = context.broker.metadata.image
+    image = context.services.metadata.image
     return {"topics": await commit_topics(image, request.topics, by_id=False, commit=commit)}
 
 
@@ -51,7 +51,7 @@ async def _commit(
     context: RequestContext, request: TxnOffsetCommitRequest, topics: tuple[TopicCommit, ...]
 ) -> tuple[CommittedPartition, ...]:
     require_group_id(request.group_id)
-    coordinators = context.broker.coordinators
+    coordinators = context.services.coordinators
     groups, transactions = coordinators.groups, coordinators.transactions
     producer_id, epoch = request.producer_id, request.producer_epoch
     index = groups.index_of(request.group_id)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.metadata.local import decide_and_commit
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.cluster_features import FeatureUpdate, decide_updates
 from millstream.errors import ApiError, ErrorCode
 
@@ -31,14 +31,14 @@ async def update_features(context: RequestContext, request: UpdateFeaturesReques
         FeatureUpdate(it.feature, it.max_version_level, it.upgrade_type)
         for it in request.feature_updates
     ]
-    controller_id = context.broker.id
+    controller_id = context.services.broker_id
 
     def decide(image: ClusterImage) -> Sequence[MetadataRecord]:
         records = decide_updates(image.features, updates, controller_id=controller_id)
         return () if request.validate_only else records
 
     try:
-        await decide_and_commit(context.broker.metadata, decide)
+        await decide_and_commit(context.services.metadata, decide)
     except ApiError as error:
         return {
             "error_code": error.code,

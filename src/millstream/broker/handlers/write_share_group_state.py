@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.handlers._share_state_requests import by_topic, outcome, share_key
-from millstream.broker.network.request import RequestContext
+from millstream.broker.services import RequestContext
 from millstream.coordination.share_state import (
     DeliveryState,
     SharePartitionKey,
@@ -49,7 +49,7 @@ async def write_share_group_state(
 
 async def _write_all(context: RequestContext, writes: list[StateWrite]) -> list[ApiError | None]:
     try:
-        return await context.broker.coordinators.share_state.write_all(writes)
+        return await context.services.coordinators.share_state.write_all(writes)
     except ApiError as error:
         return [error] * len(writes)
 

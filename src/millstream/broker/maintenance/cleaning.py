@@ -9,6 +9,7 @@ start has better things to do (docs/decisions/0008-start-up.md).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable
@@ -19,7 +20,9 @@ from millstream.storage.cleaner_segment import CleaningAborted
 from millstream.storage.log import Log
 
 if TYPE_CHECKING:
-    from millstream.broker.server import BrokerServer
+    from millstream.broker.metadata.configs import ConfigManager
+    from millstream.broker.replicas.table import PartitionTable
+    from millstream.clock import Clock
     from millstream.storage.cleaner import Cleaner
 
 logger = logging.getLogger("millstream.cleaner")
@@ -30,8 +33,18 @@ Result = TypeVar("Result")
 class CleaningThread:
     """Compacts the broker's logs in the background."""
 
-    def __init__(self, broker: BrokerServer) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        configs: ConfigManager,
+        partitions: PartitionTable,
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._configs = configs
+        self._partitions = partitions
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="millstream-cleaner", daemon=True)
 
@@ -42,7 +55,7 @@ class CleaningThread:
         """End soon: a cleaning under way is given up, which leaves the log as it was."""
         self._stopping.set()
         # The thread may be waiting for the event loop, so the loop must go on meanwhile.
-        await self._broker.loop.run_in_executor(None, self._thread.join)
+        await self._loop.run_in_executor(None, self._thread.join)
 
     def _work(self) -> None:
         self._back_off()
@@ -51,7 +64,7 @@ class CleaningThread:
         cleaner = self._new_cleaner()
         while not self._stopping.is_set():
             try:
-                stats = cleaner.clean_filthiest(self._logs, self._broker.clock.now_ms())
+                stats = cleaner.clean_filthiest(self._logs, self._clock.now_ms())
             except (CleaningAborted, CancelledError):
                 continue
             except Exception:
@@ -61,12 +74,12 @@ class CleaningThread:
                 self._back_off()
 
     def _back_off(self) -> None:
-        self._stopping.wait(self._broker.config.log_cleaner_backoff_ms / 1000)
+        self._stopping.wait(self._configs.current.log_cleaner_backoff_ms / 1000)
 
     def _new_cleaner(self) -> Cleaner:
         from millstream.storage.cleaner import Cleaner, CleanerSettings
 
-        config = self._broker.config
+        config = self._configs.current
         return Cleaner(
             CleanerSettings(
                 dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size,
@@ -81,7 +94,7 @@ class CleaningThread:
     def _logs(self) -> list[tuple[Log, int]]:
         return [
             (partition.log, partition.last_stable_offset)
-            for partition in self._broker.partitions
+            for partition in self._partitions
             if partition.offline_error is None
         ]
 
@@ -98,5 +111,5 @@ class CleaningThread:
             except BaseException as error:  # noqa: BLE001 - the cleaner's thread raises it
                 future.set_exception(error)
 
-        self._broker.loop.call_soon_threadsafe(run)
+        self._loop.call_soon_threadsafe(run)
         return future.result()

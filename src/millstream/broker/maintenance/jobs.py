@@ -16,8 +16,14 @@ from millstream.config.setting import LONG_MAX
 from millstream.storage.flush import GroupFlush
 
 if TYPE_CHECKING:
-    from millstream.broker.server import BrokerServer
+    from millstream.broker.metadata.configs import ConfigManager
+    from millstream.broker.replicas.flushing import Flusher
+    from millstream.broker.replicas.table import PartitionTable
+    from millstream.broker.tasks import Tasks
+    from millstream.clock import Clock
     from millstream.storage.checkpointing import Checkpoint
+    from millstream.storage.directories import LogDirectories
+    from millstream.storage.log import Log
 
 logger = logging.getLogger("millstream.background")
 
@@ -31,14 +37,36 @@ INTERVAL_MS_MAX = 24 * 3600 * 1000  # intervals may be as long as Kafka's larges
 class Background:
     """The broker's periodic jobs."""
 
-    def __init__(self, broker: BrokerServer) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        tasks: Tasks,
+        clock: Clock,
+        configs: ConfigManager,
+        partitions: PartitionTable,
+        directories: LogDirectories,
+        flusher: Flusher,
+        close_idle: Callable[[], None],
+        check_lag: Callable[[int], None],
+        on_directory_failed: Callable[[list[Log]], None],
+    ) -> None:
+        """`close_idle` closes idle connections; `check_lag` is called with the time."""
+        self._tasks = tasks
+        self._loop = tasks.loop
+        self._clock = clock
+        self._configs = configs
+        self._partitions = partitions
+        self._directories = directories
+        self._flusher = flusher
+        self._close_idle = close_idle
+        self._check_lag = check_lag
+        self._on_directory_failed = on_directory_failed
         self._handles: dict[str, asyncio.TimerHandle] = {}
         self._is_stopped = False
 
     def start(self) -> None:
-        config = self._broker.config
-        self._every(IDLE_CHECK_MS, "idle connections", self._broker.connections.close_idle)
+        config = self._configs.current
+        self._every(IDLE_CHECK_MS, "idle connections", self._close_idle)
         self._every(LATE_FLUSH_CHECK_MS, "flush.ms", self._flush_late)
         self._every(JOURNAL_CHECK_MS, "journal", self._retire_journal)
         self._every(FILE_SWEEP_MS, "file deletion", self._sweep_files)
@@ -62,73 +90,68 @@ class Background:
                 job()
             except Exception:
                 logger.exception("background job failed: %s", name)
-            self._handles[name] = self._broker.loop.call_later(seconds, run)
+            self._handles[name] = self._loop.call_later(seconds, run)
 
-        self._handles[name] = self._broker.loop.call_later(seconds, run)
+        self._handles[name] = self._loop.call_later(seconds, run)
 
     def _flush_late(self) -> None:
         """Flush what has waited for longer than its topic's flush.ms."""
-        now_ms = self._broker.clock.now_ms()
-        for partition in self._broker.partitions:
+        now_ms = self._clock.now_ms()
+        for partition in self._partitions:
             log = partition.log
             if (
                 log.config.flush_ms != LONG_MAX
                 and log.flushed_offset < log.log_end_offset
                 and now_ms - log.last_flush_ms >= log.config.flush_ms
             ):
-                self._broker.flusher.request(partition)
+                self._flusher.request(partition)
 
     def _apply_retention(self) -> None:
-        now_ms = self._broker.clock.now_ms()
-        for partition in self._broker.partitions:
+        now_ms = self._clock.now_ms()
+        for partition in self._partitions:
             if partition.offline_error is None:
                 partition.apply_retention(now_ms)
-        self._broker.coordinators.check_lag(now_ms)
+        self._check_lag(now_ms)
 
     def _expire_producers(self) -> None:
-        now_ms = self._broker.clock.now_ms()
-        expiration_ms = self._broker.config.producer_id_expiration_ms
-        for partition in self._broker.partitions:
+        now_ms = self._clock.now_ms()
+        expiration_ms = self._configs.current.producer_id_expiration_ms
+        for partition in self._partitions:
             partition.log.producers.expire(now_ms, expiration_ms)
 
     def _sweep_files(self) -> None:
-        self._broker.cold_reads.submit(self._broker.directories.sweep)
+        self._tasks.run_blocking(self._directories.sweep)
 
     def _checkpoint(self) -> None:
         """Sync the segments closed since the last time, whatever the acks, so that recovery never
         has to look at more than the newest; then save recovery points and high watermarks."""
-        broker = self._broker
-        logs = [it.log for it in broker.partitions if it.log.has_unsynced_closed_segment]
+        logs = [it.log for it in self._partitions if it.log.has_unsynced_closed_segment]
         self._flush_in_thread(GroupFlush.prepare(logs, to_segments=True), self._save_checkpoints)
 
     def _save_checkpoints(self) -> None:
-        broker = self._broker
-        for checkpoint in broker.directories.prepare_checkpoints(
-            broker.partitions.high_watermarks()
-        ):
-            done = broker.loop.run_in_executor(broker.cold_reads, checkpoint.execute)
+        for checkpoint in self._directories.prepare_checkpoints(self._partitions.high_watermarks()):
+            done = self._tasks.run_blocking(checkpoint.execute)
             done.add_done_callback(partial(_complete, checkpoint))
 
     def _retire_journal(self) -> None:
         """Sync the segments of a full journal, then drop the journal."""
-        directories = self._broker.directories
+        directories = self._directories
         flush = directories.prepare_journal_retirement()
         if flush is not None:
             self._flush_in_thread(flush, directories.finish_journal_retirement)
 
     def _flush_in_thread(self, flush: GroupFlush, then: Callable[[], None]) -> None:
         """Flush without holding up the event loop, then go on there."""
-        broker = self._broker
 
         def done(_: object) -> None:
             if self._is_stopped:  # what follows is not ours to touch: the stop saves everything
                 return
-            failed = flush.complete(broker.clock.now_ms())
+            failed = flush.complete(self._clock.now_ms())
             if failed:
-                broker.directory_failed(failed)
+                self._on_directory_failed(failed)
             then()
 
-        broker.loop.run_in_executor(broker.cold_reads, flush.execute).add_done_callback(done)
+        self._tasks.run_blocking(flush.execute).add_done_callback(done)
 
 
 def _complete(checkpoint: Checkpoint, _: object) -> None:

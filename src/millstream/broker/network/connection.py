@@ -26,10 +26,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
-from millstream.broker import handlers
-from millstream.broker.network.request import Buffers, Deferred, RequestContext
+from millstream.broker.deferred import Buffers, Deferred
+from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode, ProtocolError
 from millstream.protocol import messages
 from millstream.protocol.apis import APIS, Api
@@ -43,7 +43,9 @@ from millstream.protocol.headers import (
 from millstream.protocol.wire import Buffer
 
 if TYPE_CHECKING:
-    from millstream.broker.network.connections import Connections
+    from millstream.broker.services import Services
+    from millstream.broker.tasks import Tasks
+    from millstream.protocol.framing import ReceiveBuffer
 
 logger = logging.getLogger("millstream.connection")
 
@@ -55,10 +57,30 @@ _RESPONSE_HEAD = Struct(">ii")
 _FLEXIBLE_RESPONSE_HEAD = Struct(">iib")
 
 
+FindHandler: TypeAlias = Callable[[Api], Callable[..., Any]]
+
+
 class ConnectionLimits(NamedTuple):
     frame_bytes_max: int = 100 * 1024 * 1024
     in_flight_max: int = 128
     idle_ms_max: int = 600_000
+
+
+class ConnectionOwner(Protocol):
+    """What a connection needs of the set of connections it belongs to."""
+
+    loop: asyncio.AbstractEventLoop
+    limits: ConnectionLimits
+    receive_buffer: ReceiveBuffer
+    services: Services
+    tasks: Tasks
+    find_handler: FindHandler
+
+    def admit(self, connection: Connection) -> bool: ...
+
+    def forget(self, connection: Connection) -> None: ...
+
+    def unsupported_version_answer(self) -> bytes: ...
 
 
 class _Route:
@@ -66,14 +88,14 @@ class _Route:
 
     __slots__ = ("api", "context", "flexible_request", "flexible_response", "handler", "is_task")
 
-    def __init__(self, api: Api, context: RequestContext) -> None:
+    def __init__(self, api: Api, context: RequestContext, handler: Callable[..., Any]) -> None:
         version = context.api_version
         self.api = api
         self.context = context
-        self.handler = handlers.find(api)
+        self.handler = handler
         self.flexible_request = version >= api.first_flexible
         self.flexible_response = self.flexible_request and api.key != API_VERSIONS_KEY
-        self.is_task = inspect.iscoroutinefunction(self.handler)
+        self.is_task = inspect.iscoroutinefunction(handler)
 
 
 class _Slot:
@@ -100,7 +122,7 @@ class _Slot:
 class Connection(asyncio.BufferedProtocol):
     """The broker's end of one TCP connection."""
 
-    def __init__(self, connections: Connections, listener: str, connection_id: int) -> None:
+    def __init__(self, connections: ConnectionOwner, listener: str, connection_id: int) -> None:
         self._connections = connections
         self.id = connection_id
         self._limits = connections.limits
@@ -272,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
                 return None
             raise ProtocolError(f"{api.name} v{version} is not spoken here")
         context = RequestContext(
-            broker=self._connections.broker,
+            services=self._connections.services,
             api_version=version,
             client_id=client_id_of(frame, client_end),
             client_host=self.client_host,
@@ -281,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
         )
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()
-        route = self._routes[key] = _Route(api, context)
+        route = self._routes[key] = _Route(api, context, self._connections.find_handler(api))
         return route
 
     def _handle_decoded(self, route: _Route, correlation_id: int, body: memoryview) -> None:
@@ -296,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         slot = _Slot(self, correlation_id, route.flexible_response)
         self._slots.append(slot)
-        self._connections.start_task(_run_handler(route, request, slot.complete))
+        self._connections.tasks.start(_run_handler(route, request, slot.complete))
         # Later requests must not overtake it: a task takes its first step in the loop's next turn.
         self._task_is_starting = self._is_blocked = True
         self._loop.call_soon(self._task_has_started)

@@ -6,14 +6,15 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from millstream.broker.network.connection import Connection, ConnectionLimits
+from millstream.broker.network.connection import Connection, ConnectionLimits, FindHandler
+from millstream.broker.tasks import Tasks
 from millstream.protocol.framing import ReceiveBuffer
 
 if TYPE_CHECKING:
-    from millstream.broker.server import BrokerServer
+    from millstream.broker.services import Services
 
 logger = logging.getLogger("millstream.connection")
 
@@ -25,19 +26,20 @@ class Connections:
 
     def __init__(
         self,
-        broker: BrokerServer,
-        loop: asyncio.AbstractEventLoop,
+        services: Services,
         limits: ConnectionLimits,
+        find_handler: FindHandler,
     ) -> None:
-        self.broker = broker
-        self.loop = loop
+        self.services = services
+        self.find_handler = find_handler
+        self.loop = services.loop
         self.limits = limits
         self.receive_buffer = ReceiveBuffer()
         self.on_close: list[Callable[[int], None]] = []  # called with the id of a closed connection
         self._ids = itertools.count()
         self._open: set[Connection] = set()
         self._per_host: Counter[str] = Counter()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks = Tasks(services.loop)
         self._is_closing = False
 
     def __len__(self) -> int:
@@ -52,7 +54,7 @@ class Connections:
         host = connection.client_host
         if self._is_closing:
             return False
-        config = self.broker.config
+        config = self.services.config
         if len(self._open) >= config.max_connections:
             logger.warning("connection from %s refused: max.connections are open", host)
             return False
@@ -61,21 +63,18 @@ class Connections:
             return False
         self._open.add(connection)
         self._per_host[host] += 1
+        self.services.load.connection_count += 1
         return True
 
     def forget(self, connection: Connection) -> None:
         if connection in self._open:
             self._open.remove(connection)
+            self.services.load.connection_count -= 1
             self._per_host[connection.client_host] -= 1
             if not self._per_host[connection.client_host]:
                 del self._per_host[connection.client_host]
             for callback in self.on_close:
                 callback(connection.id)
-
-    def start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = self.loop.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def unsupported_version_answer(self) -> bytes:
         """What ApiVersions in a version of the future is answered."""
@@ -109,6 +108,4 @@ class Connections:
             await asyncio.sleep(0.005)
         for connection in list(self._open):
             connection.close_now()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tasks.cancel()

@@ -11,13 +11,13 @@ from millstream.coordination.cluster_features import SHARE_VERSION
 from millstream.coordination.sharing.window import REJECT, RENEW
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.share_fetch import (
-    FIRST_WITH_RENEWAL,
     AcknowledgedTopics,
     Acknowledgement,
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.network.request import RequestContext
+    from millstream.broker.sharing.partitions import SharePartitions
+    from millstream.coordination.cluster import ClusterImage
 
 PartitionId: TypeAlias = tuple[UUID, int]
 
@@ -45,25 +45,23 @@ class Acknowledging:
 
     def start(
         self,
-        context: RequestContext,
+        leaders: SharePartitions,
         group_id: str,
         member_id: str,
         topics: AcknowledgedTopics,
         *,
-        is_renew_ack: bool,
+        may_renew: bool,
     ) -> None:
         """Hand everything to the leaders. What is wrong with one partition concerns no other, and
         of those without acknowledgements nothing is said."""
-        may_renew = context.api_version >= FIRST_WITH_RENEWAL and is_renew_ack
-        broker = context.broker
         for topic_id, partitions in topics:
             for index, acknowledgements in partitions:
                 if not acknowledgements:
                     continue
                 try:
-                    broker.partitions.find(topic_id, index)
+                    leaders.table.find(topic_id, index)
                     ranges = checked_ranges(acknowledgements, may_renew=may_renew)
-                    leader = broker.share_partitions.get(group_id, topic_id, index)
+                    leader = leaders.get(group_id, topic_id, index)
                     if leader is None:
                         raise ApiError(
                             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -87,8 +85,8 @@ class Acknowledging:
         return take
 
 
-def require_share_groups(context: RequestContext) -> None:
-    if not context.broker.metadata.image.features.get(SHARE_VERSION, 0):
+def require_share_groups(image: ClusterImage) -> None:
+    if not image.features.get(SHARE_VERSION, 0):
         raise ApiError(
             ErrorCode.UNSUPPORTED_VERSION,
             "share groups are off: upgrade the feature share.version to 1",

@@ -44,8 +44,13 @@ from millstream.records.batch import HEADER_SIZE_BYTES, iterate_headers
 from millstream.records.record import Header, Record, decode_batch, encode_batch
 
 if TYPE_CHECKING:
+    from millstream.broker.metadata.configs import ConfigManager
+    from millstream.broker.metadata.local import MetadataStore
+    from millstream.broker.metadata.topics import TopicManager
     from millstream.broker.replicas.partition import Partition
-    from millstream.broker.server import BrokerServer
+    from millstream.broker.replicas.table import PartitionTable
+    from millstream.broker.tasks import Tasks
+    from millstream.clock import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -75,14 +80,24 @@ class DeadLetter(NamedTuple):
 class DeadLetters:
     """Writes the dead letters of all share groups."""
 
-    def __init__(self, broker: BrokerServer) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        tasks: Tasks,
+        clock: Clock,
+        metadata: MetadataStore,
+        configs: ConfigManager,
+        topics: TopicManager,
+        partitions: PartitionTable,
+    ) -> None:
+        self._tasks = tasks
+        self._clock = clock
+        self._metadata = metadata
+        self._configs = configs
+        self._topics = topics
+        self._partitions = partitions
         self._breakers: dict[str, Breaker] = {}
         self._problems: dict[str, str] = {}  # by group, what was said in the log already
-
-    def is_enabled(self, group_id: str) -> bool:
-        """Whether the group has a dead-letter topic."""
-        return bool(self._broker.configs.group(group_id).errors_deadletterqueue_topic_name)
 
     async def write(
         self, group_id: str, partition: Partition, letters: Sequence[DeadLetter]
@@ -91,7 +106,7 @@ class DeadLetters:
 
         Raises `ApiError` if they cannot be written: keep the records, and try again later.
         """
-        topic = self._broker.configs.group(group_id).errors_deadletterqueue_topic_name
+        topic = self._configs.group(group_id).errors_deadletterqueue_topic_name
         if not letters or not topic:
             return
         if partition.topic == topic:
@@ -123,7 +138,7 @@ class DeadLetters:
 
     async def _target(self, topic: str, source_index: int) -> Partition:
         """Where letters of this partition go. Raises `ApiError` if the topic may not take them."""
-        config = self._broker.config
+        config = self._configs.current
         if not topic.startswith(config.errors_deadletterqueue_topic_name_prefix):
             raise ApiError(
                 ErrorCode.INVALID_CONFIG,
@@ -131,15 +146,15 @@ class DeadLetters:
                 f"{config.errors_deadletterqueue_topic_name_prefix!r}, which the broker's "
                 "errors.deadletterqueue.topic.name.prefix asks for",
             )
-        if topic not in self._broker.metadata.image.topics:
+        if topic not in self._metadata.image.topics:
             await self._create(topic)
-        if not self._broker.configs.topic(topic).errors_deadletterqueue_group_enable:
+        if not self._configs.topic(topic).errors_deadletterqueue_group_enable:
             raise ApiError(
                 ErrorCode.INVALID_CONFIG,
                 f"topic {topic} takes no dead letters: set {ENABLE_SETTING}=true on it",
             )
-        count = len(self._broker.metadata.image.topics[topic].partitions)
-        target = self._broker.partitions.get(topic, source_index % count)
+        count = len(self._metadata.image.topics[topic].partitions)
+        target = self._partitions.get(topic, source_index % count)
         if target is None:
             raise ApiError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -148,24 +163,24 @@ class DeadLetters:
         return target
 
     async def _create(self, topic: str) -> None:
-        if not self._broker.config.errors_deadletterqueue_auto_create_topics_enable:
+        if not self._configs.current.errors_deadletterqueue_auto_create_topics_enable:
             raise ApiError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"dead-letter topic {topic} does not exist: create it with {ENABLE_SETTING}=true, "
                 "or set the broker's errors.deadletterqueue.auto.create.topics.enable",
             )
         settings = {ENABLE_SETTING: "true", "message.timestamp.type": "CreateTime"}
-        outcome = (await self._broker.topics.create([NewTopic(topic, settings=settings)]))[topic]
+        outcome = (await self._topics.create([NewTopic(topic, settings=settings)]))[topic]
         if isinstance(outcome, ApiError) and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             raise outcome
 
     # The breaker
 
     async def _pass_breaker(self, group_id: str, count: int) -> None:
-        limit = self._broker.config.millstream_deadletterqueue_max_records_per_second
+        limit = self._configs.current.millstream_deadletterqueue_max_records_per_second
         if limit == 0:
             return
-        now_ms = self._broker.clock.monotonic_ms()
+        now_ms = self._clock.monotonic_ms()
         breaker = self._breakers.get(group_id)
         if breaker is None:
             self._forget_idle_breakers(now_ms)
@@ -181,7 +196,7 @@ class DeadLetters:
                 group_id,
                 limit,
             )
-            self._broker.start_task(self._close_breaker(group_id, breaker))
+            self._tasks.start(self._close_breaker(group_id, breaker))
         if wait_ms > 0:
             await asyncio.sleep(wait_ms / 1000)
 
@@ -193,7 +208,7 @@ class DeadLetters:
 
     async def _close_breaker(self, group_id: str, breaker: Breaker) -> None:
         """Wait for the end of the flood, and say so."""
-        clock = self._broker.clock
+        clock = self._clock
         while (wait_ms := breaker.closes_in_ms(clock.monotonic_ms())) > 0:
             await asyncio.sleep(wait_ms / 1000)
         seconds = (clock.monotonic_ms() - (breaker.opened_at_ms or 0)) / 1000
@@ -217,11 +232,11 @@ class DeadLetters:
     ) -> None:
         """Compose the letters and append them, batch by batch: they may be as large as records, so
         that reading, copying and encoding are for a thread."""
-        copies = self._broker.configs.group(group_id).errors_deadletterqueue_copy_record_enable
-        now_ms = self._broker.clock.now_ms()
+        copies = self._configs.group(group_id).errors_deadletterqueue_copy_record_enable
+        now_ms = self._clock.now_ms()
         records = _compose(group_id, partition, letters, now_ms, copies=copies)
         batches = _batches(records, target.log.config.max_message_bytes)
-        while (batch := await self._broker.run_blocking(lambda: next(batches, None))) is not None:
+        while (batch := await self._tasks.run_blocking(lambda: next(batches, None))) is not None:
             await target.append(batch, acks=ACKS_ALL)
 
 

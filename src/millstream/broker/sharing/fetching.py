@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from millstream.broker.network.request import Buffers, Deferred, RequestContext
+from millstream.broker.deferred import Buffers, Deferred
 from millstream.broker.sharing.acknowledging import Acknowledging, PartitionId
 from millstream.broker.sharing.reading import LogRead, bytes_to_read, read_log
 from millstream.coordination.sharing.acquisition import Wish
@@ -29,6 +29,7 @@ from millstream.protocol.share_fetch import (
 
 if TYPE_CHECKING:
     from millstream.broker.sharing.leader import ShareLeader
+    from millstream.broker.sharing.partitions import SharePartitions
 
 logger = logging.getLogger(__name__)
 
@@ -43,14 +44,17 @@ class ShareFetching:
 
     def __init__(
         self,
-        context: RequestContext,
+        leaders: SharePartitions,
         request: ShareFetchRequest,
         partitions: Sequence[PartitionId],
         acknowledging: Acknowledging,
+        *,
+        response_bytes_max: int,
     ) -> None:
         assert request.group_id is not None
         assert request.member_id is not None
-        self._broker = context.broker
+        self._share_partitions = leaders
+        self._loop = leaders.tasks.loop
         self._request = request
         self._group_id = request.group_id
         self._member_id = request.member_id
@@ -64,12 +68,10 @@ class ShareFetching:
         self._look_scheduled = False
         self._is_reading = False
         self._is_answered = False
-        config = context.broker.share_partitions.config(request.group_id)
+        config = leaders.config(request.group_id)
         self._lock_duration_ms = config.share_record_lock_duration_ms
         self._committed = config.share_isolation_level == "read_committed"
-        self._bytes_max = min(
-            max(request.max_bytes, 0), context.broker.config.fetch_max_bytes, RESPONSE_BYTES_MAX
-        )
+        self._bytes_max = min(max(request.max_bytes, 0), response_bytes_max, RESPONSE_BYTES_MAX)
         self._bytes_min = min(request.min_bytes, self._bytes_max)
 
     def start(self) -> Buffers | Deferred:
@@ -127,7 +129,7 @@ class ShareFetching:
         if leader is None or leader.error is not None:
             if leader is not None and leader.error is not None and leader.window is None:
                 raise leader.error
-            leader = self._broker.share_partitions.open(self._group_id, *partition)
+            leader = self._share_partitions.open(self._group_id, *partition)
             self._watched[partition] = leader
             leader.watch(self)
         return leader
@@ -185,7 +187,7 @@ class ShareFetching:
                 leader.reading_ended()
             self._look_now()
 
-        self._broker.loop.run_in_executor(self._broker.cold_reads, read).add_done_callback(done)
+        self._share_partitions.tasks.run_blocking(read).add_done_callback(done)
 
     def _acquire(self, reads: Sequence[tuple[ShareLeader, LogRead]]) -> None:
         request = self._request
@@ -221,8 +223,11 @@ class ShareFetching:
     def _fail(self, partition: PartitionId, error: ApiError) -> None:
         leader = (0, 0)
         if error.code in _ABOUT_THE_LEADER:
-            known = self._broker.partitions.get_by_id(*partition)
-            leader = (self._broker.id, known.leader_epoch if known is not None else -1)
+            known = self._share_partitions.table.get_by_id(*partition)
+            leader = (
+                self._share_partitions.broker_id,
+                known.leader_epoch if known is not None else -1,
+            )
         self._answers[partition] = SharedPartition(
             partition[1], error.code, error.message, leader=leader
         )
@@ -236,7 +241,7 @@ class ShareFetching:
     # Waiting
 
     def _wait(self) -> None:
-        self._timer = self._broker.loop.call_later(self._request.max_wait_ms / 1000, self._time_out)
+        self._timer = self._loop.call_later(self._request.max_wait_ms / 1000, self._time_out)
 
     def _time_out(self) -> None:
         self._time_is_over = True
@@ -246,7 +251,7 @@ class ShareFetching:
         """A leader has news. Look when this turn is over, so that one look serves it all."""
         if self._deferred is not None and not self._look_scheduled and not self._is_answered:
             self._look_scheduled = True
-            self._broker.loop.call_soon(self._look_now)
+            self._loop.call_soon(self._look_now)
 
     def _look_now(self) -> None:
         self._look_scheduled = False

@@ -34,8 +34,12 @@ from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from millstream.broker.replicas.partition import Partition
-    from millstream.broker.server import BrokerServer
+    from millstream.broker.sharing.dead_letters import DeadLetters
     from millstream.broker.sharing.reading import LogRead
+    from millstream.broker.tasks import Tasks
+    from millstream.clock import Clock
+    from millstream.config.groups import GroupConfig
+    from millstream.coordination.share_state import ShareState
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +57,27 @@ _TRY_LATER = (
 )
 _FENCED = (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH)
 _GONE = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+class Persister(Protocol):
+    """Keeps the state of share partitions."""
+
+    async def initialize(
+        self, key: SharePartitionKey, state_epoch: int, start_offset: int
+    ) -> None: ...
+
+    async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState: ...
+
+    async def write(
+        self,
+        key: SharePartitionKey,
+        *,
+        state_epoch: int,
+        leader_epoch: int,
+        start_offset: int,
+        delivery_complete_count: int,
+        batches: Sequence[StateBatch],
+    ) -> None: ...
 
 
 class Waiter(Protocol):
@@ -73,8 +98,18 @@ class ShareLeader:
     """All calls from the event loop's thread."""
 
     def __init__(
-        self, broker: BrokerServer, key: SharePartitionKey, partition: Partition, owner: Owner
+        self,
+        key: SharePartitionKey,
+        partition: Partition,
+        owner: Owner,
+        *,
+        tasks: Tasks,
+        clock: Clock,
+        persister: Persister,
+        group_config: Callable[[str], GroupConfig],
+        dead_letters: DeadLetters,
     ) -> None:
+        """`group_config` returns the same object until the group's settings may have changed."""
         self.key = key
         self.partition = partition
         self.window: ShareWindow | None = None  # None while the state is loaded
@@ -82,13 +117,16 @@ class ShareLeader:
         self.is_reading = False  # somebody reads the log for it in a thread
         self._is_skipping = False  # it looks for the end of damage to the log
         self.bytes_per_record = 0.0  # as last seen in the log
-        self._broker = broker
-        self._clock = broker.clock
+        self._tasks = tasks
+        self._clock = clock
+        self._persister = persister
+        self._group_config = group_config
+        self._dead_letters = dead_letters
         self._owner = owner
         self._leader_epoch = partition.leader_epoch
         self._state_epoch = 0
         self._limits = Limits()
-        self._limits_version = -1  # of the metadata that they were taken from
+        self._limits_config: GroupConfig | None = None  # that they were taken from
         self._said_that_delays_are_refused = False
         self._waiters: dict[Waiter, None] = {}
         self._queue: list[tuple[Change, Done | None]] = []
@@ -104,7 +142,7 @@ class ShareLeader:
 
     def start(self) -> None:
         self.partition.watch(self)
-        self._broker.start_task(self._load())
+        self._tasks.start(self._load())
 
     async def _load(self) -> None:
         try:
@@ -116,7 +154,7 @@ class ShareLeader:
             self.end(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the share state was not loaded"))
 
     async def _read_state(self) -> None:
-        persister = self._broker.coordinators.share_state
+        persister = self._persister
         state = await persister.read(self.key, self._leader_epoch)
         self._state_epoch = state.state_epoch
         start_offset = state.start_offset
@@ -142,7 +180,7 @@ class ShareLeader:
         """Where the group begins. It is persisted at once, or a crash could move it past records
         that were delivered and not acknowledged yet."""
         start_offset = await self._first_offset()
-        await self._broker.coordinators.share_state.write(
+        await self._persister.write(
             self.key,
             state_epoch=self._state_epoch,
             leader_epoch=self._leader_epoch,
@@ -155,12 +193,12 @@ class ShareLeader:
     async def _first_offset(self) -> int:
         """By share.auto.offset.reset."""
         partition = self.partition
-        strategy = self._broker.configs.group(self.key.group_id).share_auto_offset_reset
+        strategy = self._group_config(self.key.group_id).share_auto_offset_reset
         timestamp = share_reset_timestamp_ms(strategy, self._clock.now_ms())
         if timestamp == EARLIEST_TIMESTAMP:
             return partition.log_start_offset
         if timestamp != LATEST_TIMESTAMP:
-            found = await self._broker.run_blocking(partition.offset_for_timestamp, timestamp)
+            found = await self._tasks.run_blocking(partition.offset_for_timestamp, timestamp)
             if found is not None and found.offset < partition.high_watermark:
                 return found.offset
         return partition.high_watermark
@@ -193,17 +231,16 @@ class ShareLeader:
     # The settings and the clocks
 
     def _current_limits(self) -> Limits:
-        """The group's settings, read anew when any metadata have changed."""
-        version = self._broker.metadata.image.version
-        if version != self._limits_version:
-            config = self._broker.configs.group(self.key.group_id)
-            self._limits_version = version
+        """The group's limits, by the settings in force."""
+        config = self._group_config(self.key.group_id)
+        if config is not self._limits_config:
+            self._limits_config = config
             self._limits = Limits(
                 lock_duration_ms=config.share_record_lock_duration_ms,
                 record_locks_max=config.share_partition_max_record_locks,
                 delivery_count_max=config.share_delivery_count_limit,
                 can_renew=config.share_renew_acknowledge_enable,
-                has_dead_letters=self._broker.dead_letters.is_enabled(self.key.group_id),
+                has_dead_letters=bool(config.errors_deadletterqueue_topic_name),
                 backoff_ms=config.share_retry_backoff_ms,
                 backoff_max_ms=config.share_retry_backoff_max_ms,
                 backoff_multiplier=config.share_retry_backoff_multiplier,
@@ -270,14 +307,14 @@ class ShareLeader:
         """The log cannot be read where the next records are: give those up, and go on."""
         if not self._is_skipping:
             self._is_skipping = True
-            self._broker.start_task(self._skip_damage())
+            self._tasks.start(self._skip_damage())
 
     async def _skip_damage(self) -> None:
         window = self._open_window()
         try:
             if window is not None:
                 first = window.next_fetch_offset
-                end = await self._broker.run_blocking(self.partition.end_of_damage, first)
+                end = await self._tasks.run_blocking(self.partition.end_of_damage, first)
                 if end > first:
                     logger.error(
                         "%r: the log is damaged: the group gives up offsets %d to %d",
@@ -355,7 +392,7 @@ class ShareLeader:
         self._queue.append((change, done))
         if not self._is_writing:
             self._is_writing = True
-            self._broker.start_task(self._write_queue())
+            self._tasks.start(self._write_queue())
 
     async def _write_queue(self) -> None:
         try:
@@ -373,7 +410,7 @@ class ShareLeader:
         error: ApiError | None = None
         try:
             write = self.window.prepare_write(changes)
-            await self._broker.coordinators.share_state.write(
+            await self._persister.write(
                 self.key,
                 state_epoch=self._state_epoch,
                 leader_epoch=self._leader_epoch,
@@ -420,7 +457,7 @@ class ShareLeader:
             )
         if self.window.dying_count and not self._is_burying:
             self._is_burying = True
-            self._broker.start_task(self._bury())
+            self._tasks.start(self._bury())
         self._arm()
         self._wake()
 
@@ -437,7 +474,7 @@ class ShareLeader:
             self._timer.cancel()
         self._timer_at_ms = deadline_ms
         delay_ms = max(deadline_ms - self._clock.monotonic_ms(), 0)
-        self._timer = self._broker.loop.call_later(delay_ms / 1000, self._tick)
+        self._timer = self._tasks.loop.call_later(delay_ms / 1000, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
@@ -480,7 +517,7 @@ class ShareLeader:
             for run in dying
             for offset in range(run.first_offset, run.last_offset + 1)
         ]
-        await self._broker.dead_letters.write(self.key.group_id, self.partition, letters)
+        await self._dead_letters.write(self.key.group_id, self.partition, letters)
 
 
 def _shifted(batch: StateBatch, by_ms: int) -> StateBatch:

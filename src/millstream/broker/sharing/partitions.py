@@ -8,6 +8,7 @@ nothing is under way.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -17,7 +18,13 @@ from millstream.coordination.share_state import SharePartitionKey, StateBatch
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from millstream.broker.server import BrokerServer
+    from millstream.broker.metadata.configs import ConfigManager
+    from millstream.broker.metadata.local import MetadataStore
+    from millstream.broker.replicas.table import PartitionTable
+    from millstream.broker.sharing.dead_letters import DeadLetters
+    from millstream.broker.sharing.leader import Persister
+    from millstream.broker.tasks import Tasks
+    from millstream.clock import Clock
     from millstream.config.groups import GroupConfig
 
 STOP_SECONDS_MAX = 3.0
@@ -27,23 +34,44 @@ STOP_POLL_SECONDS = 0.002
 class SharePartitions:
     """Finds the leader of a share partition, and makes it if there is none."""
 
-    def __init__(self, broker: BrokerServer) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        tasks: Tasks,
+        clock: Clock,
+        metadata: MetadataStore,
+        configs: ConfigManager,
+        partitions: PartitionTable,
+        persister: Persister,
+        dead_letters: DeadLetters,
+        on_connection_closed: list[Callable[[int], None]],
+    ) -> None:
+        """`on_connection_closed` holds callbacks that are called with a connection's id."""
+        self.broker_id = broker_id
+        self.tasks = tasks
+        self.table = partitions
+        self._clock = clock
+        self._metadata = metadata
+        self._group_configs = configs
+        self._persister = persister
+        self.dead_letters = dead_letters
+        self._on_connection_closed = on_connection_closed
         self._groups: dict[str, dict[tuple[UUID, int], ShareLeader]] = {}
         self._configs: dict[str, GroupConfig] = {}
         self._configs_version = -1  # of the metadata that they were taken from
         self.sessions = ShareSessions(on_close=self._session_closed)
-        broker.connections.on_close.append(self.sessions.connection_closed)
+        on_connection_closed.append(self.sessions.connection_closed)
 
     def config(self, group_id: str) -> GroupConfig:
         """The group's settings, which every request needs; made anew when metadata change."""
-        version = self._broker.metadata.image.version
+        version = self._metadata.image.version
         if version != self._configs_version:
             self._configs.clear()
             self._configs_version = version
         config = self._configs.get(group_id)
         if config is None:
-            config = self._configs[group_id] = self._broker.configs.group(group_id)
+            config = self._configs[group_id] = self._group_configs.group(group_id)
         return config
 
     def get(self, group_id: str, topic_id: UUID, index: int) -> ShareLeader | None:
@@ -53,9 +81,18 @@ class SharePartitions:
         """The leader, which may still be loading. Raises `ApiError` for no such partition."""
         leader = self.get(group_id, topic_id, index)
         if leader is None:
-            partition = self._broker.partitions.find(topic_id, index)
+            partition = self.table.find(topic_id, index)
             key = SharePartitionKey(group_id, topic_id, index)
-            leader = ShareLeader(self._broker, key, partition, self)
+            leader = ShareLeader(
+                key,
+                partition,
+                self,
+                tasks=self.tasks,
+                clock=self._clock,
+                persister=self._persister,
+                group_config=self.config,
+                dead_letters=self.dead_letters,
+            )
             self._groups.setdefault(group_id, {})[topic_id, index] = leader
             leader.start()
         return leader
@@ -81,11 +118,11 @@ class SharePartitions:
 
         What was acknowledged before is written, too. Call it while the persister still works.
         """
-        self._broker.connections.on_close.remove(self.sessions.connection_closed)
+        self._on_connection_closed.remove(self.sessions.connection_closed)
         self.sessions.close_all()
         leaders = [leader for group in self._groups.values() for leader in group.values()]
-        deadline = self._broker.loop.time() + STOP_SECONDS_MAX
-        while any(it.is_writing for it in leaders) and self._broker.loop.time() < deadline:
+        deadline = self.tasks.loop.time() + STOP_SECONDS_MAX
+        while any(it.is_writing for it in leaders) and self.tasks.loop.time() < deadline:
             await asyncio.sleep(STOP_POLL_SECONDS)
         for leader in leaders:
             leader.end(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker stops"))

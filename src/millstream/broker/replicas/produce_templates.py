@@ -1,10 +1,10 @@
-"""Lanes: what producers repeat need not be read again.
+"""Templates of Produce requests: the fast path for what producers repeat.
 
 A producer sends the same request over and over, with other records in it. Everything before the
 records (acks, time-out, one topic, one partition) is then the same bytes, and everything after them
 too. So the first such request is read in full and its beginning remembered, with the partition it
 leads to and the fixed parts of its answer; the next is recognised by one look into a dictionary.
-This halves the cost of a small request. A request of any other shape finds no lane.
+This halves the cost of a small request. A request of any other shape has no template.
 
     v3-8    ff ff, or length 2 and transactional id | acks 2 | timeout 4 | 00 00 00 01
             | name length 2, name | 00 00 00 01 | partition 4 || records length 4, records
@@ -13,8 +13,8 @@ This halves the cost of a small request. A request of any other shape finds no l
             || records length + 1 as varint, records | 00 00 00
     v13     as v9, with a topic id of 16 bytes for the name
 
-A lane takes a transactional batch only where its transaction is open already: whoever opens one has
-questions to answer first.
+A transactional batch takes the fast path only if its transaction is open in the partition already:
+opening one needs the checks of the slow path.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from millstream.records.batch import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.network.request import RequestContext
+    from millstream.broker.replicas.table import PartitionTable
 
-LANES_MAX = 16_384  # a lane is about a kilobyte
+TEMPLATES_MAX = 16_384  # each is about a kilobyte
 
 _NO_TAGS_AT_ALL = b"\0\0\0"  # of partition, topic and request
 _OFFSETS = Struct(">qqq")
@@ -50,8 +50,8 @@ _FLAGS_OFFSET = ATTRIBUTES_OFFSET + 1  # the attributes' low byte
 _PRODUCER = Struct(">qh")
 
 
-class ProduceLane:
-    """Where requests with one beginning lead, and how they are answered."""
+class ProduceTemplate:
+    """The partition that requests with one beginning write to, and the form of their response."""
 
     __slots__ = (
         "_head",
@@ -84,8 +84,11 @@ class ProduceLane:
         self._tail = answer[start + offsets.size :]
 
     def records_of(self, body: Buffer) -> Buffer | None:
-        """The records of a request in this lane; None if its end is not as expected, or if they
-        are part of a transaction that is not open here."""
+        """The records of a request with this beginning.
+
+        None if its end is not as expected, or if they are part of a transaction that is not open
+        in the partition.
+        """
         position = self._records_start
         size = len(body)
         if size < position + HEADER_SIZE_BYTES:
@@ -130,40 +133,42 @@ class ProduceLane:
         return self._head + offsets + self._tail
 
 
-class ProduceLanes:
-    """All lanes of a broker."""
+class ProduceTemplates:
+    """All templates of a broker."""
 
     def __init__(self) -> None:
-        self._lanes: dict[tuple[int, bytes], ProduceLane] = {}
+        self._templates: dict[tuple[int, bytes], ProduceTemplate] = {}
 
-    def find(self, version: int, body: Buffer) -> ProduceLane | None:
+    def find(self, version: int, body: Buffer) -> ProduceTemplate | None:
         try:
-            return self._lanes.get((version, bytes(body[: _prefix_bytes(version, body)])))
+            return self._templates.get((version, bytes(body[: _prefix_bytes(version, body)])))
         except IndexError:
             return None
 
-    def learn(self, context: RequestContext, body: Buffer, request: ProduceRequest) -> None:
+    def learn(
+        self, version: int, body: Buffer, request: ProduceRequest, partitions: PartitionTable
+    ) -> None:
         """Remember the beginning of a request that was served in full."""
         if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
             return
         topic = request.topics[0]
         index, records = topic.partitions[0]
-        prefix = bytes(body[: _prefix_bytes(context.api_version, body)])
-        lane = ProduceLane(
-            context.api_version,
+        prefix = bytes(body[: _prefix_bytes(version, body)])
+        template = ProduceTemplate(
+            version,
             len(prefix),
             request,
-            context.broker.partitions.find(topic.key, index),
+            partitions.find(topic.key, index),
         )
-        if lane.records_of(body) != records:  # an unusual encoding, with tagged fields perhaps
+        if template.records_of(body) != records:  # an unusual encoding, with tagged fields perhaps
             return
-        if len(self._lanes) >= LANES_MAX:
-            self._lanes.clear()
-        self._lanes[context.api_version, prefix] = lane
+        if len(self._templates) >= TEMPLATES_MAX:
+            self._templates.clear()
+        self._templates[version, prefix] = template
 
 
 def _prefix_bytes(version: int, body: Buffer) -> int:
-    """How long the beginning is, if the request has the shape of a lane."""
+    """How long the beginning is, if the request has the shape of a template."""
     if version < FIRST_FLEXIBLE:
         id_bytes = 0 if body[0] else body[1]  # of the transactional id; ff ff is null
         return 22 + id_bytes + body[13 + id_bytes]

@@ -1,32 +1,14 @@
-"""What a handler is given, and how one answers later."""
+"""A response that is completed later, and the form of an encoded response."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from millstream.protocol.wire import Buffer
 
-if TYPE_CHECKING:
-    from millstream.broker.server import BrokerServer
-
 Buffers: TypeAlias = bytes | Sequence[Buffer]
 """An encoded response body: whole, or in pieces that are written one after the other."""
-
-
-class RequestContext(NamedTuple):
-    """Who asks, in which version, and the broker that answers.
-
-    One object serves all requests that agree in these (a connection keeps them), so it holds
-    nothing that belongs to a single request.
-    """
-
-    broker: BrokerServer
-    api_version: int
-    client_id: str | None
-    client_host: str
-    listener: str  # the name of the listener the client came through
-    connection_id: int  # rises with every connection that is accepted
 
 
 class Deferred:

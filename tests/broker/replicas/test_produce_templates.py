@@ -1,4 +1,4 @@
-"""Lanes must be invisible: what goes through one is answered as if it had been read in full."""
+"""A request that has a template is answered as if it had been read in full."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.broker.handlers._produce_lanes import LANES_MAX, ProduceLanes
 from millstream.broker.handlers.produce import produce
 from millstream.broker.metadata.topics import NewTopic
+from millstream.broker.replicas.produce_templates import TEMPLATES_MAX, ProduceTemplates
 from millstream.errors import ErrorCode
 from millstream.protocol.produce import decode_produce_request
 from tests.broker.serving import serving
@@ -39,17 +39,19 @@ def body_of(
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_answers_are_the_same_in_a_lane_and_without(version: int, tmp_path: Path) -> None:
+def test_answers_are_the_same_in_a_template_and_without(version: int, tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path) as broker:
             await broker.topics.create([NewTopic("topic", 1, 1)])
-            context: Any = SimpleNamespace(broker=broker, api_version=version, client_id="test")
+            context: Any = SimpleNamespace(
+                services=broker.services, api_version=version, client_id=None
+            )
             batch = Leader().batch(b"value" * 100)
             topic_id = broker.metadata.image.topics["topic"].id
             body = body_of(version, batch, name="topic", topic_id=topic_id)
-            assert broker.produce_lanes.find(version, body) is None
+            assert broker.services.produce_templates.find(version, body) is None
             answers = [produce(context, memoryview(body)) for _ in range(3)]
-            assert broker.produce_lanes.find(version, body) is not None
+            assert broker.services.produce_templates.find(version, body) is not None
             for offset, answer in enumerate(answers):
                 assert isinstance(answer, bytes)
                 (topic,) = kio_response("produce", version, answer).responses
@@ -60,11 +62,13 @@ def test_answers_are_the_same_in_a_lane_and_without(version: int, tmp_path: Path
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 13])
-def test_lane_refuses_records_and_forgets_a_deleted_topic(version: int, tmp_path: Path) -> None:
+def test_template_refuses_records_and_forgets_a_deleted_topic(version: int, tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path) as broker:
             await broker.topics.create([NewTopic("topic", 1, 1)])
-            context: Any = SimpleNamespace(broker=broker, api_version=version, client_id="test")
+            context: Any = SimpleNamespace(
+                services=broker.services, api_version=version, client_id=None
+            )
             batch = Leader().batch(b"value")
             topic_id = broker.metadata.image.topics["topic"].id
 
@@ -94,21 +98,20 @@ def without_transaction(records: bytes) -> bytes:
     records=st.binary(min_size=61, max_size=40_000).map(without_transaction),
     name=st.text("abc", min_size=1, max_size=20),
 )
-def test_lane_finds_the_records_where_the_decoder_does(
+def test_template_finds_the_records_where_the_decoder_does(
     version: int, records: bytes, name: str
 ) -> None:
     async def main() -> None:
         leader = Leader()
         leader.partition(name)
-        lanes = ProduceLanes()
-        context: Any = SimpleNamespace(broker=leader, api_version=version)
+        templates = ProduceTemplates()
         body = body_of(version, records, name=name)
-        lanes.learn(context, body, decode_produce_request(body, version))
-        lane = lanes.find(version, body)
-        assert lane is not None
-        assert lane.records_of(body) == records
-        assert lane.records_of(body + b"\0") is None
-        assert lane.records_of(body[:-1]) is None
+        templates.learn(version, body, decode_produce_request(body, version), leader.partitions)
+        template = templates.find(version, body)
+        assert template is not None
+        assert template.records_of(body) == records
+        assert template.records_of(body + b"\0") is None
+        assert template.records_of(body[:-1]) is None
 
     asyncio.run(main())
 
@@ -118,25 +121,24 @@ def test_lane_finds_the_records_where_the_decoder_does(
     transactional_id=st.text("xyz", max_size=300),
     name=st.text("abc", min_size=1, max_size=20),
 )
-def test_lane_of_a_transaction_takes_batches_while_that_is_open(
+def test_template_of_a_transaction_takes_batches_while_that_is_open(
     version: int, transactional_id: str, name: str
 ) -> None:
     async def main() -> None:
         leader = Leader()
         partition = leader.partition(name)
-        lanes = ProduceLanes()
-        context: Any = SimpleNamespace(broker=leader, api_version=version)
+        templates = ProduceTemplates()
         batch = leader.batch(
             b"a", producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
         )
         body = body_of(version, batch, name=name, transactional_id=transactional_id)
         await partition.append(batch, acks=-1, verified=True)
-        lanes.learn(context, body, decode_produce_request(body, version))
-        lane = lanes.find(version, body)
-        if lane is None:
+        templates.learn(version, body, decode_produce_request(body, version), leader.partitions)
+        template = templates.find(version, body)
+        if template is None:
             assert len(transactional_id) > 126, "only a long one is read in full every time"
             return
-        assert lane.records_of(body) == batch
+        assert template.records_of(body) == batch
         await partition.append_marker(
             producer_id=7,
             producer_epoch=0,
@@ -144,32 +146,31 @@ def test_lane_of_a_transaction_takes_batches_while_that_is_open(
             committed=True,
             transaction_version=1,
         )
-        assert lane.records_of(body) is None
+        assert template.records_of(body) is None
 
     asyncio.run(main())
 
 
-def test_lane_without_transactional_id_takes_no_transactional_batch() -> None:
+def test_template_without_transactional_id_takes_no_transactional_batch() -> None:
     async def main() -> None:
         leader = Leader()
         partition = leader.partition("topic")
-        lanes = ProduceLanes()
-        context: Any = SimpleNamespace(broker=leader, api_version=9)
+        templates = ProduceTemplates()
         plain = leader.batch(b"a")
         batch = leader.batch(
             b"a", producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
         )
         await partition.append(batch, acks=-1, verified=True)
         body = body_of(9, plain, name="topic")
-        lanes.learn(context, body, decode_produce_request(body, 9))
-        lane = lanes.find(9, body)
-        assert lane is not None
-        assert lane.records_of(body) == plain
-        assert lane.records_of(body_of(9, batch, name="topic")) is None
-        assert lane.records_of(body_of(9, plain[:40], name="topic")) is None
+        templates.learn(9, body, decode_produce_request(body, 9), leader.partitions)
+        template = templates.find(9, body)
+        assert template is not None
+        assert template.records_of(body) == plain
+        assert template.records_of(body_of(9, batch, name="topic")) is None
+        assert template.records_of(body_of(9, plain[:40], name="topic")) is None
 
     asyncio.run(main())
 
 
-def test_lanes_are_bounded() -> None:
-    assert LANES_MAX <= 2**16
+def test_templates_are_bounded() -> None:
+    assert TEMPLATES_MAX <= 2**16

@@ -1,0 +1,30 @@
+"""Encoded Metadata responses, kept until the metadata change: hundreds of clients ask the same."""
+
+from __future__ import annotations
+
+CACHED_ANSWERS_MAX = 256
+CACHED_ANSWER_BYTES_MAX = 1024 * 1024
+
+
+class MetadataCache:
+    """Encoded answers, good for one version of the metadata."""
+
+    def __init__(self) -> None:
+        self._version = -1
+        self._answers: dict[tuple[int, str, bytes], bytes] = {}
+
+    def get(self, version: int, key: tuple[int, str, bytes]) -> bytes | None:
+        if version != self._version:
+            self._answers.clear()
+            self._version = version
+        return self._answers.get(key)
+
+    def put(self, key: tuple[int, str, bytes], answer: bytes) -> None:
+        if len(answer) <= CACHED_ANSWER_BYTES_MAX:
+            if len(self._answers) >= CACHED_ANSWERS_MAX:
+                self._answers.clear()
+            self._answers[key] = answer
+
+    def clear(self) -> None:
+        """Something that is not in the metadata has changed: a log directory failed."""
+        self._answers.clear()

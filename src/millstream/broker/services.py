@@ -1,0 +1,89 @@
+"""The services that request handlers may use, and the context in which a handler is called.
+
+The composition root (`server`) builds everything and fills in a `Services`; handlers know that and
+nothing of the server itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from millstream.broker.coordinators.registry import Coordinators
+    from millstream.broker.metadata.cache import MetadataCache
+    from millstream.broker.metadata.configs import ConfigManager
+    from millstream.broker.metadata.local import LocalMetadata
+    from millstream.broker.metadata.producer_ids import ProducerIds
+    from millstream.broker.metadata.topics import TopicManager
+    from millstream.broker.replicas.fetch_sessions import FetchSessionCache
+    from millstream.broker.replicas.produce_templates import ProduceTemplates
+    from millstream.broker.replicas.table import PartitionTable
+    from millstream.broker.sharing.partitions import SharePartitions
+    from millstream.broker.tasks import Tasks
+    from millstream.clock import Clock
+    from millstream.config.broker import BrokerConfig
+    from millstream.storage.directories import LogDirectories
+
+NEVER_MS = -(1 << 62)  # earlier than any time of a clock
+
+
+class Load:
+    """How busy the broker is: fetch responses are larger while nobody produces."""
+
+    __slots__ = ("connection_count", "last_produce_ms")
+
+    def __init__(self) -> None:
+        self.connection_count = 0
+        self.last_produce_ms = NEVER_MS  # monotonic
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Services:
+    """Everything a handler may use. All of it belongs to the event loop's thread."""
+
+    broker_id: int
+    cluster_id: str
+    loop: asyncio.AbstractEventLoop
+    clock: Clock
+    metadata: LocalMetadata
+    metadata_cache: MetadataCache
+    configs: ConfigManager
+    topics: TopicManager
+    producer_ids: ProducerIds
+    coordinators: Coordinators
+    partitions: PartitionTable
+    directories: LogDirectories
+    fetch_sessions: FetchSessionCache
+    produce_templates: ProduceTemplates
+    load: Load
+    tasks: Tasks
+    start_sharing: Callable[[], SharePartitions]
+    """Called once, when the first share group comes: its modules are imported only then."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings in force now."""
+        return self.configs.current
+
+    @cached_property
+    def share_partitions(self) -> SharePartitions:
+        return self.start_sharing()
+
+
+class RequestContext(NamedTuple):
+    """The origin and version of a request, and the services of the broker that answers it.
+
+    One object serves all requests that agree in these (a connection keeps them), so it holds
+    nothing that belongs to a single request.
+    """
+
+    services: Services
+    api_version: int
+    client_id: str | None
+    client_host: str
+    listener: str  # the name of the listener the client came through
+    connection_id: int  # rises with every connection that is accepted
