@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -127,3 +129,9 @@ def test_stopped_broker_says_so() -> None:
 def test_broker_refuses_a_second_word_on_where_its_data_go(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="data_dir"):
         Broker.start(config={name: str(tmp_path)})
+
+
+def test_program_that_ends_without_stopping_its_broker_stops_it(tmp_path: Path) -> None:
+    program = f"from millstream import Broker; Broker.start({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert (tmp_path / ".kafka_cleanshutdown").exists()

@@ -11,6 +11,7 @@ which can be killed (`kill`) as a power cut would, and started again on the same
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import json
 import os
@@ -153,8 +154,11 @@ class _Thread:
         if self._error is not None:
             self._thread.join()
             raise self._error
+        # An event loop that still runs while the interpreter is torn down may crash the process.
+        atexit.register(self.stop)
 
     def stop(self) -> None:
+        atexit.unregister(self.stop)
         if self._loop is not None and self._stopping is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 self._loop.call_soon_threadsafe(self._stopping.set)
