@@ -10,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.coordination.cluster_records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
     BrokerEndpoint,
     BrokerFeature,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
+    EndTransactionRecord,
     FeatureLevelRecord,
     MetadataRecord,
     NoOpRecord,
@@ -23,6 +26,7 @@ from millstream.coordination.cluster_records import (
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UnregisterBrokerRecord,
     decode_record,
     encode_record,
 )
@@ -94,6 +98,7 @@ records: st.SearchStrategy[MetadataRecord] = st.one_of(
         uuid_lists,
     ),
     st.just(NoOpRecord()),
+    st.builds(AbortTransactionRecord, st.none() | texts),
 )
 
 
@@ -147,9 +152,19 @@ def test_record_is_encoded_as_kafka_does(record: MetadataRecord, expected: str) 
     assert encode_record(record) == bytes.fromhex(expected)
 
 
-def test_record_of_a_type_we_do_not_have_is_skipped() -> None:
-    client_quota = bytes.fromhex("01 0e 00 01 01 00")
-    assert decode_record(client_quota) is None
+@pytest.mark.parametrize(
+    ("frame", "expected"),
+    [
+        ("01 07 00 00000002 0000000000000009 00", BrokerRegistrationChangeRecord(2, 9, fenced=1)),
+        ("01 08 00 00000002 0000000000000009 00", BrokerRegistrationChangeRecord(2, 9, fenced=-1)),
+        ("01 01 00 00000002 0000000000000009 00", UnregisterBrokerRecord(2, 9)),
+        ("01 17 00 01 00 02 02 6e", BeginTransactionRecord("n")),
+        ("01 18 00 00", EndTransactionRecord()),
+        ("01 1c 00 02 74 00", NoOpRecord()),
+    ],
+)
+def test_record_that_only_kafka_writes_is_read(frame: str, expected: MetadataRecord) -> None:
+    assert decode_record(bytes.fromhex(frame)) == expected
 
 
 @pytest.mark.parametrize(

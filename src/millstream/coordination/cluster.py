@@ -1,11 +1,12 @@
 """The cluster's metadata: an immutable image at a version, and how records change it.
 
 An image holds what all brokers agree on: brokers, topics with their partitions, settings, feature
-levels and the producer ids given away. `apply` makes the next image from records; it serves every
-home of the metadata (a local log, a snapshot, a watch), so there is one path into each state.
+levels, the producer ids given away, and records of Kafka's that are carried as bytes. `apply` makes
+the next image from records; every store of the metadata (a local log, a snapshot, a watch) uses it,
+so there is one path into each state.
 
-What a change does not touch is shared between the old image and the new one, so two images can be
-compared by identity: `changed_topics` does, and costs a dictionary walk.
+An old and a new image share what did not change, so two images can be compared by identity:
+`changed_topics` does, and costs a dictionary walk.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from millstream.coordination.cluster_carried import CarriedDraft, CarriedKey, CarriedRecord
 from millstream.coordination.cluster_records import (
     UNCHANGED_LEADER,
+    AbortTransactionRecord,
     BrokerEndpoint,
     BrokerFeature,
     BrokerRegistrationChangeRecord,
@@ -32,6 +35,8 @@ from millstream.coordination.cluster_records import (
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UnregisterBrokerRecord,
+    decode_record,
 )
 from millstream.coordination.record_codec import CorruptRecord
 
@@ -120,7 +125,8 @@ class ClusterImage:
     configs: Mapping[Resource, Mapping[str, str]] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)  # 0: switched off
     next_producer_id: int = 0
-    # What changed on the way from one earlier version, so that comparing with it costs no walk.
+    carried: Mapping[CarriedKey, bytes] = field(default_factory=dict)
+    # What changed since one earlier version, so that comparing with it costs no walk.
     since: int = field(default=-1, compare=False)
     touched_topics: frozenset[uuid.UUID] = field(default=frozenset(), compare=False)
 
@@ -151,7 +157,8 @@ class ClusterImage:
     def record_count(self) -> int:
         """About how many records a snapshot of this image has."""
         settings = sum(map(len, self.configs.values()))
-        return len(self.brokers) + len(self.topics) + self.partition_count + settings
+        others = len(self.brokers) + len(self.topics) + len(self.carried)
+        return others + self.partition_count + settings
 
     def changed_topics(self, previous: ClusterImage) -> TopicChanges:
         """How the topics differ from those of an earlier image; a topic made anew is both."""
@@ -201,6 +208,7 @@ class ClusterImage:
                 yield ConfigRecord(resource.type, resource.name, name, value)
         if self.next_producer_id:
             yield ProducerIdsRecord(-1, -1, self.next_producer_id)
+        yield from map(decode_record, self.carried.values())
 
 
 def partition_record(topic_id: uuid.UUID, index: int, it: PartitionImage) -> PartitionRecord:
@@ -242,6 +250,7 @@ class _Draft:
         self._next_producer_id = base.next_producer_id
         self._touched: dict[uuid.UUID, tuple[str, dict[int, PartitionImage]]] = {}
         self._removed: set[uuid.UUID] = set()
+        self._carried: CarriedDraft | None = None
 
     def replay(self, record: MetadataRecord) -> None:
         match record:
@@ -263,8 +272,14 @@ class _Draft:
                 self._set_feature(record)
             case ProducerIdsRecord():
                 self._next_producer_id = max(self._next_producer_id, record.next_producer_id)
-            case NoOpRecord():
+            case UnregisterBrokerRecord():
+                self._unregister_broker(record)
+            case CarriedRecord():
+                self._carry(record)
+            case NoOpRecord() | AbortTransactionRecord():
                 pass
+            case _:
+                raise CorruptRecord(f"{type(record).__name__} must not be applied by itself")
 
     def finish(self, version: int) -> ClusterImage:
         topics, by_id = self._base.topics, self._base.topics_by_id
@@ -285,6 +300,7 @@ class _Draft:
             configs=self._configs(),
             features=self._features,
             next_producer_id=self._next_producer_id,
+            carried=self._base.carried if self._carried is None else self._carried.records,
             since=self._base.version,
             touched_topics=frozenset(self._touched) | self._removed,
         )
@@ -377,6 +393,18 @@ class _Draft:
         directories = record.log_dirs or broker.directories
         changed = broker._replace(fenced=fenced, directories=directories)
         self._brokers = {**self._brokers, broker.id: changed}
+
+    def _unregister_broker(self, record: UnregisterBrokerRecord) -> None:
+        self._brokers = {
+            broker_id: broker
+            for broker_id, broker in self._brokers.items()
+            if broker_id != record.broker_id
+        }
+
+    def _carry(self, record: CarriedRecord) -> None:
+        if self._carried is None:
+            self._carried = CarriedDraft(self._base.carried)
+        self._carried.apply(record)
 
     def _set_feature(self, record: FeatureLevelRecord) -> None:
         self._features = {**self._features, record.name: record.feature_level}

@@ -19,9 +19,17 @@ our metadata log, and Kafka itself could take it over:
     15    ProducerIdsRecord                 0                producer ids below this are given away
     17    BrokerRegistrationChangeRecord    2                a broker is fenced or unfenced
     20    NoOpRecord                        0                nothing
+    25    AbortTransactionRecord            0                discards the records since 23
 
-Types that we do not write (access control, quotas, delegation tokens, KRaft transactions, ...) are
-read and skipped: a log that Kafka has written to opens, without what we do not have.
+Types that only Kafka writes:
+
+    1     UnregisterBrokerRecord            the broker is gone
+    7, 8  (Un)FenceBrokerRecord             read as BrokerRegistrationChangeRecord
+    23    BeginTransactionRecord            what follows counts only from 24 on
+    24    EndTransactionRecord              the records since 23 count
+    28    ClearElrRecord                    read as NoOpRecord: eligible leaders are not kept
+
+All other types are carried as bytes (`cluster_carried.py`).
 """
 
 from __future__ import annotations
@@ -31,6 +39,7 @@ import uuid
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
+from millstream.coordination.cluster_carried import CarriedRecord, read_carried
 from millstream.coordination.record_codec import (
     BOOL,
     INT8,
@@ -170,6 +179,34 @@ class NoOpRecord(NamedTuple):
     """Nothing: Kafka writes it to show that it is alive."""
 
 
+class UnregisterBrokerRecord(NamedTuple):
+    """A broker has left the cluster for good."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class BeginTransactionRecord(NamedTuple):
+    """The records that follow count only once the transaction ends."""
+
+    name: str | None = None
+
+
+class EndTransactionRecord(NamedTuple):
+    """The records since the transaction began count."""
+
+
+class AbortTransactionRecord(NamedTuple):
+    """The records since the transaction began are void."""
+
+    reason: str | None = None
+
+
+class _BrokerFencing(NamedTuple):
+    broker_id: int
+    broker_epoch: int
+
+
 MetadataRecord: TypeAlias = (
     RegisterBrokerRecord
     | BrokerRegistrationChangeRecord
@@ -181,6 +218,11 @@ MetadataRecord: TypeAlias = (
     | FeatureLevelRecord
     | ProducerIdsRecord
     | NoOpRecord
+    | UnregisterBrokerRecord
+    | BeginTransactionRecord
+    | EndTransactionRecord
+    | AbortTransactionRecord
+    | CarriedRecord
 )
 
 _BROKERS = ArrayOf(INT32)
@@ -269,10 +311,18 @@ _TOPIC = _flexible(TopicRecord, Field("name", STRING), Field("topic_id", UUID))
 _REMOVE_TOPIC = _flexible(RemoveTopicRecord, Field("topic_id", UUID))
 _FEATURE_LEVEL = _flexible(FeatureLevelRecord, Field("name", STRING), Field("feature_level", INT16))
 _NO_OP = _flexible(NoOpRecord)
+_UNREGISTER_BROKER = _flexible(
+    UnregisterBrokerRecord, Field("broker_id", INT32), Field("broker_epoch", INT64)
+)
+_BEGIN = _flexible(BeginTransactionRecord, Field("name", NULLABLE_STRING, tag=0))
+_END = _flexible(EndTransactionRecord)
+_ABORT = _flexible(AbortTransactionRecord, Field("reason", NULLABLE_STRING, tag=0))
+_FENCING = _flexible(_BrokerFencing, Field("broker_id", INT32), Field("broker_epoch", INT64))
 
 # Type -> (schema, version written, newest version whose known part we can read).
 _TYPES: dict[int, tuple[Schema[Any], int, int]] = {
     0: (_REGISTER_BROKER, 3, 4),
+    1: (_UNREGISTER_BROKER, 0, 0),
     2: (_TOPIC, 0, 0),
     3: (_PARTITION, 1, 2),
     4: (_CONFIG, 0, 0),
@@ -282,7 +332,11 @@ _TYPES: dict[int, tuple[Schema[Any], int, int]] = {
     15: (_PRODUCER_IDS, 0, 0),
     17: (_BROKER_CHANGE, 2, 3),
     20: (_NO_OP, 0, 0),
+    23: (_BEGIN, 0, 0),
+    24: (_END, 0, 0),
+    25: (_ABORT, 0, 0),
 }
+_FENCE, _UNFENCE, _CLEAR_ELR = 7, 8, 28
 _BY_CLASS = {
     schema.cls: (number, schema, version) for number, (schema, version, _) in _TYPES.items()
 }
@@ -290,6 +344,8 @@ _BY_CLASS = {
 
 def encode_record(record: MetadataRecord) -> bytes:
     """The value of a record of the metadata log."""
+    if isinstance(record, CarriedRecord):
+        return record.value
     number, schema, version = _BY_CLASS[type(record)]
     out = bytearray((FRAME_VERSION,))
     write_varint(out, number)
@@ -298,8 +354,8 @@ def encode_record(record: MetadataRecord) -> bytes:
     return bytes(out)
 
 
-def decode_record(value: bytes) -> MetadataRecord | None:
-    """The record, or None for a type that Millstream does not have. Raises `CorruptRecord`."""
+def decode_record(value: bytes) -> MetadataRecord:
+    """The record; one that Millstream does not interpret is carried. Raises `CorruptRecord`."""
     if len(value) == _LONE_PARTITION.size:
         partition = _decode_lone_partition(value)
         if partition is not None:
@@ -310,13 +366,20 @@ def decode_record(value: bytes) -> MetadataRecord | None:
         raise CorruptRecord(f"a metadata record in frame version {frame_version}; 1 is known")
     number = reader.varint()
     version = reader.varint()
-    if number not in _TYPES:
-        return None
-    schema, _, newest = _TYPES[number]
-    if version > newest:
-        raise CorruptRecord(f"{schema.cls.__name__} of version {version}; 0 to {newest} are known")
-    record: MetadataRecord = schema.decode(value, version, reader.position)
-    return record
+    if number in _TYPES:
+        schema, _, newest = _TYPES[number]
+        if version > newest:
+            raise CorruptRecord(
+                f"{schema.cls.__name__} of version {version}; 0 to {newest} are known"
+            )
+        record: MetadataRecord = schema.decode(value, version, reader.position)
+        return record
+    if number in (_FENCE, _UNFENCE):
+        broker: _BrokerFencing = _FENCING.decode(value, version, reader.position)
+        return BrokerRegistrationChangeRecord(*broker, fenced=1 if number == _FENCE else -1)
+    if number == _CLEAR_ELR:
+        return NoOpRecord()
+    return read_carried(number, version, value, reader.position)
 
 
 # A partition with one replica and nothing else to say has a fixed size. They are nearly all that a

@@ -10,11 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource
-from confluent_kafka.admin import NewTopic as KafkaTopic
 
-from millstream.broker.embedded import Broker
 from millstream.broker.metadata.local import (
     METADATA_TOPIC,
     PRODUCER_ID_BLOCK,
@@ -26,18 +22,19 @@ from millstream.broker.metadata.topics import NewTopic
 from millstream.coordination.cluster import ClusterImage, ResourceType
 from millstream.coordination.cluster_features import INITIAL_FEATURES
 from millstream.coordination.cluster_records import (
+    BeginTransactionRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
     NoOpRecord,
+    encode_record,
 )
 from millstream.errors import ApiError, ErrorCode, StorageError
+from millstream.records.batch import parse_header
+from millstream.records.record import Record, encode_batch
 from millstream.storage.directories import LogDirectories
 from millstream.testing.clock import ManualClock
-from tests.broker.metadata.homes import home
-from tests.peers.cache import PeerMissing
-from tests.peers.kafka import start_kafka
-from tests.peers.patience import PATIENCE_SECONDS
+from tests.broker.metadata.homes import Home, home
 
 
 def setting(name: str, value: str | None) -> ConfigRecord:
@@ -214,71 +211,21 @@ def test_broker_is_fenced_at_a_clean_stop_and_leads_again(tmp_path: Path) -> Non
         assert not it.image.brokers[1].fenced
 
 
-@pytest.mark.java
-@pytest.mark.slow
-def test_kafka_takes_over_a_directory_and_gives_it_back(tmp_path: Path) -> None:
-    """Topics, records, settings and committed offsets go to Apache Kafka and come back."""
-    settings = {
-        "group.initial.rebalance.delay.ms": "0",
-        "metadata.log.max.record.bytes.between.snapshots": "1000",
-    }
-    with Broker.start(tmp_path / "data", settings) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        topic = KafkaTopic("t", 3, 1, config={"retention.ms": "987654321"})
-        admin.create_topics([topic])["t"].result()
-        produce(broker.bootstrap_servers, range(1000))
-        commit_offset(broker.bootstrap_servers, 7)
-    metadata_log = tmp_path / "data" / "__cluster_metadata-0"
-    assert list(metadata_log.glob("*.checkpoint")), "a snapshot should be part of what Kafka reads"
-    try:
-        kafka = start_kafka(tmp_path, settings)
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
-    try:
-        assert_same(kafka.bootstrap, range(1000), 7)
-        produce(kafka.bootstrap, range(1000, 1100))
-        commit_offset(kafka.bootstrap, 8)
-    finally:
-        kafka.stop()
-    with Broker.start(tmp_path / "data", settings) as broker:
-        assert_same(broker.bootstrap_servers, range(1100), 8)
+def test_transaction_that_kafka_left_open_is_aborted(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        append(it, [setting("a", "1"), BeginTransactionRecord("n"), setting("b", "1")])
+    for _ in range(2):
+        with home(tmp_path) as it:
+            assert it.image.config(ResourceType.GROUP, "g").keys() - {"c"} == {"a"}
+            asyncio.run(it.metadata.commit([setting("c", "1")], it.image.version))
+    with home(tmp_path) as it:
+        assert it.image.config(ResourceType.GROUP, "g").keys() == {"a", "c"}
 
 
-def produce(bootstrap: str, numbers: range) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
-    for number in numbers:
-        producer.produce("t", str(number))
-    assert producer.flush(PATIENCE_SECONDS) == 0
-
-
-def commit_offset(bootstrap: str, offset: int) -> None:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g"})
-    consumer.commit(offsets=[TopicPartition("t", 0, offset)], asynchronous=False)
-    consumer.close()
-
-
-def assert_same(bootstrap: str, numbers: range, committed: int) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    resource = ConfigResource("topic", "t")
-    settings = admin.describe_configs([resource])[resource].result()
-    assert settings["retention.ms"].value == "987654321"
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False}
+def append(it: Home, records: list[MetadataRecord]) -> None:
+    """As Kafka would: nobody here applies it."""
+    batch = encode_batch(
+        [Record(index, 0, None, encode_record(record)) for index, record in enumerate(records)]
     )
-    assert committed_offset(consumer) == committed
-    consumer.assign([TopicPartition("t", partition, 0) for partition in range(3)])
-    read = {
-        int(message.value()) for message in consumer.consume(len(numbers), timeout=PATIENCE_SECONDS)
-    }
-    assert read == set(numbers)
-    consumer.close()
-
-
-def committed_offset(consumer: Consumer) -> int:
-    """Asked again while the coordinator, just started, does not know its groups yet."""
-    for _ in range(100):
-        try:
-            return int(consumer.committed([TopicPartition("t", 0)], timeout=10)[0].offset)
-        except KafkaException:
-            consumer.poll(0.2)
-    raise AssertionError("the coordinator never loaded")
+    log = it.directories.logs[METADATA_TOPIC, 0]
+    log.append(batch, [parse_header(batch)], leader_epoch=1, now_ms=0)

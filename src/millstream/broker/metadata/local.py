@@ -27,6 +27,7 @@ from millstream.coordination.cluster import ClusterImage
 from millstream.coordination.cluster_features import SUPPORTED_FEATURES, missing_features
 from millstream.coordination.cluster_records import (
     DIRECTORY_UNASSIGNED,
+    AbortTransactionRecord,
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
     MetadataRecord,
@@ -37,6 +38,7 @@ from millstream.coordination.cluster_records import (
     decode_record,
     encode_record,
 )
+from millstream.coordination.cluster_replay import ClusterReplay
 from millstream.errors import ApiError, ErrorCode, MillstreamError, StorageError
 from millstream.records.batch import iterate_headers, parse_header
 from millstream.records.record import Record, decode_batch, encode_batch
@@ -148,8 +150,12 @@ class LocalMetadata:
         self._epoch = max(log.latest_epoch, FIRST_EPOCH)
         self._subscribers: list[Subscriber] = []
         self._image = newest_snapshot(log.directory.fs, log.path)
+        replay = ClusterReplay(self._image)
         for records, last_offset in self._stored_batches():
-            self._image = self._image.apply(records, last_offset)
+            replay.add(records, last_offset)
+        self._image = replay.finish()
+        if replay.is_in_transaction:  # Kafka was killed in the middle of one, and would abort it
+            self._commit([AbortTransactionRecord("the controller has stopped")])
         missing = missing_features(self._image.features)
         if missing:
             self._commit(missing)
@@ -249,10 +255,8 @@ class LocalMetadata:
             )
             for position, header in iterate_headers(data):
                 if not header.is_control and header.last_offset > self._image.version:
-                    records = (
-                        decode_record(it.value or b"") for it in decode_batch(data, position)
-                    )
-                    yield [it for it in records if it is not None], header.last_offset
+                    records = decode_batch(data, position)
+                    yield [decode_record(it.value or b"") for it in records], header.last_offset
                 offset = header.next_offset
 
 

@@ -7,7 +7,8 @@ end offset, so that the metadata log does not grow for ever:
 
     control batch   one SnapshotHeader record (type 3): int16 version 0, int64 the time of the last
                     record it covers, no tagged fields
-    batches         records of cluster_records.py that make the whole image; offsets count from 0
+    batches         records of cluster_records.py that make the whole image, those included that
+                    Millstream only carries; offsets count from 0
     control batch   one SnapshotFooter record (type 4): int16 version 0, no tagged fields
 
 Crash rule: it is written under another name, synced and renamed; only then does the log forget what
@@ -92,9 +93,7 @@ def _read_snapshot(content: bytes) -> Iterator[MetadataRecord]:
             complete = ControlType.from_key(records[0].key) is ControlType.SNAPSHOT_FOOTER
             continue
         for record in records:
-            decoded = decode_record(record.value or b"")
-            if decoded is not None:
-                yield decoded
+            yield decode_record(record.value or b"")
     if not complete:
         raise CorruptBatch("a snapshot that ends before its footer")
 
