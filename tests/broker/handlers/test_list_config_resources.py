@@ -20,7 +20,7 @@ def test_resources_are_listed_by_type(tmp_path: Path) -> None:
         await server.topics.create([NewTopic("t", 1)])
         change = Change("consumer.session.timeout.ms", Operation.SET, "50000")
         group = Resource(ResourceType.GROUP, "g")
-        await server.configs.alter(group, [change], validate_only=False)
+        await server.configs.alter({group: [change]}, validate_only=False)
         every = {("t", 2), ("1", 4), ("1", 8), ("g", 32)}
         for wanted, expected in (
             ([], every),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from millstream import Broker
 from millstream.errors import ErrorCode
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.broker.handlers.calls import create_topic
+from tests.broker.serving import WireClient, serving
 from tests.peers.wire import Wire
 
 
@@ -101,3 +104,25 @@ def test_authorized_operations_are_told_only_when_asked(wire: Wire) -> None:
     assert silent.cluster_authorized_operations == -(2**31)
     asked = wire.call("metadata", 8, topics=(), include_cluster_authorized_operations=True)
     assert asked.cluster_authorized_operations > 0
+
+
+def test_missing_topics_of_one_request_are_one_commit(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server, WireClient.connected(server) as client:
+            commits: list[int] = []
+            server.metadata.subscribe(lambda before, now: commits.append(now.version))
+            topics = [{"topic_id": None, "name": f"t{number}"} for number in range(20)]
+            topics += [{"topic_id": None, "name": "t.1"}, {"topic_id": None, "name": "t_1"}]
+            answer = await client.call(
+                3,
+                12,
+                topics=topics,
+                allow_auto_topic_creation=True,
+                include_topic_authorized_operations=False,
+            )
+            errors = {it.name: it.error_code for it in answer.topics}
+            assert errors.pop("t_1") == ErrorCode.INVALID_TOPIC_EXCEPTION
+            assert set(errors.values()) == {ErrorCode.NONE}
+            assert len(commits) == 1
+
+    asyncio.run(scenario())

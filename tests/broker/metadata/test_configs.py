@@ -39,7 +39,10 @@ def alter(
     validate_only: bool = False,
 ) -> None:
     change = Change(name, operation, value)
-    asyncio.run(it.configs.alter(resource, [change], validate_only=validate_only))
+    outcome = asyncio.run(it.configs.alter({resource: [change]}, validate_only=validate_only))
+    error = outcome[resource]
+    if error is not None:
+        raise error
 
 
 def described(it: Home, resource: Resource, name: str) -> DescribedSetting:
@@ -130,17 +133,33 @@ def test_list_is_appended_to_and_subtracted_from(it: Home) -> None:
 
 def test_replacing_unsets_what_is_not_named(it: Home) -> None:
     alter(it, TOPIC, "segment.ms", "6000")
-    asyncio.run(it.configs.replace(TOPIC, {"retention.ms": "9"}, validate_only=False))
+    asyncio.run(it.configs.replace({TOPIC: {"retention.ms": "9"}}, validate_only=False))
     assert it.image.topic_overrides("t") == {"retention.ms": "9"}
 
 
 def test_validation_alone_changes_nothing(it: Home) -> None:
     version = it.image.version
     alter(it, TOPIC, "retention.ms", "9", validate_only=True)
-    asyncio.run(it.configs.replace(TOPIC, {"retention.ms": "9"}, validate_only=True))
+    asyncio.run(it.configs.replace({TOPIC: {"retention.ms": "9"}}, validate_only=True))
     with pytest.raises(ApiError):
         alter(it, TOPIC, "retention.ms", "-9", validate_only=True)
     assert it.image.version == version
+
+
+def test_resources_are_changed_in_one_commit_each_by_itself(it: Home) -> None:
+    commits: list[int] = []
+    it.metadata.subscribe(lambda before, now: commits.append(now.version))
+    group, missing = Resource(ResourceType.GROUP, "g"), Resource(ResourceType.TOPIC, "missing")
+    wanted = {
+        TOPIC: [Change("retention.ms", Operation.SET, "9")],
+        missing: [Change("retention.ms", Operation.SET, "9")],
+        group: [Change("share.session.timeout.ms", Operation.SET, "50000")],
+    }
+    outcomes = asyncio.run(it.configs.alter(wanted, validate_only=False))
+    assert len(commits) == 1
+    assert [error is None for error in outcomes.values()] == [True, False, True]
+    assert it.image.topic_overrides("t") == {"retention.ms": "9"}
+    assert it.image.config(ResourceType.GROUP, "g")
 
 
 def test_setting_the_same_again_commits_nothing(it: Home) -> None:

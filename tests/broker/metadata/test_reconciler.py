@@ -60,7 +60,7 @@ def test_settings_reach_the_logs_at_once(tmp_path: Path) -> None:
             )
             for resource, name in changes:
                 change = Change(name, Operation.SET, "2000000")
-                await server.configs.alter(resource, [change], validate_only=False)
+                await server.configs.alter({resource: [change]}, validate_only=False)
             assert log.config.retention_ms == 2_000_000
             assert log.config.segment_bytes == 2_000_000
 

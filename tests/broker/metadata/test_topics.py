@@ -124,11 +124,21 @@ def test_name_is_free_again_after_deletion(it: Home) -> None:
 
 
 def test_auto_creation_is_idempotent(it: Home) -> None:
-    first = asyncio.run(it.topics.auto_create("t"))
-    assert asyncio.run(it.topics.auto_create("t")) is it.image.topics["t"]
-    assert first.id == it.image.topics["t"].id
-    with pytest.raises(ApiError):
-        asyncio.run(it.topics.auto_create("not legal"))
+    first = asyncio.run(it.topics.auto_create(["t"]))["t"]
+    assert asyncio.run(it.topics.auto_create(["t"]))["t"] is it.image.topics["t"]
+    assert first == it.image.topics["t"]
+    refused = asyncio.run(it.topics.auto_create(["not legal"]))["not legal"]
+    assert isinstance(refused, ApiError)
+
+
+def test_topics_are_created_in_one_commit_each_by_itself(it: Home) -> None:
+    commits: list[int] = []
+    it.metadata.subscribe(lambda before, now: commits.append(now.version))
+    outcomes = asyncio.run(it.topics.auto_create(["a.b", "not legal", "c", "a_b", "c"]))
+    assert len(commits) == 1
+    assert list(it.image.topics) == ["a.b", "c"]
+    assert list(outcomes) == ["a.b", "not legal", "c", "a_b"]
+    assert "collides with existing topic: a.b" in str(outcomes["a_b"])
 
 
 @pytest.mark.parametrize(
@@ -140,7 +150,8 @@ def test_auto_creation_is_idempotent(it: Home) -> None:
     ],
 )
 def test_internal_topic_has_its_own_shape(it: Home, name: str, policy: str) -> None:
-    topic = asyncio.run(it.topics.auto_create(name))
+    asyncio.run(it.topics.auto_create([name]))
+    topic = it.image.topics[name]
     assert topic.is_internal
     assert len(topic.partitions) == 50
     assert it.configs.topic(name).cleanup_policy == {policy}

@@ -70,7 +70,7 @@ def run(
 async def configure(broker: BrokerServer, name: str, value: str) -> None:
     resource = Resource(ResourceType.GROUP, GROUP)
     change = Change(name, Operation.SET, value)
-    await broker.configs.alter(resource, [change], validate_only=False)
+    await broker.configs.alter({resource: [change]}, validate_only=False)
 
 
 def letters_in(broker: BrokerServer, topic: str = DLQ, index: int = 0) -> list[Record]:
@@ -339,7 +339,7 @@ def test_topic_whose_name_no_longer_begins_with_the_prefix_is_refused(tmp_path: 
     async def scenario(broker: BrokerServer, orders: Partition) -> None:
         change = Change("errors.deadletterqueue.topic.name.prefix", Operation.SET, "dead.")
         everywhere = Resource(ResourceType.BROKER, "")
-        await broker.configs.alter(everywhere, [change], validate_only=False)
+        await broker.configs.alter({everywhere: [change]}, validate_only=False)
         with pytest.raises(ApiError, match=r"does not begin with 'dead\.'"):
             await broker.services.share_partitions.dead_letters.write(GROUP, orders, [REJECTION])
 
@@ -396,4 +396,4 @@ def test_letters_that_cannot_be_written_cost_no_tokens(
 async def alter_topic(broker: BrokerServer, topic: str, name: str, value: str) -> None:
     change = Change(name, Operation.SET, value)
     resource = Resource(ResourceType.TOPIC, topic)
-    await broker.configs.alter(resource, [change], validate_only=False)
+    await broker.configs.alter({resource: [change]}, validate_only=False)

@@ -217,7 +217,10 @@ class Coordinators:
         topic = self._metadata.image.topics.get(name)
         if topic is None or creation.locked():
             async with creation:
-                topic = await self._topics.auto_create(name)
+                outcome = (await self._topics.auto_create([name]))[name]
+            if isinstance(outcome, ApiError):
+                raise outcome
+            return outcome
         return topic
 
     def _metadata_changed(self, before: ClusterImage, now: ClusterImage) -> None:

@@ -1,13 +1,15 @@
-"""AlterConfigs, v0-2: the older way, which replaces all that a resource has set.
+"""AlterConfigs, v0-2: the older request, which replaces all that a resource has set.
 
 * v2: flexible
 
-What the request does not name goes back to its default; IncrementalAlterConfigs is kinder.
+Settings that the request does not name go back to their defaults. All resources are committed
+together; each is changed as a whole or not at all.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.services import RequestContext
@@ -16,25 +18,28 @@ from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from kio.schema.alter_configs.v2.request import AlterConfigsRequest, AlterConfigsResource
+    from kio.schema.incremental_alter_configs.v1.request import (
+        AlterConfigsResource as IncrementalAlterConfigsResource,
+    )
 
     from millstream.protocol.messages import Fields
 
 
 async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -> Fields:
     counts = Counter((it.resource_type, it.resource_name) for it in request.resources)
-    answers = []
-    for wanted in request.resources:
-        is_duplicate = counts[wanted.resource_type, wanted.resource_name] > 1
+    wanted: dict[Resource, dict[str, str]] = {}
+    refused: dict[Resource, ApiError] = {}
+    for it in request.resources:
+        resource = Resource.of(it.resource_type, it.resource_name)
+        is_duplicate = counts[it.resource_type, it.resource_name] > 1
         try:
-            settings = _settings(wanted, is_duplicate=is_duplicate)
-            resource = Resource.of(wanted.resource_type, wanted.resource_name)
-            await context.services.configs.replace(
-                resource, settings, validate_only=request.validate_only
-            )
-            answers.append(answer(wanted.resource_type, wanted.resource_name))
+            wanted[resource] = _settings(it, is_duplicate=is_duplicate)
         except ApiError as error:
-            answers.append(answer(wanted.resource_type, wanted.resource_name, error))
-    return {"responses": answers}
+            refused[resource] = error
+    outcomes = refused | await context.services.configs.replace(
+        wanted, validate_only=request.validate_only
+    )
+    return {"responses": [answer(it, outcomes) for it in request.resources]}
 
 
 def _settings(wanted: AlterConfigsResource, *, is_duplicate: bool) -> dict[str, str]:
@@ -50,11 +55,15 @@ def _settings(wanted: AlterConfigsResource, *, is_duplicate: bool) -> dict[str, 
     return settings
 
 
-def answer(resource_type: int, name: str, error: ApiError | None = None) -> dict[str, Any]:
-    """What became of one resource; IncrementalAlterConfigs answers alike."""
+def answer(
+    wanted: AlterConfigsResource | IncrementalAlterConfigsResource,
+    outcomes: Mapping[Resource, ApiError | None],
+) -> dict[str, Any]:
+    """The outcome for one resource; IncrementalAlterConfigs answers alike."""
+    error = outcomes[Resource.of(wanted.resource_type, wanted.resource_name)]
     return {
         "error_code": ErrorCode.NONE if error is None else error.code,
         "error_message": None if error is None else error.message or error.code.description,
-        "resource_type": resource_type,
-        "resource_name": name,
+        "resource_type": wanted.resource_type,
+        "resource_name": wanted.resource_name,
     }

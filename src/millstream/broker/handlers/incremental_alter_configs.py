@@ -2,8 +2,8 @@
 
 * v1: flexible
 
-Each resource is changed as a whole or not at all. BROKER_LOGGER changes the levels of this
-process's loggers, until it ends.
+All resources are committed together; each is changed as a whole or not at all. BROKER_LOGGER
+changes the levels of this process's loggers, until it ends.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ async def incremental_alter_configs(
     context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> Fields:
     counts = Counter((it.resource_type, it.resource_name) for it in request.resources)
-    answers = []
-    for wanted in request.resources:
-        is_duplicate = counts[wanted.resource_type, wanted.resource_name] > 1
+    wanted: dict[Resource, list[Change]] = {}
+    refused: dict[Resource, ApiError] = {}
+    for it in request.resources:
+        resource = Resource.of(it.resource_type, it.resource_name)
+        is_duplicate = counts[it.resource_type, it.resource_name] > 1
         try:
-            changes = _changes(wanted, is_duplicate=is_duplicate)
-            resource = Resource.of(wanted.resource_type, wanted.resource_name)
-            await context.services.configs.alter(
-                resource, changes, validate_only=request.validate_only
-            )
-            answers.append(answer(wanted.resource_type, wanted.resource_name))
+            wanted[resource] = _changes(it, is_duplicate=is_duplicate)
         except ApiError as error:
-            answers.append(answer(wanted.resource_type, wanted.resource_name, error))
-    return {"responses": answers}
+            refused[resource] = error
+    outcomes = refused | await context.services.configs.alter(
+        wanted, validate_only=request.validate_only
+    )
+    return {"responses": [answer(it, outcomes) for it in request.resources]}
 
 
 def _changes(wanted: AlterConfigsResource, *, is_duplicate: bool) -> list[Change]:

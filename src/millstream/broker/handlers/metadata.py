@@ -78,12 +78,11 @@ def _to_create(services: Services, request: MetadataRequest) -> list[str]:
 async def _create_and_answer(
     context: RequestContext, request: MetadataRequest, missing: list[str], deferred: Deferred
 ) -> None:
-    errors: dict[str, ErrorCode] = {}
-    for name in missing:
-        try:
-            await context.services.topics.auto_create(name)
-        except ApiError as error:
-            errors[name] = error.code
+    try:
+        outcomes = await context.services.topics.auto_create(missing)
+        errors = {name: it.code for name, it in outcomes.items() if isinstance(it, ApiError)}
+    except ApiError as error:  # the commit failed
+        errors = dict.fromkeys(missing, error.code)
     deferred.complete(_answer(context, request, errors))
 
 

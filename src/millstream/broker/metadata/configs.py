@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from millstream.broker.metadata.local import MetadataStore, decide_and_commit
@@ -38,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 ConfigSubscriber: TypeAlias = Callable[[BrokerConfig, BrokerConfig], None]
 """Called with the broker's settings before and now."""
+
+_Edit: TypeAlias = Callable[[Mapping[str, str]], dict[str, str]]
+"""From what a resource has set, what it will have set. Raises `ApiError` to refuse."""
 
 
 class Operation(IntEnum):
@@ -223,39 +227,66 @@ class ConfigManager:
     # Changing
 
     async def alter(
-        self, resource: Resource, changes: Sequence[Change], *, validate_only: bool
-    ) -> None:
-        """Apply changes to what a resource has set. Raises `ApiError`; then nothing is changed."""
-        if resource.type is ResourceType.BROKER_LOGGER:
-            self._check_is_this_broker(resource.name)
-            change_levels(map(_as_level, changes), validate_only=validate_only)
-            return
-        await self._commit(
-            resource, lambda settings: _changed(resource, settings, changes), validate_only
-        )
+        self, wanted: Mapping[Resource, Sequence[Change]], *, validate_only: bool
+    ) -> dict[Resource, ApiError | None]:
+        """Apply changes to what resources have set, in one commit.
+
+        Each resource is changed as a whole (None) or not at all.
+        """
+        outcomes: dict[Resource, ApiError | None] = {}
+        edits: dict[Resource, _Edit] = {}
+        for resource, changes in wanted.items():
+            if resource.type is ResourceType.BROKER_LOGGER:
+                outcomes[resource] = self._alter_loggers(resource, changes, validate_only)
+            else:
+                edits[resource] = partial(_changed, resource, changes)
+        return outcomes | await self._commit(edits, validate_only)
 
     async def replace(
-        self, resource: Resource, settings: Mapping[str, str], *, validate_only: bool
-    ) -> None:
-        """Make `settings` all that a resource has set: the older AlterConfigs."""
-        await self._commit(resource, lambda _: dict(settings), validate_only)
+        self, wanted: Mapping[Resource, Mapping[str, str]], *, validate_only: bool
+    ) -> dict[Resource, ApiError | None]:
+        """Make these settings all that the resources have set: the older AlterConfigs."""
+        edits = {resource: partial(_replaced, settings) for resource, settings in wanted.items()}
+        return await self._commit(edits, validate_only)
+
+    def _alter_loggers(
+        self, resource: Resource, changes: Sequence[Change], validate_only: bool
+    ) -> ApiError | None:
+        try:
+            self._check_is_this_broker(resource.name)
+            change_levels(map(_as_level, changes), validate_only=validate_only)
+        except ApiError as error:
+            return error
+        return None
 
     async def _commit(
-        self,
-        resource: Resource,
-        change: Callable[[Mapping[str, str]], dict[str, str]],
-        validate_only: bool,
-    ) -> None:
+        self, edits: Mapping[Resource, _Edit], validate_only: bool
+    ) -> dict[Resource, ApiError | None]:
+        outcomes: dict[Resource, ApiError | None] = {}
+
         def decide(image: ClusterImage) -> list[ConfigRecord]:
-            before = image.config(resource.type, resource.name)
-            after = change(before)
-            self._check(image, resource, before, after)
-            return _difference(resource, before, after)
+            outcomes.clear()
+            records: list[ConfigRecord] = []
+            for resource, edit in edits.items():
+                before = image.config(resource.type, resource.name)
+                try:
+                    after = edit(before)
+                    self._check(image, resource, before, after)
+                except ApiError as error:
+                    outcomes[resource] = error
+                    continue
+                outcomes[resource] = None
+                records += _difference(resource, before, after)
+            return records
 
         if validate_only:
             decide(self._store.image)
-        else:
+            return outcomes
+        try:
             await decide_and_commit(self._store, decide)
+        except ApiError as error:  # nothing was committed
+            return {resource: refused or error for resource, refused in outcomes.items()}
+        return outcomes
 
     def _check(
         self,
@@ -296,7 +327,11 @@ class ConfigManager:
             )
 
     def _check_broker(
-        self, image: ClusterImage, name: str, before: Mapping[str, str], after: Mapping[str, str]
+        self,
+        image: ClusterImage,
+        name: str,
+        before: Mapping[str, str],
+        after: Mapping[str, str],
     ) -> None:
         if name and not name.isdigit():
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Invalid broker name {name}")
@@ -321,8 +356,12 @@ def _aliases(name: str) -> tuple[str, ...]:
     return next((family for family in families if name in family), (name,))
 
 
+def _replaced(settings: Mapping[str, str], _: Mapping[str, str]) -> dict[str, str]:
+    return dict(settings)
+
+
 def _changed(
-    resource: Resource, settings: Mapping[str, str], changes: Sequence[Change]
+    resource: Resource, changes: Sequence[Change], settings: Mapping[str, str]
 ) -> dict[str, str]:
     after = dict(settings)
     for change in changes:

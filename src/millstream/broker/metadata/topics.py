@@ -79,14 +79,16 @@ class TopicManager:
     async def create(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> dict[str, TopicImage | ApiError]:
-        """Create topics with different names. Each succeeds or fails by itself."""
+        """Create topics with different names in one commit. Each succeeds or fails by itself."""
         outcome: dict[str, TopicImage | ApiError] = {}
 
         def decide(image: ClusterImage) -> list[MetadataRecord]:
             outcome.clear()
             records: list[MetadataRecord] = []
+            new_names: dict[str, str] = {}
             for topic in topics:
                 try:
+                    _check_collision(topic.name, new_names.get(_unify(topic.name)))
                     made = self._new_topic_records(image, topic)
                     if len(records) + len(made) > PARTITIONS_PER_REQUEST_MAX:
                         raise _too_many_partitions()
@@ -94,23 +96,20 @@ class TopicManager:
                     outcome[topic.name] = error
                     continue
                 records += made
+                new_names[_unify(topic.name)] = topic.name
                 outcome[topic.name] = ClusterImage().apply(made, 0).topics[topic.name]
             return records
 
         await self._run(decide, validate_only)
         return outcome
 
-    async def auto_create(self, name: str) -> TopicImage:
-        """The topic, created with the broker's defaults if it is not there. Raises `ApiError`."""
-        existing = self._store.image.topics.get(name)
-        if existing is not None:
-            return existing
-        outcome = (await self.create([self.default_topic(name)]))[name]
-        if isinstance(outcome, TopicImage):
-            return outcome
-        if outcome.code is ErrorCode.TOPIC_ALREADY_EXISTS:  # somebody was faster
-            return self._store.image.topics[name]
-        raise outcome
+    async def auto_create(self, names: Iterable[str]) -> dict[str, TopicImage | ApiError]:
+        """The topics; those that do not exist are created with the broker's defaults."""
+        wanted = dict.fromkeys(names)
+        missing = [name for name in wanted if name not in self._store.image.topics]
+        created = await self.create([self.default_topic(name) for name in missing])
+        # Another request may have created one of them first.
+        return {name: self._store.image.topics.get(name) or created[name] for name in wanted}
 
     def default_topic(self, name: str) -> NewTopic:
         """What is created when somebody needs a topic: internal topics have their own shapes."""
@@ -139,12 +138,8 @@ class TopicManager:
         validate_topic_name(name)
         if name in image.topics:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        colliding = self._by_unified_name.get(_unify(name))
-        if colliding is not None and colliding in image.topics:
-            raise ApiError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"Topic '{name}' collides with existing topic: {colliding}",
-            )
+        existing = self._by_unified_name.get(_unify(name))
+        _check_collision(name, existing if existing in image.topics else None)
 
     def _checked_settings(self, settings: Mapping[str, str | None]) -> dict[str, str]:
         given = {name: value for name, value in settings.items() if value is not None}
@@ -370,6 +365,14 @@ def validate_topic_name(name: str) -> None:
         )
     if problem is not None:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+
+
+def _check_collision(name: str, existing: str | None) -> None:
+    if existing is not None and existing != name:
+        raise ApiError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{name}' collides with existing topic: {existing}",
+        )
 
 
 def _unify(name: str) -> str:
