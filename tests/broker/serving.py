@@ -17,11 +17,15 @@ from millstream.config.broker import BrokerConfig
 from millstream.protocol.apis import APIS
 from millstream.protocol.headers import API_VERSIONS_KEY
 from millstream.protocol.messages import _builder, _entity_class
+from millstream.testing.loop_guard import LoopGuardFileSystem
 
 
 @contextlib.asynccontextmanager
 async def serving(directory: Path, **settings: object) -> AsyncIterator[BrokerServer]:
-    """A running broker. Settings are Kafka's names with underscores for dots."""
+    """A running broker. Settings are Kafka's names with underscores for dots.
+
+    Its filesystem notices when the event loop waits for the disk.
+    """
     values: dict[str, object] = {
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "log.dirs": str(directory),
@@ -29,12 +33,15 @@ async def serving(directory: Path, **settings: object) -> AsyncIterator[BrokerSe
         "offsets.topic.num.partitions": 4,
     }
     values |= {name.replace("_", "."): value for name, value in settings.items()}
-    server = BrokerServer(BrokerConfig.from_values(values))
-    await server.start()
+    guard = LoopGuardFileSystem()
+    server = BrokerServer(BrokerConfig.from_values(values), filesystem=guard)
+    with guard.paused():
+        await server.start()
     try:
         yield server
     finally:
-        await server.stop()
+        with guard.paused():
+            await server.stop()
 
 
 class WireClient:

@@ -44,6 +44,7 @@ from millstream.config.broker import BrokerConfig, Endpoint
 from millstream.coordination.cluster_records import BrokerEndpoint
 from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.storage.directories import LogDirectories
+from millstream.storage.filesystem import FileSystem
 from millstream.storage.log import Log
 
 if TYPE_CHECKING:
@@ -71,8 +72,15 @@ class BrokerServer:
     tasks: Tasks
     services: Services
 
-    def __init__(self, config: BrokerConfig, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock | None = None,
+        filesystem: FileSystem | None = None,
+    ) -> None:
         self._static_config = config
+        self._filesystem = filesystem
         self.clock: Clock = clock or SystemClock()
         self.id = config.id
         self.metadata_cache = MetadataCache()
@@ -141,18 +149,21 @@ class BrokerServer:
         self.directories = LogDirectories.open(
             config.log_directories,
             node_id=self.id,
+            fs=self._filesystem,
             clock=self.clock,
             recovery_threads=config.num_recovery_threads_per_data_dir,
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
-        self._undo.callback(self._close_data)
+        self._undo.push_async_callback(self._close_data)
         self.metadata = LocalMetadata.open(
             self.directories,
             self.clock,
             snapshot_bytes=config.metadata_log_max_record_bytes_between_snapshots,
         )
 
-    def _close_data(self) -> None:
+    async def _close_data(self) -> None:
+        if hasattr(self, "metadata"):
+            await self.metadata.finish()
         if hasattr(self, "partitions"):
             self.directories.high_watermarks.update(self.partitions.high_watermarks())
             self.metadata.fence_broker(self.id)

@@ -243,10 +243,12 @@ def write_fully(fs: FileSystem, fd: int, buffers: Sequence[Buffer], position: in
     return position + total
 
 
-def read_file(fs: FileSystem, path: str) -> bytes:
+def read_file(fs: FileSystem, path: str, *, may_block: bool = True) -> bytes:
+    """The whole file. Raises `NotCached` rather than wait for the disk unless it `may_block`."""
     fd = fs.open(path)
     try:
-        return fs.pread(fd, fs.size(fd), 0)
+        size = fs.size(fd)
+        return fs.pread(fd, size, 0) if may_block else bytes(fs.pread_cached(fd, size, 0))
     finally:
         fs.close(fd)
 

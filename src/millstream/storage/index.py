@@ -88,10 +88,10 @@ class SparseIndex:
     def read_memory(self, size: int, position: int) -> bytearray:
         return self._entries[position : position + size]
 
-    def load(self, fs: FileSystem) -> None:
+    def load(self, fs: FileSystem, *, may_block: bool = True) -> None:
         """Read the file; a size that is no multiple of an entry's loses the odd bytes."""
         try:
-            content = read_file(fs, self.path)
+            content = read_file(fs, self.path, may_block=may_block)
         except FileNotFoundError:
             content = b""
         self._entries = bytearray(content[: len(content) - len(content) % self.entry.size])

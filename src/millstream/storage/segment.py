@@ -19,7 +19,7 @@ import random
 from collections.abc import Iterator
 
 from millstream.config.topic import TopicConfig
-from millstream.errors import CorruptBatch
+from millstream.errors import CorruptBatch, NotCached
 from millstream.records.batch import (
     HEADER_SIZE_BYTES,
     BatchHeader,
@@ -297,20 +297,30 @@ class Segment:
         self.max_timestamp = None
 
     def wake(self, *, now_ms: int) -> None:
-        """Make a segment read from disk active: indexes into memory, what rolling needs known."""
+        """Make a segment read from disk active: indexes into memory, what rolling needs known.
+
+        Waits for the disk only for what is not cached: at most once in the life of a log that was
+        read from disk, and for no more than its indexes and the bytes that these do not cover.
+        """
+        try:
+            self._load(may_block=False)
+        except NotCached:
+            self._load(may_block=True)
+        self.created_ms = now_ms
+        self._bytes_since_index = 0
+
+    def _load(self, *, may_block: bool) -> None:
         fs = self._handles.fs
         self.first_timestamp = None
         if self.size:
-            self.first_timestamp = next(self.walk(0, may_block=True))[1].max_timestamp
-        self.load_timestamps()
+            self.first_timestamp = next(self.walk(0, may_block=may_block))[1].max_timestamp
+        self.load_timestamps(may_block=may_block)
         index = OffsetIndex(self.path(names.INDEX_SUFFIX))
-        index.load(fs)
+        index.load(fs, may_block=may_block)
         time_index = TimeIndex(self.path(names.TIME_INDEX_SUFFIX))
-        time_index.load(fs)
-        self.index, self.time_index = index, time_index
-        self.aborted = self.read_aborted()
-        self.created_ms = now_ms
-        self._bytes_since_index = 0
+        time_index.load(fs, may_block=may_block)
+        aborted = self.read_aborted(may_block=may_block)
+        self.index, self.time_index, self.aborted = index, time_index, aborted
 
     def resume_indexes(self, index: OffsetIndex, time_index: TimeIndex) -> None:
         """Go on from these entries, which cover all batches before the one to be noted next."""
@@ -320,22 +330,27 @@ class Segment:
         self.max_timestamp_offset = self.base_offset + (last[1] if last else 0)
         self._bytes_since_index = 0
 
-    def load_timestamps(self) -> None:
+    def load_timestamps(self, *, may_block: bool = True) -> None:
         """Find the largest timestamp of a segment that was read from disk."""
-        if self.max_timestamp is not None:
-            return
-        last = self._last_time_entry()
+        if self.max_timestamp is None:
+            timestamp, offset = self.find_max_timestamp(may_block=may_block)
+            self.max_timestamp_offset = offset
+            self.max_timestamp = timestamp
+
+    def find_max_timestamp(self, *, may_block: bool = True) -> tuple[int, int]:
+        """The largest timestamp and its offset, from the files. Changes nothing: safe in any
+        thread, also while the owner's makes the segment active."""
+        last = self._last_time_entry(may_block=may_block)
         timestamp, offset = NO_TIMESTAMP, self.base_offset
         position = 0
         if last is not None:
             timestamp, offset = last[0], self.base_offset + last[1]
-            position = self.floor_position(offset, may_block=True)
+            position = self.floor_position(offset, may_block=may_block)
         # A segment that was being written may hold larger ones past its last entry.
-        for _, header in self.walk(position, may_block=True):
+        for _, header in self.walk(position, may_block=may_block):
             if header.max_timestamp > timestamp:
                 timestamp, offset = header.max_timestamp, header.last_offset
-        self.max_timestamp_offset = offset
-        self.max_timestamp = timestamp
+        return timestamp, offset
 
     # Reading: any thread with may_block, the owner's without
 
@@ -446,9 +461,9 @@ class Segment:
         first, second = entry.unpack(read_at(entry_size, number * entry_size))
         return first, second
 
-    def _last_time_entry(self) -> Entry | None:
+    def _last_time_entry(self, *, may_block: bool) -> Entry | None:
         index = TimeIndex(self.path(names.TIME_INDEX_SUFFIX))
-        index.load(self._handles.fs)
+        index.load(self._handles.fs, may_block=may_block)
         return index.last
 
     def verify(self, data: Buffer, position: int) -> int:
@@ -490,12 +505,14 @@ class Segment:
         self.aborted.append(aborted)
         self.has_aborted = True
 
-    def read_aborted(self) -> list[AbortedTransaction]:
+    def read_aborted(self, *, may_block: bool = True) -> list[AbortedTransaction]:
         """The caller's own copy of all of them. In any thread: a roll may come at any time."""
         aborted = self.aborted
         if aborted is not None:
             return list(aborted)
-        return self.transaction_index.read(self.fs) if self.has_aborted else []
+        if not self.has_aborted:
+            return []
+        return self.transaction_index.read(self.fs, may_block=may_block)
 
     def set_aborted(self, aborted: list[AbortedTransaction]) -> None:
         """These and no others: where they are files, durably."""

@@ -60,9 +60,9 @@ class TransactionIndex:
         content = b"".join(ENTRY.pack(VERSION, *aborted) for aborted in entries)
         write_file(fs, self.path, content, sync=sync)
 
-    def read(self, fs: FileSystem) -> list[AbortedTransaction]:
+    def read(self, fs: FileSystem, *, may_block: bool = True) -> list[AbortedTransaction]:
         """Raises `CorruptIndex`, and `FileNotFoundError` if nothing was aborted."""
-        content = read_file(fs, self.path)
+        content = read_file(fs, self.path, may_block=may_block)
         if len(content) % ENTRY.size:
             raise CorruptIndex(f"{self.path} has {len(content)} bytes, no multiple of {ENTRY.size}")
         entries = []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
+import threading
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,6 @@ from millstream.broker.metadata.local import (
     PRODUCER_ID_BLOCK,
     LocalMetadata,
     MetadataConflict,
-    decide_and_commit,
 )
 from millstream.broker.metadata.topics import NewTopic
 from millstream.coordination.cluster import ClusterImage, ResourceType
@@ -26,7 +27,6 @@ from millstream.coordination.cluster_records import (
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
-    NoOpRecord,
     encode_record,
 )
 from millstream.errors import ApiError, ErrorCode, StorageError
@@ -94,20 +94,48 @@ def test_commit_on_another_version_is_refused(tmp_path: Path) -> None:
         assert it.image.config(ResourceType.GROUP, "g") == {"a": "1"}
 
 
-def test_decision_is_made_again_when_another_commit_was_faster(tmp_path: Path) -> None:
+def test_decisions_made_together_see_each_other(tmp_path: Path) -> None:
     with home(tmp_path) as it:
         seen: list[int] = []
         version = it.image.version
 
         def decide(image: ClusterImage) -> list[MetadataRecord]:
             seen.append(image.version)
-            if len(seen) == 1:  # somebody else commits between the decision and our commit
-                it.metadata._commit([NoOpRecord()])
             return [setting("a", str(image.version))]
 
-        asyncio.run(decide_and_commit(it.metadata, decide))
+        async def scenario() -> None:
+            await asyncio.gather(it.metadata.change(decide), it.metadata.change(decide))
+
+        asyncio.run(scenario())
         assert seen == [version, version + 1]
         assert it.image.config(ResourceType.GROUP, "g") == {"a": str(version + 1)}
+
+
+def test_commit_of_a_caller_that_is_cancelled_is_visible_once_it_is_durable(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+        fs = it.directories.directories[0].fs
+        released = threading.Event()
+        version = it.image.version
+
+        def wait(fd: int) -> None:
+            released.wait()
+            os.fdatasync(fd)
+
+        async def scenario() -> None:
+            task = asyncio.ensure_future(it.metadata.commit([setting("a", "1")], version))
+            while it.directories.logs[METADATA_TOPIC, 0].log_end_offset == version + 1:
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert it.image.version == version
+            released.set()
+            await it.metadata.finish()
+            assert it.image.version == version + 1
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fs, "fdatasync", wait)
+            asyncio.run(scenario())
 
 
 def test_subscribers_hear_of_a_commit_before_it_returns(tmp_path: Path) -> None:

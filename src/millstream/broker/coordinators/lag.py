@@ -14,6 +14,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import Enum
 
 from millstream.broker.coordinators.groups import GroupCoordinator
@@ -29,6 +30,7 @@ from millstream.coordination.groups.retained_loss import (
     retention_used,
 )
 from millstream.coordination.groups.shard import GroupShard
+from millstream.errors import NotCached
 
 logger = logging.getLogger("millstream.lag")
 
@@ -127,7 +129,8 @@ def _oldest_unread(lag: PartitionLag, partition: Partition) -> OldestUnread:
     segments = partition.log.segments
     position = max(bisect_right(segments, lag.committed, key=lambda it: it.base_offset) - 1, 0)
     segment = segments[position]
-    segment.load_timestamps()
+    with suppress(NotCached):  # not known yet: retention, in its thread, will find it out
+        segment.load_timestamps(may_block=False)
     newest_ms = segment.max_timestamp
     return OldestUnread(
         NO_TIMESTAMP if newest_ms is None else newest_ms,

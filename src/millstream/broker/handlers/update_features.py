@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.metadata.local import decide_and_commit
 from millstream.broker.services import RequestContext
 from millstream.coordination.cluster_features import FeatureUpdate, decide_updates
 from millstream.errors import ApiError, ErrorCode
@@ -38,7 +37,7 @@ async def update_features(context: RequestContext, request: UpdateFeaturesReques
         return () if request.validate_only else records
 
     try:
-        await decide_and_commit(context.services.metadata, decide)
+        await context.services.metadata.change(decide)
     except ApiError as error:
         return {
             "error_code": error.code,

@@ -14,7 +14,7 @@ from enum import IntEnum
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from millstream.broker.metadata.local import MetadataStore, decide_and_commit
+from millstream.broker.metadata.local import MetadataStore
 from millstream.broker.metadata.loggers import change_levels, logger_levels, logger_setting
 from millstream.config.broker import (
     BROKER_SETTINGS,
@@ -283,7 +283,7 @@ class ConfigManager:
             decide(self._store.image)
             return outcomes
         try:
-            await decide_and_commit(self._store, decide)
+            await self._store.change(decide)
         except ApiError as error:  # nothing was committed
             return {resource: refused or error for resource, refused in outcomes.items()}
         return outcomes

@@ -11,10 +11,12 @@ It is flushed before anybody sees it. A snapshot now and then keeps the log shor
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Protocol, TypeAlias
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeAlias
 
 from millstream.broker.metadata.snapshot import (
     newest_snapshot,
@@ -45,6 +47,7 @@ from millstream.records.record import Record, decode_batch, encode_batch
 from millstream.storage.directories import LogDirectories
 from millstream.storage.flush import GroupFlush
 from millstream.storage.log import Log
+from millstream.storage.steps import Steps, run_here, run_in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +88,10 @@ class MetadataStore(Protocol):
         """
         ...
 
+    async def change(self, decide: Decision) -> ClusterImage:
+        """Commit what `decide` makes of the newest image; nothing if it returns no records."""
+        ...
+
     def subscribe(self, subscriber: Subscriber) -> None: ...
 
     async def register_broker(self, broker: RegisterBrokerRecord) -> None:
@@ -94,19 +101,6 @@ class MetadataStore(Protocol):
     async def allocate_producer_ids(self, broker_id: int) -> range:
         """Producer ids that nobody else is given."""
         ...
-
-
-async def decide_and_commit(store: MetadataStore, decide: Decision) -> ClusterImage:
-    """Commit what `decide` makes of the image, as often as another commit comes first."""
-    while True:
-        image = store.image
-        records = decide(image)
-        if not records:
-            return image
-        try:
-            return await store.commit(records, image.version)
-        except MetadataConflict:
-            continue
 
 
 class LocalMetadata:
@@ -149,6 +143,8 @@ class LocalMetadata:
         self._snapshot_bytes = snapshot_bytes
         self._epoch = max(log.latest_epoch, FIRST_EPOCH)
         self._subscribers: list[Subscriber] = []
+        self._changing = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, "millstream-metadata")
         self._image = newest_snapshot(log.directory.fs, log.path)
         replay = ClusterReplay(self._image)
         for records, last_offset in self._stored_batches():
@@ -170,23 +166,44 @@ class LocalMetadata:
     async def commit(
         self, records: Sequence[MetadataRecord], expected_version: int
     ) -> ClusterImage:
-        if expected_version != self._image.version:
-            raise MetadataConflict(
-                f"decided on version {expected_version}, but {self._image.version} is here"
-            )
-        before = self._image
-        self._commit(records)
-        image = self._image
-        unfinished = [subscriber(before, image) for subscriber in self._subscribers]
-        if self._log.size_bytes >= self._snapshot_bytes:
-            self._snapshot()
+        def decide(image: ClusterImage) -> Sequence[MetadataRecord]:
+            if image.version != expected_version:
+                raise MetadataConflict(
+                    f"decided on version {expected_version}, but {image.version} is here"
+                )
+            return records
+
+        return await self.change(decide)
+
+    async def change(self, decide: Decision) -> ClusterImage:
+        # A caller that is cancelled must not leave a commit that is on the disk but not visible.
+        task = asyncio.get_running_loop().create_task(self._change(decide))
+        image, unfinished = await asyncio.shield(task)
         for work in unfinished:
-            if work is not None:
-                await work
+            await work
         return image
 
+    async def _change(self, decide: Decision) -> tuple[ClusterImage, list[Awaitable[None]]]:
+        """One at a time: the next decision sees the outcome of this one."""
+        async with self._changing:
+            before = self._image
+            records = decide(before)
+            if not records:
+                return before, []
+            await run_in_thread(self._commit_steps(records), self._run_blocking)
+            image = self._image
+            works = [subscriber(before, image) for subscriber in self._subscribers]
+            if self._log.size_bytes >= self._snapshot_bytes:
+                await run_in_thread(self._snapshot_steps(), self._run_blocking)
+        return image, [work for work in works if work is not None]
+
+    async def finish(self) -> None:
+        """Wait until no commit is under way."""
+        async with self._changing:
+            pass
+
     async def register_broker(self, broker: RegisterBrokerRecord) -> None:
-        await self.commit([broker], self._image.version)
+        await self.change(lambda image: [broker])
 
     def fence_broker(self, broker_id: int) -> None:
         """The last thing before a clean stop: this broker leads nothing until it registers again.
@@ -202,12 +219,17 @@ class LocalMetadata:
             self._snapshot()  # so that the next start does not read what is gone
 
     async def allocate_producer_ids(self, broker_id: int) -> range:
-        first = self._image.next_producer_id
-        after = first + PRODUCER_ID_BLOCK
-        await self.commit([ProducerIdsRecord(broker_id, -1, after)], self._image.version)
-        return range(first, after)
+        def decide(image: ClusterImage) -> Sequence[MetadataRecord]:
+            return [ProducerIdsRecord(broker_id, -1, image.next_producer_id + PRODUCER_ID_BLOCK)]
+
+        after = (await self.change(decide)).next_producer_id
+        return range(after - PRODUCER_ID_BLOCK, after)
 
     def _commit(self, records: Sequence[MetadataRecord]) -> None:
+        """At a start or a stop, when nobody else is served: blocks."""
+        run_here(self._commit_steps(records))
+
+    def _commit_steps(self, records: Sequence[MetadataRecord]) -> Steps[None]:
         """Append and flush. Nothing has happened if it raises, except that a failed flush takes
         the directory down, and with it this store, until the next start."""
         image = self._image.apply(records, self._image.version + len(records))
@@ -216,34 +238,35 @@ class LocalMetadata:
         batch = encode_batch(encoded)
         header = parse_header(batch)
         self._log.append(batch, [header], leader_epoch=self._epoch, now_ms=now_ms)
-        self._flush()
-        self._image = image
-
-    def _flush(self) -> None:
         flush = GroupFlush.prepare([self._log], to_segments=True)
-        flush.execute()
+        yield flush.execute
         if flush.complete(self._clock.now_ms()):
             raise ApiError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"the metadata log in {self._log.path} cannot be flushed: no change of topics or "
                 "settings is possible until the disk works and the broker is started again",
             )
+        self._image = image
 
     def _snapshot(self) -> None:
+        run_here(self._snapshot_steps())
+
+    def _snapshot_steps(self) -> Steps[None]:
         """Write the image, and let the log begin after it."""
-        fs = self._log.directory.fs
+        fs, path, image, epoch = self._log.directory.fs, self._log.path, self._image, self._epoch
         now_ms = self._clock.now_ms()
         try:
-            end_offset = write_snapshot(
-                fs, self._log.path, self._image, epoch=self._epoch, now_ms=now_ms
-            )
+            end_offset = yield lambda: write_snapshot(fs, path, image, epoch=epoch, now_ms=now_ms)
             self._log.roll(now_ms)
             self._log.delete_records_before(end_offset)
-            self._log.apply_retention(now_ms)
-            remove_snapshots_before(fs, self._log.path, end_offset)
+            yield lambda: self._log.apply_retention(now_ms)
+            yield lambda: remove_snapshots_before(fs, path, end_offset)
         except (OSError, MillstreamError) as error:
             # The log is whole without it: try again at the next commit.
             logger.warning("cannot write a snapshot of the metadata: %s", error)
+
+    async def _run_blocking(self, function: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     def _stored_batches(self) -> Iterator[tuple[list[MetadataRecord], int]]:
         """What the log holds beyond the image, a batch at a time."""

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from millstream.broker.metadata.configs import ConfigManager
-from millstream.broker.metadata.local import METADATA_TOPIC, MetadataStore, decide_and_commit
+from millstream.broker.metadata.local import METADATA_TOPIC, MetadataStore
 from millstream.config.broker import BrokerConfig
 from millstream.coordination.cluster import ClusterImage, ResourceType, TopicImage
 from millstream.coordination.cluster_records import (
@@ -316,7 +316,7 @@ class TopicManager:
         def decide(image: ClusterImage) -> list[MetadataRecord]:
             return [RemoveTopicRecord(it) for it in wanted if it in image.topics_by_id]
 
-        await decide_and_commit(self._store, decide)
+        await self._store.change(decide)
 
     async def take_the_lead(self, anew: Iterable[tuple[str, int]] = ()) -> None:
         """At the start: lead all partitions that have a replica here and nobody who leads them.
@@ -336,7 +336,7 @@ class TopicManager:
                 and (partition.leader < 0 or (topic.name, index) in unclean)
             ]
 
-        await decide_and_commit(self._store, decide)
+        await self._store.change(decide)
 
     async def _run(
         self, decide: Callable[[ClusterImage], list[MetadataRecord]], validate_only: bool
@@ -344,7 +344,7 @@ class TopicManager:
         if validate_only:
             decide(self._store.image)
         else:
-            await decide_and_commit(self._store, decide)
+            await self._store.change(decide)
 
 
 def validate_topic_name(name: str) -> None:
