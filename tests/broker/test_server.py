@@ -83,16 +83,16 @@ def test_port_that_another_process_took_during_the_start_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
     make_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    take_the_lead = BrokerServer._take_the_lead
+    claim_leadership = BrokerServer._claim_leadership
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", 0))  # and does not listen yet: we can bind it, too
 
         async def listen_before_us(server: BrokerServer) -> None:
             other.listen()
-            await take_the_lead(server)
+            await claim_leadership(server)
 
-        monkeypatch.setattr(BrokerServer, "_take_the_lead", listen_before_us)
+        monkeypatch.setattr(BrokerServer, "_claim_leadership", listen_before_us)
         address = f"127.0.0.1:{other.getsockname()[1]}"
         config = {"log.dirs": tmp_path, "listeners": f"PLAINTEXT://{address}"}
         server = BrokerServer(BrokerConfig.from_values(config))

@@ -37,7 +37,7 @@ ARCHIVED = DeliveryState.ARCHIVED
 
 
 class Driver:
-    """A shard and its log, with the shell's part played by hand."""
+    """A shard and its log, with the runtime's part played by hand."""
 
     def __init__(self, updates_per_snapshot: int = 500) -> None:
         self.updates_per_snapshot = updates_per_snapshot

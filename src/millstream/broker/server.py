@@ -127,7 +127,7 @@ class BrokerServer:
         self._open_data()
         self._wire()
         endpoints = await self._bind()
-        await self._take_the_lead()
+        await self._claim_leadership()
         self._follower.start()
         self._undo.callback(self._follower.stop)
         await self._register(endpoints)
@@ -306,9 +306,9 @@ class BrokerServer:
         if any(not it or it.fileno() < 0 for it in server.sockets):
             raise _cannot_listen(endpoint, os.strerror(errno.EADDRINUSE))
 
-    async def _take_the_lead(self) -> None:
+    async def _claim_leadership(self) -> None:
         """Offsets may be used again after an unclean stop: a new leader epoch tells clients."""
-        await self.topics.take_the_lead(() if self.directories.clean else self.directories.logs)
+        await self.topics.claim_leadership(() if self.directories.clean else self.directories.logs)
 
     async def _register(self, endpoints: list[BrokerEndpoint]) -> None:
         await self.metadata.register_broker(

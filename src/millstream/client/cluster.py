@@ -27,7 +27,7 @@ DEFAULT_REQUEST_TIMEOUT_SECONDS = 30.0
 BACKOFF_SECONDS = 0.05
 BACKOFF_SECONDS_MAX = 1.0
 BOOTSTRAP_ID = -1
-COMMON_LANE = ""
+COMMON = ""
 
 Answer = TypeVar("Answer")
 
@@ -95,24 +95,25 @@ class Cluster:
 
     # Who is where
 
-    def connection(self, broker_id: int, lane: str = COMMON_LANE) -> Connection:
+    def connection(self, broker_id: int, purpose: str = COMMON) -> Connection:
         """The connection to a broker, made if need be.
 
-        Who keeps requests in flight needs a lane of its own, where no other's answers come.
+        A purpose has its own connection: where requests are kept in flight, responses to others
+        must not come in between.
         """
-        known = self._connections.get((broker_id, lane))
+        known = self._connections.get((broker_id, purpose))
         if known is not None:
             return known
         if broker_id not in self._addresses:
             raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is not known")
         connection = self._open(self._addresses[broker_id])
-        self._connections[broker_id, lane] = connection
+        self._connections[broker_id, purpose] = connection
         return connection
 
     def any_connection(self) -> Connection:
         """A connection to some broker that answers."""
-        for (_, lane), connection in self._connections.items():
-            if lane == COMMON_LANE:
+        for (_, purpose), connection in self._connections.items():
+            if purpose == COMMON:
                 return connection
         problems = []
         for address in [*self._addresses.values(), *self._bootstrap]:
@@ -121,7 +122,7 @@ class Cluster:
             except OSError as error:
                 problems.append(str(error))
                 continue
-            self._connections[BOOTSTRAP_ID, COMMON_LANE] = connection
+            self._connections[BOOTSTRAP_ID, COMMON] = connection
             return connection
         raise ConnectionError(f"no broker can be reached ({'; '.join(dict.fromkeys(problems))})")
 

@@ -43,7 +43,7 @@ PRODUCE_VERSION = 9  # the first flexible one: Kafka 2.4; 12 would be protocol 2
 REQUESTS_IN_FLIGHT_MAX = 5  # as many batches as a broker remembers of a producer
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
 ACKS_ALL = -1
-LANE = "produce"
+PURPOSE = "produce"
 SEQUENCE_MASK = 0x7FFFFFFF
 
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
@@ -71,7 +71,7 @@ class _Batch:
     content: bytes
     record_count: int
     error: ErrorCode | None = None
-    is_settled: bool = False
+    is_acknowledged: bool = False
 
 
 class _Request(NamedTuple):
@@ -83,10 +83,14 @@ class RawProducer:
     """See the module. One thread at a time; `begin` before all else."""
 
     def __init__(
-        self, cluster: Cluster, *, request_bytes_max: int = REQUEST_BYTES_MAX, lane: str = LANE
+        self,
+        cluster: Cluster,
+        *,
+        request_bytes_max: int = REQUEST_BYTES_MAX,
+        purpose: str = PURPOSE,
     ) -> None:
         self._cluster = cluster
-        self._lane = lane  # another one for who leaves requests unanswered while others send
+        self._purpose = purpose  # has its own connection: requests may stay unanswered on it
         self._request_bytes_max = request_bytes_max
         self._timeout_ms = int(cluster.timeout_seconds * 1000)
         self._producer_id, self._epoch = -1, -1
@@ -98,7 +102,7 @@ class RawProducer:
         self._waiting_bytes = 0
         self._in_flight: dict[int, deque[_Request]] = {}
         self._introducing: set[tuple[str, int]] = set()  # their first is unanswered
-        self._unsettled: deque[_Batch] = deque()  # sent, in order
+        self._unacknowledged: deque[_Batch] = deque()  # sent, in order
 
     # Transactions
 
@@ -185,7 +189,7 @@ class RawProducer:
         self._introducing.update(
             key for it in batches if (key := (it.topic, it.partition)) not in self._written
         )
-        self._unsettled += batches
+        self._unacknowledged += batches
         try:
             self._send_requests(batches)
         except (OSError, ApiError) as error:
@@ -203,13 +207,13 @@ class RawProducer:
                 self._receive(flying)
             transactional_id = self.transaction.transactional_id if self.transaction else None
             body = _produce_body(transactional_id, self._timeout_ms, its)
-            connection = self._cluster.connection(leader, self._lane)
+            connection = self._cluster.connection(leader, self._purpose)
             connection.send("produce", PRODUCE_VERSION, body)
             flying.append(_Request(connection, its))
 
     def _drain(self) -> None:
         """Wait for all answers."""
-        while self._unsettled:
+        while self._unacknowledged:
             try:
                 for flying in self._in_flight.values():
                     while flying:
@@ -226,7 +230,7 @@ class RawProducer:
             for it in topic.partition_responses:
                 batch = batches[topic.name, int(it.index)]
                 if it.error_code is ErrorCode.NONE:
-                    self._settle(batch, int(it.base_offset))
+                    self._acknowledged(batch, int(it.base_offset))
                 else:
                     batch.error = it.error_code
                     refused = refused or batch
@@ -234,10 +238,10 @@ class RawProducer:
             assert refused.error is not None
             raise _Refused(refused.error, _advice(refused, refused.error))
 
-    def _settle(self, batch: _Batch, base_offset: int) -> None:
-        batch.is_settled = True
-        while self._unsettled and self._unsettled[0].is_settled:
-            self._unsettled.popleft()
+    def _acknowledged(self, batch: _Batch, base_offset: int) -> None:
+        batch.is_acknowledged = True
+        while self._unacknowledged and self._unacknowledged[0].is_acknowledged:
+            self._unacknowledged.popleft()
         key = (batch.topic, batch.partition)
         end = base_offset + batch.record_count
         self._introducing.discard(key)
@@ -256,7 +260,7 @@ class RawProducer:
         self._waiting.clear()
         self._waiting_bytes = 0
         self._introducing.clear()
-        self._unsettled.clear()
+        self._unacknowledged.clear()
 
     # When something goes wrong
 
@@ -271,13 +275,13 @@ class RawProducer:
                 raise error
             time.sleep(backoff)
             backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
-            before = len(self._unsettled)
+            before = len(self._unacknowledged)
             try:
                 self._send_again()
                 return
             except (OSError, ApiError) as again:
                 error = again
-            if len(self._unsettled) < before:
+            if len(self._unacknowledged) < before:
                 deadline = time.monotonic() + self._cluster.timeout_seconds
 
     def _take_remaining_answers(self) -> None:
@@ -298,7 +302,7 @@ class RawProducer:
         if not isinstance(error, passing) and not error.code.retriable:
             raise error
         missing: set[tuple[str, int]] = set()
-        for batch in self._unsettled:
+        for batch in self._unacknowledged:
             code = batch.error
             follows_missing = (
                 code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -306,16 +310,16 @@ class RawProducer:
             )
             if code is not None and not code.retriable and not follows_missing:
                 raise ApiError(code, _advice(batch, code))
-            if not batch.is_settled:
+            if not batch.is_acknowledged:
                 missing.add((batch.topic, batch.partition))
 
     def _send_again(self) -> None:
         """In waves of one batch for each partition, each of them answered before the next."""
-        while self._unsettled:
+        while self._unacknowledged:
             wave: dict[tuple[str, int], _Batch] = {}
             size = 0
-            for batch in self._unsettled:
-                if batch.is_settled or (batch.topic, batch.partition) in wave:
+            for batch in self._unacknowledged:
+                if batch.is_acknowledged or (batch.topic, batch.partition) in wave:
                     continue
                 if wave and size + len(batch.content) > self._request_bytes_max:
                     break

@@ -1,7 +1,7 @@
 """What a state machine answers: records to write, a response, timers to set.
 
 A coordinator never changes its state while it decides. It returns the records that *would* change
-it; the shell appends them to the shard's partition of the internal topic, replays them into the
+it; the runtime appends them to the shard's partition of the internal topic, replays them into the
 state, and lets the response go once they are below the high watermark. A restart replays the same
 records from the log, so there is one path into every state.
 """
@@ -48,7 +48,7 @@ class Answer:
 class Result(Generic[Response]):
     """The outcome of one event.
 
-    `response` is None when the request waits: the shell keeps it under the token it passed in,
+    `response` is None when the request waits: the runtime keeps it under the token it passed in,
     until some later result carries an `Answer` for that token.
     """
 

@@ -263,7 +263,7 @@ def test_nothing_before_the_oldest_last_snapshot_counts() -> None:
     snapshots = SnapshotOffsets(CODEC)
     assert snapshots.first(otherwise=9) == 9
     for offset, key in enumerate([Snapshot("a"), Snapshot("b"), Update("a"), Snapshot("a")]):
-        snapshots.note(*CODEC.encode(key, Text("x")), offset)
+        snapshots.observe(*CODEC.encode(key, Text("x")), offset)
     assert snapshots.first(otherwise=9) == 1
-    snapshots.note(*CODEC.encode(Snapshot("b"), None), 4)
+    snapshots.observe(*CODEC.encode(Snapshot("b"), None), 4)
     assert snapshots.first(otherwise=9) == 3

@@ -1,4 +1,4 @@
-"""The shell around shards, with a counter for a shard and a real partition under it."""
+"""The runtime around shards, with a counter for a shard and a real partition under it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from millstream.broker.coordinators.runtime import CoordinatorShell
+from millstream.broker.coordinators.runtime import CoordinatorRuntime
 from millstream.broker.coordinators.timers import Timers
 from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.replicas.partition import PendingAppend
@@ -111,17 +111,17 @@ def add(name: str) -> Callable[[Counters, int], Result[int]]:
 
 
 @asynccontextmanager
-async def shell(directory: Path, **settings: Any) -> Any:
-    """A broker with a topic of two partitions, and a shell of counters on it."""
+async def runtime(directory: Path, **settings: Any) -> Any:
+    """A broker with a topic of two partitions, and a runtime of counters on it."""
     async with serving(directory, **settings) as server:
         await server.topics.create([NewTopic("counters", partition_count=2)])
-        made = shell_on(server)
+        made = runtime_on(server)
         yield server, made
         await made.stop()
 
 
-def shell_on(server: BrokerServer, codec: RecordCodec = CODEC) -> CoordinatorShell[Counters]:
-    return CoordinatorShell(
+def runtime_on(server: BrokerServer, codec: RecordCodec = CODEC) -> CoordinatorRuntime[Counters]:
+    return CoordinatorRuntime(
         "counters",
         codec,
         Counters,
@@ -133,10 +133,10 @@ def shell_on(server: BrokerServer, codec: RecordCodec = CODEC) -> CoordinatorShe
 
 def test_what_nobody_waits_for_is_durable_with_what_somebody_waits_for(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (server, counters):
+        async with runtime(tmp_path) as (server, counters):
             await counters.run(0, add("a"))
             flushes = server.flusher.flush_count
-            counters.note(0, add("a"))
+            counters.run_unflushed(0, add("a"))
             await asyncio.sleep(0)
             assert server.flusher.flush_count == flushes, "no flush is made for it"
             assert counters.shard(0).counts == {"a": 2}
@@ -148,10 +148,10 @@ def test_what_nobody_waits_for_is_durable_with_what_somebody_waits_for(tmp_path:
 
 def test_note_answers_nobody_who_waits_for_an_earlier_record(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (server, counters):
+        async with runtime(tmp_path) as (server, counters):
             answered = asyncio.ensure_future(counters.run(0, add("a")))
             await asyncio.sleep(0)
-            counters.note(0, add("a"))
+            counters.run_unflushed(0, add("a"))
             log = server.partitions.get("counters", 0).log
             answered.add_done_callback(lambda _: flushed.append(log.flushed_offset))
             flushed: list[int] = []
@@ -164,7 +164,7 @@ def test_note_answers_nobody_who_waits_for_an_earlier_record(tmp_path: Path) -> 
 
 def test_event_is_answered_when_its_records_are_durable(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (server, counters):
+        async with runtime(tmp_path) as (server, counters):
             assert await counters.run(0, add("a")) == 1
             partition = server.partitions.get("counters", 0)
             assert partition.high_watermark == partition.log.flushed_offset == 1
@@ -174,7 +174,7 @@ def test_event_is_answered_when_its_records_are_durable(tmp_path: Path) -> None:
 
 def test_answer_without_records_waits_for_earlier_records(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (server, counters):
+        async with runtime(tmp_path) as (server, counters):
             write = asyncio.ensure_future(counters.run(0, add("a")))
             await asyncio.sleep(0)
             count = await counters.read(0, lambda shard: shard.counts["a"])
@@ -187,12 +187,12 @@ def test_answer_without_records_waits_for_earlier_records(tmp_path: Path) -> Non
 
 def test_shard_is_loaded_from_its_log(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (server, counters):
+        async with runtime(tmp_path) as (server, counters):
             for _ in range(5):
                 await counters.run(0, add("a"))
             await counters.run(0, add("b"))
-            other = shell_on(server)
-            other.lead(0)
+            other = runtime_on(server)
+            other.ensure_loading(0)
             with pytest.raises(ApiError) as error:
                 await other.run(0, add("a"))
             assert error.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -207,7 +207,7 @@ def test_shard_is_loaded_from_its_log(tmp_path: Path) -> None:
 
 def test_empty_partition_is_loaded_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (_, counters):
+        async with runtime(tmp_path) as (_, counters):
             assert await counters.read(1, lambda shard: shard.counts) == {}
 
     asyncio.run(scenario())
@@ -215,7 +215,7 @@ def test_empty_partition_is_loaded_at_once(tmp_path: Path) -> None:
 
 def test_partition_that_is_not_here_is_coordinated_elsewhere(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (_, counters):
+        async with runtime(tmp_path) as (_, counters):
             with pytest.raises(ApiError) as error:
                 await counters.run(9, add("a"))
             assert error.value.code is ErrorCode.NOT_COORDINATOR
@@ -225,7 +225,7 @@ def test_partition_that_is_not_here_is_coordinated_elsewhere(tmp_path: Path) -> 
 
 def test_waiting_request_is_answered_by_a_later_event(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (_, counters):
+        async with runtime(tmp_path) as (_, counters):
             waiting = [
                 asyncio.ensure_future(
                     counters.run_waiting(0, lambda shard, token, now: shard.wait(token, now))
@@ -251,7 +251,7 @@ async def refuse_appends(server: BrokerServer, refuse: bool) -> None:
 
 def test_failed_append_reloads_the_shard_and_frees_those_who_wait(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (server, counters):
+        async with runtime(tmp_path) as (server, counters):
             await counters.run(0, add("a"))
             waiting = asyncio.ensure_future(
                 counters.run_waiting(0, lambda shard, token, now: shard.wait(token, now))
@@ -277,7 +277,7 @@ def test_shard_loaded_anew_has_what_was_on_its_way_to_the_disk(
     tmp_path: Path, before: list[str]
 ) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (server, counters):
+        async with runtime(tmp_path) as (server, counters):
             for name in before:
                 await counters.run(0, add(name))
             server.flusher.use_thread()  # so that the load could be done before the flush
@@ -299,11 +299,11 @@ def test_shard_loaded_anew_has_what_was_on_its_way_to_the_disk(
 
 def test_load_waits_no_longer_when_the_partition_goes_offline(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (server, counters):
+        async with runtime(tmp_path) as (server, counters):
             written = asyncio.ensure_future(counters.run(0, add("a")))
             await asyncio.sleep(0)
-            other = shell_on(server)
-            other.lead(0)
+            other = runtime_on(server)
+            other.ensure_loading(0)
             failure = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is gone")
             server.partitions.get("counters", 0).go_offline(failure)
             await other.all_loaded()
@@ -324,11 +324,11 @@ def test_shard_that_chokes_on_a_record_is_not_said_to_be_loading_for_ever(
             raise ValueError("an odd record")
 
     async def scenario() -> None:
-        async with shell(tmp_path) as (server, counters):
+        async with runtime(tmp_path) as (server, counters):
             await counters.run(0, add("a"))
-            other = shell_on(server)
+            other = runtime_on(server)
             other.new_shard = Choking
-            other.lead(0)
+            other.ensure_loading(0)
             await asyncio.wait_for(other.until_loaded(0), PATIENCE_SECONDS)
             other.new_shard = Counters
             with pytest.raises(ApiError):
@@ -342,7 +342,7 @@ def test_shard_that_chokes_on_a_record_is_not_said_to_be_loading_for_ever(
 
 def test_failed_flush_frees_those_whose_records_it_should_have_covered(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (server, counters):
+        async with runtime(tmp_path) as (server, counters):
             await counters.run(0, add("a"))
             write = asyncio.ensure_future(counters.run(0, add("a")))
             await asyncio.sleep(0)
@@ -360,7 +360,7 @@ def test_failed_flush_frees_those_whose_records_it_should_have_covered(tmp_path:
 
 def test_timer_of_a_shard_fires_and_writes(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (_, counters):
+        async with runtime(tmp_path) as (_, counters):
 
             def set_timer(shard: Counters, now_ms: int) -> Result[bool]:
                 return Result((), True, timers=(SetTimer(("soon",), now_ms + 1),))
@@ -375,9 +375,9 @@ def test_timer_of_a_shard_fires_and_writes(tmp_path: Path) -> None:
 
 def test_event_for_all_reaches_every_shard(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (_, counters):
-            counters.lead(0)
-            counters.lead(1)
+        async with runtime(tmp_path) as (_, counters):
+            counters.ensure_loading(0)
+            counters.ensure_loading(1)
             counters.tell_all(lambda shard, now_ms: shard.add("all", now_ms))
             assert [shard.counts for shard in counters.active_shards()] == [{"all": 1}] * 2
 
@@ -386,7 +386,7 @@ def test_event_for_all_reaches_every_shard(tmp_path: Path) -> None:
 
 def test_stopping_lets_writes_be_answered(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (_, counters):
+        async with runtime(tmp_path) as (_, counters):
             writes = [asyncio.ensure_future(counters.run(0, add(name))) for name in "abc"]
             waiting = asyncio.ensure_future(
                 counters.run_waiting(0, lambda shard, token, now: shard.wait(token, now))
@@ -402,7 +402,7 @@ def test_stopping_lets_writes_be_answered(tmp_path: Path) -> None:
 
 def test_resigned_shard_frees_those_who_wait(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (_, counters):
+        async with runtime(tmp_path) as (_, counters):
             waiting = asyncio.ensure_future(
                 counters.run_waiting(0, lambda shard, token, now: shard.wait(token, now))
             )
@@ -431,7 +431,7 @@ def test_records_of_a_transaction_are_pending_until_its_marker(
     tmp_path: Path, marker: TransactionMarker, expected: dict[str, int]
 ) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (server, counters):
+        async with runtime(tmp_path) as (server, counters):
             assert await counters.run(0, add("a"), transaction=PRODUCER) == 1
             assert await counters.read(0, counts) == {}
             partition = server.partitions.get("counters", 0)
@@ -440,8 +440,8 @@ def test_records_of_a_transaction_are_pending_until_its_marker(
             assert (pending.first_offset, pending.next_offset) == (1, 2)
             assert not partition.is_in_transaction(*PRODUCER)
             assert await counters.read(0, counts) == expected
-            other = shell_on(server)
-            other.lead(0)
+            other = runtime_on(server)
+            other.ensure_loading(0)
             await other.all_loaded()
             assert await other.read(0, counts) == expected
             await other.stop()
@@ -451,11 +451,11 @@ def test_records_of_a_transaction_are_pending_until_its_marker(
 
 def test_open_transaction_is_taken_up_by_a_reload(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (server, counters):
+        async with runtime(tmp_path) as (server, counters):
             await counters.run(0, add("b"))
             await counters.run(0, add("a"), transaction=PRODUCER)
-            other = shell_on(server)
-            other.lead(0)
+            other = runtime_on(server)
+            other.ensure_loading(0)
             with pytest.raises(ApiError) as error:
                 other.complete_transaction(0, COMMIT)
             assert error.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -470,7 +470,7 @@ def test_open_transaction_is_taken_up_by_a_reload(tmp_path: Path) -> None:
 
 def test_nobody_hears_of_a_transactions_end_before_it_is_durable(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (server, counters):
+        async with runtime(tmp_path) as (server, counters):
             await counters.run(0, add("a"), transaction=PRODUCER)
             partition = server.partitions.get("counters", 0)
             pending = counters.complete_transaction(0, COMMIT)
@@ -484,7 +484,7 @@ def test_nobody_hears_of_a_transactions_end_before_it_is_durable(tmp_path: Path)
 
 def test_marker_that_cannot_be_flushed_fails_with_those_who_were_told(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (server, counters):
+        async with runtime(tmp_path) as (server, counters):
             await counters.run(0, add("a"), transaction=PRODUCER)
             markers: list[PendingAppend] = []
 
@@ -507,7 +507,7 @@ def test_marker_that_cannot_be_flushed_fails_with_those_who_were_told(tmp_path: 
 
 def test_replaced_producer_and_coordinator_are_refused_and_change_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (_, counters):
+        async with runtime(tmp_path) as (_, counters):
             await counters.run(0, add("b"))
             newer = (7, 5)
             await counters.run(0, add("a"), transaction=newer)
@@ -529,13 +529,13 @@ def test_replaced_producer_and_coordinator_are_refused_and_change_nothing(tmp_pa
 
 def test_loaded_shard_is_told_of(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (server, counters):
+        async with runtime(tmp_path) as (server, counters):
             await counters.run(0, add("a"))
             loaded: list[tuple[int, dict[str, int]]] = []
-            other = shell_on(server)
+            other = runtime_on(server)
             other.on_loaded = lambda index, shard: loaded.append((index, dict(shard.counts)))
             for index in (0, 1):
-                other.lead(index)
+                other.ensure_loading(index)
                 await other.until_loaded(index)
             assert loaded == [(0, {"a": 1}), (1, {})]
             await other.stop()
@@ -545,7 +545,7 @@ def test_loaded_shard_is_told_of(tmp_path: Path) -> None:
 
 def test_events_of_one_turn_succeed_or_fail_each_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with shell(tmp_path) as (server, counters):
+        async with runtime(tmp_path) as (server, counters):
             events = [(0, add("a")), (9, add("a")), (1, add("b")), (0, add("a"))]
             outcomes = await counters.run_all(events)
             assert [outcomes[0], outcomes[2], outcomes[3]] == [1, 1, 2]
@@ -573,8 +573,8 @@ def test_what_stands_before_the_oldest_last_snapshot_is_pruned(tmp_path: Path) -
         return lambda shard, now_ms: Result((record,), True)
 
     async def scenario() -> None:
-        async with shell(tmp_path) as (server, _):
-            made = shell_on(server, codec)
+        async with runtime(tmp_path) as (server, _):
+            made = runtime_on(server, codec)
             for key, value in ((Name("a"), 1), (Name("b"), 2), (NameOfUpdate("a"), 3)):
                 await made.run(0, write(key, value))
             partition = server.partitions.get("counters", 0)
@@ -589,8 +589,8 @@ def test_what_stands_before_the_oldest_last_snapshot_is_pruned(tmp_path: Path) -
             await made.run(0, write(Name("b"), None))
             await made.prune()
             assert partition.log_start_offset == 3
-            other = shell_on(server, codec)
-            other.lead(0)
+            other = runtime_on(server, codec)
+            other.ensure_loading(0)
             await other.all_loaded()
             assert await other.read(0, counts) == {"a": 4}
             await other.stop()

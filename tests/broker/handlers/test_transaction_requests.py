@@ -8,8 +8,8 @@ import pytest
 
 from millstream.broker.handlers._transaction_requests import (
     code_for,
+    connection_of,
     require_transactional_id,
-    speaker_of,
 )
 from millstream.broker.server import BrokerServer
 from millstream.broker.services import RequestContext
@@ -33,7 +33,7 @@ def test_other_errors_are_the_same_in_all_versions() -> None:
 
 
 def test_speaker_is_known_by_client_host_and_connection() -> None:
-    assert speaker_of(context(0)) == ("app", "127.0.0.1", 7)
+    assert connection_of(context(0)) == ("app", "127.0.0.1", 7)
 
 
 def test_empty_transactional_id_is_refused() -> None:

@@ -201,7 +201,7 @@ def test_lead_is_taken_where_nobody_leads_and_anew_after_a_crash(it: Home) -> No
     topic = create(it, NewTopic("t", 3))
     nobody = PartitionChangeRecord(0, topic.id, leader=-1, isr=())
     asyncio.run(it.metadata.commit([nobody], it.image.version))
-    asyncio.run(it.topics.take_the_lead([("t", 1), ("gone", 0)]))
+    asyncio.run(it.topics.claim_leadership([("t", 1), ("gone", 0)]))
     partitions = it.image.topics["t"].partitions
     assert [partition.leader for partition in partitions] == [1, 1, 1]
     assert [partition.leader_epoch for partition in partitions] == [2, 1, 0]

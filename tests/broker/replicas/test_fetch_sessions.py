@@ -147,7 +147,7 @@ def test_incremental_answer_mentions_only_what_is_new() -> None:
     (target,) = open_session(new_cache(), wanted=(0,)).targets.values()
     quiet = FetchedPartition(0, ErrorCode.NONE, 5, 5, 0)
     assert target.has_news(quiet)
-    target.told = (0, 5, 5, 0)
+    target.last_answer = (0, 5, 5, 0)
     assert not target.has_news(quiet)
     for news in (
         quiet._replace(high_watermark=6),

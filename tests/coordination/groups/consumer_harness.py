@@ -64,7 +64,7 @@ class FakeTopics:
 
 
 class ShardDriver:
-    """Does what the broker's shell does: writes records to a log, replays them, keeps timers."""
+    """Does what the broker's runtime does: writes records to a log, replays them, keeps timers."""
 
     def __init__(
         self,

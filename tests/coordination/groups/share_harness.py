@@ -22,7 +22,7 @@ from tests.coordination.groups.consumer_harness import FakeTopics, ShardDriver
 
 
 class ShareDriver(ShardDriver):
-    """The shell of share groups, one step at a time: a test decides what comes when."""
+    """The runtime of share groups, one step at a time: a test decides what comes when."""
 
     def __init__(
         self,

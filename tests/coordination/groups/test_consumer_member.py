@@ -17,7 +17,7 @@ from millstream.coordination.groups.consumer_member import (
     ConsumerMember,
     MemberState,
     Subscription,
-    held,
+    owned_partitions,
 )
 
 T = UUID(int=7)
@@ -83,4 +83,4 @@ def test_static_member_that_left_keeps_its_partitions_from_epoch_zero() -> None:
 
 
 def test_member_answers_for_what_it_has_and_what_it_gives_up() -> None:
-    assert held(MEMBER) == {T: frozenset({0, 1, 2})}
+    assert owned_partitions(MEMBER) == {T: frozenset({0, 1, 2})}

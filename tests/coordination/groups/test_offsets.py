@@ -181,7 +181,7 @@ def test_offset_committed_without_a_topic_id_goes_with_the_topic() -> None:
 
 
 def expire(driver: ClassicDriver, after_ms: int) -> None:
-    """Let time pass and look for expired offsets, as the shell's timer does."""
+    """Let time pass and look for expired offsets, as the runtime's timer does."""
     driver.reload()
     driver.advance(after_ms + driver.shard.context.settings.offsets_retention_check_interval_ms)
 
@@ -246,7 +246,7 @@ def test_group_about_to_be_joined_is_not_removed() -> None:
 def commit_in_transaction(
     driver: ClassicDriver, offset: int, *, producer_id: int = 7, **committer: object
 ) -> None:
-    """TxnOffsetCommit for partition 0 of orders, with its records pending as the shell does it."""
+    """TxnOffsetCommit for partition 0 of orders, its records pending as in the runtime."""
     by = OffsetCommitter("", -1, None, 3, is_transactional=True)
     request = CommitRequest(
         "g",

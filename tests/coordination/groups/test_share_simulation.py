@@ -1,4 +1,4 @@
-"""A share group under fire: seeded runs of members and administrators, and of a shell that dies.
+"""A share group under fire: seeded runs of members and administrators, and of a runtime that dies.
 
 The network loses requests and answers, delivers heartbeats twice and late; topics come, grow and
 go; the persister refuses; the coordinator dies between any two records of a batch (what was
@@ -61,7 +61,7 @@ class Crash(Exception):
 
 
 class MortalDriver(ShareDriver):
-    """A shell that may die: `fuse` records from now, counted down as they are appended."""
+    """A runtime that may die: `fuse` records from now, counted down as they are appended."""
 
     fuse: int | None = None
 
@@ -180,7 +180,7 @@ class Simulation:
             self.deliver(self.late.pop(self.chance.randrange(len(self.late))))
 
     def persist(self) -> None:
-        """The shell gets to an initialization: first what is known already, then the persister."""
+        """The runtime does an initialization: first what is known already, then the persister."""
         if not self.underway:
             return
         wanted = self.underway.pop(self.chance.randrange(len(self.underway)))
@@ -276,7 +276,7 @@ class Simulation:
         self.driver.fuse = self.chance.randrange(12)
 
     def restart(self) -> None:
-        """What the shell had in mind is forgotten; what it wrote is not."""
+        """What the runtime had in mind is forgotten; what it wrote is not."""
         self.driver.fuse = None
         self.underway.clear()
         self.driver.reload(compacted=self.chance.random() < 0.5)

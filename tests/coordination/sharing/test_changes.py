@@ -13,7 +13,7 @@ AVAILABLE = DeliveryState.AVAILABLE
 def change_of(*noted: tuple[int, int, DeliveryState, int]) -> Change:
     change = Change()
     for first, last, state, count in noted:
-        change.note(Run(first, last, DeliveryState.ACQUIRED, count), state, 0)
+        change.add(Run(first, last, DeliveryState.ACQUIRED, count), state, 0)
     return change
 
 

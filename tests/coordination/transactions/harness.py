@@ -1,4 +1,4 @@
-"""A shard with the records it wrote, for tests: events are applied as the shell applies them."""
+"""A shard with the records it wrote, for tests: events are applied as the runtime applies them."""
 
 from __future__ import annotations
 

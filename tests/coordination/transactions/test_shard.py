@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.coordination.result import CoordinatorRecord, SetTimer
-from millstream.coordination.transactions.late_ends import Speaker
+from millstream.coordination.transactions.late_ends import ClientConnection
 from millstream.coordination.transactions.records import TransactionKey, TransactionState
 from millstream.coordination.transactions.shard import EXPIRED_PER_BATCH_MAX, EXPIRY_TIMER
 from millstream.coordination.transactions.transaction import Producer
@@ -175,37 +175,37 @@ def test_expiry_is_looked_for_at_the_interval_of_the_settings() -> None:
 
 # --- late ends
 
-OLD, NEW = Speaker("app", "host", 1), Speaker("app", "host", 2)
+OLD, NEW = ClientConnection("app", "host", 1), ClientConnection("app", "host", 2)
 
 
 def test_late_v1_end_over_a_replaced_connection_ends_nothing() -> None:
     driver = Driver()
     producer = driver.started()
-    driver.add(producer, speaker=OLD)
-    driver.end(producer, speaker=NEW)  # the client has reconnected and asked again
+    driver.add(producer, connection=OLD)
+    driver.end(producer, connection=NEW)  # the client has reconnected and asked again
     driver.complete()
-    driver.add(producer, speaker=NEW)
+    driver.add(producer, connection=NEW)
     with refused(ErrorCode.INVALID_TXN_STATE):
-        driver.end(producer, speaker=OLD)  # only now the first one arrives
+        driver.end(producer, connection=OLD)  # only now the first one arrives
     assert driver.state is TransactionState.ONGOING
-    driver.end(producer, speaker=NEW)
+    driver.end(producer, connection=NEW)
     assert driver.state is TransactionState.PREPARE_COMMIT
 
 
 def test_another_process_may_end_the_transaction_over_any_connection() -> None:
     driver = Driver()
     producer = driver.started()
-    driver.add(producer, speaker=NEW)
-    driver.end(producer, speaker=Speaker("committer", "host", 0))
+    driver.add(producer, connection=NEW)
+    driver.end(producer, connection=ClientConnection("committer", "host", 0))
     assert driver.state is TransactionState.PREPARE_COMMIT
 
 
 def test_new_producer_forgets_the_connections_of_the_one_before() -> None:
     driver = Driver()
-    driver.add(driver.started(), speaker=NEW)
+    driver.add(driver.started(), connection=NEW)
     driver.init()
     driver.complete()
     producer = driver.started()
-    driver.add(producer, speaker=OLD)
-    driver.end(producer, speaker=OLD)
+    driver.add(producer, connection=OLD)
+    driver.end(producer, connection=OLD)
     assert driver.state is TransactionState.PREPARE_COMMIT

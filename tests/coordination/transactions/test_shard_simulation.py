@@ -1,7 +1,7 @@
 """Transactions under crashes, delays, duplicates, zombies and time-outs; every run has a seed.
 
-The shard is the real one; around it a shell and partitions that are only lists. Appends are durable
-with the next flush. A crash keeps of each log what is durable and a part of what is not, each its
+The shard is the real one; its runtime and partitions are only lists. Appends are durable with the
+next flush. A crash keeps of each log what is durable and a part of what is not, each its
 own. Producers of both protocols share transactional ids, so they fence each other; their requests
 and answers are lost, repeated over a new connection, and delivered late.
 
@@ -28,7 +28,7 @@ from typing import Any
 
 import pytest
 
-from millstream.coordination.transactions.late_ends import Speaker
+from millstream.coordination.transactions.late_ends import ClientConnection
 from millstream.coordination.transactions.marker import TransactionMarker
 from millstream.coordination.transactions.records import TransactionState, TransactionValue
 from millstream.coordination.transactions.shard import (
@@ -102,7 +102,7 @@ class Ending:
 
 
 class World:
-    """The coordinator's shell and the partitions."""
+    """The coordinator's runtime and the partitions."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -248,7 +248,7 @@ class Client:
         self.sequences: dict[int, int] = {}
         self.begin()
         self.connection = self.connections()
-        self.request: Callable[[Speaker, Answer], None] | None = None
+        self.request: Callable[[ClientConnection, Answer], None] | None = None
 
     def begin(self) -> None:
         self.transactions += 1
@@ -272,10 +272,10 @@ class Client:
         producer, token = self.producer, self.token
         assert producer is not None
         if self.version == 0 and index not in self.added:
-            self.request = lambda speaker, answer: self._add(producer, index, speaker, answer)
+            self.request = lambda connection, answer: self._add(producer, index, connection, answer)
             return
         sequence = self.sequences.get(index, 0)
-        self.request = lambda speaker, answer: self._produce(
+        self.request = lambda connection, answer: self._produce(
             producer, index, sequence, token, answer
         )
 
@@ -284,11 +284,11 @@ class Client:
         assert producer is not None
         if committed:
             self.world.asked_to_commit.add(token)
-        self.request = lambda speaker, answer: self._end(producer, committed, speaker, answer)
+        self.request = lambda connection, answer: self._end(producer, committed, connection, answer)
 
     # --- at the broker
 
-    def _initialize(self, speaker: Speaker, answer: Answer) -> None:
+    def _initialize(self, connection: ClientConnection, answer: Answer) -> None:
         world = self.world
         request = InitRequest(self.transactional_id, TIMEOUT_MS)
         world.run(
@@ -296,10 +296,12 @@ class Client:
             lambda response: answer(("initialized", response.producer)),
         )
 
-    def _add(self, producer: Producer, index: int, speaker: Speaker, answer: Answer) -> None:
+    def _add(
+        self, producer: Producer, index: int, connection: ClientConnection, answer: Answer
+    ) -> None:
         world = self.world
         partitions = frozenset((("t", index),))
-        request = AddRequest(self.transactional_id, producer, partitions, self.version, speaker)
+        request = AddRequest(self.transactional_id, producer, partitions, self.version, connection)
         world.run(
             lambda: world.shard.add_partitions(request, world.driver.now_ms),
             lambda _: answer(("added", index)),
@@ -328,9 +330,11 @@ class Client:
         request = AddRequest(self.transactional_id, producer, partitions, self.version)
         world.run(lambda: world.shard.add_partitions(request, world.driver.now_ms), append)
 
-    def _end(self, producer: Producer, committed: bool, speaker: Speaker, answer: Answer) -> None:
+    def _end(
+        self, producer: Producer, committed: bool, connection: ClientConnection, answer: Answer
+    ) -> None:
         world = self.world
-        request = EndRequest(self.transactional_id, producer, committed, self.version, speaker)
+        request = EndRequest(self.transactional_id, producer, committed, self.version, connection)
         world.run(
             lambda: world.shard.end(request, world.driver.now_ms),
             lambda response: answer(("ended", (committed, response.producer))),
@@ -372,7 +376,7 @@ class Simulation:
         self.world = World(self.rng)
         self.connection_id = 0
         self.clients = [Client(self.world, number, self._connect) for number in range(CLIENTS)]
-        self.network: list[tuple[Client, Any, Speaker]] = []
+        self.network: list[tuple[Client, Any, ClientConnection]] = []
 
     def _connect(self) -> int:
         self.connection_id += 1
@@ -390,8 +394,8 @@ class Simulation:
         if client.request is not None and self.rng.random() < 0.5:
             return  # it is patient
         client.act(self.rng)
-        speaker = Speaker(f"c{client.number}", "host", client.connection)
-        self.network.append((client, client.request, speaker))
+        connection = ClientConnection(f"c{client.number}", "host", client.connection)
+        self.network.append((client, client.request, connection))
 
     def deliver(self) -> None:
         """Some request on its way, most often the newest. A connection keeps its order, and what a
@@ -403,7 +407,7 @@ class Simulation:
         connection_id = self.network[position][2].connection_id
         first = next(it for it in self.network if it[2].connection_id == connection_id)
         self.network.remove(first)
-        client, request, speaker = first
+        client, request, connection = first
         if self.rng.random() < 0.05:
             return
 
@@ -412,7 +416,7 @@ class Simulation:
                 client.receive(request, what)
 
         try:
-            request(speaker, answer)
+            request(connection, answer)
         except ApiError as error:
             answer(error)
 

@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from millstream.broker.coordinators.key_hash import partition_for
-from millstream.broker.coordinators.runtime import NO_TRANSACTION, CoordinatorShell, Transaction
+from millstream.broker.coordinators.runtime import NO_TRANSACTION, CoordinatorRuntime, Transaction
 from millstream.broker.coordinators.timers import Timers
 from millstream.broker.metadata.configs import ConfigManager
 from millstream.broker.metadata.local import MetadataStore
@@ -48,7 +48,7 @@ class GroupCoordinator:
         self._configs = configs
         self._topics = TopicsOfImage(metadata.image)
         self._settings = group_settings(configs.current)
-        self._shell = CoordinatorShell(
+        self._runtime = CoordinatorRuntime(
             topic,
             GROUP_RECORDS,
             self._new_shard,
@@ -61,16 +61,16 @@ class GroupCoordinator:
     def _new_shard(self) -> GroupShard:
         return GroupShard(self._settings, self._topics, group_config=self._configs.group)
 
-    def lead_all(self) -> None:
+    def load_all(self) -> None:
         """Load every shard whose partition is here."""
         for index in range(self._partition_count):
-            self._shell.lead(index)
+            self._runtime.ensure_loading(index)
 
     async def all_loaded(self) -> None:
-        await self._shell.all_loaded()
+        await self._runtime.all_loaded()
 
     async def stop(self) -> None:
-        await self._shell.stop()
+        await self._runtime.stop()
 
     # --- events
 
@@ -85,27 +85,27 @@ class GroupCoordinator:
 
         With a transaction (producer id and epoch), its records are pending until that ends.
         """
-        return await self._shell.run(self.index_of(group_id), event, transaction=transaction)
+        return await self._runtime.run(self.index_of(group_id), event, transaction=transaction)
 
     def complete_transaction(self, index: int, marker: TransactionMarker) -> PendingAppend:
         """End a transaction in one partition: append its marker, and commit its offsets or not."""
-        return self._shell.complete_transaction(index, marker)
+        return self._runtime.complete_transaction(index, marker)
 
     async def run_waiting(
         self, group_id: str, event: Callable[[GroupShard, object, int], Result[Any]]
     ) -> Any:
         """The same for JoinGroup and SyncGroup, which may wait for others."""
-        return await self._shell.run_waiting(self.index_of(group_id), event)
+        return await self._runtime.run_waiting(self.index_of(group_id), event)
 
     async def read(self, group_id: str, question: Callable[[GroupShard], Response]) -> Response:
-        return await self._shell.read(self.index_of(group_id), question)
+        return await self._runtime.read(self.index_of(group_id), question)
 
     async def read_all(self, question: Callable[[GroupShard], Response]) -> list[Response]:
         """Ask every shard that is here; COORDINATOR_LOAD_IN_PROGRESS while one is loading."""
         answers = []
         for index in range(self._partition_count):
             try:
-                answers.append(await self._shell.read(index, question))
+                answers.append(await self._runtime.read(index, question))
             except ApiError as error:
                 if error.code is not ErrorCode.NOT_COORDINATOR:
                     raise
@@ -117,7 +117,7 @@ class GroupCoordinator:
         return not self._partition_count
 
     def shards(self) -> list[GroupShard]:
-        return self._shell.active_shards()
+        return self._runtime.active_shards()
 
     @property
     def _partition_count(self) -> int:
@@ -137,17 +137,17 @@ class GroupCoordinator:
 
     def topics_changed(self, before: ClusterImage, now: ClusterImage) -> None:
         topics = self._topics = TopicsOfImage(now)
-        self.lead_all()
-        self._shell.tell_all(lambda shard, now_ms: shard.topics_changed(topics, now_ms))
+        self.load_all()
+        self._runtime.tell_all(lambda shard, now_ms: shard.topics_changed(topics, now_ms))
         for topic in now.changed_topics(before).deleted:
             self._topic_deleted(topic.name, topic.id)
 
     def _topic_deleted(self, name: str, topic_id: uuid.UUID) -> None:
-        self._shell.tell_all(lambda shard, _: shard.topic_deleted(name, topic_id))
+        self._runtime.tell_all(lambda shard, _: shard.topic_deleted(name, topic_id))
 
     def _settings_changed(self, *_: object) -> None:
         self._settings = group_settings(self._configs.current)
-        for shard in self._shell.active_shards():
+        for shard in self._runtime.active_shards():
             shard.context.settings = self._settings
 
 

@@ -52,7 +52,7 @@ class GroupLag:
         self._partitions = partitions
         self._configs = configs
         # Of whom we have complained already, at which commit and how.
-        self._told: dict[OffsetCommitKey, tuple[int, Threat]] = {}
+        self._warned: dict[OffsetCommitKey, tuple[int, Threat]] = {}
         self._check: asyncio.Task[object] | None = None
 
     def of_group(self, group_id: str) -> list[PartitionLag]:
@@ -84,11 +84,11 @@ class GroupLag:
                     if threat is None:
                         continue
                     found[key] = (lag.committed, threat)
-                    if self._told.get(key) != found[key]:
+                    if self._warned.get(key) != found[key]:
                         _log(lag, threat)
                         logged.append((lag, threat))
                 await asyncio.sleep(0)
-        self._told = found
+        self._warned = found
         return logged
 
     def _threat(

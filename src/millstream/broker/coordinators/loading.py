@@ -180,7 +180,7 @@ class SnapshotOffsets:
         self._codec = codec
         self._offsets: dict[bytes, int] = {}
 
-    def note(self, key: bytes, value: bytes | None, offset: int) -> None:
+    def observe(self, key: bytes, value: bytes | None, offset: int) -> None:
         """A record is replayed."""
         if self._codec.is_update(key):
             return

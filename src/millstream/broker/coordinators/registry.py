@@ -96,11 +96,11 @@ class Coordinators:
         """Load what is there, in the background; call it on the event loop."""
         self._metadata.subscribe(self._metadata_changed)
         if OFFSETS_TOPIC in self._metadata.image.topics:
-            self.groups.lead_all()
+            self.groups.load_all()
         if TRANSACTIONS_TOPIC in self._metadata.image.topics:
-            self.transactions.lead_all()
+            self.transactions.load_all()
         if SHARE_STATE_TOPIC in self._metadata.image.topics:
-            self.share_state.lead_all()
+            self.share_state.load_all()
 
     async def share_state_loaded(self) -> None:
         """Wait until what share groups have got is known, if there are any."""
@@ -229,6 +229,6 @@ class Coordinators:
         if self._groups is not None or OFFSETS_TOPIC in now.topics:
             self.groups.topics_changed(before, now)
         if self._transactions is not None or TRANSACTIONS_TOPIC in now.topics:
-            self.transactions.lead_all()
+            self.transactions.load_all()
         if self._share_state is not None or SHARE_STATE_TOPIC in now.topics:
             self.share_state.topics_changed(before, now)

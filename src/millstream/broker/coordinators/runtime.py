@@ -1,6 +1,6 @@
-"""The shell around coordinator shards: what makes pure state machines durable and answers clients.
+"""The runtime of coordinator shards: makes pure state machines durable and answers clients.
 
-A coordinator keeps its state in an internal topic, a shard for each partition. The shell
+A coordinator keeps its state in an internal topic, a shard for each partition. The runtime
 
     loads      replays a partition's records into a new shard; until then clients are told
                COORDINATOR_LOAD_IN_PROGRESS. An empty partition is loaded at once; of the others
@@ -14,7 +14,7 @@ A coordinator keeps its state in an internal topic, a shard for each partition. 
     recovers   when an append fails, what the shard holds is not what the log holds: those who wait
                are told NOT_COORDINATOR, and the shard is loaded again from the log
     times      keeps the shard's timers and hands it those that fire
-    prunes     deletes what a newer snapshot has made superfluous, where the topic is not compacted
+    prunes     deletes what a newer snapshot has made obsolete, where the topic is not compacted
 
 Shards know nothing of this: `CoordinatorShard` is all that is asked of one. Everything runs on the
 event loop, so a shard handles one event at a time.
@@ -67,7 +67,7 @@ class CoordinatorShard(Protocol):
 
 @runtime_checkable
 class TransactionalShard(Protocol):
-    """What is asked moreover of a shard whose records may be part of transactions."""
+    """Extra methods a shard must have if its records can be transactional."""
 
     def replay_pending(self, record: CoordinatorRecord, producer_id: int) -> None: ...
 
@@ -91,21 +91,21 @@ class _Write:
 class _LoadedShard(Generic[Shard]):
     """A shard and the partition that holds its records."""
 
-    def __init__(self, shell: CoordinatorShell[Shard], partition: Partition) -> None:
+    def __init__(self, runtime: CoordinatorRuntime[Shard], partition: Partition) -> None:
         self.partition = partition
-        self.shard = shell.new_shard()
+        self.shard = runtime.new_shard()
         self.is_active = False
         self.is_closed = False
-        self._shell = shell
+        self._runtime = runtime
         self._writes: deque[_Write] = deque()
         self._waiting: dict[object, asyncio.Future[Any]] = {}
-        self._snapshots = SnapshotOffsets(shell.codec) if shell.codec.has_updates else None
+        self._snapshots = SnapshotOffsets(runtime.codec) if runtime.codec.has_updates else None
 
     # --- loading
 
     async def load(self) -> None:
         """Replay what of the partition still counts."""
-        partition, codec = self.partition, self._shell.codec
+        partition, codec = self.partition, self._runtime.codec
         records = Histories(codec) if codec.has_updates else LastRecords()
         offset, end_offset = partition.log_start_offset, partition.log.log_end_offset
         await _until_visible(partition, end_offset)
@@ -120,7 +120,7 @@ class _LoadedShard(Generic[Shard]):
 
     def _replay_loaded(self, loaded: LoadedRecord) -> None:
         try:
-            decoded = self._shell.codec.decode(loaded.key, loaded.value)
+            decoded = self._runtime.codec.decode(loaded.key, loaded.value)
         except CorruptRecord as error:
             logger.error(
                 "%r: the record at %d is skipped: %s (key %r)",
@@ -133,14 +133,14 @@ class _LoadedShard(Generic[Shard]):
         if decoded is None:
             return
         if self._snapshots is not None:
-            self._snapshots.note(loaded.key, loaded.value, loaded.offset)
+            self._snapshots.observe(loaded.key, loaded.value, loaded.offset)
         self._replay(CoordinatorRecord(*decoded), loaded.producer_id)
 
     def activate(self) -> None:
         self.is_active = True
-        self.apply(self.shard.loaded(self._shell.clock.now_ms()))
-        if self._shell.on_loaded is not None:
-            self._shell.on_loaded(self.partition.index, self.shard)
+        self.apply(self.shard.loaded(self._runtime.clock.now_ms()))
+        if self._runtime.on_loaded is not None:
+            self._runtime.on_loaded(self.partition.index, self.shard)
 
     # --- events
 
@@ -153,20 +153,20 @@ class _LoadedShard(Generic[Shard]):
             write: _Write | None = self._wait_for(pending)
         else:
             write = self._last_write()
-        now_ms = self._shell.clock.now_ms()
+        now_ms = self._runtime.clock.now_ms()
         for timer in result.timers:
             if isinstance(timer, SetTimer):
                 self._set_timer(timer.name, timer.deadline_ms - now_ms)
             else:
-                self._shell.timers.cancel(self, timer.name)
+                self._runtime.timers.cancel(self, timer.name)
         for answer in result.answers:
             future = self._waiting.pop(answer.token, None)
             if future is not None:
                 _answer_after(write, future, answer.response)
         return write
 
-    def note(self, records: tuple[CoordinatorRecord, ...]) -> None:
-        """Append what nobody waits for, and no flush need be made for."""
+    def append_unflushed(self, records: tuple[CoordinatorRecord, ...]) -> None:
+        """Append records that nobody waits for, without asking for a flush."""
         self._append(records, NO_TRANSACTION, acks=ACKS_LEADER)
 
     def _append(
@@ -175,7 +175,7 @@ class _LoadedShard(Generic[Shard]):
         transaction: Transaction,
         acks: int = ACKS_ALL,
     ) -> PendingAppend:
-        encoded = [self._shell.codec.encode(record.key, record.value) for record in records]
+        encoded = [self._runtime.codec.encode(record.key, record.value) for record in records]
         batch = self._batch(encoded, transaction)
         try:
             pending = self.partition.append(batch, acks=acks, internal=True)
@@ -186,12 +186,12 @@ class _LoadedShard(Generic[Shard]):
             raise not_coordinator(error) from error
         for delta, (record, (key, value)) in enumerate(zip(records, encoded, strict=True)):
             if self._snapshots is not None:
-                self._snapshots.note(key, value, pending.first_offset + delta)
+                self._snapshots.observe(key, value, pending.first_offset + delta)
             self._replay(record, transaction[0])
         return pending
 
     def _batch(self, encoded: list[tuple[bytes, bytes | None]], transaction: Transaction) -> bytes:
-        now_ms = self._shell.clock.now_ms()
+        now_ms = self._runtime.clock.now_ms()
         return encode_batch(
             (Record(delta, now_ms, key, value) for delta, (key, value) in enumerate(encoded)),
             producer_id=transaction[0],
@@ -227,7 +227,7 @@ class _LoadedShard(Generic[Shard]):
     def _last_write(self) -> _Write | None:
         return self._writes[-1] if self._writes else None
 
-    async def settled(self) -> None:
+    async def until_durable(self) -> None:
         """Wait until all that was appended so far is durable."""
         await _written(self._last_write())
 
@@ -249,13 +249,13 @@ class _LoadedShard(Generic[Shard]):
         return future
 
     def _set_timer(self, name: tuple[str, ...], delay_ms: int) -> None:
-        self._shell.timers.set(self, name, delay_ms, lambda: self._timer_fired(name))
+        self._runtime.timers.set(self, name, delay_ms, lambda: self._timer_fired(name))
 
     def _timer_fired(self, name: tuple[str, ...]) -> None:
         if not self.is_active or self.is_closed:
             return
         try:
-            self.apply(self.shard.handle_timer(name, self._shell.clock.now_ms()))
+            self.apply(self.shard.handle_timer(name, self._runtime.clock.now_ms()))
         except ApiError as error:
             logger.warning("%r: timer %s: %s", self.partition, "/".join(name), error)
 
@@ -265,7 +265,7 @@ class _LoadedShard(Generic[Shard]):
             return
         first_needed = self._snapshots.first(self.partition.high_watermark)
         # What comes after it must not be lost with a crash that the deletion survives.
-        await self.settled()
+        await self.until_durable()
         if first_needed > self.partition.log_start_offset:
             self.partition.delete_records_before(first_needed)
 
@@ -279,7 +279,7 @@ class _LoadedShard(Generic[Shard]):
             "%r: a coordinator's append failed, loading it anew: %s", self.partition, error
         )
         self.close(not_coordinator(error))
-        self._shell.reload(self.partition)
+        self._runtime.reload(self.partition)
 
     def close(self, error: ApiError) -> None:
         """Let go of everybody who waits."""
@@ -289,10 +289,10 @@ class _LoadedShard(Generic[Shard]):
             if not future.done():
                 future.set_exception(error)
         self._writes.clear()
-        self._shell.timers.cancel_all(self)
+        self._runtime.timers.cancel_all(self)
 
 
-class CoordinatorShell(Generic[Shard]):
+class CoordinatorRuntime(Generic[Shard]):
     """All shards of one internal topic that this broker leads."""
 
     def __init__(
@@ -320,8 +320,8 @@ class CoordinatorShell(Generic[Shard]):
 
     # --- the life of shards
 
-    def lead(self, index: int) -> None:
-        """This broker leads the partition: load its shard, in the background if there is much."""
+    def ensure_loading(self, index: int) -> None:
+        """Load the shard if this broker leads its partition, in the background if there is much."""
         partition = self._partitions.get(self.topic, index)
         if partition is None or partition.offline_error is not None or self._is_stopped:
             return
@@ -360,11 +360,11 @@ class CoordinatorShell(Generic[Shard]):
     def reload(self, partition: Partition) -> None:
         self._shards.pop(partition.index, None)
         if partition.offline_error is None:
-            self.lead(partition.index)
+            self.ensure_loading(partition.index)
 
     async def until_loaded(self, index: int) -> None:
         """Wait while this shard is being loaded."""
-        self.lead(index)
+        self.ensure_loading(index)
         loaded = self._shards.get(index)
         while loaded is not None and not (loaded.is_active or loaded.is_closed) and self._loads:
             await asyncio.wait(self._loads, return_when=asyncio.FIRST_COMPLETED)
@@ -381,7 +381,7 @@ class CoordinatorShell(Generic[Shard]):
             task.cancel()
         for loaded in list(self._shards.values()):
             with contextlib.suppress(ApiError):
-                await loaded.settled()
+                await loaded.until_durable()
         for index in list(self._shards):
             self.resign(index)
         await asyncio.gather(*self._loads, return_exceptions=True)
@@ -461,17 +461,17 @@ class CoordinatorShell(Generic[Shard]):
         """Ask the shard; the answer waits until all that it tells of is durable."""
         loaded = self._active(index)
         answer = question(loaded.shard)
-        await loaded.settled()
+        await loaded.until_durable()
         return answer
 
-    def note(self, index: int, event: Callable[[Shard, int], Result[Any]]) -> None:
+    def run_unflushed(self, index: int, event: Callable[[Shard, int], Result[Any]]) -> None:
         """Hand the shard an event whose records nobody waits for.
 
         They are durable with the next that somebody waits for. Raises `ApiError` if the shard is
         not here.
         """
         loaded = self._active(index)
-        loaded.note(event(loaded.shard, self.clock.now_ms()).records)
+        loaded.append_unflushed(event(loaded.shard, self.clock.now_ms()).records)
 
     def tell_all(self, event: Callable[[Shard, int], Result[Any]]) -> None:
         """Hand an event that nobody waits for to every shard that is there."""
@@ -484,7 +484,7 @@ class CoordinatorShell(Generic[Shard]):
                 logger.warning("%r: %s", loaded.partition, error)
 
     async def prune(self) -> None:
-        """Delete what newer snapshots have made superfluous, in every partition."""
+        """Delete what newer snapshots have made obsolete, in every partition."""
         for loaded in list(self._shards.values()):
             try:
                 await loaded.prune()
@@ -500,7 +500,7 @@ class CoordinatorShell(Generic[Shard]):
         return self._active(index).shard
 
     def _active(self, index: int) -> _LoadedShard[Shard]:
-        self.lead(index)
+        self.ensure_loading(index)
         loaded = self._shards.get(index)
         if loaded is None or loaded.is_closed:
             raise ApiError(

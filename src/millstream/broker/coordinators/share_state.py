@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from millstream.broker.coordinators.key_hash import partition_for
-from millstream.broker.coordinators.runtime import CoordinatorShell
+from millstream.broker.coordinators.runtime import CoordinatorRuntime
 from millstream.broker.coordinators.timers import Timers
 from millstream.broker.metadata.configs import ConfigManager
 from millstream.broker.metadata.local import MetadataStore
@@ -67,7 +67,7 @@ class SharePersister:
         self._recovered_ends: dict[tuple[uuid.UUID, int], int] = {}
         self._recovering: set[int] = set()  # shards that were not loaded yet since the start
         self._pruning: asyncio.Task[None] | None = None
-        self._shell = CoordinatorShell(
+        self._runtime = CoordinatorRuntime(
             topic,
             SHARE_STATE_RECORDS,
             self._new_shard,
@@ -93,7 +93,7 @@ class SharePersister:
 
     # --- its life
 
-    def lead_all(self) -> None:
+    def load_all(self) -> None:
         """Load every shard whose partition is here; the first time before anybody can produce."""
         if not self._is_started:
             self._is_started = True
@@ -101,7 +101,7 @@ class SharePersister:
             self._recovered_ends = self._log_ends() if self._recovering else {}
             self._prune_later()
         for index in range(self._shard_count):
-            self._shell.lead(index)
+            self._runtime.ensure_loading(index)
 
     def _recovered_end(self, key: SharePartitionKey) -> int | None:
         """Until a shard is loaded, however often that is tried, nobody has written into it."""
@@ -122,19 +122,19 @@ class SharePersister:
         }
 
     async def all_loaded(self) -> None:
-        await self._shell.all_loaded()
+        await self._runtime.all_loaded()
 
     async def stop(self) -> None:
         self._timers.cancel_all(self)
         if self._pruning is not None:
             await self._pruning
-        await self._shell.stop()
+        await self._runtime.stop()
 
     def topics_changed(self, before: ClusterImage, now: ClusterImage) -> None:
-        self.lead_all()
+        self.load_all()
         deleted = [topic.id for topic in now.changed_topics(before).deleted]
         if deleted:
-            self._shell.tell_all(lambda shard, _: shard.topics_deleted(deleted))
+            self._runtime.tell_all(lambda shard, _: shard.topics_deleted(deleted))
 
     def _prune_later(self) -> None:
         self._timers.set(self, _PRUNE_TIMER, PRUNE_INTERVAL_MS, self._start_pruning)
@@ -145,7 +145,7 @@ class SharePersister:
 
     async def prune(self) -> None:
         """Delete the records that count for nothing any more."""
-        await self._shell.prune()
+        await self._runtime.prune()
 
     # --- what APIs 83 to 87 ask for
 
@@ -163,8 +163,8 @@ class SharePersister:
     async def peek(self, key: SharePartitionKey) -> ShareState:
         """The state, for who does not lead the partition: nobody is fenced."""
         index = self._index_of(key)
-        await self._shell.until_loaded(index)
-        return await self._shell.read(index, lambda shard: shard.peek(key))
+        await self._runtime.until_loaded(index)
+        return await self._runtime.read(index, lambda shard: shard.peek(key))
 
     async def read_summary(self, key: SharePartitionKey, leader_epoch: int) -> ShareStateSummary:
         """The state without its batches; what was never initialized has start offset -1.
@@ -174,8 +174,8 @@ class SharePersister:
         if not self._shard_count:
             return ShareStateSummary()
         index = self._index_of(key)
-        await self._shell.until_loaded(index)
-        return await self._shell.read(index, lambda shard: shard.read_summary(key))
+        await self._runtime.until_loaded(index)
+        return await self._runtime.read(index, lambda shard: shard.read_summary(key))
 
     async def write(
         self,
@@ -197,8 +197,8 @@ class SharePersister:
         """Several writes in one turn, which share a flush; each succeeds (None) or fails alone."""
         indexes = [self._index_of(write.key) for write in writes]
         for index in set(indexes):
-            await self._shell.until_loaded(index)
-        outcomes = await self._shell.run_all(
+            await self._runtime.until_loaded(index)
+        outcomes = await self._runtime.run_all(
             (index, _writing(write)) for index, write in zip(indexes, writes, strict=True)
         )
         return [outcome if isinstance(outcome, ApiError) else None for outcome in outcomes]
@@ -212,8 +212,8 @@ class SharePersister:
         self, key: SharePartitionKey, event: Callable[[ShareStateShard, int], Result[Response]]
     ) -> Response:
         index = self._index_of(key)
-        await self._shell.until_loaded(index)
-        return await self._shell.run(index, event)
+        await self._runtime.until_loaded(index)
+        return await self._runtime.run(index, event)
 
     @property
     def _shard_count(self) -> int:

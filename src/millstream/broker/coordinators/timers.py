@@ -58,7 +58,7 @@ class Timers:
         deadline_ms = self._clock.monotonic_ms() + max(delay_ms, 0)
         heapq.heappush(self._heap, _Entry(deadline_ms, number, owner, name))
         if len(self._heap) > _DEAD_ENTRIES_MIN + 2 * self._live_count:
-            self._bury_the_dead()
+            self._compact_heap()
         self._arm()
 
     def cancel(self, owner: Hashable, name: TimerName) -> None:
@@ -76,7 +76,7 @@ class Timers:
             self._wake_up.cancel()
             self._wake_up = None
 
-    def _bury_the_dead(self) -> None:
+    def _compact_heap(self) -> None:
         self._heap = [entry for entry in self._heap if self._is_live(entry)]
         heapq.heapify(self._heap)
 

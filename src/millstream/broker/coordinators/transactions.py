@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from millstream.broker.coordinators.key_hash import partition_for
 from millstream.broker.coordinators.markers import Markers, WriteMarker
-from millstream.broker.coordinators.runtime import CoordinatorShell
+from millstream.broker.coordinators.runtime import CoordinatorRuntime
 from millstream.broker.coordinators.timers import Timers
 from millstream.broker.metadata.configs import ConfigManager
 from millstream.broker.metadata.local import MetadataStore
@@ -75,10 +75,12 @@ class TransactionCoordinator:
         self._timers = timers
         self._clock = clock
         self._markers: dict[str, Markers] = {}  # of the transactions that are being ended
-        self._held: dict[str, list[asyncio.Future[bool]]] = {}  # who waits for such an end
-        self._unsettled: set[tuple[str, str, int]] = set()  # partitions added, not durably yet
+        self._waiting_for_end: dict[
+            str, list[asyncio.Future[bool]]
+        ] = {}  # who waits for such an end
+        self._unconfirmed: set[tuple[str, str, int]] = set()  # partitions added, not durably yet
         self._tasks: set[asyncio.Task[None]] = set()
-        self._shell = CoordinatorShell(
+        self._runtime = CoordinatorRuntime(
             topic,
             TRANSACTION_RECORDS,
             self._new_shard,
@@ -96,13 +98,13 @@ class TransactionCoordinator:
             transaction_version=lambda: self._metadata.image.features.get("transaction.version", 0),
         )
 
-    def lead_all(self) -> None:
+    def load_all(self) -> None:
         """Load every shard whose partition is here."""
         for index in range(self._partition_count):
-            self._shell.lead(index)
+            self._runtime.ensure_loading(index)
 
     async def all_loaded(self) -> None:
-        await self._shell.all_loaded()
+        await self._runtime.all_loaded()
 
     async def stop(self) -> None:
         self._timers.cancel_all(self)
@@ -111,7 +113,7 @@ class TransactionCoordinator:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._shell.stop()
+        await self._runtime.stop()
 
     # --- requests
 
@@ -134,13 +136,13 @@ class TransactionCoordinator:
         def add(shard: TransactionShard, now_ms: int) -> Result[Any]:
             result = shard.add_partitions(request, now_ms)
             added.update((transactional_id, *partition) for partition in result.response or ())
-            self._unsettled |= added
+            self._unconfirmed |= added
             return result
 
         try:
             await self._run(transactional_id, add)
         finally:
-            self._unsettled -= added
+            self._unconfirmed -= added
 
     async def add_partition(
         self, transactional_id: str, producer_id: int, producer_epoch: int, topic: str, index: int
@@ -164,9 +166,9 @@ class TransactionCoordinator:
         """
         if not self._configs.current.transaction_partition_verification_enable:
             return
-        shard = self._shell.shard(self._index_of(transactional_id))
+        shard = self._runtime.shard(self._index_of(transactional_id))
         shard.verify(transactional_id, Producer(producer_id, producer_epoch), (topic, index))
-        if (transactional_id, topic, index) in self._unsettled:
+        if (transactional_id, topic, index) in self._unconfirmed:
             raise ApiError(
                 ErrorCode.CONCURRENT_TRANSACTIONS,
                 f"{topic}-{index} is just being added to the transaction of {transactional_id}.",
@@ -185,7 +187,7 @@ class TransactionCoordinator:
 
     async def describe(self, transactional_id: str) -> TransactionValue | None:
         """What is known of one transactional id."""
-        return await self._shell.read(
+        return await self._runtime.read(
             self._index_of(transactional_id), lambda shard: shard.describe(transactional_id)
         )
 
@@ -194,7 +196,7 @@ class TransactionCoordinator:
         listed: dict[str, TransactionValue] = {}
         for index in range(self._partition_count):
             try:
-                listed |= await self._shell.read(index, TransactionShard.list_all)
+                listed |= await self._runtime.read(index, TransactionShard.list_all)
             except ApiError as error:
                 if error.code is not ErrorCode.NOT_COORDINATOR:
                     raise
@@ -211,27 +213,27 @@ class TransactionCoordinator:
         give_up_at = loop.time() + HOLD_SECONDS_MAX
         while True:
             try:
-                return await self._shell.run(index, event)
+                return await self._runtime.run(index, event)
             except ApiError as error:
                 if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
                     raise
-                if not await self._hold(transactional_id, give_up_at - loop.time()):
+                if not await self._wait_for_end(transactional_id, give_up_at - loop.time()):
                     raise
 
-    async def _hold(self, transactional_id: str, seconds: float) -> bool:
+    async def _wait_for_end(self, transactional_id: str, seconds: float) -> bool:
         """Wait for the end under way; False when it took too long."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[bool] = loop.create_future()
-        held = self._held.setdefault(transactional_id, [])
-        held.append(ended)
+        waiting = self._waiting_for_end.setdefault(transactional_id, [])
+        waiting.append(ended)
         time_out = loop.call_later(max(seconds, 0), _resolve, ended, False)
         try:
             return await ended
         finally:
             time_out.cancel()
-            held.remove(ended)
-            if not held and self._held.get(transactional_id) is held:
-                del self._held[transactional_id]
+            waiting.remove(ended)
+            if not waiting and self._waiting_for_end.get(transactional_id) is waiting:
+                del self._waiting_for_end[transactional_id]
 
     # --- the end of a transaction
 
@@ -239,7 +241,7 @@ class TransactionCoordinator:
         """The decision is durable: tell the partitions."""
         index = self._index_of(transactional_id)
         try:
-            transaction = self._shell.shard(index).transactions[transactional_id]
+            transaction = self._runtime.shard(index).transactions[transactional_id]
         except ApiError as error:  # it is loaded anew, and resumed
             logger.warning("the end of %s waits: %s", transactional_id, error)
             return
@@ -273,14 +275,16 @@ class TransactionCoordinator:
         return image is not None and index < len(image.partitions)
 
     def _complete(self, index: int, transactional_id: str) -> None:
-        """All markers are durable. Those who are held go on behind the record of this turn."""
+        """All markers are durable. Requests that wait go on behind the record of this turn."""
         del self._markers[transactional_id]
-        for ended in self._held.pop(transactional_id, ()):
+        for ended in self._waiting_for_end.pop(transactional_id, ()):
             _resolve(ended, True)
         try:
-            self._shell.note(index, lambda shard, now_ms: shard.complete(transactional_id, now_ms))
+            self._runtime.run_unflushed(
+                index, lambda shard, now_ms: shard.complete(transactional_id, now_ms)
+            )
         except ApiError as error:  # it is loaded anew, and resumed
-            logger.warning("the end of %s could not be noted: %s", transactional_id, error)
+            logger.warning("the end of %s could not be written: %s", transactional_id, error)
 
     # --- time
 
@@ -292,14 +296,14 @@ class TransactionCoordinator:
     def _abort_timed_out(self) -> None:
         self._set_time_out_timer()
         now_ms = self._clock.now_ms()
-        for shard in self._shell.active_shards():
+        for shard in self._runtime.active_shards():
             for transactional_id in shard.timed_out(now_ms):
                 self._start_task(self._abort(transactional_id))
 
     async def _abort(self, transactional_id: str) -> None:
         try:
             await self._producer_ids.ready()
-            is_aborted = await self._shell.run(
+            is_aborted = await self._runtime.run(
                 self._index_of(transactional_id),
                 lambda shard, now_ms: shard.abort_timed_out(transactional_id, now_ms),
             )

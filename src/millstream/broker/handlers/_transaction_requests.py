@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.broker.services import RequestContext
-from millstream.coordination.transactions.late_ends import Speaker
+from millstream.coordination.transactions.late_ends import ClientConnection
 from millstream.errors import ApiError, ErrorCode
 
 
@@ -14,8 +14,8 @@ def code_for(error: ApiError, context: RequestContext, *, fenced_since: int) -> 
     return error.code
 
 
-def speaker_of(context: RequestContext) -> Speaker:
-    return Speaker(context.client_id, context.client_host, context.connection_id)
+def connection_of(context: RequestContext) -> ClientConnection:
+    return ClientConnection(context.client_id, context.client_host, context.connection_id)
 
 
 def require_transactional_id(transactional_id: str) -> None:

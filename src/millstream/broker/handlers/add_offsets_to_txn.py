@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from millstream.broker.coordinators.registry import OFFSETS_TOPIC, CoordinatorKind
 from millstream.broker.handlers._transaction_requests import (
     code_for,
+    connection_of,
     require_transactional_id,
-    speaker_of,
 )
 from millstream.broker.services import RequestContext
 from millstream.coordination.transactions.shard import AddRequest
@@ -38,7 +38,7 @@ async def add_offsets_to_txn(context: RequestContext, request: AddOffsetsToTxnRe
                 request.transactional_id,
                 Producer(request.producer_id, request.producer_epoch),
                 frozenset(((OFFSETS_TOPIC, index),)),
-                speaker=speaker_of(context),
+                connection=connection_of(context),
             )
         )
     except ApiError as error:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.broker.handlers._transaction_requests import (
     code_for,
+    connection_of,
     require_transactional_id,
-    speaker_of,
 )
 from millstream.broker.services import RequestContext
 from millstream.coordination.cluster import INTERNAL_TOPICS
@@ -126,7 +126,7 @@ async def _add(context: RequestContext, asked: _Asked) -> None:
             asked.producer,
             frozenset(asked.partitions),
             client_version=CLIENT_VERSION_OF_BROKERS if from_broker else 0,
-            speaker=None if from_broker else speaker_of(context),
+            connection=None if from_broker else connection_of(context),
         )
     )
 

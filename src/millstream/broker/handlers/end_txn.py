@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.handlers._transaction_requests import (
     code_for,
+    connection_of,
     require_transactional_id,
-    speaker_of,
 )
 from millstream.broker.services import RequestContext
 from millstream.coordination.transactions.shard import EndRequest
@@ -41,7 +41,7 @@ async def end_txn(context: RequestContext, request: EndTxnRequest) -> Fields:
         Producer(request.producer_id, request.producer_epoch),
         committed=request.committed,
         client_version=2 if speaks_v2 else 0,
-        speaker=speaker_of(context),
+        connection=connection_of(context),
     )
     try:
         require_transactional_id(request.transactional_id)

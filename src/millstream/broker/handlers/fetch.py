@@ -274,7 +274,7 @@ class _Fetch:
         for target, answer in self._answers.items():
             if not self._is_incremental or target.has_news(answer):
                 by_topic.setdefault(target.topic, []).append(answer)
-            target.told = summary(answer)
+            target.last_answer = summary(answer)
         if session.id == NO_SESSION:
             session.close()
         return encode_fetch_response(self._version, by_topic.items(), session_id=session.id)

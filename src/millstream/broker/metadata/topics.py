@@ -318,13 +318,13 @@ class TopicManager:
 
         await self._store.change(decide)
 
-    async def take_the_lead(self, anew: Iterable[tuple[str, int]] = ()) -> None:
-        """At the start: lead all partitions that have a replica here and nobody who leads them.
+    async def claim_leadership(self, bump_epoch: Iterable[tuple[str, int]] = ()) -> None:
+        """At the start: lead all partitions that have a replica here and no leader.
 
-        Those in `anew` get a new leader epoch in any case: after an unclean stop offsets may be
-        used again, and a new epoch lets clients notice.
+        Those in `bump_epoch` get a new leader epoch in any case: after an unclean stop offsets may
+        be used again, and a new epoch lets clients notice.
         """
-        unclean = frozenset(anew)
+        unclean = frozenset(bump_epoch)
         me = self._configs.broker_id
 
         def decide(image: ClusterImage) -> list[MetadataRecord]:

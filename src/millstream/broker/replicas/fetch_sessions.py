@@ -41,13 +41,13 @@ def summary(answer: FetchedPartition) -> tuple[int, ...]:
 class FetchTarget:
     """One partition in a session: what the client wants of it, and what it knows of it."""
 
-    __slots__ = ("bytes_seen", "not_found", "partition", "told", "topic", "wanted")
+    __slots__ = ("bytes_seen", "last_answer", "not_found", "partition", "topic", "wanted")
 
     def __init__(self, topic: TopicKey, wanted: FetchPartition) -> None:
         self.topic = topic
         self.wanted = wanted
         self.partition: Partition | None = None  # None while it is not known to exist
-        self.told: tuple[int, ...] | None = None  # the latest answer, without its records
+        self.last_answer: tuple[int, ...] | None = None  # the latest answer, without its records
         self.not_found = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # the error while there is none
         self.bytes_seen = 0  # what the partition had for this client when it was last looked at
 
@@ -56,7 +56,7 @@ class FetchTarget:
         return bool(
             answer.records
             or answer.error
-            or self.told != summary(answer)
+            or self.last_answer != summary(answer)
             or answer.diverging_epoch is not None
         )
 

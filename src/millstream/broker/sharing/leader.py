@@ -158,7 +158,7 @@ class ShareLeader:
         state = await persister.read(self.key, self._leader_epoch)
         self._state_epoch = state.state_epoch
         start_offset = state.start_offset
-        batches = self._in_our_time(state.batches)
+        batches = self._to_monotonic(state.batches)
         log_end = self.partition.high_watermark
         if start_offset == NO_START_OFFSET:
             start_offset = await self._begin()
@@ -248,7 +248,7 @@ class ShareLeader:
             )
         return self._limits
 
-    def _in_our_time(self, batches: Iterable[StateBatch]) -> list[StateBatch]:
+    def _to_monotonic(self, batches: Iterable[StateBatch]) -> list[StateBatch]:
         """Persisted due times are the wall clock's, those of the window the monotonic one's.
 
         None is later than the longest back-off allows: that clock, or the setting, was another.
@@ -259,7 +259,7 @@ class ShareLeader:
         shifted = (_shifted(batch, -ahead_ms) for batch in batches)
         return [batch._replace(due_ms=min(batch.due_ms, latest_ms)) for batch in shifted]
 
-    def _in_wall_time(self, batches: Iterable[StateBatch]) -> list[StateBatch]:
+    def _to_wall_clock(self, batches: Iterable[StateBatch]) -> list[StateBatch]:
         ahead_ms = self._clock.now_ms() - self._clock.monotonic_ms()
         return [_shifted(batch, ahead_ms) for batch in batches]
 
@@ -357,7 +357,7 @@ class ShareLeader:
                 self._enqueue(change)
 
     def describe(self) -> list[StateBatch]:
-        return [] if self.window is None else self._in_wall_time(self.window.describe())
+        return [] if self.window is None else self._to_wall_clock(self.window.describe())
 
     # Those who wait
 
@@ -416,7 +416,7 @@ class ShareLeader:
                 leader_epoch=self._leader_epoch,
                 start_offset=write.start_offset,
                 delivery_complete_count=write.delivery_complete_count,
-                batches=self._in_wall_time(write.batches),
+                batches=self._to_wall_clock(write.batches),
             )
         except ApiError as refusal:
             error = _told_to_members(refusal)

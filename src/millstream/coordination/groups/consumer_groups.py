@@ -56,7 +56,7 @@ from millstream.coordination.groups.consumer_member import (
     ConsumerMember,
     MemberState,
     Subscription,
-    held,
+    owned_partitions,
 )
 from millstream.coordination.groups.consumer_messages import (
     ConsumerGroupDescription,
@@ -473,7 +473,9 @@ class ConsumerGroups:
             assignor=group.preferred_assignor(default, group.members.values()),
             members=tuple(
                 DescribedConsumer(
-                    member, held(member), group.target.get(member.member_id, NO_PARTITIONS)
+                    member,
+                    owned_partitions(member),
+                    group.target.get(member.member_id, NO_PARTITIONS),
                 )
                 for member in group.members.values()
             ),

@@ -167,7 +167,7 @@ class ConsumerMember:
         )
 
 
-def held(member: ConsumerMember) -> dict[UUID, frozenset[int]]:
+def owned_partitions(member: ConsumerMember) -> dict[UUID, frozenset[int]]:
     """What a member answers for: also what it has yet to give up."""
     partitions = {t: frozenset(epochs) for t, epochs in member.assigned.items()}
     for topic_id, epochs in member.pending_revocation.items():

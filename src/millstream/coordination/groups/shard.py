@@ -1,8 +1,8 @@
 """One shard of the group coordinator: groups and offsets of one partition of `__consumer_offsets`.
 
 Events come in as method calls with `now_ms`; every method returns a `Result`, or raises `ApiError`,
-in which case nothing happened. The shell appends the result's records and hands each to `replay`,
-which alone changes what is durable. When the shell loads a shard from its partition, it replays the
+in which case nothing happened. The runtime appends the result's records and hands each to `replay`,
+which alone changes what is durable. To load a shard from its partition, the runtime replays the
 same records, then calls `loaded`. What Kafka does not persist (members that are joining, requests
 that wait, session deadlines) is the volatile state of the group objects; a reload forgets it, and
 clients rejoin.

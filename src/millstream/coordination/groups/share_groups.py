@@ -8,12 +8,12 @@ A heartbeat is handled in four steps, the first three as in consumer groups:
        often than `share.assignment.interval.ms`: a timer makes up for what was put off
     3  the member goes over to its target
     4  partitions that somebody subscribes to and the persister knows nothing of are written down as
-       initializing, and the shell is asked to initialize them
+       initializing, and the runtime is asked to initialize them
 
-Only initialized partitions are assigned. When the shell reports that they are (`state_initialized`)
-the target is computed at once, and the shell repeats the heartbeat that asked for them, so that a
-new group has its partitions after one round trip. (Kafka answers first, initializes after, and
-assigns with a later heartbeat.) What was written down as initializing when the coordinator died is
+Only initialized partitions are assigned. When the runtime reports them (`state_initialized`), the
+target is computed at once, and the runtime repeats the heartbeat that asked for them, so that a new
+group has its partitions after one round trip. (Kafka answers first, initializes after, and assigns
+with a later heartbeat.) What was written down as initializing when the coordinator died is
 asked for again by the next heartbeat; the persister does not mind.
 """
 
@@ -70,7 +70,7 @@ class ShareGroups:
     def __init__(self, groups: dict[str, Group], context: GroupContext) -> None:
         self.groups = groups
         self.context = context
-        # What the shell is initializing, and until when it may take. A reload forgets it.
+        # What the runtime is initializing, and until when it may take. A reload forgets it.
         self._initializing_until_ms: dict[SharePartitionKey, int] = {}
 
     # --- records ---------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class ShareGroups:
         out: ResultBuilder,
         now_ms: int,
     ) -> Initialization:
-        """What the shell must do; until it says what came of it, nobody else asks for it."""
+        """What the runtime must do; until it says what came of it, nobody else asks for it."""
         out.extend((group.state.initialization_begun(partitions).record(group.group_id),))
         until_ms = now_ms + self.context.settings.group_share_initialize_retry_interval_ms
         initialization = Initialization(group.group_id, state_epoch, start_offsets)

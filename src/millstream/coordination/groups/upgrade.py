@@ -47,7 +47,7 @@ from millstream.coordination.groups.consumer_member import (
     ConsumerMember,
     MemberState,
     Subscription,
-    held,
+    owned_partitions,
 )
 from millstream.coordination.groups.consumer_prospect import metadata_hash
 from millstream.coordination.groups.consumer_validation import require_instance, require_room
@@ -228,7 +228,9 @@ def to_classic_group(
     out.cancel_timer(group_timer(group.group_id, "assign"))
     protocol = membership.select_protocol()
     assignments = {
-        member.member_id: _embedded_assignment(held(member), member, groups.context.topics)
+        member.member_id: _embedded_assignment(
+            owned_partitions(member), member, groups.context.topics
+        )
         for member in staying
     }
     out.extend(group.tombstones())

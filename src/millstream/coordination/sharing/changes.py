@@ -23,7 +23,7 @@ class Change:
         self.runs: list[Run] = []  # those that wait for it; each has `change` set to this
         self.batches: list[StateBatch] = []  # what is persisted
 
-    def note(self, run: Run, state: DeliveryState, due_ms: int) -> None:
+    def add(self, run: Run, state: DeliveryState, due_ms: int) -> None:
         """Have this state of the run persisted, together with the run before if it is the same."""
         batches = self.batches
         first = run.first

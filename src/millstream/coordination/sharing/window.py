@@ -16,7 +16,7 @@ counts, so that one record that is not done holds back those far behind it; with
 what is held counts (and the delayed have a bound of their own), so that it does not.
 
 Acquiring is never persisted. What a member says of its records is: the event returns a `Change`,
-the shell writes it (`prepare_write`) and then calls `commit`, or `rollback` if it could not be
+the runtime writes it (`prepare_write`) and then calls `commit`, or `rollback` if it could not be
 written. Time-outs and retention take effect at once. Nothing here does work that grows with the
 window, but for a member that leaves and for the log's start that moves.
 
@@ -232,7 +232,7 @@ class ShareWindow:
         run.target = target
         run.target_due_ms = self._due_time(run, target, now_ms)
         change.runs.append(run)
-        change.note(run, target, run.target_due_ms)
+        change.add(run, target, run.target_due_ms)
 
     def _due_time(self, run: Run, target: DeliveryState, now_ms: int) -> int:
         """When a released run may come again, with its place among the delayed; 0 for at once."""
@@ -277,7 +277,7 @@ class ShareWindow:
                 run.due_ms = run.target_due_ms
                 run.target_due_ms = 0
                 self._enter(run)
-        self._settle(change.runs)
+        self._drop_done(change.runs)
 
     def rollback(self, change: Change, now_ms: int) -> Change:
         """The change could not be made: its records are held as before, or time out by now.
@@ -288,7 +288,7 @@ class ShareWindow:
         late = [run for run in self._withdraw(change) if run.lock_end_ms <= now_ms]
         for run in late:
             self._time_out(timed_out, run, now_ms)
-        self._settle(late)
+        self._drop_done(late)
         return timed_out
 
     def _withdraw(self, change: Change) -> list[Run]:
@@ -304,7 +304,7 @@ class ShareWindow:
     # Time
 
     def tick(self, now_ms: int) -> Change:
-        """Locks run out, and delayed records become due; the shell calls it at their time."""
+        """Locks run out, and delayed records become due; the runtime calls it at their time."""
         change = Change()
         timed_out: list[Run] = []
         locks = self._locks
@@ -322,7 +322,7 @@ class ShareWindow:
                 self._leave(waiting)
                 waiting.due_ms = 0
                 self._enter(waiting)
-        self._settle(timed_out)
+        self._drop_done(timed_out)
         return change
 
     def _time_out(self, change: Change, run: Run, now_ms: int) -> None:
@@ -330,7 +330,7 @@ class ShareWindow:
         due_ms = self._due_time(run, target, now_ms)
         if due_ms:
             self.delayed_count -= len(run)  # `_enter` counts it
-        change.note(run, target, due_ms)
+        change.add(run, target, due_ms)
         self._leave(run)
         run.state = DeliveryState.ACKNOWLEDGED if target in DONE else target
         run.due_ms = due_ms
@@ -374,12 +374,12 @@ class ShareWindow:
         for run in self.runs.overlapping(first, last):
             if run.state is DeliveryState.ARCHIVING:
                 run = self.runs.isolate(run, first, last)
-                change.note(run, DeliveryState.ARCHIVED, 0)
+                change.add(run, DeliveryState.ARCHIVED, 0)
                 self._leave(run)
                 run.state = DeliveryState.ACKNOWLEDGED
                 self._enter(run)
                 buried.append(run)
-        self._settle(buried)
+        self._drop_done(buried)
         return change
 
     # What acquisition is made of
@@ -415,7 +415,7 @@ class ShareWindow:
             self._leave(run)
             run.state = DeliveryState.ACKNOWLEDGED
             self._enter(run)
-        self._settle(finished)
+        self._drop_done(finished)
 
     def give_up(self, first: int, last: int) -> None:
         """The log cannot be read at these offsets: dead letters, if the group has them, or done
@@ -483,7 +483,7 @@ class ShareWindow:
         run.lock_end_ms = now_ms + self.limits.lock_duration_ms
         heappush(self._locks, (run.lock_end_ms, run.first, run.last))
 
-    def _settle(self, runs: Iterable[Run]) -> None:
+    def _drop_done(self, runs: Iterable[Run]) -> None:
         """Some runs may be done with: move the start, and join what is done behind it."""
         self._advance_start()
         for run in runs:

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-SPEAKERS_MAX = 16  # clients remembered of one epoch; only hostile ones are so many
+CLIENTS_MAX = 16  # clients remembered of one epoch; only hostile ones are so many
 
 
-class Speaker(NamedTuple):
-    """Who sent a request, and by which connection (their numbers rise as they are accepted)."""
+class ClientConnection(NamedTuple):
+    """The client of a request and its connection; connection ids rise as they are accepted."""
 
     client_id: str | None
     host: str
@@ -40,17 +40,17 @@ class LateEndGuard:
     def __init__(self) -> None:
         self._newest: dict[tuple[str | None, str], int] = {}
 
-    def joined(self, speaker: Speaker) -> None:
-        client = (speaker.client_id, speaker.host)
-        newest = max(speaker.connection_id, self._newest.pop(client, speaker.connection_id))
+    def joined(self, connection: ClientConnection) -> None:
+        client = (connection.client_id, connection.host)
+        newest = max(connection.connection_id, self._newest.pop(client, connection.connection_id))
         self._newest[client] = newest
-        if len(self._newest) > SPEAKERS_MAX:
+        if len(self._newest) > CLIENTS_MAX:
             del self._newest[next(iter(self._newest))]
 
-    def is_late(self, speaker: Speaker) -> bool:
+    def is_late(self, connection: ClientConnection) -> bool:
         """Whether the same client has since joined a transaction over a newer connection."""
-        newest = self._newest.get((speaker.client_id, speaker.host))
-        return newest is not None and speaker.connection_id < newest
+        newest = self._newest.get((connection.client_id, connection.host))
+        return newest is not None and connection.connection_id < newest
 
     def forget(self) -> None:
         """A new epoch: requests of the old one are told apart by that."""

@@ -5,7 +5,7 @@ in which case nothing happened. Which request leads to which record is decided b
 `replay` alone changes what is durable.
 
 The shard decides that a transaction ends (`end`, `initialize`, `abort_timed_out`: the Prepare
-record). It is for its shell to write the markers once that record is durable, and then to say so
+record). It is for its runtime to write the markers once that record is durable, and then to say so
 (`complete`); after a restart it finds what is left to do in `prepared`.
 
 An event may act on a record that is not durable yet: whoever is answered waits for it, and when a
@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 
 from millstream.config.transactions import TransactionSettings
 from millstream.coordination.result import CoordinatorRecord, Result, SetTimer
-from millstream.coordination.transactions.late_ends import LateEndGuard, Speaker
+from millstream.coordination.transactions.late_ends import ClientConnection, LateEndGuard
 from millstream.coordination.transactions.records import TransactionKey, TransactionValue
 from millstream.coordination.transactions.transaction import (
     FIRST_VERSION_WITH_EPOCH_BUMP,
@@ -56,7 +56,7 @@ class AddRequest(NamedTuple):
     producer: Producer
     partitions: frozenset[TopicPartition]
     client_version: int = 0
-    speaker: Speaker | None = None
+    connection: ClientConnection | None = None
 
 
 class EndRequest(NamedTuple):
@@ -66,7 +66,7 @@ class EndRequest(NamedTuple):
     producer: Producer
     committed: bool
     client_version: int = 0
-    speaker: Speaker | None = None
+    connection: ClientConnection | None = None
 
 
 class Initialized(NamedTuple):
@@ -155,9 +155,9 @@ class TransactionShard:
         value = transaction.add_partitions(
             request.producer, request.partitions, request.client_version, now_ms
         )
-        if request.speaker is not None:
+        if request.connection is not None:
             guard = self._guards.setdefault(request.transactional_id, LateEndGuard())
-            guard.joined(request.speaker)
+            guard.joined(request.connection)
         if value is None:
             return Result(response=frozenset())
         return self._write(request.transactional_id, value, request.partitions - before)
@@ -186,13 +186,13 @@ class TransactionShard:
 
     def _refuse_late_end(self, request: EndRequest) -> None:
         guard = self._guards.get(request.transactional_id)
-        if guard is None or request.speaker is None or not guard.is_late(request.speaker):
+        if guard is None or request.connection is None or not guard.is_late(request.connection):
             return
         if request.client_version >= FIRST_VERSION_WITH_EPOCH_BUMP:
             return
         reason = (
             f"An EndTxn for {request.transactional_id} came over a connection that its client "
-            f"({request.speaker.client_id} at {request.speaker.host}) has since replaced."
+            f"({request.connection.client_id} at {request.connection.host}) has since replaced."
         )
         logger.warning("refused: %s", reason)
         raise ApiError(ErrorCode.INVALID_TXN_STATE, reason)

@@ -193,7 +193,7 @@ class DecisionLog:
         self._position = 0  # all below is in the state
         # By producer id, with its epoch: the marker is not read yet.
         self._undecided: dict[int, tuple[Decision, tuple[int, int]]] = {}
-        self._completions = RawProducer(cluster, lane="completions")
+        self._completions = RawProducer(cluster, purpose="completions")
 
     def create_topic(self) -> None:
         """Unless it is there."""
