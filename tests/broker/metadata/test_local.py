@@ -147,6 +147,25 @@ def test_subscribers_hear_of_a_commit_before_it_returns(tmp_path: Path) -> None:
         assert heard == [(version, version + 2)]
 
 
+def test_commit_does_not_wait_for_the_subscribers_of_another(tmp_path: Path) -> None:
+    with home(tmp_path) as it:
+
+        async def scenario() -> None:
+            unfinished = asyncio.get_running_loop().create_future()
+            waits = iter([unfinished])
+            it.metadata.subscribe(lambda before, now: next(waits, None))
+            version = it.image.version
+            first = asyncio.ensure_future(it.metadata.commit([setting("a", "1")], version))
+            while it.image.version == version:
+                await asyncio.sleep(0)
+            await it.metadata.allocate_producer_ids(1)
+            assert not first.done()
+            unfinished.set_result(None)
+            await first
+
+        asyncio.run(scenario())
+
+
 def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
     with home(tmp_path) as it:
         first = asyncio.run(it.metadata.allocate_producer_ids(1))
