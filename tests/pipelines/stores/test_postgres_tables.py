@@ -178,3 +178,13 @@ def test_replace_deletes_what_earlier_stages_had_of_a_key() -> None:
     statements = merge.statements(["a", "b"])
     assert [it.split()[0] for it in statements[-4:]] == ["DELETE", "INSERT", "DELETE", "INSERT"]
     assert statements[-2].endswith("AND s.deleted")
+
+
+def test_weights_delete_for_all_stages_before_they_insert() -> None:
+    layout = layout_of(
+        SCHEMA.append(pa.field("_weight", pa.int64())),
+        TableSpec("items", ("id",), delete_column="_weight"),
+    )
+    merge = Merge(layout, FoundTable({"id": "bigint", "name": "text", "price": "numeric(9,2)"}))
+    first_words = [statement.split()[0] for statement in merge.statements(["a", "b"])]
+    assert first_words == ["DELETE", "DELETE", "INSERT", "INSERT"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -43,6 +44,34 @@ def test_upsert_keeps_the_last_row_of_each_key_in_order(rows: list[Any]) -> None
     ]
     removed = found.removed()
     assert (0 if removed is None else removed.num_rows) == sum(gone for _, gone in last.values())
+
+
+@settings(deadline=None)  # the first example pays for imports
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(), st.integers(-2, 2))), st.randoms())
+def test_weights_are_summed_by_key_whatever_the_order(
+    rows: list[tuple[int, int, int]], random: Random
+) -> None:
+    rows = [(key, value % 1000, weight) for key, value, weight in rows]
+    random.shuffle(rows)
+    schema = pa.schema(
+        [("key", pa.int64()), ("value", pa.int64()), ("_weight", pa.int32()), ("_op", pa.string())]
+    )
+    columns = [*zip(*rows, strict=True)] or [(), (), ()]
+    batch = pa.table([*map(pa.array, columns), pa.nulls(len(rows))], names=schema.names)
+    layout = layout_of(schema, TableSpec("t", ("key",), delete_column="_weight"))
+    found = make_ready(batch.cast(schema), layout)
+    sums: dict[int, int] = {}
+    added: dict[int, int] = {}
+    for key, value, weight in rows:
+        sums[key] = sums.get(key, 0) + weight
+        if weight > 0:
+            added[key] = value
+    kept = {row["key"]: row["value"] for row in found.kept().to_pylist()}
+    assert kept == {key: value for key, value in sorted(added.items()) if sums[key] >= 0}
+    removed = found.removed()
+    deleted = set() if removed is None else set(removed.column("key").to_pylist())
+    assert deleted == {key for key, total in sums.items() if total < 0}
+    assert layout.names == ("key", "value")
 
 
 @settings(deadline=None)  # the first example pays for imports

@@ -77,7 +77,7 @@ def test_layout_knows_key_values_and_leaves_the_mark_out() -> None:
         (struct(id=types.ArrayType(LONG)), TABLE, "key column 'id'"),
         (struct(id=LONG, a=LONG, A=LONG), TABLE, "two columns"),
         (struct(id=LONG), WITH_DELETES, "'gone' is not in the rows"),
-        (struct(id=LONG, gone=LONG), WITH_DELETES, "make it a boolean"),
+        (struct(id=LONG, gone=types.DoubleType()), WITH_DELETES, "make it a boolean"),
     ],
 )
 def test_schema_that_does_not_do_is_refused(
@@ -94,3 +94,19 @@ def test_array_that_is_always_empty_is_stored() -> None:
 
 def test_names_are_quoted_whatever_is_in_them() -> None:
     assert quote('a"b') == '"a""b"'
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (TableSpec("t", ("id",)), 'delete="_weight"'),
+        (TableSpec("t", ("id",), delete_column="_op"), 'delete="_weight"'),
+        (TableSpec("t", ("id",), "replace", delete_column="_weight"), "choose 'upsert'"),
+    ],
+)
+def test_changes_with_weights_are_refused_unless_they_are_applied(
+    spec: TableSpec, told: str
+) -> None:
+    schema = pa.schema({"id": pa.int64(), "_weight": pa.int64(), "_op": pa.string()})
+    with pytest.raises(SchemaMismatch, match=told):
+        layout_of(schema, spec)

@@ -56,6 +56,23 @@ def test_upsert_deletes_what_is_marked(
     assert database.rows("SELECT * FROM users ORDER BY id") == [(2, "back"), (4, "d")]
 
 
+def test_weights_leave_the_row_that_was_added_last_whatever_the_order(
+    store: Store, database: Database
+) -> None:
+    """What was taken away of a key and what was added come from tasks without an order."""
+    table = TableSpec("users", ("id",), delete_column="_weight")
+
+    def weighted(*rows: tuple[int, str, int]) -> pa.Table:
+        return users(*(row[:2] for row in rows)).append_column(
+            "_weight", [[row[2] for row in rows]]
+        )
+
+    store.write_arrow([(weighted((1, "a", 1), (2, "b", 1), (3, "c", 1)), table)], 0, "q")
+    changes = weighted((1, "moved", 1), (1, "a", -1), (2, "b", -1), (3, "c", -1), (3, "d", 1))
+    store.write_arrow([(changes, table)], 1, "q")
+    assert database.rows("SELECT * FROM users ORDER BY id") == [(1, "moved"), (3, "d")]
+
+
 def test_append_adds_every_row(store: Store, database: Database) -> None:
     table = TableSpec("log", mode="append")
     for batch_id in range(2):

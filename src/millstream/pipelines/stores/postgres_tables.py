@@ -165,13 +165,17 @@ class Merge:
     found: FoundTable
 
     def statements(self, stages: Sequence[str]) -> list[str]:
-        """For stages in their order: rows of later ones win."""
+        """For stages in their order: rows of later ones win. Weights have no order: of a key that
+        one stage deletes and another adds, the row that was added stays."""
         mode = self.layout.table.mode
+        by_weight = self.layout.deletes_by_weight
         statements: list[str] = []
         if mode == "replace":  # every old row goes before the first new one comes
             statements += map(self._delete_keys, stages)
+        if by_weight:
+            statements += [self._delete_keys(stage) + " AND s.deleted" for stage in stages]
         for stage in stages:
-            if self.layout.table.delete_column is not None:
+            if self.layout.table.delete_column is not None and not by_weight:
                 statements.append(self._delete_keys(stage) + " AND s.deleted")
             if mode == "upsert":
                 insert = self._insert(self._last_rows(stage)) + self._by_key()
@@ -189,7 +193,8 @@ class Merge:
             return stage
         numbers = {column.name: number for number, column in enumerate(self.layout.columns)}
         key = ", ".join(self._compared(f"c{numbers[it.name]}", it) for it in self.layout.key)
-        return f"(SELECT DISTINCT ON ({key}) * FROM {stage} ORDER BY {key}, ctid DESC) AS s"
+        rows = f"{stage} WHERE NOT deleted" if self.layout.deletes_by_weight else stage
+        return f"(SELECT DISTINCT ON ({key}) * FROM {rows} ORDER BY {key}, ctid DESC) AS s"
 
     def _by_key(self) -> str:
         """Rows in the order of the index that they go into: a third faster than in any other."""

@@ -20,6 +20,7 @@ from millstream.pipelines.stores.spec import DELETE_WORDS, TableSpec
 
 NOT_UTF8_CURE = "replace what is wrong with F.make_valid_utf8(), or write the column as binary"
 _ROW = "millstream row number"
+_WEIGHT, _ADDED, _TAKEN = "millstream weight", "millstream added", "millstream taken"
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Rows:
 
 
 def make_ready(batch: pa.Table, layout: Layout) -> Rows:
-    """Refuse null keys, leave the last row of each key (upsert), or those since its last delete
-    (replace), and sort by key.
+    """Refuse null keys, leave the last row of each key (upsert), the row that its weights leave
+    (upsert by weight), or the rows since its last delete (replace), and sort by key.
 
     Sorted rows touch the pages of a table and its index one after another: three times the speed
     where keys come at random. They stay in their order where the database tells which keys are
@@ -54,7 +55,9 @@ def make_ready(batch: pa.Table, layout: Layout) -> Rows:
     spec = layout.table
     if spec.mode != "append":
         refuse_null_keys(batch, layout)
-    if spec.mode == "upsert":
+    if layout.deletes_by_weight:
+        batch = remaining_by_weight(batch, spec)
+    elif spec.mode == "upsert":
         batch = last_of_each_key(batch, spec.key)
     if spec.mode == "replace" and spec.delete_column is not None:
         batch = since_last_delete(batch, spec)
@@ -62,7 +65,9 @@ def make_ready(batch: pa.Table, layout: Layout) -> Rows:
         order = pc.sort_indices(batch, sort_keys=[(name, "ascending") for name in spec.key])
         batch = batch.take(order)
     deleted = None
-    if spec.delete_column is not None:
+    if layout.deletes_by_weight:
+        deleted = _weights(batch, spec) < 0
+    elif spec.delete_column is not None:
         deleted = _marked(batch.column(spec.delete_column))
     return Rows(batch.select(list(layout.names)), deleted)
 
@@ -83,6 +88,30 @@ def last_of_each_key(batch: pa.Table, key: tuple[str, ...]) -> pa.Table:
     if len(last) == batch.num_rows:
         return batch
     return batch.take(pa.array(np.sort(last.to_numpy())))
+
+
+def remaining_by_weight(batch: pa.Table, spec: TableSpec) -> pa.Table:
+    """One row of each key: the last that was added, or, where the key's weights sum to less than
+    zero, one that was taken away."""
+    key, weights = list(spec.key), _weights(batch, spec)
+    rows = np.arange(batch.num_rows)
+    numbered = (
+        batch.select(key)
+        .append_column(_WEIGHT, pa.array(weights))
+        .append_column(_ADDED, pa.array(np.where(weights > 0, rows, -1)))
+        .append_column(_TAKEN, pa.array(np.where(weights < 0, rows, -1)))
+    )
+    by_key = numbered.group_by(key).aggregate([(_WEIGHT, "sum"), (_ADDED, "max"), (_TAKEN, "max")])
+    sums = by_key.column(f"{_WEIGHT}_sum").to_numpy()
+    added = by_key.column(f"{_ADDED}_max").to_numpy()
+    taken = by_key.column(f"{_TAKEN}_max").to_numpy()
+    chosen = np.where(sums < 0, taken, added)
+    return batch.take(pa.array(np.sort(chosen[chosen >= 0])))
+
+
+def _weights(batch: pa.Table, spec: TableSpec) -> Any:
+    """A null counts as 1: a row that was added."""
+    return pc.fill_null(batch.column(spec.delete_column), 1).to_numpy().astype(np.int64)
 
 
 def since_last_delete(batch: pa.Table, spec: TableSpec) -> pa.Table:

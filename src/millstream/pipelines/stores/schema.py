@@ -20,6 +20,8 @@ KINDS = (
     "string", "binary", "date", "timestamp", "timestamp_ntz", "json",
 )  # fmt: skip
 _NO_KEYS = ("float", "double", "json")
+WEIGHT = "_weight"  # of changes: see spec.py
+OPERATION = "_op"  # the sign of the weight, as a word
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Layout:
 
     table: TableSpec
     columns: tuple[Column, ...]
+    deletes_by_weight: bool = False  # the delete column holds weights
     # Whether keys that differ here may be equal in the database; it is known when the table is.
     stays_in_order: bool = field(default=False, compare=False)
 
@@ -71,10 +74,12 @@ def layout_of(schema: StructType | pa.Schema, table: TableSpec) -> Layout:
             )
         fields[it.name] = it.type
     _check_delete_column(fields, table)
+    by_weight = table.delete_column is not None and _is_weight(fields[table.delete_column])
+    unstored = {table.delete_column, OPERATION if by_weight else None}
     columns = tuple(
-        _column(name, kind, table) for name, kind in fields.items() if name != table.delete_column
+        _column(name, kind, table) for name, kind in fields.items() if name not in unstored
     )
-    layout = Layout(table, columns)
+    layout = Layout(table, columns, by_weight)
     missing = [name for name in table.key if name not in layout.names]
     if missing:
         raise SchemaMismatch(
@@ -106,6 +111,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def _check_delete_column(fields: dict[str, Any], table: TableSpec) -> None:
+    if table.mode == "upsert" and WEIGHT in fields and table.delete_column != WEIGHT:
+        raise SchemaMismatch(
+            f"table {table.name!r}: the rows are changes with {WEIGHT}, and rows of one key have "
+            f'no order among them; write them with delete="{WEIGHT}", or drop the column'
+        )
     if table.delete_column is None:
         return
     kind = fields.get(table.delete_column)
@@ -114,11 +124,20 @@ def _check_delete_column(fields: dict[str, Any], table: TableSpec) -> None:
             f"table {table.name!r}: delete_column {table.delete_column!r} is not in the rows; "
             f"they have {list(fields)}"
         )
-    if not (pa.types.is_boolean(kind) or is_text(kind)):
+    if not (pa.types.is_boolean(kind) or is_text(kind) or _is_weight(kind)):
         raise SchemaMismatch(
-            f"table {table.name!r}: delete_column {table.delete_column!r} is of type {kind}; "
-            "make it a boolean, or a string with 'd' or 'delete' for rows to delete"
+            f"table {table.name!r}: delete_column {table.delete_column!r} is of type {kind}; make "
+            "it a boolean, a string with 'd' or 'delete' for rows to delete, or an integer weight"
         )
+    if _is_weight(kind) and table.mode != "upsert":
+        raise SchemaMismatch(
+            f"table {table.name!r}: delete_column {table.delete_column!r} holds weights, which "
+            f"mode {table.mode!r} cannot apply; choose 'upsert', or make it a boolean"
+        )
+
+
+def _is_weight(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind))
 
 
 def is_text(kind: Any) -> bool:

@@ -7,7 +7,12 @@
 
 With a `delete_column`, rows that are marked in it take their key out of the table, with what the
 same batch has of it before them; rows that come after stay. The column itself is not stored. It
-holds booleans, or an operation as change streams spell it ("d", "delete").
+holds booleans, or an operation as change streams spell it ("d", "delete"), or weights.
+
+Weights are what `changes` and `table_join` produce: 1 adds a row, -1 takes one away. The rows of a
+key may then lie in several Spark partitions, which have no order among them. So weights are summed
+by key, whatever the order: a key whose sum is negative is deleted, and otherwise the row that was
+added is its row.
 """
 
 from __future__ import annotations
