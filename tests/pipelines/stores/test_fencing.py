@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from millstream.errors import StoreError, WriterFenced
 from millstream.pipelines.stores.fencing import is_due
-from millstream.pipelines.stores.spec import BatchMark, Progress
+from millstream.pipelines.stores.spec import FORGOTTEN, BatchMark, Progress
 
 STORED = Progress("q", 3, 7, '{"t": {"0": 5}}', None, "checkpoint-a")
 
@@ -56,7 +58,35 @@ def test_batch_that_begins_past_the_tables_is_refused_with_a_cure() -> None:
     batch = BatchMark("q", 9, '{"t": {"0": 9}}', begins='{"u": {"0": 1}, "t": {"0": 6}}')
     with pytest.raises(StoreError, match=r"'q'.*offset 5 of t-0.*begins at 6.*forget\(\)"):
         is_due(STORED, 3, batch)
-    assert is_due(Progress("q", 3), 3, batch)
+    assert is_due(Progress("q", 3, FORGOTTEN), 3, batch)
+
+
+def test_store_without_the_query_refuses_a_batch_that_is_not_its_first() -> None:
+    batch = BatchMark("q", 9, '{"t": {"0": 9}}', begins='{"t": {"0": 6}}')
+    with pytest.raises(StoreError, match=r"nothing of query 'q'.*offset 6 of t-0.*forget\(\)"):
+        is_due(Progress("q", 3), 3, batch)
+    assert is_due(Progress("q", 3, FORGOTTEN), 3, batch)
+    assert is_due(Progress("q", 3), 3, BatchMark("q", 0, '{"t": {"0": 9}}', begins="{}"))
+
+
+@pytest.mark.parametrize(
+    ("tables", "told"),
+    [
+        ({"users": "2"}, "'users' was dropped and created again"),
+        ({"users": "1", "orders": "3"}, "'orders' was added"),
+    ],
+)
+@pytest.mark.parametrize("batch_id", [7, 8])
+def test_other_tables_than_before_are_refused(
+    batch_id: int, tables: dict[str, str], told: str
+) -> None:
+    stored = replace(STORED, tables='{"users": "1"}')
+    with pytest.raises(StoreError, match=rf"{told}.*batch 7.*forget\(\)"):
+        is_due(stored, 3, BatchMark("q", batch_id, STORED.offsets, tables=tables))
+    same = BatchMark("q", 8, '{"t": {"0": 9}}', tables={"users": "1"})
+    assert is_due(stored, 3, same)
+    assert is_due(STORED, 3, same)
+    assert is_due(Progress("q", 3, FORGOTTEN), 3, replace(same, tables=tables))
 
 
 @pytest.mark.parametrize("offsets", [None, '{"t":{"0":5}}'])

@@ -263,3 +263,31 @@ def test_all_simple_types_come_back(store: Store, database: Database) -> None:
 def test_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="sqlite:///relative"):
         open_store(url)
+
+
+def test_table_that_was_dropped_is_refused_until_it_is_forgotten(database: Database) -> None:
+    with database.open() as store:
+        store.write_arrow([(users((1, "a")), USERS)], 0, "q")
+    database.run("DROP TABLE users")
+    with database.open() as store:
+        with pytest.raises(StoreError, match=r"'users' was dropped and created again.*forget"):
+            store.write_arrow([(users((2, "b")), USERS)], 1, "q")
+        assert database.rows("SELECT * FROM users") == []
+        store.forget("q")
+        assert store.last_batch("q") is None
+        store.write_arrow([(users((2, "b")), USERS)], 1, "q")
+        store.write_arrow([(users((3, "c")), USERS)], 2, "q")
+    with database.open() as store:
+        store.write_arrow([(users((4, "d")), USERS)], 3, "q")
+    assert database.rows("SELECT id FROM users ORDER BY id") == [(2,), (3,), (4,)]
+
+
+def test_store_that_never_saw_the_query_refuses_its_later_batches(
+    store: Store, database: Database
+) -> None:
+    begins = '{"orders": {"0": 5}}'
+    with pytest.raises(StoreError, match=r"nothing of query 'q'.*offset 5 of orders-0"):
+        store.write_arrow([(users((1, "a")), USERS)], 3, "q", begins=begins)
+    store.forget("q")
+    assert store.write_arrow([(users((1, "a")), USERS)], 3, "q", begins=begins)
+    assert database.rows("SELECT * FROM users") == [(1, "a")]

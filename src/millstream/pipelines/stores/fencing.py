@@ -24,12 +24,14 @@ def is_due(stored: Progress, epoch: int, mark: BatchMark) -> bool:
             f"holds {epoch}); nothing of batch {mark.batch_id} is written: stop this run"
         )
     if stored.batch_id is None:
+        _refuse_partial(mark)
         return True
     if _differ(stored.checkpoint, mark.checkpoint):
         raise StoreError(
             f"query {mark.query!r} wrote batches up to {stored.batch_id} from another checkpoint "
             f"({stored.checkpoint}, now {mark.checkpoint}); {_CURE}"
         )
+    _refuse_other_tables(stored, mark)
     if mark.batch_id > stored.batch_id:
         _refuse_gap(stored, mark)
         return True
@@ -44,6 +46,34 @@ def is_due(stored: Progress, epoch: int, mark: BatchMark) -> bool:
             f"comes with another batch of that number, up to {mark.offsets}; {_CURE}"
         )
     return False
+
+
+def _refuse_partial(mark: BatchMark) -> None:
+    """The query has read records that this store has not seen."""
+    for topic, partitions in _by_topic(mark.begins).items():
+        for partition, begin in partitions.items():
+            raise StoreError(
+                f"the store has nothing of query {mark.query!r}, and batch {mark.batch_id} begins "
+                f"at offset {begin} of {topic}-{partition}: the tables would lack what came "
+                f"before. Use the store that the query wrote to until now, or {_REBUILD}"
+            )
+
+
+def _refuse_other_tables(stored: Progress, mark: BatchMark) -> None:
+    if mark.tables is None or stored.tables is None:
+        return
+    known = json.loads(stored.tables)
+    for name, identity in mark.tables.items():
+        if known.get(name) != identity:
+            what = (
+                f"table {name!r} was dropped and created again"
+                if name in known
+                else f"table {name!r} was added to its tables"
+            )
+            raise StoreError(
+                f"{what} since query {mark.query!r} wrote batch {stored.batch_id}: it would lack "
+                f"what came before. Restore the table, or {_REBUILD}"
+            )
 
 
 def _refuse_gap(stored: Progress, mark: BatchMark) -> None:
@@ -71,6 +101,10 @@ def _by_topic(text: str | None) -> dict[str, dict[str, int]]:
     return {topic: it for topic, it in found.items() if isinstance(it, dict)}
 
 
+_REBUILD = (
+    "give the query another name, with which it builds its tables from the beginning; or, if they "
+    "may begin here, call forget() with its name on the store"
+)
 _CURE = (
     "bring back the checkpoint that belongs to these tables, or give the query another name, or, "
     "if rows may be written once more, call forget() with its name on the store"

@@ -6,6 +6,7 @@ what the other did. A commit whose answer was lost is found out the same way whe
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -28,7 +29,13 @@ from millstream.pipelines.stores.postgres_tables import (
 )
 from millstream.pipelines.stores.rows import Rows
 from millstream.pipelines.stores.schema import Layout
-from millstream.pipelines.stores.spec import PROGRESS_TABLE, BatchMark, Progress, TableSpec
+from millstream.pipelines.stores.spec import (
+    FORGOTTEN,
+    PROGRESS_TABLE,
+    BatchMark,
+    Progress,
+    TableSpec,
+)
 from millstream.pipelines.stores.staging import (
     StagedTable,
     StagePlan,
@@ -52,10 +59,10 @@ _CREATION_LOCK = 0x6D696C6C73747265  # "millstre": two runs that create the same
 _CREATE_PROGRESS = f"""
     CREATE TABLE IF NOT EXISTS {PROGRESS_TABLE} (
         query text PRIMARY KEY, epoch bigint NOT NULL, batch_id bigint,
-        offsets text, decision text, checkpoint text, written_at timestamptz
+        offsets text, decision text, checkpoint text, written_at timestamptz, tables text
     )"""
 _SELECT_PROGRESS = (
-    "SELECT query, epoch, batch_id, offsets, decision, checkpoint "
+    "SELECT query, epoch, batch_id, offsets, decision, checkpoint, tables "
     f"FROM {PROGRESS_TABLE} WHERE query = %s"
 )
 
@@ -79,8 +86,9 @@ class PostgresStore(Store):
 
     def forget(self, query: str) -> None:
         statement = (
-            f"UPDATE {PROGRESS_TABLE} SET batch_id = NULL, offsets = NULL, decision = NULL, "
-            "checkpoint = NULL WHERE query = %s"
+            f"INSERT INTO {PROGRESS_TABLE} (query, epoch, batch_id) VALUES (%s, 0, {FORGOTTEN}) "
+            f"ON CONFLICT (query) DO UPDATE SET batch_id = {FORGOTTEN}, offsets = NULL, "
+            "decision = NULL, checkpoint = NULL, tables = NULL"
         )
         self._run(lambda connection: connection.execute(statement, (query,)), "forget progress")
 
@@ -153,7 +161,8 @@ class PostgresStore(Store):
     def _merge(self, outputs: Sequence[tuple[Sequence[Source], Layout]], mark: BatchMark) -> bool:
         def commit(connection: psycopg.Connection) -> bool:
             stored = _stored(connection, mark.query, " FOR UPDATE") or Progress(mark.query, 0)
-            if not is_due(stored, self._epochs[mark.query], mark):
+            tables = {it.table.name: _identity(connection, it.table) for _, it in outputs}
+            if not is_due(stored, self._epochs[mark.query], replace(mark, tables=tables)):
                 return False
             for number, (sources, layout) in enumerate(outputs):
                 stages = [
@@ -164,8 +173,15 @@ class PostgresStore(Store):
                     connection.execute(statement)
             connection.execute(
                 f"UPDATE {PROGRESS_TABLE} SET batch_id = %s, offsets = %s, decision = %s, "
-                "checkpoint = %s, written_at = now() WHERE query = %s",
-                (mark.batch_id, mark.offsets, mark.decision, mark.checkpoint, mark.query),
+                "checkpoint = %s, written_at = now(), tables = %s WHERE query = %s",
+                (
+                    mark.batch_id,
+                    mark.offsets,
+                    mark.decision,
+                    mark.checkpoint,
+                    json.dumps(tables),
+                    mark.query,
+                ),
             )
             return True
 
@@ -224,6 +240,13 @@ class PostgresStore(Store):
 def _stored(connection: psycopg.Connection, query: str, lock: str = "") -> Progress | None:
     found = connection.execute((_SELECT_PROGRESS + lock), (query,)).fetchone()
     return None if found is None else Progress(*found)
+
+
+def _identity(connection: psycopg.Connection, table: TableSpec) -> str:
+    """PostgreSQL's own: a table that was dropped and created again has another one."""
+    found = connection.execute("SELECT %s::regclass::oid::text", (table_name(table),)).fetchone()
+    assert found is not None
+    return str(found[0])
 
 
 def find_table(connection: psycopg.Connection, spec: TableSpec) -> FoundTable | None:

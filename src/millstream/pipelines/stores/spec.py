@@ -17,7 +17,7 @@ added is its row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -25,6 +25,7 @@ from millstream.errors import ConfigError
 
 Mode = Literal["upsert", "append", "replace"]
 PROGRESS_TABLE = "millstream_progress"
+FORGOTTEN = -1  # the batch of a query that was forgotten: any batch may be its next
 DELETE_WORDS = ("d", "delete")
 
 
@@ -80,6 +81,7 @@ class Progress:
     offsets: str | None = None  # where its sources stood after that batch, as JSON
     decision: str | None = None  # what else was decided with it: open Kafka transactions, as JSON
     checkpoint: str | None = None  # the id of the checkpoint that numbered the batches
+    tables: str | None = None  # the identities of its tables, by name, as JSON
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,9 @@ class BatchMark:
     decision: str | None = None
     checkpoint: str | None = None
     begins: str | None = None  # where its sources stood before it, as JSON, if that is known
+    # The identities of the tables it goes to, by name: a table that was dropped and created again
+    # has another one. None while that is not known.
+    tables: Mapping[str, str] | None = None
 
 
 def check_name(what: str, name: str) -> None:

@@ -10,9 +10,12 @@ boolean is 0 or 1; SQLite knows no NaN and keeps NULL in its place.
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +26,13 @@ from millstream.pipelines.decimals import decimal_texts
 from millstream.pipelines.stores.fencing import is_due
 from millstream.pipelines.stores.rows import NOT_UTF8_CURE, Rows, distinct_keys, json_texts
 from millstream.pipelines.stores.schema import Column, Layout, on_conflict, quote, quoted
-from millstream.pipelines.stores.spec import PROGRESS_TABLE, BatchMark, Progress, TableSpec
+from millstream.pipelines.stores.spec import (
+    FORGOTTEN,
+    PROGRESS_TABLE,
+    BatchMark,
+    Progress,
+    TableSpec,
+)
 from millstream.pipelines.stores.store import Store
 
 if TYPE_CHECKING:
@@ -44,7 +53,13 @@ _TYPES = {
 _CREATE_PROGRESS = f"""
     CREATE TABLE IF NOT EXISTS {PROGRESS_TABLE} (
         query TEXT PRIMARY KEY NOT NULL, epoch INTEGER NOT NULL, batch_id INTEGER,
-        offsets TEXT, decision TEXT, checkpoint TEXT, written_at TEXT
+        offsets TEXT, decision TEXT, checkpoint TEXT, written_at TEXT, tables TEXT
+    )"""
+# SQLite gives tables no identity of their own: each has a random one from when we first saw it.
+_IDENTITIES = "millstream_tables"
+_CREATE_IDENTITIES = f"""
+    CREATE TABLE IF NOT EXISTS {_IDENTITIES} (
+        name TEXT PRIMARY KEY NOT NULL COLLATE NOCASE, identity TEXT NOT NULL
     )"""
 
 
@@ -63,8 +78,9 @@ class SqliteStore(Store):
     def forget(self, query: str) -> None:
         with self._transaction() as connection:
             connection.execute(
-                f"UPDATE {PROGRESS_TABLE} SET batch_id = NULL, offsets = NULL, decision = NULL, "
-                "checkpoint = NULL WHERE query = ?",
+                f"INSERT INTO {PROGRESS_TABLE} (query, epoch, batch_id) VALUES (?, 0, {FORGOTTEN}) "
+                f"ON CONFLICT (query) DO UPDATE SET batch_id = {FORGOTTEN}, offsets = NULL, "
+                "decision = NULL, checkpoint = NULL, tables = NULL",
                 (query,),
             )
 
@@ -81,10 +97,14 @@ class SqliteStore(Store):
             if not found:
                 for statement in create_statements(layout):
                     connection.execute(statement)
+                connection.execute(f"DELETE FROM {_IDENTITIES} WHERE name = ?", (name,))
             else:
                 check_columns(layout, found, is_strict=_is_strict(connection, name))
                 if layout.table.mode == "upsert":
                     _check_key(connection, layout)
+            connection.execute(
+                f"INSERT OR IGNORE INTO {_IDENTITIES} VALUES (?, ?)", (name, uuid.uuid4().hex)
+            )
         return layout
 
     def _raise_epoch(self, query: str) -> int:
@@ -106,7 +126,7 @@ class SqliteStore(Store):
 
     def _stored(self, query: str) -> Progress | None:
         rows = self._opened().execute(
-            "SELECT query, epoch, batch_id, offsets, decision, checkpoint "
+            "SELECT query, epoch, batch_id, offsets, decision, checkpoint, tables "
             f"FROM {PROGRESS_TABLE} WHERE query = ?",
             (query,),
         )
@@ -120,14 +140,22 @@ class SqliteStore(Store):
 
     def _write_ready(self, outputs: Sequence[tuple[Rows, Layout]], mark: BatchMark) -> bool:
         with self._transaction() as connection:
-            if not self._judge(mark):
+            tables = _identities(connection, [layout.table for _, layout in outputs])
+            if not self._judge(replace(mark, tables=tables)):
                 return False
             for rows, layout in outputs:
                 apply(connection, rows, layout)
             connection.execute(
                 f"UPDATE {PROGRESS_TABLE} SET batch_id = ?, offsets = ?, decision = ?, "
-                "checkpoint = ?, written_at = datetime('now') WHERE query = ?",
-                (mark.batch_id, mark.offsets, mark.decision, mark.checkpoint, mark.query),
+                "checkpoint = ?, written_at = datetime('now'), tables = ? WHERE query = ?",
+                (
+                    mark.batch_id,
+                    mark.offsets,
+                    mark.decision,
+                    mark.checkpoint,
+                    json.dumps(tables),
+                    mark.query,
+                ),
             )
             return True
 
@@ -172,6 +200,7 @@ class SqliteStore(Store):
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
                 connection.execute(_CREATE_PROGRESS)
+                connection.execute(_CREATE_IDENTITIES)
             except BaseException:
                 connection.close()
                 raise
@@ -187,6 +216,15 @@ def _hint(cause: str) -> str:
     if "unable to open" in cause or "readonly" in cause:
         return "; check that its directory exists and may be written to"
     return "; nothing of the batch was kept"
+
+
+def _identities(connection: sqlite3.Connection, tables: Sequence[TableSpec]) -> Mapping[str, str]:
+    """By the names that the tables have in the pipeline."""
+    found = {}
+    for table in tables:
+        statement = f"SELECT identity FROM {_IDENTITIES} WHERE name = ?"
+        ((found[table.name],),) = connection.execute(statement, (table.name,))
+    return found
 
 
 def column_type(column: Column) -> str:

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Self
 
 from millstream.pipelines.stores.rows import Rows, make_ready
 from millstream.pipelines.stores.schema import Layout, layout_of
-from millstream.pipelines.stores.spec import BatchMark, Progress, TableSpec, check_tables_differ
+from millstream.pipelines.stores.spec import (
+    FORGOTTEN,
+    BatchMark,
+    Progress,
+    TableSpec,
+    check_tables_differ,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +58,7 @@ class Store(ABC):
 
     def last_batch(self, query: str) -> int | None:
         progress = self.progress(query)
-        return None if progress is None else progress.batch_id
+        return None if progress is None or progress.batch_id == FORGOTTEN else progress.batch_id
 
     @abstractmethod
     def progress(self, query: str) -> Progress | None:
@@ -60,7 +66,8 @@ class Store(ABC):
 
     @abstractmethod
     def forget(self, query: str) -> None:
-        """Forget how far the query was: its next batch is written, whatever its number."""
+        """Forget how far the query was: its next batch is written, whatever its number, wherever
+        it begins, and whichever tables it goes to."""
 
     def write(
         self,
