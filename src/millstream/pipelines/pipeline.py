@@ -165,7 +165,8 @@ def table(
 
     With a `key` a row takes the place of the one with the same key ("upsert"), or of all with the
     same key ("replace"); without one, rows are added ("append"). `delete` names a boolean column:
-    where it is true, the key's row is removed.
+    where it is true, the key's row is removed; or a column of weights, as `changes` and
+    `table_join` produce them (`delete="_weight"`).
     """
     if not _TABLE_NAME.fullmatch(name):
         raise ConfigError(f"{name!r} cannot name a table: use letters, digits and underscores")
