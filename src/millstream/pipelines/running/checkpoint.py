@@ -62,6 +62,10 @@ class Checkpoint:
         numbers = [int(name) for name in self._list("commits") if name.isdigit()]
         return max(numbers, default=None)
 
+    def is_taken_over(self) -> bool:
+        """Whether another writer, such as Spark's own Kafka connector, made it and ran batches."""
+        return self._read(OWNER_FILE) is None and bool(self._list("offsets"))
+
     def claim(self, pipeline: Pipeline, topic_ids: Mapping[str, UUID]) -> None:
         """Make it the pipeline's; raises `ConfigError` if it was made for something else."""
         topics = {parameter: it.name for parameter, it in pipeline.reads.items()}

@@ -52,6 +52,7 @@ def launch(
     refuse_running_twin(pipeline, spark)
     topic_ids = check_topics(settings, [pipeline])
     checkpoint = Checkpoint(spark, location)
+    takes_over = checkpoint.is_taken_over()
     checkpoint.claim(pipeline, topic_ids)
     starting = fixed_starting(pipeline, settings, checkpoint)
     tables = table_ends(pipeline, settings)
@@ -66,7 +67,8 @@ def launch(
         writer = writer.trigger(availableNow=True)
     elif settings.trigger is not None:
         writer = writer.trigger(processingTime=settings.trigger)
-    return attach_sink(pipeline, result, writer, settings, checkpoint).start()
+    sink = attach_sink(pipeline, result, writer, settings, checkpoint, takes_over=takes_over)
+    return sink.start()
 
 
 def checkpoint_location(pipeline: Pipeline, settings: Settings) -> str:

@@ -31,8 +31,13 @@ def attach_sink(
     writer: DataStreamWriter,
     settings: Settings,
     checkpoint: Checkpoint,
+    *,
+    takes_over: bool = False,
 ) -> DataStreamWriter:
-    """Tell the writer where to write; tables are created, or checked, before anything starts."""
+    """Tell the writer where to write; tables are created, or checked, before anything starts.
+
+    `takes_over`: the checkpoint is of another writer, whose batches are not in the tables.
+    """
     only = pipeline.writes.get(ONLY)
     if isinstance(only, Topic):
         options = write_options(pipeline, only, result.columns, settings)
@@ -40,6 +45,8 @@ def attach_sink(
         return writer.format("millstream").options(**options)
     specs = table_specs(pipeline)
     store = open_checked(pipeline, result, specs, settings) if specs else None
+    if store is not None and takes_over and store.last_batch(pipeline.name) is None:
+        store.forget(pipeline.name)
     progress = GroupProgress(
         settings.required_broker(),
         pipeline.group_id,
