@@ -7,6 +7,8 @@ import pytest
 from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, ErrorCode
 from millstream.records.batch import parse_header
+from millstream.storage.retention import Candidate, apply_all
+from millstream.storage.steps import run_here
 from tests.storage.store import Store, make_batch, read_all
 
 
@@ -94,6 +96,54 @@ def test_retention_does_not_pass_the_high_watermark() -> None:
     log = store.log()
     log.apply_retention(10**15, high_watermark=4)
     assert log.log_start_offset == 4
+
+
+def test_log_that_changes_while_the_disk_syncs_is_left_alone() -> None:
+    store = make_store(retention_ms=5000)
+    log = store.log()
+    steps = log.retention_steps(8000)
+    sync = steps.send(next(steps)())
+    log.truncate_to(2)
+    with pytest.raises(StopIteration) as end:
+        steps.send(sync())
+    assert end.value.value == 0
+    assert [record.offset for record in read_all(log)] == [0, 1]
+
+
+def test_log_that_was_appended_to_meanwhile_keeps_its_active_segment() -> None:
+    store = Store(config=TopicConfig(retention_ms=5000))
+    store.append(b"old", timestamp=0)
+    log = store.log()
+    steps = log.retention_steps(8000)
+    find_expired = next(steps)
+    expired = find_expired()
+    store.append(b"new", timestamp=8000)
+    with pytest.raises(StopIteration):
+        steps.send(expired)
+    assert log.log_start_offset == 0
+
+
+def test_timestamps_that_another_thread_has_read_do_not_replace_newer_ones() -> None:
+    store = Store(config=TopicConfig(retention_ms=5000))
+    store.append(b"old", timestamp=0)
+    store.restart()
+    log = store.log()
+    steps = log.retention_steps(8000)
+    expired = next(steps)()
+    store.append(b"new", timestamp=8000)
+    with pytest.raises(StopIteration):
+        steps.send(expired)
+    assert log.active_segment.max_timestamp == 8000
+
+
+def test_log_that_cannot_be_read_does_not_keep_others_from_retention() -> None:
+    store = make_store(retention_ms=5000)
+    store.append(b"x", partition=1, timestamp=0)
+    store.restart()
+    broken, other = store.log(1), store.log(0)
+    store.fs.flip(broken.active_segment.handle.path, 16)  # the magic byte
+    candidates = [Candidate(log, log.log_end_offset, lambda: None) for log in (broken, other)]
+    assert run_here(apply_all(candidates, 8000)) == 3 * 69
 
 
 def test_files_of_deleted_segments_go_with_the_sweep() -> None:

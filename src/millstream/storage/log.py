@@ -33,6 +33,7 @@ from millstream.storage.filesystem import SyncBatch, write_file
 from millstream.storage.lookup import TimestampOffset
 from millstream.storage.producers import ProducerStates
 from millstream.storage.segment import INDEXED_BYTES_MIN, Segment
+from millstream.storage.steps import Steps, run_here
 from millstream.storage.transactions import AbortedTransaction
 
 logger = logging.getLogger(__name__)
@@ -305,7 +306,7 @@ class Log:
                 directory.handles, self.path, base_offset, now_ms=now_ms, config=self.config
             )
         except OSError as error:
-            raise self._storage_error("roll", error) from error
+            raise self.storage_error("roll", error) from error
         self.names_changed += 1
         self.set_segments([*self._segments, segment])
         return segment
@@ -486,13 +487,15 @@ class Log:
             self.epochs.truncate_from_start(offset)
 
     def apply_retention(self, now_ms: int, *, high_watermark: int | None = None) -> int:
-        """Delete segments past `retention.ms` and `retention.bytes`; returns the bytes removed."""
+        """Delete segments past `retention.ms` and `retention.bytes`; returns the bytes removed.
+        Blocks."""
+        return run_here(self.retention_steps(now_ms, high_watermark=high_watermark))
+
+    def retention_steps(self, now_ms: int, *, high_watermark: int | None = None) -> Steps[int]:
+        """The same, without blocking the owner's thread."""
         self.directory.check()
         limit = self.log_end_offset if high_watermark is None else high_watermark
-        try:
-            return retention.apply(self, now_ms, limit)
-        except OSError as error:
-            raise self._storage_error("apply retention to", error) from error
+        return retention.apply_all([retention.Candidate(self, limit, lambda: None)], now_ms)
 
     def truncate_to(self, offset: int) -> None:
         """Remove everything from `offset` on, durably. Blocks; for followers and repair."""
@@ -500,7 +503,7 @@ class Log:
         try:
             retention.truncate(self, offset)
         except OSError as error:
-            raise self._storage_error("truncate", error) from error
+            raise self.storage_error("truncate", error) from error
 
     def save_recovery_point(self, offset: int) -> None:
         """Have at least `offset` saved, before bytes below it are replaced: replay ignores them,
@@ -589,7 +592,8 @@ class Log:
 
     # Errors
 
-    def _storage_error(self, action: str, error: OSError) -> ApiError:
+    def storage_error(self, action: str, error: OSError) -> ApiError:
+        """What to raise when the disk refused; unless it is full, the directory has failed."""
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             self.directory.fail(error)
         return ApiError(

@@ -3,53 +3,202 @@
 Retention takes whole sealed segments, oldest first. Their files get the suffix `.deleted` at once
 and are unlinked later, by `LogDirectories.sweep`, off the owner's thread: unlinking a gigabyte can
 take long. A crash in between is no matter: start-up removes them.
+
+Both are steps (see `steps.py`): names and lists of segments change on the owner's thread, a few
+logs at a time; what reads or syncs files runs in any other.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
+from millstream.errors import MillstreamError
 from millstream.storage import names
 from millstream.storage.producer_replay import rebuild_producers
 from millstream.storage.segment import Segment
+from millstream.storage.steps import Steps
 
 if TYPE_CHECKING:
+    from millstream.storage.directory import LogDirectory
     from millstream.storage.log import Log
 
 logger = logging.getLogger(__name__)
 
+LOGS_PER_TURN = 4  # on the owner's thread: each takes a few tenths of a millisecond
+LOGS_PER_SYNC = 64
 
-def apply(log: Log, now_ms: int, high_watermark: int) -> int:
-    """Delete what is past its time, over the size, or before the log's start."""
-    count = _expired_count(log, now_ms)
-    if count == len(log.segments) and log.active_segment.size:
+
+class Candidate(NamedTuple):
+    """A log from which segments may have to go."""
+
+    log: Log
+    high_watermark: int  # nothing from here on goes
+    on_removed: Callable[[], None]  # called on the owner's thread: the log's start has moved
+
+
+class Expired(NamedTuple):
+    """How many of a log's segments may go, as another thread saw it."""
+
+    candidate: Candidate
+    segments: list[Segment]
+    removable: int
+    active_size: int
+    newest: list[tuple[Segment, tuple[int, int]]]  # largest timestamps that had to be read
+
+
+class Removal(NamedTuple):
+    """The oldest segments of a log, which go as soon as what replaces them is durable."""
+
+    candidate: Candidate
+    segments: list[Segment]
+    generation: int
+    names_changed: int
+    paths: list[str]  # to be synced first
+
+
+def apply_all(candidates: Sequence[Candidate], now_ms: int) -> Steps[int]:
+    """Delete what is past its time, over the size, or before the log's start; returns the bytes.
+
+    A log that cannot be read is left as it is, and the others go on. Raises `ApiError` when a
+    directory has failed.
+    """
+    removed_bytes = 0
+    for start in range(0, len(candidates), LOGS_PER_SYNC):
+        some = candidates[start : start + LOGS_PER_SYNC]
+        expired: list[Expired] = yield partial(_find_expired, some, now_ms)
+        removals: list[Removal] = []
+        for number, each in enumerate(expired):
+            if number % LOGS_PER_TURN == LOGS_PER_TURN - 1:
+                yield _let_others_work
+            removals += _prepare(each, now_ms)
+        yield from _sync(removals)
+        for number, removal in enumerate(removals):
+            if number % LOGS_PER_TURN == LOGS_PER_TURN - 1:
+                yield _let_others_work
+            removed_bytes += _remove(removal)
+    return removed_bytes
+
+
+def _let_others_work() -> None:
+    """A step that ends a turn of the owner's thread."""
+
+
+def _find_expired(candidates: Sequence[Candidate], now_ms: int) -> list[Expired]:
+    """Those of which something may go. Reads files."""
+    found = []
+    for candidate in candidates:
+        log = candidate.log
+        try:
+            expired = _expired(candidate, now_ms)
+        except (MillstreamError, FileNotFoundError) as error:
+            # Damaged, or replaced while this thread looked at it: the next round sees more.
+            logger.warning("no retention of %s-%d: %s", log.topic, log.partition, error)
+            continue
+        if expired.removable or expired.newest:
+            found.append(expired)
+    return found
+
+
+def _expired(candidate: Candidate, now_ms: int) -> Expired:
+    """How many of the oldest segments may go."""
+    log = candidate.log
+    config, segments = log.config, log.segments
+    newest: list[tuple[Segment, tuple[int, int]]] = []
+    active_size = segments[-1].size
+    count = 0
+    for following in segments[1:]:
+        if following.base_offset > log.log_start_offset:
+            break
+        count += 1  # all of it lies before the log's start
+    if config.delete and config.retention_ms >= 0:
+        while count < len(segments) and segments[count].size:
+            if now_ms - _newest_ms(log, segments[count], newest) <= config.retention_ms:
+                break
+            count += 1
+    if config.delete and config.retention_bytes >= 0:
+        excess = sum(segment.size for segment in segments[count:]) - config.retention_bytes
+        while count < len(segments) - 1 and excess >= segments[count].size:
+            excess -= segments[count].size
+            count += 1
+    return Expired(candidate, segments, count, active_size, newest)
+
+
+def _newest_ms(log: Log, segment: Segment, found: list[tuple[Segment, tuple[int, int]]]) -> int:
+    newest = segment.max_timestamp
+    if newest is None:
+        result = segment.find_max_timestamp()
+        found.append((segment, result))
+        newest = result[0]
+    return newest if newest >= 0 else log.directory.fs.modified_ms(segment.handle.path)
+
+
+def _prepare(expired: Expired, now_ms: int) -> list[Removal]:
+    """Owner's thread: what goes, with what must be durable before, if anything still may go."""
+    candidate, segments, count, active_size, newest = expired
+    log = candidate.log
+    for segment, (timestamp, offset) in newest:
+        segment.note_max_timestamp(timestamp, offset)
+    if log.directory.failure is not None or log.segments[:count] != segments[:count]:
+        return []
+    if count == len(log.segments) and 0 < log.active_segment.size == active_size:
         log.roll(now_ms)  # the active one may go too, but the log's end must not be forgotten
     segments = log.segments
     count = min(count, len(segments) - 1)
-    while count and segments[count].base_offset > high_watermark:
+    while count and segments[count].base_offset > candidate.high_watermark:
         count -= 1
     if not count:
-        return 0
+        return []
+    paths = []
     if log.names_unsynced:
         # The new segment's name keeps the log's end: it must be durable before old names go.
-        log.directory.fs.sync_directory(log.path)
-        log.names_synced = log.names_changed
-    _sync_snapshot(log, segments[count].base_offset)
-    removed = segments[:count]
-    log.set_segments(segments[count:])
+        paths.append(log.path)
+    offset = segments[count].base_offset
+    if offset in log.snapshots:
+        # Once the segments before it are gone, nothing else tells of their producers.
+        paths += [names.offset_file(log.path, offset, names.SNAPSHOT_SUFFIX), log.path]
+    return [Removal(candidate, segments[:count], log.generation, log.names_changed, paths)]
+
+
+def _sync(removals: list[Removal]) -> Steps[None]:
+    by_directory: dict[LogDirectory, list[Removal]] = {}
+    for removal in removals:
+        by_directory.setdefault(removal.candidate.log.directory, []).append(removal)
+    for directory, some in by_directory.items():
+        paths = dict.fromkeys(path for removal in some for path in removal.paths)
+        try:
+            yield partial(directory.fs.sync_all, directory.path, paths)
+        except OSError as error:
+            raise some[0].candidate.log.storage_error("apply retention to", error) from error
+        for removal in some:
+            log = removal.candidate.log
+            if removal.paths:
+                log.names_synced = max(log.names_synced, removal.names_changed)
+
+
+def _remove(removal: Removal) -> int:
+    """Owner's thread: the log begins after these segments. Returns their size."""
+    log = removal.candidate.log
+    count = len(removal.segments)
+    if log.generation != removal.generation or log.segments[:count] != removal.segments:
+        return 0  # truncated or compacted meanwhile: the next round looks again
+    log.set_segments(log.segments[count:])
     log.log_start_offset = max(log.log_start_offset, log.segments[0].base_offset)
     log.flushed_offset = max(log.flushed_offset, log.log_start_offset)
     # Not the log's start, which may be past bytes that only the journal has: they say where the
     # log ends.
     log.recovery_point = max(log.recovery_point, log.segments[0].base_offset)
     log.epochs.truncate_from_start(log.log_start_offset)
-    for segment in removed:
-        delete_files(log, segment)
-    delete_snapshots(log, [it for it in log.snapshots if it < log.segments[0].base_offset])
+    try:
+        for segment in removal.segments:
+            delete_files(log, segment)
+        delete_snapshots(log, [it for it in log.snapshots if it < log.segments[0].base_offset])
+    except OSError as error:
+        raise log.storage_error("apply retention to", error) from error
     log.names_changed += 1
-    size = sum(segment.size for segment in removed)
+    size = sum(segment.size for segment in removal.segments)
     logger.info(
         "%s-%d: retention removed %d segments (%d bytes); the log starts at %d",
         log.topic,
@@ -58,45 +207,8 @@ def apply(log: Log, now_ms: int, high_watermark: int) -> int:
         size,
         log.log_start_offset,
     )
+    removal.candidate.on_removed()
     return size
-
-
-def _sync_snapshot(log: Log, offset: int) -> None:
-    """Once the segments before it are gone, nothing else tells of their producers."""
-    if offset in log.snapshots:
-        path = names.offset_file(log.path, offset, names.SNAPSHOT_SUFFIX)
-        log.directory.fs.sync_all(log.directory.path, (path, log.path))
-
-
-def _expired_count(log: Log, now_ms: int) -> int:
-    """How many of the oldest segments may go."""
-    config, segments = log.config, log.segments
-    count = 0
-    for following in segments[1:]:
-        if following.base_offset > log.log_start_offset:
-            break
-        count += 1  # all of it lies before the log's start
-    if not config.delete:
-        return count
-    if config.retention_ms >= 0:
-        while count < len(segments) and _is_older(log, segments[count], now_ms):
-            count += 1
-    if config.retention_bytes >= 0:
-        excess = sum(segment.size for segment in segments[count:]) - config.retention_bytes
-        while count < len(segments) - 1 and excess >= segments[count].size:
-            excess -= segments[count].size
-            count += 1
-    return count
-
-
-def _is_older(log: Log, segment: Segment, now_ms: int) -> bool:
-    if segment.size == 0:
-        return False
-    segment.load_timestamps()
-    newest = segment.max_timestamp
-    if newest is None or newest < 0:
-        newest = log.directory.fs.modified_ms(segment.handle.path)
-    return now_ms - newest > log.config.retention_ms
 
 
 def delete_files(log: Log, segment: Segment) -> None:
@@ -112,7 +224,9 @@ def delete_snapshots(log: Log, offsets: Iterable[int]) -> None:
     """Remove these snapshots of the producers: nothing may be replayed from there any more."""
     for offset in offsets:
         log.snapshots.remove(offset)
-        log.directory.fs.unlink(names.offset_file(log.path, offset, names.SNAPSHOT_SUFFIX))
+        path = names.offset_file(log.path, offset, names.SNAPSHOT_SUFFIX)
+        log.directory.fs.rename(path, path + names.DELETED_SUFFIX)
+        log.directory.add_garbage(path + names.DELETED_SUFFIX)
 
 
 def truncate(log: Log, offset: int) -> None:

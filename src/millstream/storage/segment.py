@@ -333,7 +333,11 @@ class Segment:
     def load_timestamps(self, *, may_block: bool = True) -> None:
         """Find the largest timestamp of a segment that was read from disk."""
         if self.max_timestamp is None:
-            timestamp, offset = self.find_max_timestamp(may_block=may_block)
+            self.note_max_timestamp(*self.find_max_timestamp(may_block=may_block))
+
+    def note_max_timestamp(self, timestamp: int, offset: int) -> None:
+        """What another thread has found, unless it is known by now."""
+        if self.max_timestamp is None:
             self.max_timestamp_offset = offset
             self.max_timestamp = timestamp
 

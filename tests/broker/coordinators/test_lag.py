@@ -12,6 +12,8 @@ from millstream.broker.coordinators.lag import Threat
 from millstream.broker.replicas.partition import ACKS_ALL, Partition
 from millstream.broker.server import BrokerServer
 from millstream.records.record import Record, encode_batch
+from millstream.storage.retention import apply_all
+from millstream.storage.steps import run_in_thread
 from tests.broker.handlers.group_calls import commit, run
 from tests.broker.serving import WireClient, serving
 
@@ -93,7 +95,8 @@ def test_loss_is_kept_over_a_restart_until_the_next_commit(
         now_ms = server.clock.now_ms()
         partition = await produce(server, now_ms - 20 * HOUR_MS, now_ms - 15 * HOUR_MS, now_ms)
         await commit(client, 0)
-        partition.apply_retention(now_ms)
+        candidates = [partition.retention_candidate()]
+        await run_in_thread(apply_all(candidates, now_ms), asyncio.to_thread)
         logged = await server.coordinators.lag.find_threats(now_ms)
         assert [threat for _, threat in logged] == [Threat.LOST]
 

@@ -31,6 +31,8 @@ from millstream.storage.cleaner import Cleaner, CleanerSettings
 from millstream.storage.flush import GroupFlush
 from millstream.storage.log import Log
 from millstream.storage.producer_replay import rebuild_producers
+from millstream.storage.retention import apply_all
+from millstream.storage.steps import run_here
 from millstream.storage.transactions import AbortedTransaction
 from tests.storage.store import TOPIC, Store
 
@@ -251,7 +253,7 @@ class TransactionLife(RuleBasedStateMachine):
         start = partition.log_start_offset
         offset = data.draw(st.integers(start, max(start, partition.last_stable_offset)))
         partition.delete_records_before(offset)
-        partition.apply_retention(self.store.clock.now_ms())
+        run_here(apply_all([partition.retention_candidate()], self.store.clock.now_ms()))
         self.store.directories.checkpoint()  # as the answer to DeleteRecords waits for
 
     @rule(index=partitions)

@@ -11,6 +11,7 @@ import pytest
 from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.replicas.partition import ACKS_LEADER
 from millstream.records.record import Record, encode_batch
+from millstream.storage.retention import Candidate
 from tests.broker.serving import serving
 
 
@@ -92,13 +93,13 @@ def test_job_that_fails_is_logged_and_tried_again(
             partition = broker.partitions.find("t", 0)
             calls = []
 
-            def fail(now_ms: int) -> None:
-                calls.append(now_ms)
+            def fail() -> Candidate:
+                calls.append(1)
                 raise RuntimeError("no luck")
 
-            partition.apply_retention = fail  # type: ignore[method-assign]
+            partition.retention_candidate = fail  # type: ignore[method-assign]
             await until(lambda: len(calls) >= 2)
-            del partition.apply_retention
+            del partition.retention_candidate
 
     asyncio.run(main())
     assert "background job failed: retention" in caplog.text

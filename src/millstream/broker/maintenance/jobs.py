@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from millstream.config.setting import LONG_MAX
 from millstream.storage.flush import GroupFlush
+from millstream.storage.retention import apply_all
+from millstream.storage.steps import run_in_thread
 
 if TYPE_CHECKING:
     from millstream.broker.metadata.configs import ConfigManager
@@ -63,6 +65,7 @@ class Background:
         self._on_directory_failed = on_directory_failed
         self._handles: dict[str, asyncio.TimerHandle] = {}
         self._is_stopped = False
+        self._retention_is_running = False
 
     def start(self) -> None:
         config = self._configs.current
@@ -70,7 +73,7 @@ class Background:
         self._every(LATE_FLUSH_CHECK_MS, "flush.ms", self._flush_late)
         self._every(JOURNAL_CHECK_MS, "journal", self._retire_journal)
         self._every(FILE_SWEEP_MS, "file deletion", self._sweep_files)
-        self._every(config.log_retention_check_interval_ms, "retention", self._apply_retention)
+        self._every(config.log_retention_check_interval_ms, "retention", self._start_retention)
         self._every(config.log_flush_offset_checkpoint_interval_ms, "checkpoint", self._checkpoint)
         self._every(
             config.producer_id_expiration_check_interval_ms, "producers", self._expire_producers
@@ -106,12 +109,25 @@ class Background:
             ):
                 self._flusher.request(partition)
 
-    def _apply_retention(self) -> None:
+    def _start_retention(self) -> None:
+        if not self._retention_is_running:
+            self._retention_is_running = True
+            self._tasks.start(self._apply_retention())
+
+    async def _apply_retention(self) -> None:
         now_ms = self._clock.now_ms()
-        for partition in self._partitions:
-            if partition.offline_error is None:
-                partition.apply_retention(now_ms)
-        self._check_lag(now_ms)
+        try:
+            candidates = [
+                partition.retention_candidate()
+                for partition in self._partitions
+                if partition.offline_error is None
+            ]
+            await run_in_thread(apply_all(candidates, now_ms), self._tasks.run_blocking)
+            self._check_lag(now_ms)
+        except Exception:
+            logger.exception("background job failed: retention")
+        finally:
+            self._retention_is_running = False
 
     def _expire_producers(self) -> None:
         now_ms = self._clock.now_ms()

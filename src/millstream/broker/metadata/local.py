@@ -259,7 +259,7 @@ class LocalMetadata:
             end_offset = yield lambda: write_snapshot(fs, path, image, epoch=epoch, now_ms=now_ms)
             self._log.roll(now_ms)
             self._log.delete_records_before(end_offset)
-            yield lambda: self._log.apply_retention(now_ms)
+            yield from self._log.retention_steps(now_ms)
             yield lambda: remove_snapshots_before(fs, path, end_offset)
         except (OSError, MillstreamError) as error:
             # The log is whole without it: try again at the next commit.

@@ -36,6 +36,7 @@ from millstream.records.batch import (
 )
 from millstream.records.record import ControlType, encode_end_transaction
 from millstream.records.validation import transform_produced, validate_produced
+from millstream.storage.retention import Candidate
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -483,17 +484,16 @@ class Partition:
             )
         if offset > self.log_start_offset:
             self.log.delete_records_before(offset)
-            self._find_stable()
-            self.notify_watchers()
+            self._on_log_start_moved()
         return self.log_start_offset
 
-    def apply_retention(self, now_ms: int) -> None:
-        """Delete what the topic's settings no longer keep."""
-        before = self.log_start_offset
-        self.log.apply_retention(now_ms, high_watermark=self.high_watermark)
-        if self.log_start_offset != before:
-            self._find_stable()
-            self.notify_watchers()
+    def retention_candidate(self) -> Candidate:
+        """What retention needs to delete what the topic's settings no longer keep."""
+        return Candidate(self.log, self.high_watermark, self._on_log_start_moved)
+
+    def _on_log_start_moved(self) -> None:
+        self._find_stable()
+        self.notify_watchers()
 
     # Those who wait
 
