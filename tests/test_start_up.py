@@ -29,7 +29,7 @@ main(["serve", "--listen", "127.0.0.1:0"])
 """
 FIRST_GROUP = """
 import asyncio, tempfile
-from millstream.broker.coordinators.registry import CoordinatorKind
+from millstream.protocol.apis import CoordinatorKind
 from millstream.broker.server import BrokerServer
 from millstream.config.broker import BrokerConfig
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from rich.text import Text
 
 from millstream.cli.output import console, note
-from millstream.pipelines.pipeline import Pipeline
+from millstream.pipelines.pipeline import Pipeline, Topic
+from millstream.pipelines.pipeline import Table as Sink
 from millstream.pipelines.running.explaining import Explanation, Step, delivery, explain
 from millstream.pipelines.running.settings import Settings
 
@@ -89,12 +90,17 @@ def step_lines(step: Step, lane: int, width: int) -> Iterator[Text]:
 
 
 def sink_lines(explanation: Explanation, outputs: tuple[str, ...], width: int) -> Iterator[Text]:
-    from millstream.cli.run import describe_output
-
     writes = explanation.pipeline.writes
     for name in outputs:
         yield Text(f"{SINK} {describe_output(writes[name])}", style=STYLES[SINK])
     yield from detail_lines("exactly once", f"by {delivery(writes.values())}", 0, width)
+
+
+def describe_output(output: Topic | Sink) -> str:
+    by = f" by {', '.join(output.key)}" if output.key else ""
+    if isinstance(output, Topic):
+        return f"topic {output.name}{by}"
+    return f"table {output.name} ({output.mode}{by})"
 
 
 def detail_lines(name: str, value: str, lanes: int, width: int, style: str = "") -> Iterator[Text]:

@@ -15,7 +15,6 @@ from millstream.cli.failures import EXIT_UNREACHABLE, CommandFailed, usage_error
 from millstream.cli.options import ClientConfig, read_properties
 from millstream.cli.output import console, note, print_pairs
 from millstream.pipelines.pipeline import Pipeline, Topic
-from millstream.pipelines.pipeline import Table as Sink
 from millstream.pipelines.running.settings import Settings, load_settings
 from millstream.pipelines.running.status import Status
 from millstream.pipelines.running.topics import BrokerUnreachable
@@ -162,6 +161,7 @@ def security_settings(client_config: Path | None) -> dict[str, str] | None:
 
 
 def print_plan(pipelines: list[Pipeline], settings: Settings) -> None:
+    from millstream.cli.explain import describe_output
     from millstream.pipelines.running.runner import with_defaults
 
     settings = with_defaults(settings)
@@ -184,13 +184,6 @@ def print_plan(pipelines: list[Pipeline], settings: Settings) -> None:
 
 def describe_input(topic: Topic) -> str:
     return f"topic {topic.name} ({topic.read_format}), from {topic.starting}"
-
-
-def describe_output(output: Topic | Sink) -> str:
-    by = f" by {', '.join(output.key)}" if output.key else ""
-    if isinstance(output, Topic):
-        return f"topic {output.name}{by}"
-    return f"table {output.name} ({output.mode}{by})"
 
 
 def bad_records(topic: Topic) -> str:

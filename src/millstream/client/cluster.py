@@ -12,7 +12,6 @@ import math
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from enum import IntEnum
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 from uuid import UUID
@@ -20,6 +19,7 @@ from uuid import UUID
 from millstream.client.connection import Connection
 from millstream.client.security import Security
 from millstream.errors import ApiError, ConfigError, ErrorCode
+from millstream.protocol.apis import CoordinatorKind as CoordinatorKind
 from millstream.protocol.messages import Fields
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
@@ -30,12 +30,6 @@ BOOTSTRAP_ID = -1
 COMMON = ""
 
 Answer = TypeVar("Answer")
-
-
-class CoordinatorKind(IntEnum):
-    GROUP = 0
-    TRANSACTION = 1
-    SHARE = 2
 
 
 class PartitionInfo(NamedTuple):

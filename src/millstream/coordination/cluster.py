@@ -40,7 +40,10 @@ from millstream.coordination.cluster_records import (
 )
 from millstream.coordination.record_codec import CorruptRecord
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+SHARE_STATE_TOPIC = "__share_group_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC})
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 

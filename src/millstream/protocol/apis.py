@@ -9,7 +9,16 @@ encoded response body; they are the hot paths and the first answers.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import NamedTuple
+
+
+class CoordinatorKind(IntEnum):
+    """What FindCoordinator can ask for, with the wire's numbers."""
+
+    GROUP = 0
+    TRANSACTION = 1
+    SHARE = 2
 
 
 class Api(NamedTuple):

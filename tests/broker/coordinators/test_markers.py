@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millstream.broker.coordinators.markers import Markers, write_marker, write_own_marker
+from millstream.broker.coordinators.markers import Markers
 from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.replicas.partition import PendingAppend
 from millstream.broker.server import BrokerServer
@@ -42,7 +42,7 @@ def markers(server: BrokerServer, written: asyncio.Event, **changes: Any) -> Mar
         return topic in server.metadata.image.topics
 
     def write(topic: str, index: int, marker: TransactionMarker) -> PendingAppend:
-        return write_marker(server.coordinators, topic, index, marker)
+        return server.coordinators.write_marker(topic, index, marker)
 
     options = {"write": write, "exists": exists, "when_written": written.set} | changes
     return Markers(MARKER, changes.pop("partitions", [T0, T1]), **options)
@@ -85,7 +85,7 @@ def test_partition_that_is_not_ready_is_tried_again_and_only_that(tmp_path: Path
         def write(topic: str, index: int, marker: TransactionMarker) -> PendingAppend:
             if index == 1 and next(refusals, None) is not None:
                 raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "not yet")
-            return write_marker(server.coordinators, topic, index, marker)
+            return server.coordinators.write_marker(topic, index, marker)
 
         markers(server, written, write=write).start()
         await within_a_while(written)
@@ -120,12 +120,12 @@ def test_partition_that_has_seen_a_newer_producer_is_done(tmp_path: Path) -> Non
 def test_own_coordinator_is_not_fenced_by_the_epoch_of_an_administrator(tmp_path: Path) -> None:
     async def scenario(server: BrokerServer) -> None:
         too_high = MARKER._replace(coordinator_epoch=100)
-        await write_marker(server.coordinators, *T0, too_high)
+        await server.coordinators.write_marker(*T0, too_high)
         with pytest.raises(ApiError) as refused:
-            write_marker(server.coordinators, *T0, MARKER)
+            server.coordinators.write_marker(*T0, MARKER)
         assert refused.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
         for partition in (T0, T1):
-            await write_own_marker(server.coordinators, *partition, MARKER)
+            await server.coordinators.write_own_marker(*partition, MARKER)
         seen = [server.partitions.find(*it).coordinator_epoch_of(1) for it in (T0, T1)]
         assert seen == [100, 0]
 
@@ -143,7 +143,7 @@ def test_append_that_fails_on_its_way_is_tried_again(tmp_path: Path) -> None:
                     pending.fail, ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "a bad disk")
                 )
                 return pending
-            return write_marker(server.coordinators, topic, index, marker)
+            return server.coordinators.write_marker(topic, index, marker)
 
         markers(server, written, write=write).start()
         await within_a_while(written)

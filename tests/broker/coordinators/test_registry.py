@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.broker.coordinators.registry import TOPIC_OF, CoordinatorKind
+from millstream.broker.coordinators.registry import TOPIC_OF
 from millstream.broker.server import BrokerServer
+from millstream.protocol.apis import CoordinatorKind
 from tests.broker.coordinators.test_lag import produce
 from tests.broker.handlers.group_calls import commit, run
 from tests.broker.serving import WireClient, serving

@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from millstream.broker.coordinators.registry import CoordinatorKind
 from millstream.broker.coordinators.share_groups import ShareGroupCoordinator
 from millstream.broker.coordinators.share_state import SharePersister
 from millstream.broker.metadata.topics import NewTopic
@@ -18,6 +17,7 @@ from millstream.coordination.groups.share import ShareGroup
 from millstream.coordination.groups.share_messages import ShareHeartbeat
 from millstream.coordination.share_state import SharePartitionKey
 from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.apis import CoordinatorKind
 from tests.broker.serving import serving
 from tests.broker.sharing.calls import produce
 

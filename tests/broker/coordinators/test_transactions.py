@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from millstream.broker.coordinators import transactions as transaction_coordinator
-from millstream.broker.coordinators.markers import write_marker
-from millstream.broker.coordinators.registry import CoordinatorKind
 from millstream.broker.coordinators.transactions import TransactionCoordinator
 from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.replicas.partition import ACKS_ALL
@@ -22,6 +20,7 @@ from millstream.coordination.transactions.records import TransactionState
 from millstream.coordination.transactions.shard import AddRequest, EndRequest, InitRequest
 from millstream.coordination.transactions.transaction import Producer
 from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.apis import CoordinatorKind
 from millstream.records.record import Record, encode_batch
 from tests.broker.serving import serving
 from tests.peers.patience import PATIENCE_SECONDS
@@ -114,7 +113,7 @@ def test_commit_is_seen_although_an_administrator_named_a_higher_coordinator_epo
         producer = await begun(transactions, 60_000, T0)
         partition = server.partitions.find(*T0)
         marker = TransactionMarker(*producer, 100, committed=False, transaction_version=0)
-        await write_marker(server.coordinators, *T0, marker)
+        await server.coordinators.write_marker(*T0, marker)
         record = Record(0, server.clock.now_ms(), b"key", b"value")
         await partition.append(
             encode_batch(

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from millstream.broker.coordinators.registry import OFFSETS_TOPIC
 from millstream.broker.server import BrokerServer
+from millstream.coordination.cluster import OFFSETS_TOPIC
 from millstream.errors import ErrorCode
 from tests.broker.handlers.group_calls import (
     DELETE_GROUPS,

@@ -1,8 +1,7 @@
 """Markers: how the end of a transaction reaches the partitions that took part in it.
 
-`write_marker` is the one way to a partition; `write_own_marker` is the way of this broker's own
-coordinator. `Markers` takes those of one transaction to all of its partitions, in one turn so that
-they share a flush, and says when all of them are durable:
+`Markers` writes those of one transaction to all of its partitions, in one turn so that they share a
+flush, and reports when all of them are durable:
 
     deleted      a partition whose topic is gone needs no marker
     superseded   one that has seen a newer epoch of the producer takes none: the transaction is over
@@ -23,7 +22,6 @@ from millstream.coordination.transactions.marker import TransactionMarker
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from millstream.broker.coordinators.registry import Coordinators
     from millstream.broker.replicas.partition import PendingAppend
 
 logger = logging.getLogger(__name__)
@@ -33,32 +31,6 @@ RETRY_SECONDS_MAX = 1.0
 
 TopicPartition: TypeAlias = tuple[str, int]
 WriteMarker: TypeAlias = "Callable[[str, int, TransactionMarker], PendingAppend]"
-
-
-def write_marker(
-    coordinators: Coordinators, topic: str, index: int, marker: TransactionMarker
-) -> PendingAppend:
-    """Tell one partition; done when it is durable. Raises `ApiError` where it is refused."""
-    from millstream.broker.coordinators.registry import OFFSETS_TOPIC
-
-    partition = coordinators.partitions.find(topic, index)
-    if topic == OFFSETS_TOPIC:  # its coordinator has to know which offsets count from now on
-        return coordinators.groups.complete_transaction(index, marker)
-    return partition.append_marker(**marker._asdict())
-
-
-def write_own_marker(
-    coordinators: Coordinators, topic: str, index: int, marker: TransactionMarker
-) -> PendingAppend:
-    """The same for the coordinator in this process, which no other can have replaced.
-
-    A partition may still have seen a higher coordinator epoch: an administrator's WriteTxnMarkers
-    may name any, and Kafka takes it. The marker carries that one then. With its own it would be
-    refused, and a commit that is decided would never be seen there.
-    """
-    partition = coordinators.partitions.find(topic, index)
-    epoch = max(marker.coordinator_epoch, partition.coordinator_epoch_of(marker.producer_id))
-    return write_marker(coordinators, topic, index, marker._replace(coordinator_epoch=epoch))
 
 
 class Markers:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from enum import IntEnum
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -29,8 +28,16 @@ from millstream.broker.metadata.local import MetadataStore
 from millstream.broker.metadata.topics import TopicManager
 from millstream.broker.replicas.table import PartitionTable
 from millstream.clock import Clock
-from millstream.coordination.cluster import BrokerImage, ClusterImage, TopicImage
+from millstream.coordination.cluster import (
+    OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTIONS_TOPIC,
+    BrokerImage,
+    ClusterImage,
+    TopicImage,
+)
 from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.apis import CoordinatorKind
 
 if TYPE_CHECKING:
     from millstream.broker.coordinators.groups import GroupCoordinator
@@ -39,18 +46,8 @@ if TYPE_CHECKING:
     from millstream.broker.coordinators.share_state import SharePersister
     from millstream.broker.coordinators.transactions import TransactionCoordinator
     from millstream.broker.metadata.producer_ids import ProducerIds
-
-OFFSETS_TOPIC = "__consumer_offsets"
-TRANSACTIONS_TOPIC = "__transaction_state"
-SHARE_STATE_TOPIC = "__share_group_state"
-
-
-class CoordinatorKind(IntEnum):
-    """What FindCoordinator can ask for, with the wire's numbers."""
-
-    GROUP = 0
-    TRANSACTION = 1
-    SHARE = 2
+    from millstream.broker.replicas.partition import PendingAppend
+    from millstream.coordination.transactions.marker import TransactionMarker
 
 
 TOPIC_OF: dict[CoordinatorKind, str] = {
@@ -138,7 +135,6 @@ class Coordinators:
     @property
     def transactions(self) -> TransactionCoordinator:
         if self._transactions is None:
-            from millstream.broker.coordinators.markers import write_own_marker
             from millstream.broker.coordinators.transactions import TransactionCoordinator
 
             self._transactions = TransactionCoordinator(
@@ -147,7 +143,7 @@ class Coordinators:
                 self._configs,
                 self.partitions,
                 self._producer_ids,
-                partial(write_own_marker, self),
+                self.write_own_marker,
                 self._timers,
                 self._clock,
             )
@@ -184,6 +180,27 @@ class Coordinators:
                 self._clock,
             )
         return self._share_state
+
+    def write_marker(self, topic: str, index: int, marker: TransactionMarker) -> PendingAppend:
+        """End a transaction in one partition; done when the marker is durable.
+
+        The one way to a partition. Raises `ApiError` where the marker is refused.
+        """
+        partition = self.partitions.find(topic, index)
+        if topic == OFFSETS_TOPIC:  # its coordinator has to know which offsets count from now on
+            return self.groups.complete_transaction(index, marker)
+        return partition.append_marker(**marker._asdict())
+
+    def write_own_marker(self, topic: str, index: int, marker: TransactionMarker) -> PendingAppend:
+        """The same for the coordinator in this process, which no other can have replaced.
+
+        A partition may still have seen a higher coordinator epoch: an administrator's
+        WriteTxnMarkers may name any, and Kafka takes it. The marker carries that one then. With its
+        own it would be refused, and a commit that is decided would never be seen there.
+        """
+        partition = self.partitions.find(topic, index)
+        epoch = max(marker.coordinator_epoch, partition.coordinator_epoch_of(marker.producer_id))
+        return self.write_marker(topic, index, marker._replace(coordinator_epoch=epoch))
 
     def check_lag(self, now_ms: int) -> None:
         """Look for groups that retention threatens, if there are any groups."""

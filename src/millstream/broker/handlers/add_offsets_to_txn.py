@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.coordinators.registry import OFFSETS_TOPIC, CoordinatorKind
 from millstream.broker.handlers._transaction_requests import (
     code_for,
     connection_of,
     require_transactional_id,
 )
 from millstream.broker.services import RequestContext
+from millstream.coordination.cluster import OFFSETS_TOPIC
 from millstream.coordination.transactions.shard import AddRequest
 from millstream.coordination.transactions.transaction import Producer
 from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.apis import CoordinatorKind
 
 if TYPE_CHECKING:
     from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest

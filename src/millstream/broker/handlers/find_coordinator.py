@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.coordinators.registry import CoordinatorKind
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
+from millstream.protocol.apis import CoordinatorKind
 
 if TYPE_CHECKING:
     from millstream.protocol.messages import Fields

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.coordinators.registry import OFFSETS_TOPIC
 from millstream.broker.handlers._offset_commits import commit_topics
 from millstream.broker.services import RequestContext
+from millstream.coordination.cluster import OFFSETS_TOPIC
 from millstream.coordination.groups.group import OffsetCommitter, require_group_id
 from millstream.coordination.groups.offsets import (
     CommitRequest,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.coordinators.markers import write_marker
 from millstream.broker.services import RequestContext
 from millstream.coordination.transactions.marker import TransactionMarker
 from millstream.errors import ApiError, ErrorCode
@@ -75,7 +74,7 @@ def _write(
     context: RequestContext, topic: str, index: int, marker: TransactionMarker
 ) -> PendingAppend | ApiError:
     try:
-        return write_marker(context.services.coordinators, topic, index, marker)
+        return context.services.coordinators.write_marker(topic, index, marker)
     except ApiError as error:
         return error
 

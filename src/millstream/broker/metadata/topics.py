@@ -19,7 +19,14 @@ from typing import NamedTuple, TypeAlias
 from millstream.broker.metadata.configs import ConfigManager
 from millstream.broker.metadata.local import METADATA_TOPIC, MetadataStore
 from millstream.config.broker import BrokerConfig
-from millstream.coordination.cluster import ClusterImage, ResourceType, TopicImage
+from millstream.coordination.cluster import (
+    OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTIONS_TOPIC,
+    ClusterImage,
+    ResourceType,
+    TopicImage,
+)
 from millstream.coordination.cluster_records import (
     DIRECTORY_UNASSIGNED,
     ConfigRecord,
@@ -421,7 +428,7 @@ def _too_many_partitions() -> ApiError:
 
 def _offsets_topic(config: BrokerConfig) -> NewTopic:
     return NewTopic(
-        "__consumer_offsets",
+        OFFSETS_TOPIC,
         config.offsets_topic_num_partitions,
         config.offsets_topic_replication_factor,
         settings={
@@ -434,7 +441,7 @@ def _offsets_topic(config: BrokerConfig) -> NewTopic:
 
 def _transactions_topic(config: BrokerConfig) -> NewTopic:
     return NewTopic(
-        "__transaction_state",
+        TRANSACTIONS_TOPIC,
         config.transaction_state_log_num_partitions,
         config.transaction_state_log_replication_factor,
         settings={
@@ -449,7 +456,7 @@ def _transactions_topic(config: BrokerConfig) -> NewTopic:
 
 def _share_state_topic(config: BrokerConfig) -> NewTopic:
     return NewTopic(
-        "__share_group_state",
+        SHARE_STATE_TOPIC,
         config.share_coordinator_state_topic_num_partitions,
         config.share_coordinator_state_topic_replication_factor,
         settings={
@@ -463,7 +470,7 @@ def _share_state_topic(config: BrokerConfig) -> NewTopic:
 
 
 _INTERNAL_SHAPES: Mapping[str, Callable[[BrokerConfig], NewTopic]] = {
-    "__consumer_offsets": _offsets_topic,
-    "__transaction_state": _transactions_topic,
-    "__share_group_state": _share_state_topic,
+    OFFSETS_TOPIC: _offsets_topic,
+    TRANSACTIONS_TOPIC: _transactions_topic,
+    SHARE_STATE_TOPIC: _share_state_topic,
 }

@@ -23,8 +23,8 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from time import perf_counter
+from typing import Protocol
 
-from millstream.broker.replicas.partition import Partition
 from millstream.clock import Clock
 from millstream.errors import ApiError, ErrorCode
 from millstream.storage.flush import GroupFlush
@@ -39,13 +39,30 @@ SHARED_ABOVE_REQUESTS = 1.5  # per flush, on average: more than one client's one
 SMOOTHING = 0.2  # the weight of the newest flush in the running average
 
 
+class Flushable(Protocol):
+    """A partition, as far as a flush is concerned."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def log(self) -> Log: ...
+
+    def flushed(self) -> None: ...
+
+    def go_offline(self, error: ApiError) -> None: ...
+
+
 class Flusher:
     """Flushes on request. All calls from the event loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
         self._clock = clock
-        self._waiting: dict[Partition, None] = {}  # an ordered set
+        self._waiting: dict[Flushable, None] = {}  # an ordered set
         self._is_scheduled = False
         self._is_closed = False
         self._requests = 0  # since the last flush began
@@ -55,7 +72,7 @@ class Flusher:
         self._typical_seconds = 0.0
         self.uses_thread = False
         self._thread: _FlushThread | None = None
-        self._in_thread: list[Partition] | None = None  # whom the thread's flush is for
+        self._in_thread: list[Flushable] | None = None  # whom the thread's flush is for
         self.on_directory_failed: Callable[[list[Log]], None] | None = None
         self.flush_count = 0
 
@@ -64,7 +81,7 @@ class Flusher:
         """How long a flush has taken lately."""
         return self._typical_seconds * 1000
 
-    def request(self, partition: Partition) -> None:
+    def request(self, partition: Flushable) -> None:
         """Flush the partition's log when this turn ends, then call its `flushed`."""
         self._waiting[partition] = None
         self._requests += 1
@@ -117,13 +134,13 @@ class Flusher:
         self._requests_seen = self._requests
         return now - self._gathering_since < GATHER_SECONDS_MAX
 
-    def _flush_inline(self, partitions: list[Partition]) -> None:
+    def _flush_inline(self, partitions: list[Flushable]) -> None:
         flush = GroupFlush.prepare([partition.log for partition in partitions])
         started = perf_counter()
         flush.execute()
         self._finish(flush, partitions, perf_counter() - started)
 
-    def _flush_in_thread(self, partitions: list[Partition]) -> None:
+    def _flush_in_thread(self, partitions: list[Flushable]) -> None:
         if self._thread is None:
             self._thread = _FlushThread()
         flush = GroupFlush.prepare([partition.log for partition in partitions])
@@ -143,7 +160,7 @@ class Flusher:
 
         self._thread.submit(job)
 
-    def _finish(self, flush: GroupFlush, partitions: list[Partition], seconds: float) -> None:
+    def _finish(self, flush: GroupFlush, partitions: list[Flushable], seconds: float) -> None:
         self.flush_count += 1
         self.note_duration(seconds)
         failed = flush.complete(self._clock.now_ms())

@@ -14,9 +14,9 @@ other without further ado: the shard does so for JoinGroup, `to_consumer_group` 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from millstream.coordination.group_records import (
@@ -39,6 +39,7 @@ from millstream.coordination.groups.classic_messages import (
 from millstream.coordination.groups.consumer import (
     CONSUMER_PROTOCOL_TYPE,
     ConsumerGroup,
+    GroupEvents,
     epoch_record,
     target_epoch_record,
     target_record,
@@ -73,7 +74,42 @@ from millstream.coordination.result import CoordinatorRecord, Result, ResultBuil
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from millstream.coordination.groups.consumer_groups import ConsumerGroups
+    from millstream.coordination.groups.consumer_messages import Partitions
+    from millstream.coordination.groups.group import GroupContext
+
+
+class UpgradableGroups(GroupEvents, Protocol):
+    """What an upgrade or downgrade needs of `consumer_groups.ConsumerGroups`."""
+
+    context: GroupContext
+
+    def extend_session(
+        self, group: ConsumerGroup, member: ConsumerMember, out: ResultBuilder, now_ms: int
+    ) -> None: ...
+
+    def succeed(
+        self, group: ConsumerGroup, old: ConsumerMember, member_id: str, out: ResultBuilder
+    ) -> ConsumerMember: ...
+
+    def advance(
+        self,
+        group: ConsumerGroup,
+        before: ConsumerMember,
+        updated: ConsumerMember,
+        owned: Partitions | None,
+        out: ResultBuilder,
+        now_ms: int,
+    ) -> ConsumerMember: ...
+
+    def fence(
+        self,
+        group: ConsumerGroup,
+        members: Sequence[ConsumerMember],
+        reason: str,
+        out: ResultBuilder,
+        now_ms: int,
+    ) -> None: ...
+
 
 _UPGRADING_POLICIES = ("bidirectional", "upgrade")
 _DOWNGRADING_POLICIES = ("bidirectional", "downgrade")
@@ -83,7 +119,7 @@ _DOWNGRADING_POLICIES = ("bidirectional", "downgrade")
 
 
 def to_consumer_group(
-    groups: ConsumerGroups, group: Group, out: ResultBuilder, now_ms: int
+    groups: UpgradableGroups, group: Group, out: ResultBuilder, now_ms: int
 ) -> ConsumerGroup:
     """The classic group as a consumer group to be; GROUP_ID_NOT_FOUND where that cannot be."""
     if not isinstance(group, ClassicGroup):
@@ -202,7 +238,7 @@ def can_downgrade(
 
 
 def to_classic_group(
-    groups: ConsumerGroups,
+    groups: UpgradableGroups,
     group: ConsumerGroup,
     leaving: Collection[ConsumerMember],
     out: ResultBuilder,
@@ -283,7 +319,7 @@ def _embedded_assignment(
 
 
 def join(
-    groups: ConsumerGroups,
+    groups: UpgradableGroups,
     group: ConsumerGroup,
     request: JoinRequest,
     token: object,
@@ -381,7 +417,7 @@ def _inconsistent(reason: str) -> ApiError:
 
 
 def sync(
-    groups: ConsumerGroups,
+    groups: UpgradableGroups,
     group: ConsumerGroup,
     request: SyncRequest,
     token: object,
@@ -411,7 +447,7 @@ def sync(
 
 
 def heartbeat(
-    groups: ConsumerGroups, group: ConsumerGroup, request: HeartbeatRequest, now_ms: int
+    groups: UpgradableGroups, group: ConsumerGroup, request: HeartbeatRequest, now_ms: int
 ) -> Result[ErrorCode]:
     """A classic member is alive; it is told to rejoin when there is something to give or take."""
     member = _validated(group, request.member_id, request.group_instance_id, request.generation)
@@ -438,7 +474,7 @@ def _tell_to_rejoin(
 
 
 def leave(
-    groups: ConsumerGroups, group: ConsumerGroup, request: LeaveRequest, now_ms: int
+    groups: UpgradableGroups, group: ConsumerGroup, request: LeaveRequest, now_ms: int
 ) -> Result[tuple[LeftMember, ...]]:
     """LeaveGroup: members leave, or an administrator removes them (of either protocol)."""
     left: list[LeftMember] = []

@@ -9,12 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from millstream.coordination.share_state import DeliveryState
-
-if TYPE_CHECKING:
-    from millstream.coordination.sharing.changes import Change
 
 NOBODY = ""
 
@@ -61,8 +57,8 @@ class Run:
         self.batch_first = first
         self.batch_size = last - first + 1
         self.reason = LIMIT  # of those ARCHIVING
-        # What it becomes once that is durable.
-        self.change: Change | None = None
+        self.change: object | None = None  # the `Change` that waits to be durable
+        # What it becomes then.
         self.target = state
         self.target_due_ms = 0
 
