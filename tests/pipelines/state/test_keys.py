@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from collections import Counter
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -19,6 +20,8 @@ from millstream.errors import ConfigError
 from millstream.pipelines.state.keys import (
     HASH,
     HASH_FIELD,
+    _spark_hash,
+    bucket_labels,
     buckets_of,
     key_codes,
     key_hashes,
@@ -162,3 +165,19 @@ def test_splitting_loses_no_row() -> None:
     )
     for bucket, part in parts.items():
         assert set(buckets_of(part.column(HASH).to_numpy(), 7)) == {bucket}
+
+
+def test_spark_hash_is_that_of_spark() -> None:
+    """Known values of `SELECT hash(0), hash(1), hash(2)`, as unsigned integers."""
+    known = [933211791, -559580957, 1765031574]
+    assert [_spark_hash(value) for value in range(3)] == [value % 2**32 for value in known]
+
+
+@pytest.mark.parametrize("bucket_count", [1, 2, 12, 16, 64])
+def test_buckets_spread_over_the_shuffle_partitions(bucket_count: int) -> None:
+    labels = bucket_labels(bucket_count)
+    assert len(set(labels)) == bucket_count
+    for partition_count in range(1, bucket_count + 1):
+        if bucket_count % partition_count == 0:
+            partitions = Counter(_spark_hash(label) % partition_count for label in labels)
+            assert set(partitions.values()) == {bucket_count // partition_count}

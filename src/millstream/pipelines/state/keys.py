@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from functools import cache
+from itertools import count, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,6 +42,7 @@ _NULL = np.uint64(0x9E3779B97F4A7C15)
 _WORD_PRIME = np.uint64(0x100000001B3)
 _THIRTY_ONE = np.uint64(31)
 _LONG_BYTES = 256
+_WORD = 0xFFFFFFFF
 BUCKETS_MAX = 2**16
 
 
@@ -74,6 +76,34 @@ def split_by_bucket(
     for bucket, (begin, end) in enumerate(pairwise(bounds)):
         if begin < end:
             yield bucket, rows.slice(begin, end - begin)
+
+
+@cache
+def bucket_labels(bucket_count: int) -> tuple[int, ...]:
+    """The integers that stand for the buckets in Spark's shuffle.
+
+    Spark hashes the integer once more. These are the smallest whose hashes spread: with as many
+    shuffle partitions as buckets, each partition gets one; with half as many, each gets two.
+    """
+    labels: dict[int, int] = {}
+    for label in count():
+        labels.setdefault(_spark_hash(label) % bucket_count, label)
+        if len(labels) == bucket_count:
+            return tuple(labels[bucket] for bucket in range(bucket_count))
+    raise AssertionError("unreachable: the integers do not end")
+
+
+def _spark_hash(value: int) -> int:
+    """Spark's hash of an `int` column: Murmur3 (x86, 32 bits) with seed 42, as unsigned."""
+    block = _rotated(value * 0xCC9E2D51 & _WORD, 15) * 0x1B873593 & _WORD
+    mixed = (_rotated(42 ^ block, 13) * 5 + 0xE6546B64 & _WORD) ^ 4
+    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & _WORD
+    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & _WORD
+    return mixed ^ mixed >> 16
+
+
+def _rotated(word: int, bits: int) -> int:
+    return (word << bits | word >> 32 - bits) & _WORD
 
 
 def key_codes(rows: pa.RecordBatch, keys: Sequence[str]) -> Numbers:

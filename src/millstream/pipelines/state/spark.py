@@ -28,7 +28,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import WATERMARK_DELAY
 from millstream.pipelines.state.bucket import Changes, run_bucket
-from millstream.pipelines.state.keys import BUCKETS_MAX, split_by_bucket, with_hash
+from millstream.pipelines.state.keys import BUCKETS_MAX, bucket_labels, split_by_bucket, with_hash
 from millstream.pipelines.state.operator import (
     END_OF_TIME,
     NO_WATERMARK,
@@ -265,9 +265,10 @@ def _pack_rows(
 ) -> pa.RecordBatch:
     hashed = with_hash(rows.cast(spec.schema), spec.keys)
     parts = list(split_by_bucket(hashed, bucket_count))
+    labels = bucket_labels(bucket_count)
     return pa.RecordBatch.from_arrays(
         [
-            pa.array([bucket for bucket, _ in parts], pa.int32()),
+            pa.array([labels[bucket] for bucket, _ in parts], pa.int32()),
             pa.repeat(pa.scalar(name), len(parts)),
             pa.array([encode_page(part) for _, part in parts], pa.binary()),
         ],
