@@ -105,3 +105,71 @@ def test_reader_gives_back_the_memory_of_a_long_frame() -> None:
     reader.release()
     assert len(reader.get_buffer()) == 1024
     assert read_from(reader, frame(content), 65_536) == [content]
+
+
+def receive(reader: FrameReader, data: bytes) -> list[bytes]:
+    """Play the socket that reads once."""
+    buffer = reader.get_buffer()
+    assert len(data) <= len(buffer)
+    buffer[: len(data)] = data
+    reader.buffer_updated(len(data))
+    return take_all(reader)
+
+
+def test_readers_count_what_they_keep_together() -> None:
+    shared = ReceiveBuffer(1024)
+    first, second = FrameReader(LIMIT_BYTES, shared), FrameReader(LIMIT_BYTES, shared)
+    assert receive(first, frame(b"x" * 100)[:50]) == []
+    assert shared.kept_bytes == 50
+    receive(second, frame(b"y" * 900)[:500])
+    assert shared.kept_bytes >= 550
+    assert receive(first, frame(b"x" * 100)[50:]) == [b"x" * 100]
+    second.close()
+    assert shared.kept_bytes == 0
+
+
+def test_held_frames_are_counted_until_they_are_taken() -> None:
+    shared = ReceiveBuffer(1024)
+    reader = FrameReader(LIMIT_BYTES, shared)
+    stream = frame(b"one") + frame(b"two")
+    buffer = reader.get_buffer()
+    buffer[: len(stream)] = stream
+    reader.buffer_updated(len(stream))
+    assert reader.hold()
+    assert shared.kept_bytes == len(stream)
+    assert take_all(reader) == [b"one", b"two"]
+    assert shared.kept_bytes == 0
+
+
+def test_long_frame_waits_for_memory_that_others_keep() -> None:
+    shared = ReceiveBuffer(1024, kept_bytes_max=300_000)
+    first, second = FrameReader(LIMIT_BYTES, shared), FrameReader(LIMIT_BYTES, shared)
+    content = b"x" * 200_000
+    receive(first, frame(content)[:1000])
+    assert not first.needs_memory
+    receive(second, frame(content)[:1000])
+    assert second.needs_memory
+    assert shared.kept_bytes <= 300_000
+    assert not second.grow()
+    assert read_from(first, frame(content)[1000:], 65_536) == [content]
+    first.release()
+    assert second.grow()
+    assert read_from(second, frame(content)[1000:], 65_536) == [content]
+
+
+def test_long_frame_that_may_exceed_the_limit_gets_all_of_its_memory() -> None:
+    shared = ReceiveBuffer(1024, kept_bytes_max=1000)
+    reader = FrameReader(LIMIT_BYTES, shared)
+    content = b"x" * 200_000
+    receive(reader, frame(content)[:1000])
+    assert reader.needs_memory
+    assert reader.grow(whatever_others_keep=True)
+    assert read_from(reader, frame(content)[1000:], 65_536) == [content]
+
+
+def test_little_is_received_at_once_while_readers_keep_too_much() -> None:
+    shared = ReceiveBuffer(kept_bytes_max=1000)
+    first, second = FrameReader(LIMIT_BYTES, shared), FrameReader(LIMIT_BYTES, shared)
+    receive(first, frame(b"x" * 10_000)[:5000])
+    assert len(second.get_buffer()) <= 16 * 1024
+    assert receive(second, frame(b"y" * 10_000)) == [b"y" * 10_000]

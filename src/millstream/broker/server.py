@@ -193,6 +193,10 @@ class BrokerServer:
         limits = ConnectionLimits(
             frame_bytes_max=config.socket_request_max_bytes,
             idle_ms_max=config.connections_max_idle_ms,
+            stalled_ms_max=config.millstream_connection_stalled_max_ms,
+            request_bytes_max=config.queued_request_bytes_max,
+            response_bytes_max=config.millstream_queued_max_response_bytes,
+            connection_response_bytes_max=config.millstream_connection_queued_max_response_bytes,
         )
         self.connections = Connections(self.services, limits, handlers.find)
 
@@ -338,8 +342,11 @@ class BrokerServer:
         """One line for whoever watches the log."""
         flusher = self.flusher
         logger.info(
-            "connections=%d partitions=%d flushes=%d flush_ms_typical=%.2f",
+            "connections=%d queued_response_bytes=%d queued_request_bytes=%d partitions=%d "
+            "flushes=%d flush_ms_typical=%.2f",
             len(self.connections),
+            self.connections.response_memory.held_bytes,
+            self.connections.receive_buffer.kept_bytes,
             len(self.partitions),
             flusher.flush_count,
             flusher.typical_ms,

@@ -34,10 +34,9 @@ NEVER_MS = -(1 << 62)  # earlier than any time of a clock
 class Load:
     """How busy the broker is: fetch responses are larger while nobody produces."""
 
-    __slots__ = ("connection_count", "last_produce_ms")
+    __slots__ = ("last_produce_ms",)
 
     def __init__(self) -> None:
-        self.connection_count = 0
         self.last_produce_ms = NEVER_MS  # monotonic
 
 
@@ -87,3 +86,4 @@ class RequestContext(NamedTuple):
     client_host: str
     listener: str  # the name of the listener the client came through
     connection_id: int  # rises with every connection that is accepted
+    response_bytes_max: Callable[[], int]  # for a response produced now: see network/memory.py

@@ -44,6 +44,8 @@ from millstream.errors import ConfigError
 
 Derived = TypeVar("Derived", TopicConfig, GroupConfig)
 
+QUEUED_REQUEST_BYTES_MAX = 256 * 1024 * 1024
+
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -117,6 +119,12 @@ class BrokerConfig(
         return (
             self.broker_id if "node.id" not in self.static and self.broker_id >= 0 else self.node_id
         )
+
+    @property
+    def queued_request_bytes_max(self) -> int:
+        """queued.max.request.bytes, or our limit where it is left at Kafka's -1."""
+        configured = self.queued_max_request_bytes
+        return configured if configured >= 0 else QUEUED_REQUEST_BYTES_MAX
 
     @property
     def log_directories(self) -> tuple[Path, ...]:

@@ -92,7 +92,31 @@ class NetworkSettings:
         500, low=1, importance="high", doc="Requests in the works at once, over all connections."
     )
     queued_max_request_bytes: int = long(
-        -1, doc="Bytes of requests in the works at once; -1 is without limit."
+        -1,
+        doc="Memory for requests that have not arrived completely or cannot be handled yet, over "
+        "all connections; -1 is 256 MB here, and no limit in Kafka. Beyond it a connection "
+        "receives no more of a request over 128 KB until there is memory again.",
+    )
+    millstream_queued_max_response_bytes: int = long(
+        134_217_728,
+        low=1_048_576,
+        ours=True,
+        doc="Memory for responses that clients have not read, over all connections. Each "
+        "connection may use an eighth of what is left of it.",
+    )
+    millstream_connection_queued_max_response_bytes: int = long(
+        4_194_304,
+        low=65_536,
+        ours=True,
+        doc="Memory for responses that one client has not read. Beyond it the connection's next "
+        "request waits.",
+    )
+    millstream_connection_stalled_max_ms: int = long(
+        30_000,
+        low=1,
+        ours=True,
+        doc="While memory for responses or requests is short, a connection whose client has read "
+        "nothing for this long, or whose request has been arriving for this long, is closed.",
     )
     request_timeout_ms: int = integer(
         30_000, importance="high", doc="How long the broker waits for another broker's answer."

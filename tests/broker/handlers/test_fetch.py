@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,6 @@ import pytest
 from millstream import Broker
 from millstream.broker.handlers.fetch import (
     QUIET_AFTER_MS,
-    QUIET_RESPONSE_BYTES_MAX,
-    RESPONSE_BYTES_MAX,
-    response_bytes_max,
 )
 from millstream.broker.metadata.topics import NewTopic
 from millstream.errors import ErrorCode
@@ -322,13 +318,24 @@ def test_answers_are_larger_while_nobody_produces(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_larger_answers_are_shared_by_all_connections(tmp_path: Path) -> None:
+def test_response_is_smaller_while_other_clients_do_not_read(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with serving(tmp_path) as server, AsyncExitStack() as clients:
-            for connections, expected in ((16, QUIET_RESPONSE_BYTES_MAX), (64, RESPONSE_BYTES_MAX)):
-                while len(server.connections) < connections:
-                    client = await clients.enter_async_context(WireClient.connected(server))
-                    await client.call(API_VERSIONS, 0)
-                assert response_bytes_max(server.services, server.clock.monotonic_ms()) == expected
+        async with serving(tmp_path) as server, WireClient.connected(server) as client:
+            await server.topics.create([NewTopic("t", 1)])
+            for _ in range(8):
+                await client.call(PRODUCE, 9, **produce_fields("t", batch([b"x" * 50_000])))
+            partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 2**30}
+            wanted = {
+                "max_bytes": 2**30,
+                "min_bytes": 1,
+                "session_epoch": -1,
+                "topics": [{"topic": "t", "partitions": [partition]}],
+            }
+            server.connections.response_memory.held_bytes += 2**30
+            short = await client.call(FETCH, 11, **wanted)
+            server.connections.response_memory.held_bytes -= 2**30
+            whole = await client.call(FETCH, 11, **wanted)
+            assert 50_000 < len(short.responses[0].partitions[0].records) < 100_000
+            assert len(whole.responses[0].partitions[0].records) > 400_000
 
     asyncio.run(scenario())

@@ -18,7 +18,9 @@ from millstream.errors import ApiError, ErrorCode
 
 def context(version: int) -> RequestContext:
     nobody = cast(BrokerServer, None)
-    return RequestContext(nobody, version, "app", "127.0.0.1", "PLAINTEXT", connection_id=7)
+    return RequestContext(
+        nobody, version, "app", "127.0.0.1", "PLAINTEXT", connection_id=7, response_bytes_max=int
+    )
 
 
 def test_fenced_producer_is_told_in_the_words_of_its_version() -> None:

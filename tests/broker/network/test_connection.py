@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millstream import Broker
+from millstream.broker.network.connection import TASKS_MAX, TURN_REQUESTS_MAX
+from millstream.broker.server import BrokerServer
+from millstream.protocol.framing import FrameReader
 from millstream.testing.pytest_plugin import SharedBroker
-from tests.peers.wire import Wire, batch, frame, request_frame
+from tests.broker.serving import WireClient, serving
+from tests.peers.wire import Wire, batch, frame, produce_fields, request_frame
 
 
 @pytest.fixture
@@ -45,6 +51,73 @@ def fetch_frame(topic: str, correlation_id: int, max_wait: int, offset: int = 0)
         session_epoch=-1,
         topics=[{"topic": topic, "partitions": [partition]}],
     )
+
+
+def fetch_fields(topic: str) -> dict[str, Any]:
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 2**20}
+    return {
+        "max_wait": 0,
+        "min_bytes": 1,
+        "max_bytes": 2**30,
+        "session_epoch": -1,
+        "topics": [{"topic": topic, "partitions": [partition]}],
+    }
+
+
+def join_frame(group_id: str) -> bytes:
+    return request_frame(
+        "join_group",
+        2,
+        group_id=group_id,
+        session_timeout=10_000,
+        rebalance_timeout=10_000,
+        protocol_type="consumer",
+        protocols=[{"name": "range", "metadata": b"x" * 100}],
+    )
+
+
+async def connect_without_reading(server: BrokerServer) -> socket.socket:
+    connection = socket.socket()
+    connection.setblocking(False)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    await asyncio.get_running_loop().sock_connect(connection, server.addresses[0])
+    return connection
+
+
+class FakeTransport(asyncio.Transport):
+    """Sends everything at once, and counts the frames."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_reading = True
+        self._sent = FrameReader(2**30)
+        self.frame_count = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._sent.receive_data(data)
+        while self._sent.next_frame() is not None:
+            self.frame_count += 1
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high == 0
+
+    def is_reading(self) -> bool:
+        return self._is_reading
+
+    def pause_reading(self) -> None:
+        self._is_reading = False
+
+    def resume_reading(self) -> None:
+        self._is_reading = True
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
 
 
 def create(wire: Wire, topic: str) -> None:
@@ -96,6 +169,108 @@ def test_slow_reader_is_held_back_and_gets_everything_in_the_end(
         assert neighbour.call("api_versions", 0).error_code == 0
     sizes = [len(wire.receive_frame()) for _ in range(count)]
     assert min(sizes) > 900_000
+
+
+def test_unread_responses_are_bounded_and_all_sent_in_the_end(tmp_path: Path) -> None:
+    """More is fetched than the connection and the broker may hold together."""
+
+    async def scenario() -> None:
+        settings = {"millstream_connection_queued_max_response_bytes": 2**20}
+        async with (
+            serving(tmp_path, **settings) as server,
+            WireClient.connected(server) as client,
+        ):
+            memory = server.connections.response_memory
+            await client.call(3, 9, topics=[{"name": "t"}], allow_auto_topic_creation=True)
+            for _ in range(4):
+                records = batch([b"x" * 900_000])
+                await client.call(0, 9, **produce_fields("t", records))
+            reader, writer = await asyncio.open_connection(*server.addresses[0], limit=2**16)
+            count = 300
+            writer.write(b"".join(fetch_frame("t", number, 0) for number in range(count)))
+            seen = 0
+            for _ in range(count):
+                seen = max(seen, memory.held_bytes)
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                assert len(await reader.readexactly(size)) > 900_000
+            assert 0 < seen <= 2 * 2**20
+            writer.close()
+            await writer.wait_closed()
+            while memory.held_bytes:
+                await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+def test_client_that_reads_is_served_beside_clients_that_hold_all_memory(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            serving(tmp_path, millstream_queued_max_response_bytes=2**20) as server,
+            WireClient.connected(server) as client,
+        ):
+            memory = server.connections.response_memory
+            await client.call(3, 9, topics=[{"name": "t"}], allow_auto_topic_creation=True)
+            await client.call(0, 9, **produce_fields("t", batch([b"x" * 900_000])))
+            hostile = [await connect_without_reading(server) for _ in range(20)]
+            for connection in hostile:
+                data = b"".join(fetch_frame("t", number, 0) for number in range(100))
+                await asyncio.get_running_loop().sock_sendall(connection, data)
+            while memory.held_bytes < 20 * 900_000:
+                await client.call(18, 0)
+            for _ in range(10):
+                fetched = await client.call(1, 11, **fetch_fields("t"))
+                assert len(fetched.responses[0].partitions[0].records) > 900_000
+            assert memory.held_bytes < 21 * 901_000
+            for connection in hostile:
+                connection.close()
+
+    asyncio.run(scenario())
+
+
+def test_pipelined_requests_are_handled_in_several_turns(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            connection = server.connections.accept("PLAINTEXT")
+            transport = FakeTransport()
+            connection.connection_made(transport)
+            count = 1000
+            stream = b"".join(request_frame("api_versions", 0, n) for n in range(count))
+            connection.get_buffer(-1)[: len(stream)] = stream
+            connection.buffer_updated(len(stream))
+            assert 0 < transport.frame_count <= TURN_REQUESTS_MAX
+            assert not transport.is_reading()
+            while not transport.is_reading():
+                await asyncio.sleep(0)
+            assert transport.frame_count == count
+            connection.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+def test_tasks_under_way_and_their_requests_are_bounded(tmp_path: Path) -> None:
+    """A member waits for others to join: the requests behind it wait in the socket."""
+
+    async def scenario() -> None:
+        async with (
+            serving(tmp_path, group_initial_rebalance_delay_ms=100) as server,
+            WireClient.connected(server) as client,
+        ):
+            await client.call(10, 2, key="group", key_type=0)
+            connection = server.connections.accept("PLAINTEXT")
+            transport = FakeTransport()
+            connection.connection_made(transport)
+            stream = b"".join(join_frame(f"group-{n}") for n in range(2 * TASKS_MAX))
+            connection.get_buffer(-1)[: len(stream)] = stream
+            connection.buffer_updated(len(stream))
+            most = 0
+            while transport.frame_count < 2 * TASKS_MAX:
+                names = [it.get_coro().__qualname__ for it in asyncio.all_tasks()]
+                most = max(most, names.count("_run_handler"))
+                await asyncio.sleep(0)
+            assert most == TASKS_MAX
+            connection.connection_lost(None)
+
+    asyncio.run(scenario())
 
 
 BAD_FRAMES = {

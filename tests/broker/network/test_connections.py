@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import struct
 from pathlib import Path
 
 import pytest
 
 from millstream import Broker
 from tests.broker.serving import serving
-from tests.peers.wire import ConnectionEnded, Wire
+from tests.peers.wire import ConnectionEnded, Wire, batch, produce_fields, request_frame
 
 
 @pytest.mark.parametrize("setting", ["max.connections", "max.connections.per.ip"])
@@ -47,3 +49,68 @@ def test_connections_are_numbered_as_they_are_accepted(tmp_path: Path) -> None:
             assert numbers == sorted(set(numbers))
 
     asyncio.run(scenario())
+
+
+def fetch_frames(topic: str, count: int) -> bytes:
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 2**20}
+    fields = {
+        "max_bytes": 2**30,
+        "session_epoch": -1,
+        "topics": [{"topic": topic, "partitions": [partition]}],
+    }
+    return b"".join(request_frame("fetch", 11, n, **fields) for n in range(count))
+
+
+SHORT_OF_MEMORY = {"millstream.queued.max.response.bytes": 2**20}
+PATIENT = {"millstream.connection.stalled.max.ms": 1}
+
+
+@pytest.mark.parametrize("config", [{"connections.max.idle.ms": 50}, SHORT_OF_MEMORY | PATIENT])
+def test_client_that_does_not_read_is_disconnected(
+    config: dict[str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    with Broker.start(config=config) as broker, Wire(broker.bootstrap_servers) as hostile:
+        hostile.call("metadata", 9, topics=[{"name": "t"}], allow_auto_topic_creation=True)
+        hostile.call("produce", 9, **produce_fields("t", batch([b"x" * 900_000])))
+        hostile.send(fetch_frames("t", 100))
+        while "has not read its responses" not in caplog.text:
+            with Wire(broker.bootstrap_servers) as neighbour:
+                assert neighbour.call("api_versions", 0).error_code == 0
+
+
+def test_requests_wait_for_memory_and_are_all_received() -> None:
+    """Each of many large requests fits, together they exceed what may be received."""
+    config = {"queued.max.request.bytes": 2**20}
+    with Broker.start(config=config) as broker, contextlib.ExitStack() as stack:
+        address = broker.bootstrap_servers
+        clients = [stack.enter_context(Wire(address)) for _ in range(10)]
+        clients[0].call("metadata", 9, topics=[{"name": "t"}], allow_auto_topic_creation=True)
+        request = request_frame("produce", 9, **produce_fields("t", batch([b"x" * 900_000])))
+        for client in clients:
+            client.send(request[:400_000])
+        for client in clients:
+            client.send(request[400_000:])
+        for client in clients:
+            answer = client.receive("produce", 9)
+            assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def test_request_that_does_not_arrive_makes_room_for_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = {"queued.max.request.bytes": 2**20, "millstream.connection.stalled.max.ms": 1}
+    with Broker.start(config=config) as broker, contextlib.ExitStack() as stack:
+        address = broker.bootstrap_servers
+        client = stack.enter_context(Wire(address))
+        client.call("metadata", 9, topics=[{"name": "t"}], allow_auto_topic_creation=True)
+        request = request_frame("produce", 9, **produce_fields("t", batch([b"x" * 900_000])))
+        for _ in range(10):
+            hostile = stack.enter_context(Wire(address))
+            hostile.send(struct.pack(">i", 50_000_000) + b"x" * 200_000)
+        while "a request is incomplete" not in caplog.text:
+            with contextlib.suppress(OSError, ConnectionEnded), Wire(address) as neighbour:
+                neighbour.send(request)
+                neighbour.receive("produce", 9)
+        client.send(request)
+        answer = client.receive("produce", 9)
+        assert answer.responses[0].partition_responses[0].error_code == 0

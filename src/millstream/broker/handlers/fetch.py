@@ -7,13 +7,13 @@
 * v13: topic ids
 * v15-18: replica state and directory, for followers (not used)
 
-The stored bytes go out as they are. One answer is bounded by the client's limits, by
-`fetch.max.bytes`, and by `RESPONSE_BYTES_MAX`, so that a consumer that is behind by gigabytes takes
-turns with everybody else; while nobody produces, whom it could keep waiting, answers are larger.
-The first batch is always whole. What is not in the page cache is read in a thread, and goes out
-however little it is: who waits reads again, which is dear here. With read_committed, an answer ends
-at the last stable offset and names the aborted transactions in it; a fetch that waits counts only
-what is stable.
+The stored bytes go out as they are. One response is bounded by the client's limits, by
+`fetch.max.bytes`, by what may wait for this client (`network/memory.py`) and by
+`RESPONSE_BYTES_MAX`, so that a consumer that is behind by gigabytes takes turns with everybody
+else; while nobody produces, responses are larger. The first batch is always whole. A cold read is
+answered at once, even below min.bytes: waiting would mean a second cold read. With read_committed,
+a response ends at the last stable offset and names the aborted transactions in it; a fetch that
+waits counts only what is stable.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from millstream.broker.deferred import Buffers, Deferred
 from millstream.broker.replicas.fetch_sessions import NO_SESSION, FetchSession, FetchTarget, summary
@@ -39,17 +38,13 @@ from millstream.protocol.fetch import (
 from millstream.protocol.produce import TopicKey
 from millstream.protocol.wire import Buffer
 
-if TYPE_CHECKING:
-    from millstream.broker.services import Services
-
 logger = logging.getLogger("millstream.fetch")
 
 RESPONSE_BYTES_MAX = 1024 * 1024
 # While nobody has produced for that long: fewer round trips, each of which may find the processors
-# busy. All answers that may be under way at once together still need not take much memory.
+# busy.
 QUIET_AFTER_MS = 1000
 QUIET_RESPONSE_BYTES_MAX = 4 * 1024 * 1024
-QUIET_BYTES_TOTAL = 64 * 1024 * 1024
 
 
 def fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
@@ -64,15 +59,7 @@ def fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
         )
     except ApiError as error:
         return encode_fetch_response(version, (), error=error.code)
-    return _Fetch(context, request, session, response_bytes_max(services, now_ms)).start()
-
-
-def response_bytes_max(services: Services, now_ms: int) -> int:
-    """How much one answer may hold."""
-    if now_ms - services.load.last_produce_ms < QUIET_AFTER_MS:
-        return RESPONSE_BYTES_MAX
-    fair_share = QUIET_BYTES_TOTAL // max(services.load.connection_count, 1)
-    return max(RESPONSE_BYTES_MAX, min(QUIET_RESPONSE_BYTES_MAX, fair_share))
+    return _Fetch(context, request, session).start()
 
 
 class _Fetch:
@@ -83,17 +70,14 @@ class _Fetch:
         context: RequestContext,
         request: FetchRequest,
         session: FetchSession,
-        response_bytes_max: int,
     ) -> None:
+        self._context = context
         self._services = context.services
         self._version = context.api_version
         self._request = request
         self._session = session
         self._is_committed = request.isolation_level == READ_COMMITTED
         self._is_incremental = request.session_epoch > 0 and session.id != NO_SESSION
-        self._max_bytes = min(
-            max(request.max_bytes, 0), self._services.config.fetch_max_bytes, response_bytes_max
-        )
         self._deferred: Deferred | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._bytes_found = 0  # what an answer would hold if it left now
@@ -105,7 +89,7 @@ class _Fetch:
     def start(self) -> Buffers | Deferred:
         targets = self._resolve()
         try:
-            answers = self._read(targets, may_block=False)
+            answers = self._read(targets, self._bytes_max(), may_block=False)
         except NotCached:
             self._deferred = Deferred(exclusive=True)
             self._read_in_thread(targets)
@@ -131,9 +115,23 @@ class _Fetch:
                     session.bind(target, partition)
         return targets
 
-    def _read(self, targets: Iterable[FetchTarget], *, may_block: bool) -> list[FetchedPartition]:
+    def _bytes_max(self) -> int:
+        """How many bytes of records the response may hold, if it is produced now."""
+        services = self._services
+        now_ms = services.clock.monotonic_ms()
+        is_quiet = now_ms - services.load.last_produce_ms >= QUIET_AFTER_MS
+        return min(
+            max(self._request.max_bytes, 0),
+            services.config.fetch_max_bytes,
+            self._context.response_bytes_max(),
+            QUIET_RESPONSE_BYTES_MAX if is_quiet else RESPONSE_BYTES_MAX,
+        )
+
+    def _read(
+        self, targets: Iterable[FetchTarget], bytes_max: int, *, may_block: bool
+    ) -> list[FetchedPartition]:
         """What each target has to say. Touches no state, so it may run in a thread."""
-        remaining = self._max_bytes
+        remaining = bytes_max
         answers = []
         has_data = False
         for target in targets:
@@ -195,8 +193,10 @@ class _Fetch:
         )
 
     def _read_in_thread(self, targets: list[FetchTarget]) -> None:
+        bytes_max = self._bytes_max()
+
         def read() -> list[FetchedPartition]:
-            return self._read(targets, may_block=True)
+            return self._read(targets, bytes_max, may_block=True)
 
         def done(future: asyncio.Future[list[FetchedPartition]]) -> None:
             assert self._deferred is not None
@@ -247,7 +247,7 @@ class _Fetch:
         targets = self._resolve()
         self._bytes_found = 0
         try:
-            answers = self._read(targets, may_block=False)
+            answers = self._read(targets, self._bytes_max(), may_block=False)
         except NotCached:
             self._read_in_thread(targets)
             return

@@ -67,12 +67,13 @@ def _serve(context: RequestContext, request: ShareFetchRequest) -> Buffers | Def
     partitions = [] if request.is_renew_ack else session.rotated()
     if not partitions:
         return _without_fetch(context, group_id, acknowledging)
+    fetch_max_bytes = context.services.config.fetch_max_bytes
     return ShareFetching(
         context.services.share_partitions,
         request,
         partitions,
         acknowledging,
-        response_bytes_max=context.services.config.fetch_max_bytes,
+        response_bytes_max=lambda: min(fetch_max_bytes, context.response_bytes_max()),
     ).start()
 
 

@@ -12,10 +12,16 @@ leaves in one write. A handler answers in one of three ways:
 An answer that is ready before an older one waits in its `_Slot`, so responses leave in the order of
 the requests.
 
-Bounds. Frames are no longer handled, and then no longer read, while the client does not take what
-was written (`pause_writing`), while `in_flight_max` requests wait, or while an exclusive `Deferred`
-waits; so a slow reader costs at most one large answer. A client that breaks the protocol is cut off
-with one log line.
+Bounds. Frames are no longer handled, and then no longer read, while the responses that the client
+has not read exceed its allowance (`memory.py`), while `in_flight_max` requests or `TASKS_MAX` tasks
+are under way, or while an exclusive `Deferred` waits. A long request is not received while all
+requests together take too much memory. One turn of the loop handles at most `TURN_REQUESTS_MAX`
+requests and `TURN_RESPONSE_BYTES_MAX` of responses of a connection, then the others have their
+turn. A client that breaks the protocol is disconnected, with one log line.
+
+Responses are counted from the moment they are encoded until the transport has sent them: in
+`_out`, in a `_Slot` behind an older request, or in the transport. The transport's limits are zero,
+so `pause_writing` says that something was left to send, and `resume_writing` that all was sent.
 """
 
 from __future__ import annotations
@@ -25,10 +31,12 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from millstream.broker.deferred import Buffers, Deferred
+from millstream.broker.network.memory import MINIMUM_BYTES, ResponseMemory
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode, ProtocolError
 from millstream.protocol import messages
@@ -49,7 +57,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("millstream.connection")
 
-WRITE_BUFFER_BYTES_HIGH = 1024 * 1024
+TURN_REQUESTS_MAX = 64
+TURN_RESPONSE_BYTES_MAX = 1024 * 1024
+TASKS_MAX = 16  # of one connection; Kafka handles one request of a connection at a time
+TASK_REQUEST_BYTES_MAX = 1024 * 1024  # what the requests of these tasks may take together
 JOINED_WRITE_BYTES_MAX = 64 * 1024  # below this, copying pieces together beats a writev of many
 ROUTES_MAX = 64  # contexts kept per connection; a client has one id and a dozen APIs
 
@@ -64,6 +75,10 @@ class ConnectionLimits(NamedTuple):
     frame_bytes_max: int = 100 * 1024 * 1024
     in_flight_max: int = 128
     idle_ms_max: int = 600_000
+    stalled_ms_max: int = 30_000  # while memory is short
+    request_bytes_max: int = 256 * 1024 * 1024  # received and not handled, over all connections
+    response_bytes_max: int = 128 * 1024 * 1024  # not read by clients, over all connections
+    connection_response_bytes_max: int = 4 * 1024 * 1024
 
 
 class ConnectionOwner(Protocol):
@@ -72,6 +87,8 @@ class ConnectionOwner(Protocol):
     loop: asyncio.AbstractEventLoop
     limits: ConnectionLimits
     receive_buffer: ReceiveBuffer
+    response_memory: ResponseMemory
+    memory_queue: deque[Connection]
     services: Services
     tasks: Tasks
     find_handler: FindHandler
@@ -79,6 +96,10 @@ class ConnectionOwner(Protocol):
     def admit(self, connection: Connection) -> bool: ...
 
     def forget(self, connection: Connection) -> None: ...
+
+    def wait_for_memory(self, connection: Connection) -> None: ...
+
+    def serve_memory_queue(self) -> None: ...
 
     def unsupported_version_answer(self) -> bytes: ...
 
@@ -103,6 +124,7 @@ class _Slot:
 
     body: Buffers = b""
     is_ready = False
+    waiting_bytes = 0  # of a response that is ready and not the next to be sent
     deferred: Deferred | None = None
 
     def __init__(self, connection: Connection, correlation_id: int, flexible: bool) -> None:
@@ -112,11 +134,11 @@ class _Slot:
 
     def complete(self, body: Buffers | None) -> None:
         if body is None:
-            self.connection.abort("an answer could not be given")
+            self.connection.abort("the response could not be produced")
             return
         self.body = body
         self.is_ready = True
-        self.connection.slot_is_ready()
+        self.connection.slot_is_ready(self)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -126,6 +148,7 @@ class Connection(asyncio.BufferedProtocol):
         self._connections = connections
         self.id = connection_id
         self._limits = connections.limits
+        self._memory = connections.response_memory
         self._listener = listener
         self._loop = connections.loop
         self._frames = FrameReader(self._limits.frame_bytes_max, connections.receive_buffer)
@@ -135,15 +158,25 @@ class Connection(asyncio.BufferedProtocol):
             bytes | bytearray | memoryview
         ] = []  # answered in this turn, not yet written
         self._out_bytes = 0
+        self._behind_bytes = 0  # in slots that are ready and not the next to be sent
+        self._waiting_bytes = 0  # all that the client has not read: behind, out, in the transport
+        self._counted_bytes = 0  # what of it is in memory.held_bytes
         self._write_scheduled = False
         self._exclusive: Deferred | None = None  # what later requests have to wait for
         self._task_is_starting = False
+        self._tasks = 0  # under way
+        self._task_request_bytes = 0
+        self._needs_memory = False  # to receive the rest of a request
         self._write_paused = False
         self._reading_paused = False
         self._in_process = False
         self._is_blocked = False  # whether one of the reasons above holds, or it is closing
         self.is_closing = False
         self.last_active = 0.0  # loop time of the last bytes received
+        self._unsent_seen = 0  # what the transport had not sent when it was last asked
+        self._sent_at = 0.0  # loop time when that last changed
+        self._long_frame_seen = 0  # number of the long frame that was under way then
+        self._long_frame_at = 0.0  # loop time when that was first seen
         self.client_host = ""
         self._transport: asyncio.Transport
 
@@ -153,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         peer = transport.get_extra_info("peername")
         self.client_host = peer[0] if isinstance(peer, tuple) else "local"
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
+        self._transport.set_write_buffer_limits(high=0)
         self.last_active = self._loop.time()
         if not self._connections.admit(self):
             self.is_closing = self._is_blocked = True
@@ -166,6 +199,11 @@ class Connection(asyncio.BufferedProtocol):
             if slot.deferred is not None:
                 slot.deferred.cancel()
         self._slots.clear()
+        self._out.clear()
+        self._out_bytes = self._behind_bytes = self._waiting_bytes = 0
+        self._count_waiting()
+        self._frames.close()
+        self._connections.serve_memory_queue()
 
     def get_buffer(self, size_hint: int) -> memoryview:
         return self._frames.get_buffer()
@@ -176,16 +214,21 @@ class Connection(asyncio.BufferedProtocol):
         self._process()
 
     def pause_writing(self) -> None:
-        self._write_paused = self._is_blocked = True
+        """The client has not taken all that was written."""
+        self._write_paused = True
+        self._sent_at = self._loop.time()
 
     def resume_writing(self) -> None:
+        """Everything that was written has been sent."""
         self._write_paused = False
+        self._waiting_bytes = self._behind_bytes + self._out_bytes
+        self._count_waiting()
         self._resume()
 
     # What the broker calls.
 
     def abort(self, reason: str) -> None:
-        """Cut the client off, with one line in the log."""
+        """Disconnect the client, with one line in the log."""
         if self.is_closing:
             return
         self.is_closing = self._is_blocked = True
@@ -205,7 +248,10 @@ class Connection(asyncio.BufferedProtocol):
             self._write_out()
             self._transport.close()
 
-    def close_now(self) -> None:
+    def close_now(self, reason: str = "") -> None:
+        """Close without sending what still waits to be sent."""
+        if reason:
+            logger.warning("connection from %s closed: %s", self.client_host, reason)
         self.is_closing = self._is_blocked = True
         self._transport.abort()
 
@@ -216,11 +262,58 @@ class Connection(asyncio.BufferedProtocol):
     def requests_in_flight(self) -> int:
         return len(self._slots)
 
-    def slot_is_ready(self) -> None:
-        """Some answer has come: write those whose turn it is."""
+    @property
+    def is_busy(self) -> bool:
+        """Whether a response is under way or waits for the client to read it."""
+        return bool(self._slots) or self._write_paused
+
+    def response_bytes_max(self) -> int:
+        """How large the next response should be at the most."""
+        return max(MINIMUM_BYTES, self._memory.allowance() - self._waiting_bytes)
+
+    def stalled_seconds(self, now: float) -> float:
+        """For how long the client has not read although responses wait for it."""
+        if not self._write_paused:
+            return 0.0
+        unsent = self._transport.get_write_buffer_size()
+        if unsent != self._unsent_seen:
+            self._unsent_seen = unsent
+            self._sent_at = now
+        return now - self._sent_at
+
+    def receiving_seconds(self, now: float) -> float:
+        """For how long one and the same long request has been arriving."""
+        if not self._frames.is_receiving_long_frame:
+            return 0.0
+        if self._frames.long_frame_count != self._long_frame_seen:
+            self._long_frame_seen = self._frames.long_frame_count
+            self._long_frame_at = now
+        return now - self._long_frame_at
+
+    def receive_on(self, *, whatever_others_keep: bool) -> bool:
+        """Go on receiving a long request, if there is memory for it now."""
+        if not self._frames.grow(whatever_others_keep=whatever_others_keep):
+            return False
+        self._needs_memory = False
+        self._loop.call_soon(self._resume)
+        return True
+
+    @property
+    def is_receiving_long_request(self) -> bool:
+        return self._frames.is_receiving_long_frame
+
+    def slot_is_ready(self, ready: _Slot) -> None:
+        """A response has come: write those whose turn it is."""
         slots = self._slots
+        if not slots:  # the connection is gone
+            return
+        if ready is not slots[0]:
+            self._hold_back(ready)
+            return
         while slots and slots[0].is_ready:
             slot = slots.popleft()
+            self._behind_bytes -= slot.waiting_bytes
+            self._waiting_bytes -= slot.waiting_bytes
             self._put(slot.correlation_id, slot.flexible, slot.body)
         if self._in_process:
             return
@@ -233,12 +326,21 @@ class Connection(asyncio.BufferedProtocol):
     def _process(self) -> None:
         """Handle the frames that are there, as far as the bounds allow; write what was answered."""
         frames, slots, in_flight_max = self._frames, self._slots, self._limits.in_flight_max
+        allowance = self._memory.allowance()
+        requests = 0
         self._in_process = True
         try:
-            while not self._is_blocked and len(slots) < in_flight_max:
+            while (
+                not self._is_blocked
+                and len(slots) < in_flight_max
+                and requests < TURN_REQUESTS_MAX
+                and self._out_bytes < TURN_RESPONSE_BYTES_MAX
+                and (self._waiting_bytes < allowance or not self._waiting_bytes)
+            ):
                 frame = frames.next_frame()
                 if frame is None:
                     break
+                requests += 1
                 self._handle(frame)
             else:
                 if frames.hold():
@@ -247,21 +349,39 @@ class Connection(asyncio.BufferedProtocol):
             self.abort(str(error))
         except Exception:  # a defect of ours must not take the neighbours down
             logger.exception("a request from %s failed", self.client_host)
-            self.abort("an unexpected error; see above")
+            self.abort("unexpected error; see above")
         finally:
             self._in_process = False
         if self._out:
             self._write_out()
+        if frames.needs_memory and not self.is_closing:
+            self._needs_memory = self._is_blocked = True
+            self._pause_reading()
+            self._connections.wait_for_memory(self)
+        elif self._connections.memory_queue:
+            self._connections.serve_memory_queue()
+        if self._reading_paused and not self._is_held_back():
+            self._loop.call_soon(self._resume)
 
     def _check_blocked(self) -> bool:
         """Whether requests have to wait; called whenever one of the reasons comes or goes."""
         self._is_blocked = (
-            self._write_paused
-            or self._exclusive is not None
+            self._exclusive is not None
             or self._task_is_starting
+            or self._tasks >= TASKS_MAX
+            or self._task_request_bytes >= TASK_REQUEST_BYTES_MAX
+            or self._needs_memory
             or self.is_closing
         )
         return self._is_blocked
+
+    def _is_held_back(self) -> bool:
+        """Whether the next request has to wait for more than its turn."""
+        return (
+            self._check_blocked()
+            or len(self._slots) >= self._limits.in_flight_max
+            or 0 < self._waiting_bytes >= self._memory.allowance()
+        )
 
     def _handle(self, frame: memoryview) -> None:
         api_key, version, correlation_id, client_end = parse_fixed(frame)
@@ -287,12 +407,12 @@ class Connection(asyncio.BufferedProtocol):
         api_key, version, _ = key
         api = APIS.get(api_key)
         if api is None:
-            raise ProtocolError(f"API {api_key} is not known here")
+            raise ProtocolError(f"unsupported API key: {api_key}")
         if not api.min_version <= version <= api.max_version:
             if api_key == API_VERSIONS_KEY:  # the one question that may be asked in any version
                 self._answer(correlation_id, False, self._connections.unsupported_version_answer())
                 return None
-            raise ProtocolError(f"{api.name} v{version} is not spoken here")
+            raise ProtocolError(f"unsupported version: {api.name} v{version}")
         context = RequestContext(
             services=self._connections.services,
             api_version=version,
@@ -300,6 +420,7 @@ class Connection(asyncio.BufferedProtocol):
             client_host=self.client_host,
             listener=self._listener,
             connection_id=self.id,
+            response_bytes_max=self.response_bytes_max,
         )
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()
@@ -318,7 +439,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         slot = _Slot(self, correlation_id, route.flexible_response)
         self._slots.append(slot)
-        self._connections.tasks.start(_run_handler(route, request, slot.complete))
+        self._tasks += 1
+        self._task_request_bytes += len(own_body)
+        ended = partial(self._task_has_ended, slot, len(own_body))
+        self._connections.tasks.start(_run_handler(route, request, ended))
         # Later requests must not overtake it: a task takes its first step in the loop's next turn.
         self._task_is_starting = self._is_blocked = True
         self._loop.call_soon(self._task_has_started)
@@ -327,11 +451,19 @@ class Connection(asyncio.BufferedProtocol):
         self._task_is_starting = False
         self._resume()
 
+    def _task_has_ended(self, slot: _Slot, request_bytes: int, body: Buffers | None) -> None:
+        self._tasks -= 1
+        self._task_request_bytes -= request_bytes
+        self._check_blocked()
+        slot.complete(body)
+        if self._reading_paused:
+            self._loop.call_soon(self._resume)
+
     def _resume(self) -> None:
         """Go on with the requests that were held back."""
-        if self._check_blocked() or self._in_process:
+        if self._in_process or self._is_held_back():
             return
-        if self._reading_paused and len(self._slots) < self._limits.in_flight_max:
+        if self._reading_paused:
             self._reading_paused = False
             self._process()
             if not self._reading_paused and not self.is_closing:
@@ -347,6 +479,21 @@ class Connection(asyncio.BufferedProtocol):
         slot.body = body
         slot.is_ready = True
         self._slots.append(slot)
+        self._hold_back(slot)
+
+    def _hold_back(self, slot: _Slot) -> None:
+        """A response is ready before an older one."""
+        slot.waiting_bytes = _size_of(slot.body)
+        self._behind_bytes += slot.waiting_bytes
+        self._waiting_bytes += slot.waiting_bytes
+        self._count_waiting()
+
+    def _count_waiting(self) -> None:
+        """Tell the broker's memory what waits for this client."""
+        waiting = self._waiting_bytes
+        if waiting != self._counted_bytes:
+            self._memory.held_bytes += waiting - self._counted_bytes
+            self._counted_bytes = waiting
 
     def _wait_for(self, deferred: Deferred, correlation_id: int, flexible: bool) -> None:
         slot = _Slot(self, correlation_id, flexible)
@@ -363,7 +510,7 @@ class Connection(asyncio.BufferedProtocol):
         self._exclusive = None
         self._check_blocked()
         slot.complete(body)
-        # At once: who waits for records should not wait for the other answers of this turn.
+        # At once: records should not wait for the other responses of this turn.
         self._write_out()
 
     def _put(self, correlation_id: int, flexible: bool, body: Buffers) -> None:
@@ -376,6 +523,7 @@ class Connection(asyncio.BufferedProtocol):
             head = _RESPONSE_HEAD.pack(size + 4, correlation_id)
         self._out += (head, *pieces)
         self._out_bytes += size
+        self._waiting_bytes += size
 
     def _write_scheduled_out(self) -> None:
         self._write_scheduled = False
@@ -391,18 +539,27 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._out = []
         size, self._out_bytes = self._out_bytes, 0
-        if self._transport.is_closing():  # the client left without waiting for its answer
+        if self._transport.is_closing():  # the client left without waiting for its response
+            self._waiting_bytes = self._behind_bytes
+            self._count_waiting()
             return
         if size <= JOINED_WRITE_BYTES_MAX:
             self._transport.write(b"".join(out))
         else:
             self._transport.writelines(out)
+        if not self._write_paused:  # all of it was sent
+            self._waiting_bytes = self._behind_bytes
+        self._count_waiting()
 
     def _pause_reading(self) -> None:
         if not self._reading_paused:
             self._reading_paused = True
             if not self._transport.is_closing():
                 self._transport.pause_reading()
+
+
+def _size_of(body: Buffers) -> int:
+    return len(body) if isinstance(body, bytes) else sum(map(len, body))
 
 
 def _answer_of(route: _Route, request: Any) -> bytes:
@@ -428,7 +585,7 @@ async def _run_handler(
             fields = _error_fields(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
         body = messages.encode_response(route.api.name, route.context.api_version, fields)
     except Exception:
-        logger.exception("the answer of %s could not be encoded", route.api.name)
+        logger.exception("the response of %s could not be encoded", route.api.name)
         complete(None)
     else:
         complete(body)

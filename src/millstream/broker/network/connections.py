@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from millstream.broker.network.connection import Connection, ConnectionLimits, FindHandler
+from millstream.broker.network.memory import ResponseMemory
 from millstream.broker.tasks import Tasks
 from millstream.protocol.framing import ReceiveBuffer
 
@@ -34,7 +35,13 @@ class Connections:
         self.find_handler = find_handler
         self.loop = services.loop
         self.limits = limits
-        self.receive_buffer = ReceiveBuffer()
+        self.receive_buffer = ReceiveBuffer(kept_bytes_max=limits.request_bytes_max)
+        self.response_memory = ResponseMemory(
+            limits.response_bytes_max, limits.connection_response_bytes_max
+        )
+        # Connections whose long requests wait for memory, and one that receives without waiting.
+        self.memory_queue: deque[Connection] = deque()
+        self._beyond_limit: Connection | None = None
         self.on_close: list[Callable[[int], None]] = []  # called with the id of a closed connection
         self._ids = itertools.count()
         self._open: set[Connection] = set()
@@ -56,20 +63,18 @@ class Connections:
             return False
         config = self.services.config
         if len(self._open) >= config.max_connections:
-            logger.warning("connection from %s refused: max.connections are open", host)
+            logger.warning("connection from %s refused: max.connections reached", host)
             return False
         if self._per_host[host] >= config.max_connections_per_ip:
-            logger.warning("connection from %s refused: max.connections.per.ip are open", host)
+            logger.warning("connection from %s refused: max.connections.per.ip reached", host)
             return False
         self._open.add(connection)
         self._per_host[host] += 1
-        self.services.load.connection_count += 1
         return True
 
     def forget(self, connection: Connection) -> None:
         if connection in self._open:
             self._open.remove(connection)
-            self.services.load.connection_count -= 1
             self._per_host[connection.client_host] -= 1
             if not self._per_host[connection.client_host]:
                 del self._per_host[connection.client_host]
@@ -77,25 +82,77 @@ class Connections:
                 callback(connection.id)
 
     def unsupported_version_answer(self) -> bytes:
-        """What ApiVersions in a version of the future is answered."""
+        """The response to ApiVersions in a version that is not supported."""
         from millstream.broker.handlers.api_versions import encode_unsupported_version
 
         return encode_unsupported_version()
 
+    def wait_for_memory(self, connection: Connection) -> None:
+        """Let a connection receive the rest of a long request when there is memory for it."""
+        if not self.memory_queue:
+            for other in self._open:
+                other.release_idle_memory()
+        self.memory_queue.append(connection)
+        self.serve_memory_queue()
+
+    def serve_memory_queue(self) -> None:
+        """Let requests that wait for memory go on, in their order, as far as there is memory.
+
+        One of them may exceed the limit: unfinished requests that take all of the memory would
+        otherwise wait for each other.
+        """
+        queue, beyond = self.memory_queue, self._beyond_limit
+        if beyond is not None and (beyond.is_closing or not beyond.is_receiving_long_request):
+            self._beyond_limit = beyond = None
+        while queue:
+            connection = queue[0]
+            if not (connection.is_closing or connection.receive_on(whatever_others_keep=False)):
+                if beyond is not None:
+                    return
+                connection.receive_on(whatever_others_keep=True)
+                self._beyond_limit = beyond = connection
+            queue.popleft()
+
     def close_idle(self) -> None:
-        """Close what was quiet for too long, and take memory back from what is quiet just now."""
+        """Close connections that are idle or stalled; release the memory of those idle for now."""
         now = self.loop.time()
         for connection in list(self._open):
-            quiet_seconds = now - connection.last_active
-            if connection.requests_in_flight:
+            if connection.is_closing:
+                if connection.stalled_seconds(now) * 1000 > self.limits.stalled_ms_max:
+                    connection.close_now()
                 continue
-            if quiet_seconds * 1000 > self.limits.idle_ms_max:
+            if self._close_if_stalled(connection, now) or connection.is_busy:
+                continue
+            idle_seconds = now - connection.last_active
+            if idle_seconds * 1000 > self.limits.idle_ms_max:
                 connection.close_when_answered()
-            elif quiet_seconds > IDLE_MEMORY_SECONDS:
+            elif idle_seconds > IDLE_MEMORY_SECONDS:
                 connection.release_idle_memory()
+        if self.memory_queue:
+            self.serve_memory_queue()
+
+    def _close_if_stalled(self, connection: Connection, now: float) -> bool:
+        """Close a connection whose client does not read, or takes for ever to send a request.
+
+        The second, and the first before it is idle, only while others need the memory.
+        """
+        limits = self.limits
+        stalled_ms = connection.stalled_seconds(now) * 1000
+        receiving_ms = connection.receiving_seconds(now) * 1000
+        if stalled_ms > limits.idle_ms_max or (
+            stalled_ms > limits.stalled_ms_max and self.response_memory.is_short
+        ):
+            seconds = stalled_ms / 1000
+            connection.close_now(f"the client has not read its responses for {seconds:.0f} s")
+        elif receiving_ms > limits.stalled_ms_max and self.memory_queue:
+            seconds = receiving_ms / 1000
+            connection.close_now(f"a request is incomplete after {seconds:.0f} s; memory is short")
+        else:
+            return False
+        return True
 
     def begin_close(self) -> None:
-        """Take no more connections and requests; those in flight are still answered."""
+        """Accept no more connections and requests; those in flight are still answered."""
         self._is_closing = True
         for connection in list(self._open):
             connection.close_when_answered()

@@ -49,12 +49,13 @@ class ShareFetching:
         partitions: Sequence[PartitionId],
         acknowledging: Acknowledging,
         *,
-        response_bytes_max: int,
+        response_bytes_max: Callable[[], int],
     ) -> None:
         assert request.group_id is not None
         assert request.member_id is not None
         self._share_partitions = leaders
         self._loop = leaders.tasks.loop
+        self._response_bytes_max = response_bytes_max
         self._request = request
         self._group_id = request.group_id
         self._member_id = request.member_id
@@ -71,7 +72,7 @@ class ShareFetching:
         config = leaders.config(request.group_id)
         self._lock_duration_ms = config.share_record_lock_duration_ms
         self._committed = config.share_isolation_level == "read_committed"
-        self._bytes_max = min(max(request.max_bytes, 0), response_bytes_max, RESPONSE_BYTES_MAX)
+        self._bytes_max = min(max(request.max_bytes, 0), RESPONSE_BYTES_MAX)
         self._bytes_min = min(request.min_bytes, self._bytes_max)
 
     def start(self) -> Buffers | Deferred:
@@ -157,9 +158,8 @@ class ShareFetching:
     def _reading(self, leader: ShareLeader, sharers: int) -> Callable[..., LogRead]:
         """The read of the log where the leader stands now: a thread must not look at its window."""
         assert leader.window is not None
-        bytes_max = bytes_to_read(
-            self._request.max_records, leader.bytes_per_record, max(self._bytes_max // sharers, 1)
-        )
+        share = min(self._bytes_max, self._response_bytes_max()) // sharers
+        bytes_max = bytes_to_read(self._request.max_records, leader.bytes_per_record, max(share, 1))
         return partial(
             read_log,
             leader.partition,
