@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,12 @@ def test_variant_differs_only_in_what_is_said() -> None:
     assert revenue.name == "revenue"
 
 
+def test_pipeline_that_reads_what_it_writes_is_refused() -> None:
+    declare = pipeline(reads=ORDERS, writes={"back": topic("orders"), "rows": table("t")})
+    with pytest.raises(ConfigError, match="reads topic orders and writes to it"):
+        declare(lambda orders: orders)
+
+
 def test_pipeline_knows_where_it_is_defined() -> None:
     declared = pipeline(reads=ORDERS, writes=table("t"), name="t")(lambda orders: orders)
     assert declared.home == Path(__file__).parent
@@ -115,6 +122,7 @@ def test_table_replaces_by_key_or_appends() -> None:
         (lambda: topic("t", bad="ignore"), "must be deadletter, drop or fail"),
         (lambda: topic("t", format="xml"), "must be raw, json, avro, csv or text"),
         (lambda: topic("t", starting="yesterday"), "must be earliest, latest, a datetime"),
+        (lambda: topic("t", starting=datetime(2026, 1, 31)), "has no time zone"),
         (lambda: topic("t", watermark="at"), r'write \("column", "10 minutes"\)'),  # type: ignore[arg-type]
         (lambda: table("1; drop"), "cannot name a table"),
         (lambda: table("t", mode="merge"), "must be upsert, append or replace"),

@@ -131,6 +131,11 @@ def topic(
             f"topic {name}: starting is {starting!r}; it must be earliest, latest, a datetime or "
             "an offset for each partition ({0: 23})"
         )
+    if isinstance(starting, datetime) and starting.tzinfo is None:
+        raise ConfigError(
+            f"topic {name}: starting is {starting!r}, which has no time zone; write "
+            "datetime(..., tzinfo=UTC)"
+        )
     if load_first and starting != "earliest":
         raise ConfigError(
             f"topic {name}: load_first reads a table from its beginning; leave out starting"
@@ -214,6 +219,7 @@ class Pipeline:
                 f"it must be {_either(OUTPUT_MODES)}"
             )
         _check_parameters(self)
+        _check_no_loop(self)
 
     def __call__(self, *frames: Any, **named: Any) -> Any:
         """The function itself, on whatever DataFrames."""
@@ -357,6 +363,17 @@ def _check_parameters(declared: Pipeline) -> None:
         raise ConfigError(
             f"{declared.name}{signature} has no parameter {', '.join(unknown)}: the names in reads "
             "are those of the function's parameters"
+        )
+
+
+def _check_no_loop(declared: Pipeline) -> None:
+    """A topic that is read and written would grow for ever by its own records."""
+    read = {topic.name for topic in declared.reads.values()}
+    written = {it.name for it in declared.writes.values() if isinstance(it, Topic)}
+    for name in sorted(read & written):
+        raise ConfigError(
+            f"pipeline {declared.name} reads topic {name} and writes to it: it would read its own "
+            "records again and again. Write to another topic"
         )
 
 
