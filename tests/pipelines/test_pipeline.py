@@ -67,7 +67,8 @@ def test_variant_differs_only_in_what_is_said() -> None:
 
 
 def test_pipeline_that_reads_what_it_writes_is_refused() -> None:
-    declare = pipeline(reads=ORDERS, writes={"back": topic("orders"), "rows": table("t")})
+    writes = {"back": topic("orders"), "rows": table("t")}
+    declare = pipeline(reads=ORDERS, writes=writes, name="loop")
     with pytest.raises(ConfigError, match="reads topic orders and writes to it"):
         declare(lambda orders: orders)
 
