@@ -43,6 +43,7 @@ DEFAULT = (
     "queues",
     "connections",
     "footprint",
+    "loop_lag",
 )
 EXTRA = (
     "cold_reads",

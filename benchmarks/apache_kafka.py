@@ -29,7 +29,7 @@ class KafkaTarget(Target):
         super().__init__(name="kafka")
 
     def prepare(self) -> None:
-        settings = {"group.initial.rebalance.delay.ms": "0"}
+        settings = {"group.initial.rebalance.delay.ms": "0", **self.settings}
         text = kafka_properties(self.directory / "data", self.port, free_port(), settings)
         (self.directory / "server.properties").write_text(text)
         format_command = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c"]

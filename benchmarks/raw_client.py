@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from millstream.records.record import Record, encode_batch
 
-PRODUCE, METADATA = 0, 3
+PRODUCE, METADATA, API_VERSIONS = 0, 3, 18
 PRODUCE_VERSION, METADATA_VERSION = 8, 1
 
 
@@ -36,6 +36,11 @@ def produce_request(topic: str, partition: int, acks: int, value_bytes: int = 10
 def metadata_request() -> bytes:
     """A Metadata request (v1) for every topic."""
     return _frame(METADATA, METADATA_VERSION, struct.pack(">i", -1))
+
+
+def api_versions_request() -> bytes:
+    """An ApiVersions request (v0): what a broker answers without looking at anything."""
+    return _frame(API_VERSIONS, 0, b"")
 
 
 def _frame(api_key: int, version: int, body: bytes) -> bytes:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +56,7 @@ class Target:
     process: subprocess.Popen[bytes] | None = None
     started_in: float = 0.0
     last_topic: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)  # of the broker, beside its defaults
 
     def command(self) -> Sequence[str]:
         raise NotImplementedError
@@ -114,9 +115,11 @@ class Target:
         return sum(member.memory_info().rss for member in members) / 1e6
 
     @contextmanager
-    def fresh(self) -> Iterator[Target]:
+    def fresh(self, settings: Mapping[str, str] | None = None) -> Iterator[Target]:
         """Another server of this kind, with a directory of its own, started."""
-        with running(type(self)()) as other:
+        other = type(self)()
+        other.settings = settings or {}
+        with running(other):
             yield other
 
 
@@ -127,7 +130,8 @@ class MillstreamTarget(Target):
     def command(self) -> Sequence[str]:
         program = str(Path(sys.executable).parent / "millstream")
         listen = f"127.0.0.1:{self.port}"
-        return [program, "serve", "--listen", listen, "--data", str(self.directory / "data")]
+        command = [program, "serve", "--listen", listen, "--data", str(self.directory / "data")]
+        return [*command, *(f"--set={name}={value}" for name, value in self.settings.items())]
 
     def flushes(self) -> int | None:
         """`serve` answers SIGUSR1 with a line of counters in its log."""
@@ -168,13 +172,15 @@ def running(target: Target) -> Iterator[Target]:
         shutil.rmtree(target.directory, ignore_errors=True)
 
 
-def create_topic(target: Target, *, partitions: int) -> str:
+def create_topic(target: Target, *, partitions: int, **settings: str) -> str:
     """A new topic, with a name of fixed length so that raw answers have one size."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     topic = f"bench-{uuid.uuid4().hex[:12]}"
     admin = AdminClient({"bootstrap.servers": target.bootstrap})
-    admin.create_topics([NewTopic(topic, partitions, 1)], operation_timeout=30)[topic].result(60)
+    config = {name.replace("_", "."): value for name, value in settings.items()}
+    new = NewTopic(topic, partitions, 1, config=config)
+    admin.create_topics([new], operation_timeout=30)[topic].result(60)
     target.last_topic = topic
     return topic
 

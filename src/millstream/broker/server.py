@@ -25,6 +25,7 @@ from millstream.broker import handlers
 from millstream.broker.coordinators.registry import Coordinators
 from millstream.broker.maintenance.cleaning import CleaningThread
 from millstream.broker.maintenance.jobs import Background
+from millstream.broker.maintenance.loop_lag import LoopLag
 from millstream.broker.metadata.cache import MetadataCache
 from millstream.broker.metadata.configs import ConfigManager
 from millstream.broker.metadata.local import LocalMetadata, registration
@@ -64,6 +65,7 @@ class BrokerServer:
     metadata: LocalMetadata
     configs: ConfigManager
     flusher: Flusher
+    loop_lag: LoopLag
     partitions: PartitionTable
     topics: TopicManager
     coordinators: Coordinators
@@ -261,6 +263,9 @@ class BrokerServer:
         )
         background.start()
         self._undo.callback(background.stop)
+        self.loop_lag = LoopLag(self.loop)
+        self.loop_lag.start()
+        self._undo.callback(self.loop_lag.stop)
         if self.config.log_cleaner_enable:
             cleaning = CleaningThread(
                 loop=self.loop, clock=self.clock, configs=self.configs, partitions=self.partitions
@@ -341,15 +346,18 @@ class BrokerServer:
     def log_counters(self) -> None:
         """One line for whoever watches the log."""
         flusher = self.flusher
+        lag = self.loop_lag.take_summary()
         logger.info(
             "connections=%d queued_response_bytes=%d queued_request_bytes=%d partitions=%d "
-            "flushes=%d flush_ms_typical=%.2f",
+            "flushes=%d flush_ms_typical=%.2f loop_lag_ms_p99=%.2f loop_lag_ms_max=%.2f",
             len(self.connections),
             self.connections.response_memory.held_bytes,
             self.connections.receive_buffer.kept_bytes,
             len(self.partitions),
             flusher.flush_count,
             flusher.typical_ms,
+            lag.p99_ms,
+            lag.max_ms,
         )
 
     def directory_failed(self, failed: list[Log]) -> None:
