@@ -98,7 +98,7 @@ def test_cluster_names_a_topic_and_a_partition_that_are_not_there(server: Server
             cluster.topic("nowhere")
         assert unknown.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         topic = create_topic(cluster, partitions=2)
-        with pytest.raises(ApiError, match="has 2 partitions, and no partition 7"):
+        with pytest.raises(ApiError, match="has no partition 7; it has 2 partitions"):
             cluster.leader(topic, 7)
 
 

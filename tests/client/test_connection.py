@@ -43,10 +43,10 @@ def test_connection_knows_the_brokers_versions_and_features(server: Server) -> N
         assert connection.features["transaction.version"] == 2
         assert connection.version_for("end_txn", newest=3) == 3
         connection.versions[26] = (7, 9)
-        with pytest.raises(ApiError, match="from version 7 on, this client up to 5"):
+        with pytest.raises(ApiError, match="supports 7 and later, this client up to 5"):
             connection.version_for("end_txn")
         del connection.versions[26]
-        with pytest.raises(ApiError, match="does not know end_txn"):
+        with pytest.raises(ApiError, match="does not support end_txn"):
             connection.version_for("end_txn")
 
 

@@ -64,7 +64,7 @@ def test_security_names_files_that_cannot_be_used(tmp_path: Path) -> None:
         ({"ssl.keystore.location": "x"}, "is a JKS store, which only Java reads; convert it"),
         ({"sasl.jaas.config": "x.Krb5LoginModule required;"}, "asks for Krb5LoginModule; only"),
         ({"sasl.jaas.config": "x.PlainLoginModule required;"}, "has no username and password"),
-        ({"ssl.trust": "x"}, "ssl.trust is not known here"),
+        ({"ssl.trust": "x"}, "unknown setting ssl.trust"),
         ({"security.protocol": "TLS"}, "must be one of PLAINTEXT, SSL"),
         ({"security.protocol": "SASL_SSL"}, "needs a sasl.mechanism"),
     ],

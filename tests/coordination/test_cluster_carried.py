@@ -124,7 +124,7 @@ def test_removal_of_a_newer_version_is_kept_behind_what_it_removes() -> None:
 
 
 def test_record_that_ends_within_its_key_is_refused() -> None:
-    with pytest.raises(Exception, match="a field of 16 bytes where 3 are left"):
+    with pytest.raises(Exception, match="field of 16 bytes exceeds the remaining 3"):
         decode_record(bytes([1, ENTRY, 0, 1, 2, 3]))
 
 

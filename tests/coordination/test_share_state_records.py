@@ -119,7 +119,7 @@ def test_state_that_nobody_knows_is_corrupt() -> None:
     assert value is not None
     state_at = 2 + 4 + 4 + 8 + 1 + 8 + 8
     broken = value[:state_at] + b"\x09" + value[state_at + 1 :]
-    with pytest.raises(CorruptRecord, match="9 where a DeliveryState"):
+    with pytest.raises(CorruptRecord, match="invalid DeliveryState: 9"):
         SHARE_STATE_RECORDS.decode(key, broken)
 
 

@@ -63,7 +63,7 @@ def test_client_id_that_runs_past_the_end_is_refused() -> None:
 
 def test_request_that_ends_inside_its_header_is_refused() -> None:
     frame = b"\x00\x03\x00\x09\x00\x00\x00\x01\xff\xff"
-    with pytest.raises(ProtocolError, match="ends inside its header"):
+    with pytest.raises(ProtocolError, match="truncated inside its header"):
         headers.body_start(frame, 10, flexible=True)
 
 

@@ -40,14 +40,14 @@ def test_null_where_a_string_must_be_is_refused() -> None:
 @pytest.mark.parametrize("compact", [True, False])
 def test_bytes_longer_than_the_message_are_refused(compact: bool) -> None:
     length = wire.write_unsigned_varint(101) if compact else b"\x00\x64"
-    with pytest.raises(ProtocolError, match="100 bytes are announced"):
+    with pytest.raises(ProtocolError, match="field of 100 bytes"):
         wire.read_nullable_bytes(length + b"short", 0, compact=compact)
 
 
 @pytest.mark.parametrize("compact", [True, False])
 def test_array_longer_than_the_message_is_refused(compact: bool) -> None:
     length = wire.write_array_length(1_000_000, compact=compact)
-    with pytest.raises(ProtocolError, match="an array of 1000000"):
+    with pytest.raises(ProtocolError, match="array of 1000000"):
         wire.read_array_length(length + b"few", 0, compact=compact)
 
 

@@ -91,7 +91,7 @@ def test_cut_is_logged_with_its_size(caplog: pytest.LogCaptureFixture) -> None:
     overwrite(store, LOG, content + b"garbage")
     with caplog.at_level(logging.WARNING):
         store.kill()
-    assert "orders-0: recovery cut 7 bytes" in caplog.text
+    assert "orders-0: recovery truncated 7 torn or corrupt bytes" in caplog.text
 
 
 def test_segments_after_a_cut_go_too() -> None:

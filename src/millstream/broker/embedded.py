@@ -58,7 +58,7 @@ class Broker:
         """
         settings: dict[str, object] = dict(config or {})
         if not settings.keys().isdisjoint(("log.dir", "log.dirs")):
-            raise ConfigError("an embedded broker's data go to `data_dir`: pass that, not log.dirs")
+            raise ConfigError("pass `data_dir` instead of log.dirs to an embedded broker")
         directory = Path(data_dir) if data_dir is not None else _temporary_directory()
         settings.setdefault("listeners", f"PLAINTEXT://127.0.0.1:{port}")
         # Kafka's 3 s spare a large deployment some rebalances; here they would only be waited for.
@@ -77,7 +77,7 @@ class Broker:
     def bootstrap_servers(self) -> str:
         """What clients call `bootstrap.servers`."""
         if self._runner is None:
-            raise MillstreamError("the broker is stopped; restart() it")
+            raise MillstreamError("the broker is stopped; call restart()")
         return self._runner.bootstrap_servers
 
     @property
@@ -92,7 +92,9 @@ class Broker:
     def kill(self) -> None:
         """End the child process with SIGKILL, as a crash would; the data stay for `restart`."""
         if self._in_process:
-            raise MillstreamError("a broker in this process cannot be killed: in_process=False")
+            raise MillstreamError(
+                "cannot kill a broker in this process; start it with in_process=False"
+            )
         self._end(lambda runner: runner.kill())
 
     def restart(self) -> None:
@@ -164,7 +166,7 @@ class _Thread:
                 self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(STOP_SECONDS_MAX)
         if self._thread.is_alive():
-            raise MillstreamError("the broker did not stop in time; it is still at it")
+            raise MillstreamError("the broker did not stop in time and is still running")
         if self._error is not None:
             raise self._error
 

@@ -99,7 +99,7 @@ class Cluster:
         if known is not None:
             return known
         if broker_id not in self._addresses:
-            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is not known")
+            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, f"unknown broker {broker_id}")
         connection = self._open(self._addresses[broker_id])
         self._connections[broker_id, purpose] = connection
         return connection
@@ -184,7 +184,7 @@ class Cluster:
         if not 0 <= partition < len(info.partitions):
             raise ApiError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"{topic} has {len(info.partitions)} partitions, and no partition {partition}",
+                f"{topic} has no partition {partition}; it has {len(info.partitions)} partitions",
             )
         leader = info.partitions[partition].leader
         if leader < 0:

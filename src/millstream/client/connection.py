@@ -148,14 +148,15 @@ class Connection:
         if key not in self.versions:
             raise ApiError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"the broker at {self.address[0]}:{self.address[1]} does not know {api}",
+                f"the broker at {self.address[0]}:{self.address[1]} does not support {api}",
             )
         lowest, highest = self.versions[key]
         version = min(ours, highest)
         if version < lowest:
             raise ApiError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"the broker speaks {api} from version {lowest} on, this client up to {ours}",
+                f"no common version of {api}: the broker supports {lowest} and later, this client "
+                f"up to {ours}",
             )
         return version
 
@@ -231,7 +232,7 @@ class Connection:
         except ConnectionLost as lost:
             raise ConnectionLost(f"{lost} at the first request; {_LISTENER_HINT}") from None
         if answer.error_code is not ErrorCode.NONE:
-            raise ApiError(answer.error_code, "the broker does not tell its versions")
+            raise ApiError(answer.error_code, "the broker does not support ApiVersions")
         self.features: dict[str, int] = {
             feature.name: feature.max_version_level for feature in answer.finalized_features
         }
@@ -247,7 +248,8 @@ class Connection:
         if answer.error_code is not ErrorCode.NONE:
             offered = ", ".join(answer.mechanisms)
             raise ApiError(
-                answer.error_code, f"the broker does not offer {name}, but {offered or 'nothing'}"
+                answer.error_code,
+                f"the broker does not support SASL mechanism {name}; it offers {offered or 'none'}",
             )
         while not mechanism.is_done():
             answer = self.call(

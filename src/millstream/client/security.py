@@ -72,7 +72,7 @@ class Security:
         """Raises `ConfigError` for a setting that does not exist or does not fit the others."""
         for name in settings:
             if name not in SETTINGS and name not in JAVA_SETTINGS:
-                raise ConfigError(f"{name} is not known here; known are {', '.join(SETTINGS)}")
+                raise ConfigError(f"unknown setting {name}; known settings: {', '.join(SETTINGS)}")
         settings = {**settings, **_translated(settings)}
         security = cls(
             protocol=settings.get("security.protocol", "PLAINTEXT").upper(),
@@ -186,8 +186,8 @@ def _from_jaas(jaas: str) -> dict[str, str]:
     name = module[1].rpartition(".")[2] if module else ""
     if name not in _JAAS_MODULES:
         raise ConfigError(
-            f"sasl.jaas.config asks for {name or 'no login module'}; only "
-            f"{' and '.join(_JAAS_MODULES)} are understood. Set sasl.username and sasl.password"
+            f"sasl.jaas.config uses {name or 'no login module'}; only "
+            f"{' and '.join(_JAAS_MODULES)} are supported. Set sasl.username and sasl.password"
         )
     entries = {
         found[1]: re.sub(r"\\(.)", r"\1", found[2])

@@ -71,8 +71,8 @@ def begin_transaction(
     if answer.error_code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
         raise ApiError(
             answer.error_code,
-            f"{timeout_ms} ms are more than the brokers' transaction.max.timeout.ms: set a smaller "
-            "transaction.timeout.ms, or raise theirs",
+            f"{timeout_ms} ms exceeds transaction.max.timeout.ms of the brokers: set a smaller "
+            "transaction.timeout.ms, or raise the limit",
         )
     check(answer.error_code, f"beginning transactions of {transactional_id}")
     return Transaction(transactional_id, int(answer.producer_id), int(answer.producer_epoch))

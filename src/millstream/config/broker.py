@@ -318,7 +318,7 @@ def _check_together(config: BrokerConfig) -> None:
         )
     if not config.endpoints:
         raise ConfigError(
-            "listeners names no listener for clients: give one, as PLAINTEXT://host:port"
+            "listeners has no listener for clients: add one, such as PLAINTEXT://host:port"
         )
     names = [endpoint.listener for endpoint in config.endpoints]
     if len(set(names)) != len(names):
@@ -329,7 +329,7 @@ def _check_together(config: BrokerConfig) -> None:
         if getattr(config, field_name(low)) > getattr(config, field_name(high)):
             raise ConfigError(f"{low} must not be greater than {high}")
     if not any(str(path).strip() for path in config.log_dirs or config.log_dir):
-        raise ConfigError("log.dirs is empty: name at least one directory")
+        raise ConfigError("log.dirs is empty: set at least one directory")
 
 
 _ORDERED = (
@@ -357,7 +357,7 @@ def _check_protocols(config: BrokerConfig, listeners: list[str]) -> None:
             )
         if protocol != "PLAINTEXT":
             raise ConfigError(
-                f"listener {name} asks for {protocol}, which is not supported yet: it would be "
+                f"listener {name} requires {protocol}, which is not supported yet: it would be "
                 "open to everyone. Use PLAINTEXT on a private address"
             )
 

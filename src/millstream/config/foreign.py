@@ -111,7 +111,7 @@ def check_foreign(name: str, value: str) -> str | None:
     if danger is not None:
         if _HARMLESS_VALUES.get(name) == value.strip():
             return f"{name}={value} has no effect here: it is what Millstream does"
-        raise ConfigError(f"{name} is refused: {danger}. Remove it to run without.")
+        raise ConfigError(f"{name} is not supported: {danger}. Remove it to run without.")
     reason = _reason(WITHOUT_EFFECT, name)
     return None if reason is None else f"{name} has no effect here: {reason}"
 

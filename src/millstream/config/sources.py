@@ -94,7 +94,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
     for assignment in assignments:
         name, separator, value = assignment.partition("=")
         if not separator or not name.strip():
-            raise ConfigError(f"{assignment!r} is no setting: write name=value")
+            raise ConfigError(f"not a setting: {assignment!r}; write name=value")
         values[name.strip()] = value.strip()
     return values
 

@@ -282,7 +282,7 @@ class _Draft:
             case NoOpRecord() | AbortTransactionRecord():
                 pass
             case _:
-                raise CorruptRecord(f"{type(record).__name__} must not be applied by itself")
+                raise CorruptRecord(f"{type(record).__name__} cannot be applied alone")
 
     def finish(self, version: int) -> ClusterImage:
         topics, by_id = self._base.topics, self._base.topics_by_id
@@ -313,7 +313,7 @@ class _Draft:
         if touched is None:
             topic = self._base.topics_by_id.get(topic_id)
             if topic is None:
-                raise CorruptRecord(f"a partition of topic {topic_id}, which does not exist")
+                raise CorruptRecord(f"a partition of topic {topic_id}, which is unknown")
             touched = self._touched[topic_id] = (topic.name, dict(enumerate(topic.partitions)))
         return touched[1]
 
@@ -334,8 +334,8 @@ class _Draft:
         before = partitions.get(record.partition_id)
         if before is None:
             raise CorruptRecord(
-                f"a change of partition {record.partition_id} of topic {record.topic_id}, "
-                "which does not exist"
+                f"a change of partition {record.partition_id} of topic {record.topic_id}, which "
+                "is unknown"
             )
         names_leader = record.leader != UNCHANGED_LEADER
         partitions[record.partition_id] = PartitionImage(

@@ -58,7 +58,7 @@ class Reader:
         end = self.position + size
         if size < 0 or end > len(self.buffer):
             left = len(self.buffer) - self.position
-            raise CorruptRecord(f"a field of {size} bytes where {left} are left")
+            raise CorruptRecord(f"field of {size} bytes exceeds the remaining {left}")
         taken = self.buffer[self.position : end]
         self.position = end
         return taken
@@ -71,7 +71,7 @@ class Reader:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
-        raise CorruptRecord("a varint of more than five bytes")
+        raise CorruptRecord("varint longer than five bytes")
 
     @property
     def exhausted(self) -> bool:
@@ -126,7 +126,7 @@ class NumberOf(FieldType):
             try:
                 return enumeration(number)
             except ValueError as error:
-                raise CorruptRecord(f"{number} where a {enumeration.__name__} should be") from error
+                raise CorruptRecord(f"invalid {enumeration.__name__}: {number}") from error
 
         return read
 
@@ -151,7 +151,7 @@ class _Sized(FieldType):
         def write(out: bytearray, value: str | bytes | None) -> None:
             raw = value.encode() if isinstance(value, str) else value
             if raw is None and not self.nullable:
-                raise ValueError("null in a field that does not allow it")
+                raise ValueError("null in a non-nullable field")
             if flexible:
                 write_varint(out, 0 if raw is None else len(raw) + 1)
             else:
@@ -172,7 +172,7 @@ class _Sized(FieldType):
             try:
                 return raw.decode() if self.is_text else raw
             except UnicodeDecodeError as error:
-                raise CorruptRecord(f"a string that is not UTF-8: {raw[:40]!r}") from error
+                raise CorruptRecord(f"string is not UTF-8: {raw[:40]!r}") from error
 
         return read
 
@@ -189,7 +189,7 @@ class ArrayOf(FieldType):
 
         def write(out: bytearray, values: tuple[Any, ...] | None) -> None:
             if values is None and not self.nullable:
-                raise ValueError("null in an array that does not allow it")
+                raise ValueError("null in a non-nullable array")
             count = -1 if values is None else len(values)
             if flexible:
                 write_varint(out, count + 1)
@@ -207,7 +207,7 @@ class ArrayOf(FieldType):
             count = reader.varint() - 1 if flexible else _INT32.unpack(reader.take(4))[0]
             if count < 0:
                 if not self.nullable:
-                    raise CorruptRecord("null in an array that does not allow it")
+                    raise CorruptRecord("null in a non-nullable array")
                 return None
             # Every element takes at least one byte, so a lying count ends at the end of the bytes.
             return tuple(read_element(reader) for _ in range(count))
@@ -406,14 +406,14 @@ class RecordCodec:
         version = _leading_int16(value)
         if not 0 <= version <= record_type.newest_version:
             raise CorruptRecord(
-                f"{record_type.value.cls.__name__} of version {version}; "
-                f"0 to {record_type.newest_version} are known"
+                f"unsupported version: {record_type.value.cls.__name__} v{version}; 0 to "
+                f"{record_type.newest_version} are supported"
             )
         return decoded_key, record_type.value.decode(value, version, position=2)
 
 
 def _leading_int16(buffer: bytes) -> int:
     if len(buffer) < 2:
-        raise CorruptRecord(f"{len(buffer)} bytes where a type or version should lead")
+        raise CorruptRecord(f"{len(buffer)} bytes are too few for a type or version")
     leading: int = _INT16.unpack_from(buffer)[0]
     return leading

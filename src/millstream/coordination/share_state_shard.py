@@ -299,7 +299,8 @@ class ShareStateShard:
             if end is None or known_end <= end:
                 continue
             logger.warning(
-                "%s goes up to offset %d, but the log ends at %d: what comes there is delivered",
+                "%s: state up to offset %d, but the log ends at %d: new records there will be "
+                "delivered",
                 _named(key),
                 known_end,
                 end,
@@ -342,7 +343,7 @@ class ShareStateShard:
         if count is None or key.partition >= count:
             raise ApiError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"There is no partition {key.partition} of a topic {key.topic_id}.",
+                f"Unknown partition {key.partition} of topic {key.topic_id}.",
             )
 
 
@@ -377,14 +378,14 @@ def _require_epoch(name: str, epoch: int) -> None:
 def _fenced_state(key: SharePartitionKey, epoch: int, known: _Known) -> ApiError:
     return ApiError(
         ErrorCode.FENCED_STATE_EPOCH,
-        f"State epoch {epoch} of {_named(key)} is over; it is at {known.state_epoch}.",
+        f"Stale state epoch {epoch} of {_named(key)}; the current one is {known.state_epoch}.",
     )
 
 
 def _fenced_leader(key: SharePartitionKey, epoch: int, known: _Known) -> ApiError:
     return ApiError(
         ErrorCode.FENCED_LEADER_EPOCH,
-        f"Leader epoch {epoch} of {_named(key)} is over; it is at {known.leader_epoch}.",
+        f"Stale leader epoch {epoch} of {_named(key)}; the current one is {known.leader_epoch}.",
     )
 
 

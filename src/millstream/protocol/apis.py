@@ -1,10 +1,10 @@
-"""The APIs that the broker speaks, in which versions.
+"""The APIs that the broker supports, with their versions.
 
-This is the only list of them: ApiVersions promises what stands here, and `broker.handlers` finds
-the module and function of an API by its name, when the first request for it comes.
+This is the only list of them: ApiVersions returns it, and `broker.handlers` finds the module and
+function of an API by its name, at its first request.
 
-`raw` handlers (Produce, Fetch, Metadata, ApiVersions) are handed the body undecoded and return the
-encoded response body; they are the hot paths and the first answers.
+`raw` handlers (Produce, Fetch, Metadata, ApiVersions) get the undecoded body and return the encoded
+response body; they are the hot paths and the first answers.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Api(NamedTuple):
     max_version: int
     first_flexible: int  # the first version with request header 2; past max_version when none
     raw: bool = False  # takes the undecoded body, returns the encoded response
-    exact: bool = False  # takes the request in its own version's class, not the newest one's
-    advertised_min: int | None = None  # what ApiVersions says, where that differs from min_version
+    exact: bool = False  # takes the request as its own version's class, not the newest one's
+    advertised_min: int | None = None  # advertised in ApiVersions, if it differs from min_version
 
 
 _APIS = (

@@ -1,9 +1,9 @@
-"""Reads kio's message classes from bytes that nobody vouches for.
+"""Decodes kio's message classes from untrusted bytes.
 
-kio's own reader reserves memory for as many elements as an array's length field claims, and when
-the system refuses, the whole process is aborted: one malformed request would end the broker. So
-requests are read here, by plans made from the same classes. Every length is checked against the
-bytes that are left before anything is made of it.
+kio's own decoder allocates memory for as many elements as an array's length field claims, and if
+the allocation fails, the process is aborted: one malformed request would kill the broker. So
+requests are decoded here, by plans built from the same classes. Every length is checked against the
+remaining bytes before it is used.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def nested_entity(hint: Any) -> tuple[type[Any] | None, bool]:
 def make_reader(cls: type[Any]) -> Reader:
     """A function that reads one entity of the class: (buffer, position) -> (entity, position).
 
-    It raises `ProtocolError`, `struct.error` or `IndexError` for bytes that are no such entity.
+    It raises `ProtocolError`, `struct.error` or `IndexError` for malformed bytes.
     """
     hints = get_type_hints(cls)
     flexible = cls.__flexible__
@@ -106,7 +106,7 @@ def _array_reader(element: Reader, nullable: bool, flexible: bool) -> Reader:
         length, position = read_array_length(buffer, position, compact=flexible)
         if length < 0:
             if not nullable:
-                raise ProtocolError("null where an array must be")
+                raise ProtocolError("null in a non-nullable array")
             return None, position
         items = []
         for _ in range(length):
@@ -118,7 +118,7 @@ def _array_reader(element: Reader, nullable: bool, flexible: bool) -> Reader:
 
 
 def _nullable_reader(element: Reader) -> Reader:
-    """A struct that may be absent: a byte says so, -1 for null."""
+    """A nullable struct: one leading byte, -1 for null."""
 
     def read(buffer: Buffer, position: int) -> tuple[Any, int]:
         if buffer[position] >= 0x80:
@@ -152,7 +152,7 @@ def _primitive_reader(kind: str, nullable: bool, flexible: bool) -> Reader:
         return lambda buffer, position: read_text(buffer, position, compact=flexible)
     if kind == "bytes":
         return _bytes_reader(nullable, flexible)
-    if kind == "records":  # megabytes, perhaps: they stay where they are
+    if kind == "records":  # possibly megabytes: not copied
         return lambda buffer, at: read_nullable_bytes(buffer, at, compact=flexible, wide=True)
     if kind == "error_code":
         return _read_error_code
@@ -173,7 +173,7 @@ def _duration_reader(number: Struct) -> Reader:
         try:
             return timedelta(milliseconds=unpack(buffer, position)[0]), position + size
         except OverflowError:
-            raise ProtocolError("a duration of more than a million years") from None
+            raise ProtocolError("duration longer than a million years") from None
 
     return read
 
@@ -181,13 +181,13 @@ def _duration_reader(number: Struct) -> Reader:
 def _read_uuid(buffer: Buffer, position: int) -> tuple[uuid.UUID | None, int]:
     end = position + UUID_BYTES
     if end > len(buffer):
-        raise ProtocolError("the message ends inside an id")
+        raise ProtocolError("message truncated inside an id")
     raw = bytes(buffer[position:end])
     return (uuid.UUID(bytes=raw) if any(raw) else None), end
 
 
 def _read_error_code(buffer: Buffer, position: int) -> tuple[ErrorCode, int]:
-    """A code that we do not know is an error all the same."""
+    """An unknown code is still an error."""
     code = INT16.unpack_from(buffer, position)[0]
     return _ERROR_CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR), position + 2
 
@@ -199,7 +199,7 @@ def _read_moment(buffer: Buffer, position: int) -> tuple[datetime | None, int]:
     try:
         return _EPOCH + timedelta(milliseconds=milliseconds), position + 8
     except OverflowError:
-        raise ProtocolError("a moment after the year 9999") from None
+        raise ProtocolError("timestamp after the year 9999") from None
 
 
 def _bytes_reader(nullable: bool, flexible: bool) -> Reader:
@@ -207,7 +207,7 @@ def _bytes_reader(nullable: bool, flexible: bool) -> Reader:
         raw, position = read_nullable_bytes(buffer, position, compact=flexible, wide=True)
         if raw is None:
             if not nullable:
-                raise ProtocolError("null where bytes must be")
+                raise ProtocolError("null in non-nullable bytes")
             return None, position
         return bytes(raw), position
 
@@ -215,4 +215,4 @@ def _bytes_reader(nullable: bool, flexible: bool) -> Reader:
 
 
 TOO_SHORT = (struct.error, IndexError)
-"""What a reader raises when the bytes end too early."""
+"""Raised by a reader if the bytes are truncated."""

@@ -59,7 +59,7 @@ _LEADER = Struct(">ii")
 
 
 class FetchPartition(NamedTuple):
-    """What a client wants of one partition."""
+    """A partition in a request."""
 
     partition: int
     current_leader_epoch: int
@@ -81,7 +81,7 @@ class FetchRequest(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """What a client gets of one partition."""
+    """A partition in a response."""
 
     partition: int
     error: ErrorCode = ErrorCode.NONE
@@ -95,11 +95,11 @@ class FetchedPartition(NamedTuple):
 
 
 def decode_fetch_request(body: Buffer, version: int) -> FetchRequest:
-    """Raises `ProtocolError` for bytes that are not such a request."""
+    """Raises `ProtocolError` for a malformed request."""
     try:
         return _decode(body, version)
     except (struct.error, IndexError):
-        raise ProtocolError(f"not a FetchRequest v{version}: it ends too early") from None
+        raise ProtocolError(f"malformed FetchRequest v{version}: truncated") from None
 
 
 def _decode(body: Buffer, version: int) -> FetchRequest:
@@ -208,7 +208,7 @@ def encode_fetch_response(
     error: ErrorCode = ErrorCode.NONE,
     session_id: int = 0,
 ) -> list[Buffer]:
-    """The response body in pieces; the records are among them as they were given."""
+    """The response body in pieces; the records are among them, not copied."""
     topics = list(topics)
     compact = version >= FIRST_FLEXIBLE
     head = b"\0\0\0\0"  # throttle time
@@ -242,7 +242,7 @@ def _encode_topic_key(key: TopicKey, compact: bool) -> bytes:
 
 
 def _encode_partition(version: int, partition: FetchedPartition) -> bytes:
-    """All of a partition up to its records, which the caller appends."""
+    """A partition without its records, which the caller appends."""
     compact = version >= FIRST_FLEXIBLE
     index, error, high_watermark, stable, start, records, aborted, *_ = partition
     if version >= 5:

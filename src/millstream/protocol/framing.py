@@ -1,8 +1,8 @@
 """Frames: a four-byte length, big-endian, then that many bytes. Without I/O.
 
-`FrameReader` cuts a byte stream into frames. Whoever owns the socket either hands it bytes
-(`receive_data`) or, without a copy, lets the socket write where the reader says (`get_buffer`,
-`buffer_updated`), then takes frames until `next_frame` has none.
+`FrameReader` splits a byte stream into frames. The owner of the socket either passes it bytes
+(`receive_data`) or, without a copy, lets the socket write into the reader's buffer (`get_buffer`,
+`buffer_updated`), then takes frames until `next_frame` returns None.
 
 Memory. All readers of one event loop share one `ReceiveBuffer`: small frames are used where the
 socket put them, and an idle connection holds no buffer at all. Only a frame too long for the shared
@@ -48,7 +48,7 @@ class ReceiveBuffer:
 
 
 class FrameReader:
-    """Cuts one connection's bytes into frames."""
+    """Splits one connection's bytes into frames."""
 
     __slots__ = (
         "_data",
@@ -84,7 +84,7 @@ class FrameReader:
         self.needs_memory = False  # whether a long frame has to wait until others release memory
 
     def get_buffer(self) -> memoryview:
-        """Where the socket should put what it reads next. Frames handed out earlier end here."""
+        """The buffer for the next read. Frames returned earlier become invalid."""
         if self._long_needed:
             return self._long[self._long_filled : self._long_needed]
         rest = self._rest
@@ -98,7 +98,7 @@ class FrameReader:
         return self._shared[len(rest) : len(rest) + SCARCE_READ_BYTES]
 
     def buffer_updated(self, size_bytes: int) -> None:
-        """The socket has put that many bytes into the buffer it was given."""
+        """The socket has written that many bytes into the buffer."""
         self._position = 0
         if not self._long_needed:
             self._data = self._shared
@@ -117,7 +117,7 @@ class FrameReader:
             self._reserve_long(self._long_filled, self._long, is_first=False)
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
-        """Take bytes that were read elsewhere, after those that are still untaken."""
+        """Append bytes that were read elsewhere."""
         self._data = memoryview(self._untaken() + bytes(data))
         self._position, self._end = 0, len(self._data)
         self._rest = b""
@@ -136,7 +136,7 @@ class FrameReader:
         (length,) = _LENGTH.unpack_from(self._data, position)
         if length < 0 or length > self._frame_bytes_max:
             raise ProtocolError(
-                f"a frame of {length} bytes; at most {self._frame_bytes_max} are taken "
+                f"frame of {length} bytes exceeds the limit of {self._frame_bytes_max} "
                 "(socket.request.max.bytes)"
             )
         start = position + LENGTH_BYTES
@@ -148,9 +148,9 @@ class FrameReader:
         return self._data[start:stop]
 
     def hold(self) -> bool:
-        """Copy what has not been taken, so that others may use the shared buffer meanwhile.
+        """Copy frames that have not been taken, so that other readers can use the shared buffer.
 
-        Returns whether there is anything: then no more may be received until it is taken.
+        Returns whether there are any: then nothing may be received until they are taken.
         """
         if self._end == self._position:
             return False
@@ -182,7 +182,7 @@ class FrameReader:
         self._count_kept()
 
     def release(self) -> None:
-        """Give back a long frame's memory, kept for the next one, when no frame is under way."""
+        """Free the memory of a long frame, kept for the next one, if no frame is being received."""
         if not self._long_needed and self._end == self._position:
             self._long = self._data = _EMPTY
             self._position = self._end = 0
@@ -194,7 +194,7 @@ class FrameReader:
         return self._rest + bytes(self._data[self._position : self._end])
 
     def _set_aside(self, needed_bytes: int) -> None:
-        """Keep the beginning of a frame until the rest of it arrives."""
+        """Keep the start of a frame until the rest arrives."""
         available = self._end - self._position
         if available and needed_bytes * 2 > len(self._shared):
             self._long_needed = needed_bytes

@@ -5,8 +5,8 @@
     response  correlation id int32, and, in header version 1 (flexible), tagged fields
 
 The client id is never compact, not even in header version 2. ApiVersions' response header is
-version 0 always: a client that asks does not know yet what the broker speaks. Header version 0
-(without a client id) was only ever used by ControlledShutdown v0, which no broker of today speaks.
+version 0 always: the client does not know yet which versions the broker supports. Header version 0
+(without a client id) was only used by ControlledShutdown v0, which no current broker supports.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def parse_fixed(frame: Buffer) -> tuple[int, int, int, int]:
     try:
         api_key, api_version, correlation_id, client_bytes = _FIXED.unpack_from(frame)
     except error:
-        raise ProtocolError(f"a request of {len(frame)} bytes has no header") from None
+        raise ProtocolError(f"request of {len(frame)} bytes has no header") from None
     end = _FIXED_BYTES + client_bytes if client_bytes > 0 else _FIXED_BYTES
     if end > len(frame):
-        raise ProtocolError("the client id runs past the end of its request")
+        raise ProtocolError("client id exceeds the request")
     return api_key, api_version, correlation_id, end
 
 
@@ -42,13 +42,13 @@ def client_id_of(frame: Buffer, end: int) -> str | None:
 
 
 def body_start(frame: Buffer, client_id_end: int, *, flexible: bool) -> int:
-    """Where the request's body begins."""
+    """The start of the request's body."""
     if not flexible:
         return client_id_end
     try:
         return skip_tags(frame, client_id_end)
     except IndexError:
-        raise ProtocolError("the request ends inside its header") from None
+        raise ProtocolError("request truncated inside its header") from None
 
 
 def encode_response_header(correlation_id: int, *, flexible: bool) -> bytes:

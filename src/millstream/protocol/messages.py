@@ -1,18 +1,17 @@
-"""Kafka's messages, from kio's schemas, with the versions taken off at the edge.
+"""Kafka's messages, from kio's schemas, independent of their versions.
 
-kio has one class per API *and version*, each a module of its own that takes milliseconds to import.
-Handlers should know neither: they are written once, against the newest version of a request.
+kio has one class per API *and version*, each in its own module that takes milliseconds to import.
+Handlers need neither: they are written once, against the newest version of a request.
 
     decode_request   bytes of any version  ->  the newest version's class: a field that the older
                      version did not have takes the newest one's default
     encode_response  a plain dict of fields  ->  bytes of the version asked for: a field that the
                      version does not know is left out, one that is not given takes its default
 
-`encode_request` and `decode_response` are the other side of it, for Millstream's own clients. kio
-writes; `entities.py` reads, which does not trust lengths.
-Modules are imported on first use of an API in a version. Durations are `timedelta` in decoded
-requests (kio's choice: `request.session_timeout`); responses may give them as int milliseconds,
-error codes as our `ErrorCode`, and arrays as lists.
+`encode_request` and `decode_response` are the reverse, for Millstream's own clients. kio encodes;
+`entities.py` decodes, and does not trust lengths. Modules are imported on first use of an API in a
+version. Durations are `timedelta` in decoded requests (kio's choice: `request.session_timeout`);
+responses may give them as int milliseconds, error codes as our `ErrorCode`, and arrays as lists.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def milliseconds(duration: timedelta) -> int:
 def decode_request(api: str, version: int, newest: int, body: memoryview | bytes) -> Any:
     """Parse a request's body (what follows its header) into the newest version's class.
 
-    Raises `ProtocolError` for bytes that are not such a request.
+    Raises `ProtocolError` for a malformed request.
     """
     entity = _parse(_entity_class(api, version, "request"), body)
     if version == newest:
@@ -64,7 +63,7 @@ def decode_request(api: str, version: int, newest: int, body: memoryview | bytes
 
 
 def decode_request_exactly(api: str, version: int, body: memoryview | bytes) -> Any:
-    """Parse into this very version's class: for the few APIs whose versions differ in shape."""
+    """Parse into this version's class: for the few APIs whose versions differ in structure."""
     return _parse(_entity_class(api, version, "request"), body)
 
 
@@ -85,7 +84,7 @@ def encode_request(api: str, version: int, fields: Fields) -> bytes:
 
 
 def decode_response(api: str, version: int, body: memoryview | bytes) -> Any:
-    """Parse a response's body in this very version; records stay where they are, as a view."""
+    """Parse a response's body in this version; records are a view, not a copy."""
     return _parse(_entity_class(api, version, "response"), body)
 
 
@@ -99,16 +98,16 @@ def _parse(cls: type[Any], body: memoryview | bytes) -> Any:
     try:
         entity, _ = _reader(cls)(body, 0)  # like Kafka, ignore bytes that follow
     except TOO_SHORT:
-        raise ProtocolError(f"not a {name}: it ends too early") from None
+        raise ProtocolError(f"malformed {name}: truncated") from None
     except ProtocolError as error:
-        raise ProtocolError(f"not a {name}: {error}") from None
+        raise ProtocolError(f"malformed {name}: {error}") from None
     return entity
 
 
 @_memoize
 def _entity_class(api: str, version: int, kind: str) -> type[Any]:
-    # Packages of kio import their own modules, which others import by name: two threads that begin
-    # at both ends wait for each other, and Python lets one of them fail.
+    # kio's packages import their own modules, which others import by name: two threads that start
+    # at both ends deadlock, and Python fails one of them.
     with _importing:
         _load_kio()
         module = import_module(f"kio.schema.{api}.v{version}.{kind}")
@@ -119,10 +118,10 @@ def _entity_class(api: str, version: int, kind: str) -> type[Any]:
 
 @_memoize
 def _load_kio() -> None:
-    """Import what all of kio needs, without Hypothesis.
+    """Import kio's base modules, without Hypothesis.
 
-    kio takes Hypothesis along wherever it is installed, as in most test environments, for
-    strategies that a broker never draws from: 0.4 s on the event loop, and 20 MB.
+    kio imports Hypothesis if it is installed, as in most test environments, for strategies that a
+    broker never uses: 0.4 s on the event loop, and 20 MB.
     """
     absent = "hypothesis" not in sys.modules
     if absent:
@@ -181,7 +180,7 @@ def _default(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
         case "datetime_i64":
             return _EPOCH
         case "":
-            raise ProtocolError(f"{cls.__name__}.{field.name} was not given")
+            raise ProtocolError(f"missing field: {cls.__name__}.{field.name}")
         case _:
             return 0
 
@@ -217,7 +216,7 @@ def _converter(source: type[Any], target: type[Any]) -> Callable[[Any], Any]:
 
 @_memoize
 def _builder(cls: type[Any]) -> Callable[[Fields], Any]:
-    """Builds an entity of the class from plain fields, ignoring those it does not know."""
+    """Builds an entity of the class from plain fields, ignoring unknown ones."""
     plan = [(field.name, _field_builder(cls, field), field) for field in dataclasses.fields(cls)]
 
     def build(fields: Fields) -> Any:

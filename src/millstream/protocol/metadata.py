@@ -1,4 +1,4 @@
-"""Metadata v0-13 by hand: the first answer every client waits for.
+"""Metadata v0-13 by hand: the first request of every client.
 
 request   topics: (id, v10) name, null for all (v0: empty for all) | allow auto creation (v4)
           | include authorized operations of the cluster (v8-10) and of topics (v8)
@@ -85,11 +85,11 @@ class MetadataResponse(NamedTuple):
 
 
 def decode_metadata_request(body: Buffer, version: int) -> MetadataRequest:
-    """Raises `ProtocolError` for bytes that are not such a request."""
+    """Raises `ProtocolError` for a malformed request."""
     try:
         return _decode(body, version)
     except (struct.error, IndexError):
-        raise ProtocolError(f"not a MetadataRequest v{version}: it ends too early") from None
+        raise ProtocolError(f"malformed MetadataRequest v{version}: truncated") from None
 
 
 def _decode(body: Buffer, version: int) -> MetadataRequest:

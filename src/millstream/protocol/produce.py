@@ -1,7 +1,7 @@
-"""Produce v3-13 by hand: the hottest messages there are.
+"""Produce v3-13 by hand: the hottest messages.
 
-kio needs 20 µs for a response that `struct` packs in one. Records stay where they are: what a
-request holds of them is a slice of the frame.
+kio needs 20 µs for a response that `struct` packs in one. Records are not copied: they are slices
+of the frame.
 
     request   transactional id | acks | timeout
               | topics: name (v13: id) | partitions: index, records
@@ -9,7 +9,7 @@ request holds of them is a slice of the frame.
               log start offset (v5), record errors and message (v8), tagged current leader (v10)
               | throttle time | tagged node endpoints (v10)
 
-A topic is echoed in the response as it stood in the request, so its encoded form is kept.
+The response repeats the topic of the request, so its encoded form is kept.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ProduceRequest(NamedTuple):
 
 
 class ProducedPartition(NamedTuple):
-    """What became of one partition's records."""
+    """The result of one partition."""
 
     partition: int
     error: ErrorCode = ErrorCode.NONE
@@ -77,11 +77,11 @@ class ProducedPartition(NamedTuple):
 
 
 def decode_produce_request(body: Buffer, version: int) -> ProduceRequest:
-    """Raises `ProtocolError` for bytes that are not such a request."""
+    """Raises `ProtocolError` for a malformed request."""
     try:
         return _decode(body, version)
     except (struct.error, IndexError):
-        raise ProtocolError(f"not a ProduceRequest v{version}: it ends too early") from None
+        raise ProtocolError(f"malformed ProduceRequest v{version}: truncated") from None
 
 
 def _decode(body: Buffer, version: int) -> ProduceRequest:

@@ -38,7 +38,7 @@ class ShareAcknowledgeRequest(NamedTuple):
 
 
 class AcknowledgedPartition(NamedTuple):
-    """What came of the acknowledgements of one partition."""
+    """The result of the acknowledgements of one partition."""
 
     partition: int
     error: ErrorCode = ErrorCode.NONE
@@ -47,7 +47,7 @@ class AcknowledgedPartition(NamedTuple):
 
 
 def decode_share_acknowledge_request(body: Buffer, version: int) -> ShareAcknowledgeRequest:
-    """Raises `ProtocolError` for bytes that are not such a request."""
+    """Raises `ProtocolError` for a malformed request."""
     try:
         group_id, position = read_nullable_string(body, 0, compact=True)
         member_id, position = read_nullable_string(body, position, compact=True)
@@ -59,9 +59,7 @@ def decode_share_acknowledge_request(body: Buffer, version: int) -> ShareAcknowl
             position += 1
         topics, _ = read_acknowledged_topics(body, position)
     except (struct.error, IndexError):
-        raise ProtocolError(
-            f"not a ShareAcknowledgeRequest v{version}: it ends too early"
-        ) from None
+        raise ProtocolError(f"malformed ShareAcknowledgeRequest v{version}: truncated") from None
     return ShareAcknowledgeRequest(group_id, member_id, session_epoch, is_renew_ack, topics)
 
 

@@ -1,4 +1,4 @@
-"""ShareFetch v1-2 by hand: records are handed on without a copy, and it is the hot path of queues.
+"""ShareFetch v1-2 by hand: records are not copied, and it is the hot path of queues.
 
 request   group id | member id | session epoch | max wait | min bytes | max bytes | max records
           | batch size | acquire mode, is renew ack (v2)
@@ -9,7 +9,7 @@ response  throttle time | error | error message | lock duration
             leader id, leader epoch | records | acquired: first offset, last offset, delivery count
           | node endpoints
 
-Both are flexible in every version. The acknowledgements are those of ShareAcknowledge, too.
+Both are flexible in every version. ShareAcknowledge has the same acknowledgements.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ACQUIRED = Struct(">qqhx")  # with its empty tagged fields
 
 
 class Acknowledgement(NamedTuple):
-    """What became of consecutive records: one type for all of them, or one for each."""
+    """The acknowledgement of consecutive records: one type for all of them, or one for each."""
 
     first_offset: int
     last_offset: int
@@ -75,7 +75,7 @@ class ShareFetchRequest(NamedTuple):
 
 
 class SharedPartition(NamedTuple):
-    """What a member gets of one partition."""
+    """A partition in a response."""
 
     partition: int
     error: ErrorCode = ErrorCode.NONE
@@ -88,11 +88,11 @@ class SharedPartition(NamedTuple):
 
 
 def decode_share_fetch_request(body: Buffer, version: int) -> ShareFetchRequest:
-    """Raises `ProtocolError` for bytes that are not such a request."""
+    """Raises `ProtocolError` for a malformed request."""
     try:
         return _decode(body, version)
     except (struct.error, IndexError):
-        raise ProtocolError(f"not a ShareFetchRequest v{version}: it ends too early") from None
+        raise ProtocolError(f"malformed ShareFetchRequest v{version}: truncated") from None
 
 
 def _decode(body: Buffer, version: int) -> ShareFetchRequest:
@@ -125,7 +125,7 @@ def _decode(body: Buffer, version: int) -> ShareFetchRequest:
 
 
 def read_acknowledged_topics(body: Buffer, position: int) -> tuple[AcknowledgedTopics, int]:
-    """Topics, their partitions, and what became of records of each."""
+    """Topics, their partitions, and the acknowledgements of each."""
     count, position = read_array_length(body, position, compact=True)
     topics: AcknowledgedTopics = []
     for _ in range(count):
@@ -177,7 +177,7 @@ def encode_share_fetch_response(
     error: ErrorCode = ErrorCode.NONE,
     error_message: str | None = None,
 ) -> list[Buffer]:
-    """The response body in pieces; the records are among them as they were given."""
+    """The response body in pieces; the records are among them, not copied."""
     topics = list(topics)
     small = [
         struct.pack(">ih", 0, error),  # throttle time first
@@ -203,7 +203,7 @@ def encode_share_fetch_response(
 
 
 def _encode_partition(partition: SharedPartition) -> bytes:
-    """All of a partition up to its records, which the caller appends."""
+    """A partition without its records, which the caller appends."""
     return b"".join(
         (
             _ERROR.pack(partition.partition, partition.error),

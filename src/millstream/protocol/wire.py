@@ -1,9 +1,9 @@
-"""Primitive types of the wire, for the codecs that are written by hand.
+"""Primitive types of the wire format, for the hand-written codecs.
 
 Readers take a buffer and a position and return the value and the next position; they raise
-`ProtocolError` (or `struct.error`, which the codecs' entry points turn into one) when the bytes do
-not hold what they claim. Writers return bytes. "Compact" types are those of flexible versions: a
-length is an unsigned varint, one more than it says, 0 for null.
+`ProtocolError` (or `struct.error`, which the codecs' entry points turn into one) for malformed
+bytes. Writers return bytes. "Compact" types are those of flexible versions: a length is an unsigned
+varint plus one, 0 for null.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return value, position + index + 1
-    raise ProtocolError("a varint of more than five bytes")
+    raise ProtocolError("varint longer than five bytes")
 
 
 def write_unsigned_varint(value: int) -> bytes:
@@ -69,7 +69,9 @@ def read_nullable_bytes(
         return None, position
     end = position + length
     if end > len(buffer):
-        raise ProtocolError(f"{length} bytes are announced, {len(buffer) - position} are there")
+        raise ProtocolError(
+            f"field of {length} bytes exceeds the remaining {len(buffer) - position}"
+        )
     return buffer[position:end], end
 
 
@@ -80,20 +82,20 @@ def read_nullable_string(buffer: Buffer, position: int, *, compact: bool) -> tup
     try:
         return str(raw, "utf-8"), position
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"a string that is not UTF-8: {error}") from error
+        raise ProtocolError(f"string is not UTF-8: {error}") from error
 
 
 def read_string(buffer: Buffer, position: int, *, compact: bool) -> tuple[str, int]:
     text, position = read_nullable_string(buffer, position, compact=compact)
     if text is None:
-        raise ProtocolError("null where a string must be")
+        raise ProtocolError("null in a non-nullable string")
     return text, position
 
 
 def read_array_length(
     buffer: Buffer, position: int, *, compact: bool, element_bytes_min: int = 1
 ) -> tuple[int, int]:
-    """How many elements follow; -1 for null. More than the bytes left could hold is refused."""
+    """The number of elements, -1 for null. Refused if the remaining bytes cannot hold them."""
     if compact:
         length, position = read_unsigned_varint(buffer, position)
         length -= 1
@@ -101,12 +103,14 @@ def read_array_length(
         (length,) = INT32.unpack_from(buffer, position)
         position += 4
     if length * element_bytes_min > len(buffer) - position:
-        raise ProtocolError(f"an array of {length} in {len(buffer) - position} bytes")
+        raise ProtocolError(
+            f"array of {length} elements exceeds the remaining {len(buffer) - position} bytes"
+        )
     return max(length, -1), position
 
 
 def skip_tags(buffer: Buffer, position: int) -> int:
-    """The position after a tagged-field section whose fields are of no interest."""
+    """The position after a tagged-field section, ignoring its fields."""
     count = buffer[position]
     if count == 0:
         return position + 1
@@ -116,7 +120,7 @@ def skip_tags(buffer: Buffer, position: int) -> int:
         size, position = read_unsigned_varint(buffer, position)
         position += size
         if position > len(buffer):
-            raise ProtocolError("a tagged field runs past the end of its message")
+            raise ProtocolError("tagged field exceeds the message")
     return position
 
 
@@ -128,14 +132,14 @@ def read_tags(buffer: Buffer, position: int) -> tuple[dict[int, Buffer], int]:
         tag, position = read_unsigned_varint(buffer, position)
         size, position = read_unsigned_varint(buffer, position)
         if position + size > len(buffer):
-            raise ProtocolError("a tagged field runs past the end of its message")
+            raise ProtocolError("tagged field exceeds the message")
         tags[tag] = buffer[position : position + size]
         position += size
     return tags, position
 
 
 def write_tags(tags: dict[int, bytes]) -> bytes:
-    """A tagged-field section; tags in ascending order, as the protocol demands."""
+    """A tagged-field section; tags in ascending order, as the protocol requires."""
     if not tags:
         return NO_TAGS
     parts = [write_unsigned_varint(len(tags))]
@@ -161,5 +165,5 @@ def write_array_length(length: int, *, compact: bool) -> bytes:
 def uuid_of(raw: bytes) -> UUID:
     """A topic id from its sixteen bytes. Clients send the same few again and again."""
     if len(raw) != 16:
-        raise ProtocolError("the message ends inside a topic id")
+        raise ProtocolError("message truncated inside a topic id")
     return UUID(bytes=raw)

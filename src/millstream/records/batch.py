@@ -19,8 +19,9 @@ compressed):
     53      4  base_sequence
     57      4  record_count         0 in a batch that compaction emptied
 
-The CRC leaves out the first 21 bytes, so a leader may write `base_offset` and `leader_epoch`
-without computing it anew. docs/formats/record-batch.md tells the rest, the records included.
+The CRC does not cover the first 21 bytes, so a leader can write `base_offset` and `leader_epoch`
+without recomputing it. docs/formats/record-batch.md describes the whole format, including the
+records.
 
 All of this is on the path of every request: one `struct` call per header, no copies of the bytes.
 """
@@ -71,7 +72,7 @@ _length_at = struct.Struct(">i").unpack_from
 
 
 class BatchHeader(NamedTuple):
-    """The fields of a batch's header, in the order in which they stand in it."""
+    """The fields of a batch's header, in their order on disk."""
 
     base_offset: int
     length: int
@@ -129,7 +130,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """From when on compaction may drop this batch's tombstones and markers, once it is set."""
+        """Time after which compaction may drop this batch's tombstones and markers, once it is
+        set."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
     def encode(self) -> bytes:
@@ -142,7 +144,7 @@ _new_header = tuple.__new__
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header at `position`; the records after it need not be in the buffer.
 
-    Raises `CorruptBatch` where there is no v2 header. The CRC is `verify_crc`'s business.
+    Raises `CorruptBatch` if there is no v2 header. Does not check the CRC: see `verify_crc`.
     """
     try:
         fields = _unpack_header(buffer, position)
@@ -170,7 +172,7 @@ def _what_is_wrong(fields: tuple[int, ...], position: int) -> str:
 def iterate_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
     """Every whole batch from `position` on, as (position, header).
 
-    Stops quietly before a batch of which the end is missing, as at the end of a fetched range.
+    Stops before an incomplete batch, as at the end of a fetched range.
     """
     size = len(buffer)
     while size - position >= HEADER_SIZE_BYTES:
@@ -183,7 +185,7 @@ def iterate_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Ba
 
 
 def end_offset_of(buffer: Buffer) -> int:
-    """The offset after the last of the whole batches that the buffer consists of."""
+    """The offset after the last batch in the buffer, which contains only whole batches."""
     position = last = 0
     size = len(buffer)
     while position < size:
@@ -193,7 +195,7 @@ def end_offset_of(buffer: Buffer) -> int:
 
 
 def compute_crc(batch: Buffer, position: int, size_bytes: int) -> int:
-    """CRC-32C of the batch of `size_bytes` at `position`, as its header should have it."""
+    """CRC-32C of the batch of `size_bytes` at `position`, as expected in its header."""
     crc: int = crc32c(memoryview(batch)[position + ATTRIBUTES_OFFSET : position + size_bytes])
     return crc
 

@@ -1,11 +1,11 @@
-"""Between record batches and columns: the one codec for readers and writers of many records.
+"""Codec between record batches and columns, for readers and writers of many records.
 
-`decode_columns` turns what a fetch returned into the buffers of Arrow arrays, `encode_batches`
+`decode_columns` turns fetched batches into the buffers of Arrow arrays, `encode_batches`
 turns rows of such arrays into batches. Both go through compiled code (`_columns.pyx`); a record
-never becomes a Python object. Nothing here imports pyarrow: buffers are handed over as they are.
+never becomes a Python object. Nothing here imports pyarrow: buffers are passed as they are.
 
-Reading skips what a consumer must not see: control batches, records outside the range asked for,
-and, for a read-committed reader, the transactions that were aborted.
+Reading skips control batches, records outside the requested range, and, for a read-committed
+reader, aborted transactions.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class HeaderBuffers(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Records as columns, and where to read on."""
+    """Records as columns, and the offset at which to continue."""
 
     row_count: int
     offsets: Memory  # int64
@@ -95,7 +95,7 @@ class AbortedRange(NamedTuple):
 
 
 class ProducerIdentity(NamedTuple):
-    """Who writes a batch; the defaults are a producer that is not idempotent."""
+    """The producer of a batch; the defaults are a producer that is not idempotent."""
 
     producer_id: int = NO_PRODUCER_ID
     epoch: int = -1
@@ -130,7 +130,7 @@ def decode_columns(
             size += len(section)
             sections.append((section, header))
         next_offset = max(next_offset, header.next_offset)
-    # A record has at least 7 bytes: a false count allocates no more than the bytes warrant.
+    # A record has at least 7 bytes, which bounds the allocation for a wrong count.
     records_max = sum(min(header.record_count, len(section)) for section, header in sections)
     builder = ColumnBuilder(records_max, size, with_headers)
     for section, header in sections:
@@ -194,7 +194,7 @@ def encode_batches(
 ) -> Iterator[tuple[bytes, int]]:
     """Batches of these rows (int64 numbers), in order, each with its number of records.
 
-    The sequence goes on from batch to batch; base offsets are left to the broker.
+    The sequence continues from batch to batch; the broker sets base offsets.
     """
     identity = producer or ProducerIdentity()
     sequence = identity.base_sequence

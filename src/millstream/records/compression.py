@@ -1,8 +1,8 @@
 """Compression of a batch's records: gzip, snappy, lz4 (frames), zstd, as Kafka clients write them.
 
-Snappy comes in two shapes: Java writes xerial's framing (a header of 16 bytes, then blocks, each
-with its length), other clients one raw block. We read both and write xerial's, which all read. An
-lz4 frame must consist of independent blocks, or Java does not read it.
+Snappy has two formats: Java writes xerial's framing (a header of 16 bytes, then blocks, each
+with its length), other clients one raw block. We read both and write xerial's, which all clients
+read. An lz4 frame must consist of independent blocks, or Java does not read it.
 
 `decompress` takes a limit: a bomb of a few bytes raises `CorruptBatch` before more than that limit
 is allocated. The codecs work without the GIL.
@@ -24,7 +24,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 # Far above what an honest batch of the largest message size (1 MB by default) grows to.
 DEFAULT_LIMIT_BYTES = 256 * 1024 * 1024
 
-# What Kafka takes where no level is set; gzip knows its default by -1 too.
+# Kafka's default levels; gzip also accepts -1 for its default.
 _GZIP_LEVEL = 6
 _GZIP_LEVEL_UNSET = -1
 _ZSTD_LEVEL = 3
@@ -37,7 +37,7 @@ _BLOCK_LENGTH = struct.Struct(">i")
 
 _FIRST_GUESS_FACTOR = 4
 _FIRST_GUESS_MIN_BYTES = 4096
-# What cramjam says when the output does not fit (a test holds it to that).
+# cramjam's error when the output does not fit (a test checks it).
 _OUTPUT_FULL = "failed to write whole buffer"
 
 
@@ -98,7 +98,7 @@ def decompress(
 def _decompress_growing(codec: _Codec, data: Buffer, limit_bytes: int) -> Buffer:
     """Decompress into a buffer that starts small and grows up to the limit.
 
-    No format has to tell its size beforehand, and a size it does tell is the sender's claim.
+    Not every format contains its decompressed size, and one that does contains the sender's claim.
     """
     size = min(max(len(data) * _FIRST_GUESS_FACTOR, _FIRST_GUESS_MIN_BYTES), limit_bytes)
     while True:

@@ -1,7 +1,7 @@
 """Records in plain Python: batches encoded and decoded record by record.
 
-For tools, coordinators and tests. The hot path never opens a batch, and what must be walked in bulk
-is walked in `_walk.pyx`; this module is the readable reference that those walks are tested against.
+For tools, coordinators and tests. The hot path never decodes a batch, and bulk loops are in
+`_walk.pyx`; this module is the readable reference that they are tested against.
 
 A record, all numbers zig-zag varints but the attributes:
 
@@ -62,7 +62,7 @@ class Record:
 
 
 class ControlType(IntEnum):
-    """What a control record says; its key is (version, type), two int16."""
+    """The type of a control record; its key is (version, type), two int16."""
 
     ABORT = 0
     COMMIT = 1
@@ -94,7 +94,7 @@ def encode_batch(
     is_control: bool = False,
     is_log_append_time: bool = False,
 ) -> bytes:
-    """One batch of `records`, whose offsets rise; the first's is the base offset by default."""
+    """One batch of `records` with ascending offsets; the base offset defaults to the first."""
     records = list(records)
     if not records:
         raise ValueError("a batch needs at least one record")
@@ -126,7 +126,7 @@ def encode_batch(
 
 
 def assemble_batch(header: BatchHeader, records: Buffer) -> bytes:
-    """The whole batch: `header` with its length and CRC set, then the records as they stand."""
+    """The whole batch: `header` with its length and CRC set, then the encoded records."""
     length = HEADER_SIZE_BYTES + len(records) - LENGTH_OVERHEAD_BYTES
     head = bytearray(header._replace(length=length, crc=0).encode())
     crc = crc32c(records, compute_crc(head, 0, HEADER_SIZE_BYTES))
@@ -170,8 +170,8 @@ def _end_transaction_record(control_type: ControlType, coordinator_epoch: int) -
 
 
 def decode_end_transaction(batch: Buffer) -> tuple[ControlType, int] | None:
-    """What a control batch, whose CRC is verified, says: (type, coordinator epoch); None if it ends
-    no transaction, or if compaction has emptied it."""
+    """(type, coordinator epoch) of a control batch whose CRC is verified; None if it ends no
+    transaction, or if compaction has emptied it."""
     header = parse_header(batch)
     verify_crc(batch, 0, header)
     if not header.record_count:
@@ -242,7 +242,7 @@ def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 def wrap_int64(value: int) -> int:
-    """As the int64 of other languages overflows; only senseless timestamps get that far."""
+    """Wrap as int64 does in other languages; only invalid timestamps get that large."""
     return (value + 2**63) % 2**64 - 2**63
 
 

@@ -1,13 +1,13 @@
-"""What a leader does with a producer's batches before they enter the log.
+"""Validates and transforms a producer's batches before a leader appends them.
 
 `validate_produced` refuses what Kafka refuses, with Kafka's error codes, in Kafka's order. Then
-`transform_produced` makes of the batch what the topic's settings ask for; mostly that is nothing,
-and the producer's own bytes are stored.
+`transform_produced` applies the topic's settings; usually there is nothing to do, and the
+producer's own bytes are stored.
 
-An uncompressed batch is walked record by record (compiled, 12 ns a record). A compressed one stays
-opaque: its CRC, count and timestamps are judged by the header. It is opened only for a compacted
-topic (null keys are refused), where `compression.type` asks for another codec, or where
-`millstream.verify.compressed` says so (docs/decisions/0007-verify-compressed.md).
+An uncompressed batch is checked record by record (compiled, 12 ns per record). A compressed one
+stays opaque: its CRC, count and timestamps are checked by the header. It is decompressed only for a
+compacted topic (null keys are refused), if `compression.type` requires another codec, or if
+`millstream.verify.compressed` is set (docs/decisions/0007-verify-compressed.md).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _RECORD_ERRORS_IN_MESSAGE = 3
 
 
 class InvalidRecords(ApiError):
-    """Single records refused: (index in the batch, why) for each; Produce v8+ answers them."""
+    """Records that were refused: (index in the batch, reason); returned by Produce v8+."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: list[RecordError]) -> None:
         super().__init__(code, message)
@@ -60,7 +60,8 @@ def validate_produced(
     """The headers of the batches that a client produced to one partition: exactly one.
 
     Raises `ApiError` where Kafka would; `zstd_allowed` is for Produce v7 and later. The header has
-    the batch's true largest timestamp, which `transform_produced` writes into a batch that lied.
+    the batch's actual largest timestamp, which `transform_produced` writes into a batch with a
+    wrong one.
     """
     header = _single_header(records, zstd_allowed)
     _check_header(records, header, config)
@@ -70,10 +71,10 @@ def validate_produced(
 def transform_produced(
     records: Buffer, headers: list[BatchHeader], config: TopicConfig, now_ms: int
 ) -> tuple[Buffer, list[BatchHeader]]:
-    """The batch as the topic's settings want it stored, of what `validate_produced` let pass.
+    """The batch as the topic's settings require it, after `validate_produced`.
 
-    Recompressed where `compression.type` differs from the producer's; stamped with `now_ms` under
-    LogAppendTime. Otherwise the very bytes that came in.
+    Recompressed if `compression.type` differs from the producer's; timestamped with `now_ms` if the
+    topic uses LogAppendTime. Otherwise the unchanged bytes.
     """
     (header,) = headers
     recompress = _needs_recompression(header, config)
@@ -123,7 +124,7 @@ def _single_header(records: Buffer, zstd_allowed: bool) -> BatchHeader:
 
 
 def _refuse_header(records: Buffer, error: CorruptBatch) -> ApiError:
-    """What Kafka answers to bytes that do not begin with a batch header of format v2."""
+    """Kafka's error for bytes that do not start with a v2 batch header."""
     if len(records) > MAGIC_OFFSET and 0 <= records[MAGIC_OFFSET] < MAGIC_V2:
         return ApiError(
             ErrorCode.INVALID_RECORD,
@@ -193,7 +194,7 @@ def _too_large(size: int, config: TopicConfig) -> ApiError:
 def _check_contents(
     records: Buffer, header: BatchHeader, config: TopicConfig, now_ms: int
 ) -> BatchHeader:
-    """The header with the true largest timestamp, where the records were looked at."""
+    """The header with the actual largest timestamp, if the records were checked."""
     if header.attributes & LOG_APPEND_TIME_FLAG:
         raise ApiError(
             ErrorCode.INVALID_TIMESTAMP,
@@ -202,7 +203,7 @@ def _check_contents(
     if header.attributes & COMPRESSION_MASK == 0:
         return _check_section(records, HEADER_SIZE_BYTES, len(records), header, config, now_ms)
     if _needs_recompression(header, config):
-        return header  # transform_produced opens it, and checks what it finds
+        return header  # transform_produced decompresses and checks it
     if config.compact or config.millstream_verify_compressed:
         section = _open(header, memoryview(records)[HEADER_SIZE_BYTES:])
         return _check_section(section, 0, len(section), header, config, now_ms)
@@ -213,7 +214,7 @@ def _check_contents(
 def _check_section(
     section: Buffer, start: int, end: int, header: BatchHeader, config: TopicConfig, now_ms: int
 ) -> BatchHeader:
-    """Walk uncompressed records."""
+    """Check uncompressed records."""
     earliest, latest = _timestamp_range(config, now_ms)
     try:
         max_timestamp, problems = check_records(
@@ -238,7 +239,7 @@ def _timestamp_range(config: TopicConfig, now_ms: int) -> tuple[int, int]:
 
 
 def _check_timestamps_of_header(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-    """For a batch that stays closed: its first and its largest timestamp."""
+    """For a batch that is not decompressed: check its first and largest timestamp."""
     earliest, latest = _timestamp_range(config, now_ms)
     for timestamp in (header.base_timestamp, header.max_timestamp):
         if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
@@ -281,7 +282,7 @@ def _needs_recompression(header: BatchHeader, config: TopicConfig) -> bool:
 def _recompress(
     header: BatchHeader, section: Buffer, config: TopicConfig, now_ms: int
 ) -> tuple[BatchHeader, Buffer]:
-    """The records in the topic's own codec. They are one blob: none is encoded anew."""
+    """Recompress the records with the topic's codec, without re-encoding them."""
     wanted = Compression.from_name(config.compression_type)
     opened = section
     if header.compression != Compression.NONE:

@@ -80,10 +80,12 @@ def _read_entries(fs: FileSystem, path: str, *, fields_per_entry: int) -> list[l
         return []  # Kafka creates the file empty, and fills it later
     lines = text.splitlines()
     if lines[0].strip() != str(VERSION):
-        raise StorageError(f"{path} has checkpoint version {lines[0]!r}; only {VERSION} is known")
+        raise StorageError(
+            f"{path} has checkpoint version {lines[0]!r}; only {VERSION} is supported"
+        )
     entries = [line.split() for line in lines[2:] if line.strip()]
     if len(lines) < 2 or lines[1].strip() != str(len(entries)):
-        raise StorageError(f"{path} does not have the number of entries that it announces")
+        raise StorageError(f"{path} has a wrong number of entries")
     for fields in entries:
         if len(fields) != fields_per_entry or not all(
             field.removeprefix("-").isdigit() for field in fields[-2:]

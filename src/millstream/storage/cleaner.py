@@ -431,7 +431,7 @@ def _size_of_large_batch(chunk: Buffer, bytes_left: int) -> int:
     """A batch did not fit into the chunk: how much to read to have it whole."""
     size = parse_header(chunk).size_bytes
     if size > bytes_left or size <= len(chunk):
-        raise CorruptBatch(f"a batch claims {size} bytes, but {bytes_left} are left")
+        raise CorruptBatch(f"batch of {size} bytes exceeds the remaining {bytes_left}")
     return size
 
 
@@ -465,8 +465,8 @@ def _storage_failed(plan: CleaningPlan, error: OSError) -> None:
 
 def _log_stats(stats: CleaningStats) -> None:
     logger.info(
-        "%s-%d: cleaned offsets %d to %d: %d of %d records and %d of %d bytes stay, "
-        "%d segments became %d",
+        "%s-%d: cleaned offsets %d to %d: %d of %d records and %d of %d bytes remain, in %d "
+        "segments before and %d after",
         stats.topic,
         stats.partition,
         stats.first_dirty_offset,

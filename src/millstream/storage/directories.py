@@ -251,7 +251,7 @@ class LogDirectories:
             elif name.endswith(names.DELETE_DIRECTORY_SUFFIX):
                 directory.add_garbage(path)
             else:
-                logger.warning("%s is not a log: left alone", path)
+                logger.warning("ignoring %s: not a log", path)
         return found
 
     # Creating and deleting
@@ -261,7 +261,7 @@ class LogDirectories:
         in it to lose, and whoever wanted it will want it again after a crash."""
         live = self.live_directories
         if not live:
-            raise DirectoryFailed("every log directory has failed; start the broker again")
+            raise DirectoryFailed("all log directories have failed; restart the broker")
         directory = min(live, key=lambda live: live.log_count)
         log = Log(directory, topic, partition, topic_id, config)
         now_ms = self._clock.now_ms()

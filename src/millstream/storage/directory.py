@@ -94,7 +94,9 @@ class LogDirectory:
         """Say that the disk is full, once between two checkpoints: producers try again at once."""
         if self._full_noted_at != self.checkpoints_prepared:
             self._full_noted_at = self.checkpoints_prepared
-            logger.error("appends to %s are refused until there is room: %s", self.path, error)
+            logger.error(
+                "appends to %s are refused until there is free space: %s", self.path, error
+            )
 
     def check(self) -> None:
         """Raise `ApiError` if the directory has failed."""
@@ -102,5 +104,5 @@ class LogDirectory:
             raise ApiError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"log directory {self.path} is offline: {self.failure}; "
-                "check the disk and start the broker again",
+                "check the disk and restart the broker",
             )

@@ -36,7 +36,7 @@ def rebuild_producers(
         try:
             aborted = _aborted_before(segment, offset)
         except CorruptIndex as error:
-            logger.warning("%s: making it anew from the log", error)
+            logger.warning("%s: rebuilding it from the log", error)
             rebuild_producers(log, from_offset=segment.base_offset, now_ms=now_ms)
             return
         position = segment.floor_position(offset, may_block=True)
@@ -72,7 +72,7 @@ def _load_snapshot(log: Log, offset_max: int) -> int:
         try:
             producers.load_snapshot(read_file(fs, path))
         except StorageError as error:
-            logger.warning("%s is of no use and is removed: %s", path, error)
+            logger.warning("removing unusable %s: %s", path, error)
             fs.unlink(path)
             log.snapshots.remove(offset)
         else:

@@ -194,8 +194,8 @@ class ProducerStates:
         elif in_transaction:
             raise ApiError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has a transaction open here: what it writes must "
-                "be part of it",
+                f"producer {header.producer_id} has an open transaction in this partition: its "
+                "batches must be transactional",
             )
         if not is_next:
             entry.check_sequence(header)
@@ -309,12 +309,12 @@ class ProducerStates:
     def load_snapshot(self, content: bytes) -> None:
         """Replace the state by a snapshot's; raises `StorageError` if it is damaged."""
         if len(content) < _SNAPSHOT_HEADER.size:
-            raise StorageError(f"a producer snapshot cannot have {len(content)} bytes")
+            raise StorageError(f"producer snapshot of {len(content)} bytes: wrong size")
         version, crc, count = _SNAPSHOT_HEADER.unpack_from(content)
         if version != _SNAPSHOT_VERSION or crc != crc32c(content[_CRC_END:]):
             raise StorageError(f"producer snapshot of version {version} has a wrong CRC")
         if len(content) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
-            raise StorageError(f"producer snapshot does not hold its {count} entries")
+            raise StorageError(f"producer snapshot does not contain its {count} entries")
         self.clear()
         for fields in _SNAPSHOT_ENTRY.iter_unpack(memoryview(content)[_SNAPSHOT_HEADER.size :]):
             self._load_entry(*fields)

@@ -125,7 +125,7 @@ def _find_end(log: Log) -> bool:
         for _, header in segment.walk(position, may_block=True):
             end_offset = header.next_offset
     except CorruptBatch as error:
-        logger.warning("not a clean stop after all, recovering: %s", error)
+        logger.warning("the log is damaged despite a clean stop, recovering: %s", error)
         return False
     log.log_end_offset = end_offset
     return True
@@ -165,7 +165,7 @@ def _recover(log: Log, start: StartingPoint) -> int:
     log.epochs.truncate_from_end(end_offset)
     if removed_bytes:
         logger.warning(
-            "%s-%d: recovery cut %d bytes that were torn or corrupt; the log ends at offset %d",
+            "%s-%d: recovery truncated %d torn or corrupt bytes; the log ends at offset %d",
             log.topic,
             log.partition,
             removed_bytes,
@@ -273,7 +273,11 @@ def scan_segment(log: Log, segment: Segment, position: int, visit: Visit) -> Non
                 next_offset = header.next_offset
     except CorruptBatch as error:
         logger.warning(
-            "%s is cut at byte %d of %d: %s", segment.handle.path, segment.size, file_size, error
+            "truncating %s at byte %d of %d: %s",
+            segment.handle.path,
+            segment.size,
+            file_size,
+            error,
         )
     segment.trusted_from = position
 
@@ -289,7 +293,7 @@ def _scan_chunk(segment: Segment, file_size: int) -> list[BatchHeader]:
         header = parse_header(data)
         if header.size_bytes > file_size - position:
             raise CorruptBatch(
-                f"a batch of {header.size_bytes} bytes has only {file_size - position} of them"
+                f"batch of {header.size_bytes} bytes is torn after {file_size - position} bytes"
             )
         data = segment.read_at(header.size_bytes, position, may_block=True)
         verify_crc(data, 0, header)

@@ -103,7 +103,7 @@ def _replay_segment(fs: FileSystem, path: str, entries: list[JournalEntry]) -> i
         for entry in entries:
             data = entry.data or b""
             if entry.position > fs.size(fd):
-                logger.error("%s is too short for its journal: %d bytes", path, fs.size(fd))
+                logger.error("%s is shorter than its journal expects: %d bytes", path, fs.size(fd))
                 break
             if fs.pread(fd, len(data), entry.position) != data:
                 restored += len(data)

@@ -392,7 +392,7 @@ class Segment:
             except CorruptBatch as error:
                 raise self._corrupt(position, error) from None
             if position + header.size_bytes > self.size:
-                raise self._corrupt(position, CorruptBatch("the batch goes past the segment's end"))
+                raise self._corrupt(position, CorruptBatch("the batch exceeds the segment"))
             yield position, header
             position += header.size_bytes
 

@@ -64,7 +64,9 @@ class TransactionIndex:
         """Raises `CorruptIndex`, and `FileNotFoundError` if nothing was aborted."""
         content = read_file(fs, self.path, may_block=may_block)
         if len(content) % ENTRY.size:
-            raise CorruptIndex(f"{self.path} has {len(content)} bytes, no multiple of {ENTRY.size}")
+            raise CorruptIndex(
+                f"{self.path} has {len(content)} bytes, not a multiple of {ENTRY.size}"
+            )
         entries = []
         for version, *fields in ENTRY.iter_unpack(content):
             if version != VERSION:
@@ -104,7 +106,7 @@ def find_aborted(
             break
     raise ApiError(
         ErrorCode.KAFKA_STORAGE_ERROR,
-        f"which transactions were aborted in {log.topic}-{log.partition} cannot be read: {problem}",
+        f"cannot read the aborted transactions of {log.topic}-{log.partition}: {problem}",
     )
 
 

@@ -316,7 +316,7 @@ def test_topic_that_does_not_exist_is_created_where_the_broker_allows_it(tmp_pat
     ("topic", "message"),
     [
         ("dlq.missing", "does not exist: create it with errors.deadletterqueue.group.enable=true"),
-        ("dlq.plain", "takes no dead letters: set errors.deadletterqueue.group.enable=true"),
+        ("dlq.plain", "does not accept dead letters: set errors.deadletterqueue.group.enable=true"),
     ],
 )
 def test_topic_that_may_not_take_letters_is_refused(

@@ -58,7 +58,7 @@ def test_state_that_nobody_knows_is_corrupt() -> None:
         TransactionKey("tx"), replace(ONGOING, format_version=0)
     )
     assert encoded is not None
-    with pytest.raises(CorruptRecord, match="99 where a TransactionState"):
+    with pytest.raises(CorruptRecord, match="invalid TransactionState: 99"):
         TRANSACTION_RECORDS.decode(key, encoded[:16] + b"\x63" + encoded[17:])
 
 

@@ -129,7 +129,7 @@ class GroupCoordinator:
         if not count:
             raise ApiError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"{self._topic} does not exist yet; FindCoordinator makes it.",
+                f"{self._topic} does not exist yet; FindCoordinator creates it.",
             )
         return partition_for(group_id, count)
 

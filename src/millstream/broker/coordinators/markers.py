@@ -84,10 +84,10 @@ class Markers:
 
     def _refused(self, partition: TopicPartition, error: ApiError) -> None:
         if not self._exists(*partition):
-            logger.info("%s-%d is gone and needs no marker", *partition)
+            logger.info("%s-%d was deleted: skipping its transaction marker", *partition)
             self._has_it(partition)
         elif error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
-            logger.warning("%s-%d takes no marker of a transaction: %s", *partition, error)
+            logger.warning("%s-%d: transaction marker refused: %s", *partition, error)
             self._has_it(partition)
         else:
             self._try_again(partition, error)
@@ -102,7 +102,7 @@ class Markers:
             return
         self._to_retry.add(partition)
         if self._retry is None:
-            logger.info("%s-%d cannot take a marker yet: %s", *partition, error)
+            logger.info("%s-%d: cannot write a transaction marker yet: %s", *partition, error)
             loop = asyncio.get_running_loop()
             self._retry = loop.call_later(self._retry_seconds, self._write_again)
             self._retry_seconds = min(2 * self._retry_seconds, RETRY_SECONDS_MAX)

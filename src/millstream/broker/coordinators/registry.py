@@ -219,7 +219,7 @@ class Coordinators:
         if broker is None or broker.fenced:
             raise ApiError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"No broker leads the partition of {name} that {key!r} belongs to.",
+                f"The partition of {name} for {key!r} has no leader.",
             )
         return broker
 

@@ -123,7 +123,7 @@ class _LoadedShard(Generic[Shard]):
             decoded = self._runtime.codec.decode(loaded.key, loaded.value)
         except CorruptRecord as error:
             logger.error(
-                "%r: the record at %d is skipped: %s (key %r)",
+                "%r: skipping the record at offset %d: %s (key %r)",
                 self.partition,
                 loaded.offset,
                 error,
@@ -276,7 +276,7 @@ class _LoadedShard(Generic[Shard]):
         if self.is_closed:
             return
         logger.error(
-            "%r: a coordinator's append failed, loading it anew: %s", self.partition, error
+            "%r: coordinator append failed, reloading the shard: %s", self.partition, error
         )
         self.close(not_coordinator(error))
         self._runtime.reload(self.partition)
@@ -343,7 +343,7 @@ class CoordinatorRuntime(Generic[Shard]):
         except Exception as error:  # whatever it is, clients must not wait for this load
             is_expected = isinstance(error, MillstreamError)
             logger.error(
-                "%r: its coordinator cannot be loaded: %s",
+                "%r: failed to load the coordinator: %s",
                 loaded.partition,
                 error,
                 exc_info=not is_expected,
@@ -489,7 +489,9 @@ class CoordinatorRuntime(Generic[Shard]):
             try:
                 await loaded.prune()
             except ApiError as error:
-                logger.warning("%r: not pruned: %s", loaded.partition, error)
+                logger.warning(
+                    "%r: failed to delete superseded records: %s", loaded.partition, error
+                )
 
     def active_shards(self) -> list[Shard]:
         """The shards that can be asked, for what need not be durable yet (lag, metrics)."""
@@ -509,7 +511,7 @@ class CoordinatorRuntime(Generic[Shard]):
         if not loaded.is_active:
             raise ApiError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                f"{self.topic}-{index} is still being loaded; try again in a moment.",
+                f"{self.topic}-{index} is still loading; retry.",
             )
         return loaded
 

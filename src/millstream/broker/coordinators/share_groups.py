@@ -106,7 +106,7 @@ class ShareGroupCoordinator:
         if errors:
             failed = list(errors)
             logger.warning(
-                "share group %s: %d states were not initialized: %s",
+                "share group %s: failed to initialize %d states: %s",
                 group_id,
                 len(failed),
                 errors[failed[0]],

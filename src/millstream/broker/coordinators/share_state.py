@@ -224,7 +224,7 @@ class SharePersister:
         if not count:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
-                f"No share group's state was ever initialized: {self._topic} does not exist.",
+                f"No share-group state has been initialized: {self._topic} does not exist.",
             )
         return _shard_of(key, count)
 

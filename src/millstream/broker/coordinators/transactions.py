@@ -171,7 +171,7 @@ class TransactionCoordinator:
         if (transactional_id, topic, index) in self._unconfirmed:
             raise ApiError(
                 ErrorCode.CONCURRENT_TRANSACTIONS,
-                f"{topic}-{index} is just being added to the transaction of {transactional_id}.",
+                f"{topic}-{index} is being added to the transaction of {transactional_id}.",
             )
 
     async def end(self, request: EndRequest) -> Producer:
@@ -251,7 +251,7 @@ class TransactionCoordinator:
     def _resume(self, index: int, shard: TransactionShard) -> None:
         """A shard was loaded, with all that is durable: go on where it was left."""
         for transaction in shard.prepared():
-            logger.info("going on with the end of a transaction: %s", transaction.transactional_id)
+            logger.info("resuming the end of a transaction: %s", transaction.transactional_id)
             self._tell_partitions(index, transaction)
 
     def _tell_partitions(self, index: int, transaction: Transaction) -> None:
@@ -308,7 +308,7 @@ class TransactionCoordinator:
                 lambda shard, now_ms: shard.abort_timed_out(transactional_id, now_ms),
             )
             if is_aborted:
-                logger.info("aborted a transaction past its time-out: %s", transactional_id)
+                logger.info("aborted a transaction after its timeout: %s", transactional_id)
                 self._prepared(transactional_id)
         except ApiError as error:
             logger.warning("%s could not be aborted yet: %s", transactional_id, error)
@@ -329,7 +329,7 @@ class TransactionCoordinator:
         if not count:
             raise ApiError(
                 ErrorCode.NOT_COORDINATOR,
-                f"{self._topic} does not exist yet; FindCoordinator makes it.",
+                f"{self._topic} does not exist yet; FindCoordinator creates it.",
             )
         return partition_for(transactional_id, count)
 

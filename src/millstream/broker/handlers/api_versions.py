@@ -81,7 +81,7 @@ def _client_software(body: Buffer) -> tuple[str, str]:
         version, position = read_string(body, position, compact=True)
         skip_tags(body, position)
     except IndexError:
-        raise ProtocolError("not an ApiVersionsRequest: it ends too early") from None
+        raise ProtocolError("malformed ApiVersionsRequest: truncated") from None
     return name, version
 
 

@@ -61,7 +61,9 @@ def _validate(kind: int, key: str, api_version: int) -> None:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"There is no coordinator of type {kind}.")
     if kind == CoordinatorKind.SHARE:
         if api_version < FIRST_WITH_SHARE_KEYS:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "Share partitions are found from v6 on.")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, "Share partitions need FindCoordinator v6 or later."
+            )
         if len(key.rsplit(":", 2)) != 3:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"{key!r} is not of the form group:topic id:partition."

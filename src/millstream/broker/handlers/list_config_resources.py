@@ -38,8 +38,7 @@ def list_config_resources(context: RequestContext, request: ListConfigResourcesR
     elif not wanted <= _KNOWN:
         raise ApiError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"resource types {sorted(wanted - _KNOWN)} are not known: ask for some of "
-            f"{sorted(_KNOWN)}",
+            f"unknown resource types {sorted(wanted - _KNOWN)}; supported: {sorted(_KNOWN)}",
         )
     return {
         "error_code": ErrorCode.NONE,

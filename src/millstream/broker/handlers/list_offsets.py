@@ -46,7 +46,7 @@ async def _list_topic(context: RequestContext, topic: ListOffsetsTopic, committe
     for wanted in topic.partitions:
         try:
             if seen.count(wanted.partition_index) > 1:
-                raise ApiError(ErrorCode.INVALID_REQUEST, "a partition is named twice")
+                raise ApiError(ErrorCode.INVALID_REQUEST, "duplicate partition")
             answer = await _look_up(context, topic.name, wanted, committed)
         except ApiError as error:
             answer = {"error_code": error.code}
@@ -61,7 +61,7 @@ async def _look_up(
     if timestamp < EARLIEST and context.api_version < _FIRST_VERSION_OF.get(timestamp, 1000):
         raise ApiError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"timestamp {timestamp} has no meaning in ListOffsets v{context.api_version}",
+            f"timestamp {timestamp} is not supported in ListOffsets v{context.api_version}",
         )
     partition = context.services.partitions.find(topic, wanted.partition_index)
     partition.check_leader_epoch(wanted.current_leader_epoch)

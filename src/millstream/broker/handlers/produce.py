@@ -202,7 +202,7 @@ def _find(context: RequestContext, topic: TopicKey, index: int) -> Partition:
     if partition.is_internal and context.client_id != INTERNAL_TOPICS_WRITER:
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"{partition.topic} is internal: it is not for clients",
+            f"{partition.topic} is internal: clients cannot write to it",
         )
     return partition
 

@@ -48,9 +48,7 @@ def _serve(context: RequestContext, request: ShareFetchRequest) -> Buffers | Def
     require_share_groups(context.services.metadata.image)
     group_id, member_id = checked_ids(request.group_id, request.member_id)
     if request.acquire_mode not in (BATCH_OPTIMIZED, RECORD_LIMIT):
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"acquire mode {request.acquire_mode} is not known"
-        )
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"unknown acquire mode {request.acquire_mode}")
     if request.is_renew_ack:
         _check_renewal(request)
     session = _session(context, group_id, member_id, request)
@@ -102,7 +100,8 @@ def _session(
     if request.session_epoch == INITIAL_EPOCH:
         if any(it[1] for _, partitions in request.topics for it in partitions):
             raise ApiError(
-                ErrorCode.INVALID_REQUEST, "a request that opens a session acknowledges nothing"
+                ErrorCode.INVALID_REQUEST,
+                "a request that opens a session cannot acknowledge records",
             )
         session = sessions.open(
             group_id,

@@ -51,5 +51,6 @@ async def sync_group(context: RequestContext, request: SyncGroupRequest) -> Fiel
 def _require_protocol(sync: SyncRequest) -> None:
     if sync.protocol_type is None or sync.protocol_name is None:
         raise ApiError(
-            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "From v5 on SyncGroup names the protocol."
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            "SyncGroup v5 and later must contain the protocol type and name.",
         )

@@ -69,12 +69,13 @@ def _batch(batch: Any) -> StateBatch:
     first, last, count = batch.first_offset, batch.last_offset, batch.delivery_count
     if not 0 <= first <= last or count < 0:
         raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"Offsets {first} to {last}, delivered {count} times?"
+            ErrorCode.INVALID_REQUEST,
+            f"Invalid batch: offsets {first} to {last}, delivery count {count}.",
         )
     if batch.delivery_state not in _PERSISTED_STATES:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
-            f"{batch.delivery_state} is no delivery state that is persisted: write one of "
+            f"{batch.delivery_state} is not a persistent delivery state; use one of "
             f"{', '.join(f'{it:d} ({it.name})' for it in _PERSISTED_STATES)}.",
         )
     return StateBatch(first, last, DeliveryState(batch.delivery_state), count)

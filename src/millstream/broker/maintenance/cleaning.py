@@ -68,7 +68,7 @@ class CleaningThread:
             except (CleaningAborted, CancelledError):
                 continue
             except Exception:
-                logger.exception("a cleaning failed")
+                logger.exception("log cleaning failed")
                 stats = None
             if stats is None:
                 self._back_off()

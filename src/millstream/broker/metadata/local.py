@@ -121,16 +121,16 @@ class LocalMetadata:
         failed = [it.path for it in directories.directories if it.failure is not None]
         if failed:
             raise StorageError(
-                f"the metadata log is in none of the directories that work; {', '.join(failed)} "
-                "failed: repair it, or take it out of log.dirs to begin without its topics"
+                f"no working log directory contains the metadata log; {', '.join(failed)} "
+                "failed: repair it, or remove it from log.dirs to start without its topics"
             )
         orphans = list(directories.logs.values())
         log = directories.create(METADATA_TOPIC, 0, METADATA_TOPIC_ID, METADATA_LOG_CONFIG)
         store = cls(log, clock, snapshot_bytes=snapshot_bytes)
         if orphans:
             logger.warning(
-                "the metadata log is gone: taking topics and partitions from %d logs; their "
-                "settings have to be set again",
+                "the metadata log is missing: rebuilding topics and partitions from %d logs; set "
+                "topic settings again",
                 len(orphans),
             )
             store._commit(adopted_topics(orphans, directories.node_id))
@@ -243,8 +243,8 @@ class LocalMetadata:
         if flush.complete(self._clock.now_ms()):
             raise ApiError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"the metadata log in {self._log.path} cannot be flushed: no change of topics or "
-                "settings is possible until the disk works and the broker is started again",
+                f"the metadata log in {self._log.path} cannot be flushed: topics and settings "
+                "cannot be changed until the disk is repaired and the broker restarted",
             )
         self._image = image
 
@@ -263,7 +263,7 @@ class LocalMetadata:
             yield lambda: remove_snapshots_before(fs, path, end_offset)
         except (OSError, MillstreamError) as error:
             # The log is whole without it: try again at the next commit.
-            logger.warning("cannot write a snapshot of the metadata: %s", error)
+            logger.warning("failed to write a metadata snapshot: %s", error)
 
     async def _run_blocking(self, function: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)

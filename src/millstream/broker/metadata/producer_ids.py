@@ -33,6 +33,6 @@ class ProducerIds:
         if not self._in_hand:
             raise ApiError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                "New producer ids are on their way; try again in a moment.",
+                "Allocating new producer ids; retry.",
             )
         return self._in_hand.popleft()

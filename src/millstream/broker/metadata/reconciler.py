@@ -148,7 +148,7 @@ class TopicFollower:
             is_known = topic is not None and index < len(topic.partitions)
             if is_known and topic is not None and log.topic_id in (None, topic.id):
                 continue
-            logger.warning("deleting %s-%d: the metadata do not know it", name, index)
+            logger.warning("deleting stray log %s-%d: not in the cluster metadata", name, index)
             self._delete_log(name, index)
 
     def _delete_log(self, name: str, index: int) -> None:

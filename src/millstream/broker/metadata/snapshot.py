@@ -95,7 +95,7 @@ def _read_snapshot(content: bytes) -> Iterator[MetadataRecord]:
         for record in records:
             yield decode_record(record.value or b"")
     if not complete:
-        raise CorruptBatch("a snapshot that ends before its footer")
+        raise CorruptBatch("snapshot without a footer")
 
 
 def _chunks(records: Iterable[MetadataRecord]) -> Iterator[list[MetadataRecord]]:

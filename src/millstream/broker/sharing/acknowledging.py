@@ -65,7 +65,7 @@ class Acknowledging:
                     if leader is None:
                         raise ApiError(
                             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                            f"nothing of partition {index} was delivered to group {group_id} here",
+                            f"no records of partition {index} were delivered to group {group_id}",
                         )
                 except ApiError as error:
                     self.results[topic_id, index] = error
@@ -89,7 +89,7 @@ def require_share_groups(image: ClusterImage) -> None:
     if not image.features.get(SHARE_VERSION, 0):
         raise ApiError(
             ErrorCode.UNSUPPORTED_VERSION,
-            "share groups are off: upgrade the feature share.version to 1",
+            "share groups are disabled: upgrade the feature share.version to 1",
         )
 
 

@@ -111,7 +111,8 @@ class DeadLetters:
             return
         if partition.topic == topic:
             self._say_once(
-                group_id, f"{topic} is its own dead-letter topic: what fails stays there"
+                group_id,
+                f"{topic} is its own dead-letter topic: failed records are not dead-lettered again",
             )
             return
         try:
@@ -123,9 +124,7 @@ class DeadLetters:
                 self._give_back(group_id, len(letters))
                 raise
         except ApiError as error:
-            self._say_once(
-                group_id, f"its dead letters cannot be written, its failed records wait: {error}"
-            )
+            self._say_once(group_id, f"cannot write dead letters, failed records are kept: {error}")
             raise
         self._problems.pop(group_id, None)
 
@@ -151,7 +150,7 @@ class DeadLetters:
         if not self._configs.topic(topic).errors_deadletterqueue_group_enable:
             raise ApiError(
                 ErrorCode.INVALID_CONFIG,
-                f"topic {topic} takes no dead letters: set {ENABLE_SETTING}=true on it",
+                f"topic {topic} does not accept dead letters: set {ENABLE_SETTING}=true on it",
             )
         count = len(self._metadata.image.topics[topic].partitions)
         target = self._partitions.get(topic, source_index % count)
@@ -190,9 +189,9 @@ class DeadLetters:
         wait_ms = breaker.admit(count, now_ms)
         if breaker.is_open and not was_open:
             logger.warning(
-                "share group %s: the breaker of its dead letters is open: more than %d records "
-                "per second fail (millstream.deadletterqueue.max.records.per.second). They wait, "
-                "none is lost; look at its members",
+                "share group %s: dead-letter rate limit exceeded: more than %d records per second "
+                "fail (millstream.deadletterqueue.max.records.per.second). They are delayed, not "
+                "lost; check the members of the group",
                 group_id,
                 limit,
             )
@@ -213,8 +212,8 @@ class DeadLetters:
             await asyncio.sleep(wait_ms / 1000)
         seconds = (clock.monotonic_ms() - (breaker.opened_at_ms or 0)) / 1000
         logger.warning(
-            "share group %s: the breaker of its dead letters is closed again after %.1f s, in "
-            "which %d records waited",
+            "share group %s: below the dead-letter rate limit again after %.1f s; %d records "
+            "waited",
             group_id,
             seconds,
             breaker.delayed_records,

@@ -150,7 +150,7 @@ class ShareLeader:
         except ApiError as error:
             self.end(_told_to_members(error))
         except Exception:
-            logger.exception("%r could not be loaded", self)
+            logger.exception("failed to load %r", self)
             self.end(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the share state was not loaded"))
 
     async def _read_state(self) -> None:
@@ -164,7 +164,7 @@ class ShareLeader:
             start_offset = await self._begin()
         elif start_offset > log_end:
             logger.warning(
-                "%r: the log ends at %d, before the group's offset %d: it goes on from there",
+                "%r: the log ends at %d, before the group's offset %d: continuing from there",
                 self,
                 log_end,
                 start_offset,
@@ -317,14 +317,14 @@ class ShareLeader:
                 end = await self._tasks.run_blocking(self.partition.end_of_damage, first)
                 if end > first:
                     logger.error(
-                        "%r: the log is damaged: the group gives up offsets %d to %d",
+                        "%r: the log is damaged: skipping offsets %d to %d",
                         self,
                         first,
                         end - 1,
                     )
                     window.give_up(first, end - 1)
         except (ApiError, OSError) as error:  # whoever reads next is told
-            logger.warning("%r: the end of damage to the log was not found: %s", self, error)
+            logger.warning("%r: cannot find the end of the damaged range: %s", self, error)
         finally:
             self._is_skipping = False
         self._changed()
@@ -335,7 +335,7 @@ class ShareLeader:
         """What became of records, as (first offset, last offset, type); `done` when durable."""
         window = self._open_window()
         if window is None:
-            done(self.error or ApiError(ErrorCode.INVALID_RECORD_STATE, "nothing is in flight yet"))
+            done(self.error or ApiError(ErrorCode.INVALID_RECORD_STATE, "no records are in flight"))
             return
         try:
             change = window.acknowledge(member_id, ranges, self._clock.monotonic_ms())
@@ -421,7 +421,7 @@ class ShareLeader:
         except ApiError as refusal:
             error = _told_to_members(refusal)
         except Exception:
-            logger.exception("%r: its state could not be written", self)
+            logger.exception("%r: failed to write the share state", self)
             error = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the share state was not written")
         if error is None:
             for change in changes:
@@ -450,8 +450,8 @@ class ShareLeader:
         if self.window.delay_was_refused and not self._said_that_delays_are_refused:
             self._said_that_delays_are_refused = True
             logger.warning(
-                "%r: more records are released than share.retry.max.delayed.records (%d) allows "
-                "to be delayed: the others come again at once",
+                "%r: more released records than share.retry.max.delayed.records (%d): the others "
+                "are redelivered without delay",
                 self,
                 self._limits.delayed_max,
             )

@@ -104,7 +104,7 @@ class SharePartitions:
             leader.end(
                 ApiError(
                     ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                    "the group's position was deleted or set anew; fetch again",
+                    "the group's offset was deleted or reset; fetch again",
                 )
             )
 
@@ -125,7 +125,7 @@ class SharePartitions:
         while any(it.is_writing for it in leaders) and self.tasks.loop.time() < deadline:
             await asyncio.sleep(STOP_POLL_SECONDS)
         for leader in leaders:
-            leader.end(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker stops"))
+            leader.end(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker is stopping"))
 
     def leader_ended(self, leader: ShareLeader) -> None:
         key = leader.key

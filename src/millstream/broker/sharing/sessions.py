@@ -73,8 +73,8 @@ class ShareSessions:
         if len(self._sessions) >= sessions_max:
             raise ApiError(
                 ErrorCode.SHARE_SESSION_LIMIT_REACHED,
-                f"the broker has {sessions_max} share sessions, as many as "
-                "group.share.max.share.sessions allows",
+                f"too many share sessions: the limit is {sessions_max} "
+                "(group.share.max.share.sessions)",
             )
         session = ShareSession(group_id, member_id, connection_id)
         self._sessions[group_id, member_id] = session

@@ -510,7 +510,7 @@ class ClassicGroup(ClassicGroupRecord):
         if not fits:
             raise ApiError(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"Group {self.group_id} speaks {self.protocol_type!r} with "
+                f"Group {self.group_id} uses {self.protocol_type!r} with "
                 f"{sorted(self.members.common_protocols())}; the member offers "
                 f"{request.protocol_type!r} with {[p.name for p in request.protocols]}.",
             )

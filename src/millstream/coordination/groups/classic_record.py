@@ -85,7 +85,7 @@ class ClassicGroupRecord:
                 *(subscribed_topics(m.metadata(self.protocol_name)) for m in self.members)
             )
         except ValueError as error:
-            logger.warning("group %s: its subscriptions cannot be read: %s", self.group_id, error)
+            logger.warning("group %s: cannot decode the subscriptions: %s", self.group_id, error)
             return None
 
     def is_subscribed_to(self, topic: str) -> bool:

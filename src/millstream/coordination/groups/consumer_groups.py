@@ -373,7 +373,7 @@ class ConsumerGroups:
         if not members:
             return
         for member in members:
-            logger.info("group %s: %s is out: %s", group.group_id, member.member_id, reason)
+            logger.info("group %s: removed member %s: %s", group.group_id, member.member_id, reason)
             for timer in _MEMBER_TIMERS:
                 out.cancel_timer(group_timer(group.group_id, timer, member.member_id))
         if upgrade.can_downgrade(group, members, self.context.settings):

@@ -199,7 +199,7 @@ class GroupShard:
         if group is None and request.member_id != UNKNOWN_MEMBER_ID:
             raise ApiError(
                 ErrorCode.UNKNOWN_MEMBER_ID,
-                f"Group {request.group_id} does not know {request.member_id}; join without an id.",
+                f"Group {request.group_id} has no member {request.member_id}; join without an id.",
             )
         if group is None:
             return self._join_new_group(request, token, now_ms, retired)
@@ -267,7 +267,7 @@ class GroupShard:
         if not low <= session_timeout_ms <= high:
             raise ApiError(
                 ErrorCode.INVALID_SESSION_TIMEOUT,
-                f"A session time-out of {session_timeout_ms} ms is not within {low} to {high} ms "
+                f"Session timeout {session_timeout_ms} ms is out of range: {low} to {high} ms "
                 "(group.min.session.timeout.ms, group.max.session.timeout.ms).",
             )
 
@@ -288,7 +288,7 @@ class GroupShard:
             if committer.api_version >= 9:
                 raise group_not_found(request.group_id)
             raise ApiError(
-                ErrorCode.ILLEGAL_GENERATION, f"Group {request.group_id} is gone; rejoin."
+                ErrorCode.ILLEGAL_GENERATION, f"Group {request.group_id} was deleted; rejoin."
             )
         records, outcomes = self.offsets.commit(
             request,
@@ -373,7 +373,7 @@ class GroupShard:
             if none_left and group.is_empty and not _has_pending_members(group):
                 records += group.tombstones()
         if records:
-            logger.info("%d records remove expired offsets and groups", len(records))
+            logger.info("removing expired offsets and groups: %d records", len(records))
         return Result(tuple(records), timers=(self._next_expiry(now_ms),))
 
     def _next_expiry(self, now_ms: int) -> SetTimer:

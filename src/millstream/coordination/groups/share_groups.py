@@ -330,7 +330,9 @@ class ShareGroups:
         self, group: ShareGroup, member: ShareMember, reason: str, out: ResultBuilder
     ) -> None:
         """Remove a member. What it held is redelivered when the locks of the records end."""
-        logger.info("share group %s: %s is out: %s", group.group_id, member.member_id, reason)
+        logger.info(
+            "share group %s: removed member %s: %s", group.group_id, member.member_id, reason
+        )
         out.cancel_timer(group_timer(group.group_id, "session", member.member_id))
         out.extend(member_tombstones(group.group_id, member.member_id))
         left = {m: other for m, other in group.members.items() if m != member.member_id}

@@ -186,7 +186,8 @@ class ShareWindow:
         if last >= self.end_offset:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
-                f"offsets {first} to {last} go beyond what was delivered, which ends before "
+                f"offsets {first} to {last} were not delivered: the last delivered record is "
+                "before "
                 f"{self.end_offset}",
             )
         if kind == RENEW and not self.limits.can_renew:

@@ -142,7 +142,7 @@ class TransactionShard:
         if not 0 < timeout_ms <= timeout_ms_max:
             raise ApiError(
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-                f"A transaction time-out of {timeout_ms} ms is not within 1 to {timeout_ms_max} ms "
+                f"Transaction timeout {timeout_ms} ms is out of range: 1 to {timeout_ms_max} ms "
                 "(transaction.max.timeout.ms).",
             )
 

@@ -302,7 +302,7 @@ class Transaction:
         if self.state in _PREPARED:
             raise ApiError(
                 ErrorCode.CONCURRENT_TRANSACTIONS,
-                f"The transaction of {self.transactional_id} is just being ended; try again.",
+                f"The transaction of {self.transactional_id} is being ended; retry.",
             )
 
     def _require_producer(self, producer: Producer) -> None:
@@ -342,7 +342,8 @@ def first_value(producer_id: int, timeout_ms: int, now_ms: int) -> TransactionVa
 def unknown_producer(transactional_id: str, producer_id: int) -> ApiError:
     return ApiError(
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-        f"Producer id {producer_id} does not belong to {transactional_id}; initialize it anew.",
+        f"Producer id {producer_id} does not belong to {transactional_id}; call InitProducerId "
+        "again.",
     )
 
 
