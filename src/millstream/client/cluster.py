@@ -1,9 +1,8 @@
 """A cluster as its clients see it: brokers, leaders, coordinators, and a connection to each.
 
-`Cluster` finds the broker that a request must go to, and asks again where the answer says that it
-was the wrong one or is not ready: brokers restart, leaders move, coordinators load. How long it
-goes on is the caller's `timeout_seconds`; a single request that is not answered is given up, and
-sent again, after `request_timeout_seconds`.
+`Cluster` finds the broker for a request, and retries if that was the wrong one or is not ready:
+brokers restart, leaders move, coordinators load. It retries for the caller's `timeout_seconds`; a
+single request times out, and is sent again, after `request_timeout_seconds`.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class Cluster:
         self.timeout_seconds = timeout_seconds
         self.request_timeout_seconds = min(request_timeout_seconds, timeout_seconds)
         self._addresses: dict[int, tuple[str, int]] = {}
-        self._refreshed_at = -math.inf  # when the cluster last said which brokers it has
+        self._refreshed_at = -math.inf  # when the list of brokers was last refreshed
         self._connections: dict[tuple[int, str], Connection] = {}
         self._topics: dict[str, TopicInfo] = {}
         self._topics_told_at: dict[str, float] = {}
@@ -87,13 +86,13 @@ class Cluster:
             connection.close()
         self._connections.clear()
 
-    # Who is where
+    # Metadata
 
     def connection(self, broker_id: int, purpose: str = COMMON) -> Connection:
-        """The connection to a broker, made if need be.
+        """The connection to a broker, opened if necessary.
 
-        A purpose has its own connection: where requests are kept in flight, responses to others
-        must not come in between.
+        Each purpose has its own connection: if requests are kept in flight, other responses must
+        not come in between.
         """
         known = self._connections.get((broker_id, purpose))
         if known is not None:
@@ -132,7 +131,7 @@ class Cluster:
             raise ConnectionError(f"{address[0]}:{address[1]}: {error}") from error
 
     def forget_all(self) -> None:
-        """Drop all connections, and what was believed of the cluster."""
+        """Drop all connections and cached metadata."""
         self.close()
         self._topics.clear()
         self._coordinators.clear()
@@ -160,13 +159,13 @@ class Cluster:
         return found
 
     def broker_ids(self, *, seconds_old_max: float = 0.0) -> list[int]:
-        """All brokers of the cluster, as it is now or was not long ago."""
+        """All brokers of the cluster, from recent metadata."""
         if time.monotonic() - self._refreshed_at > seconds_old_max:
             self.retrying(lambda: self.refresh([]))
         return sorted(self._addresses)
 
     def topic(self, name: str, *, seconds_old_max: float = math.inf) -> TopicInfo:
-        """The topic with its leaders, as it is or was not long ago.
+        """The topic with its leaders, from recent metadata.
 
         Raises UNKNOWN_TOPIC_OR_PARTITION.
         """
@@ -208,7 +207,7 @@ class Cluster:
         self._coordinators[kind, key] = broker_id
         return broker_id
 
-    # Requests that are sent again where it helps
+    # Requests with retries
 
     def ask_coordinator(
         self,
@@ -220,7 +219,7 @@ class Cluster:
         version: int | None = None,
         error_of: Callable[[Any], ErrorCode] | None = None,
     ) -> Any:
-        """Ask the coordinator of `key`, again while it answers with a retriable error.
+        """Ask the coordinator of `key`; retry while it answers with a retriable error.
 
         `error_of` finds the error in an answer; by default it is the answer's own `error_code`.
         """
@@ -282,7 +281,7 @@ class Cluster:
             backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
 
     def _start_over(self, error: OSError | ApiError) -> None:
-        """Believe nothing any more; after a lost connection, keep none."""
+        """Drop cached metadata, and after a lost connection all connections."""
         self._topics.clear()
         self._coordinators.clear()
         self._refreshed_at = -math.inf
@@ -295,7 +294,7 @@ def _given_up(error: OSError, seconds: float) -> ConnectionError:
 
 
 def check(code: ErrorCode, message: str) -> None:
-    """Raise the `ApiError` that an answer's code stands for, if it is one."""
+    """Raise the `ApiError` of an answer's error code, if any."""
     if code is not ErrorCode.NONE:
         raise ApiError(code, message)
 

@@ -3,8 +3,8 @@
     with Connection(("localhost", 9092)) as connection:
         answer = connection.call("metadata", {"topics": None})
 
-`call` speaks the newest version that both sides know, unless told otherwise. `send` and `receive`
-are the halves of it, for those who keep several requests in flight.
+`call` uses the newest version that both sides support, by default. `send` and `receive` are its two
+halves, for several requests in flight.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NO_TLS_HINT = "a listener without TLS does so (security.protocol), and a broker
 
 
 class ConnectionLost(OSError):
-    """The broker went away in the middle of a conversation."""
+    """The broker closed the connection with requests in flight."""
 
 
 class _InFlight(NamedTuple):
@@ -85,7 +85,7 @@ class Connection:
         except ssl.SSLError as error:
             where = f"{address[0]}:{address[1]}"
             if error.reason in _TLS_MISTAKES:
-                # Not the network's fault, and so not to be tried again.
+                # Not a network error, so not retriable.
                 what = _TLS_MISTAKES[error.reason]
                 raise ConfigError(f"{where}: {error.reason}: {what}") from error
             raise ConnectionLost(f"{where} ended TLS ({error.reason}); {_NO_TLS_HINT}") from error
@@ -126,7 +126,7 @@ class Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all requests are answered, so that others may use the connection."""
+        """Whether no requests are in flight, so that others may use the connection."""
         return not self._in_flight
 
     def set_timeout(self, seconds: float) -> None:
@@ -142,7 +142,7 @@ class Connection:
         return self.receive()
 
     def version_for(self, api: str, *, newest: int | None = None) -> int:
-        """The newest version that this client and the broker know."""
+        """The newest version that this client and the broker support."""
         key = API_KEYS[api]
         ours = APIS[key].max_version if newest is None else newest
         if key not in self.versions:
@@ -187,7 +187,7 @@ class Connection:
         """The body of the response to the oldest request in flight."""
         waiting = self._in_flight[0]
         frame = self._receive_frame()
-        self._in_flight.popleft()  # not before: who tries again on a lost connection is told so
+        self._in_flight.popleft()  # not earlier: a retry on a lost connection must fail
         (correlation_id,) = INT32.unpack_from(frame)
         if correlation_id != waiting.correlation_id:
             raise ProtocolError(
@@ -223,7 +223,7 @@ class Connection:
             received += count
         return content
 
-    # The beginning of a conversation
+    # Setting up a connection
 
     def _ask_versions(self) -> dict[int, tuple[int, int]]:
         software = {"client_software_name": "millstream", "client_software_version": "1"}

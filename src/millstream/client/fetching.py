@@ -1,4 +1,4 @@
-"""Fetch requests for those who want whole batches as they lie in the log, markers included."""
+"""Fetch requests that return whole batches as stored in the log, including markers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from millstream.client.cluster import Cluster, check
 from millstream.errors import ErrorCode
 
-FETCH_VERSION_MAX = 12  # the last that names topics, which may be made anew under their name
+FETCH_VERSION_MAX = 12  # the last version with topic names instead of ids
 FETCH_BYTES = 8 * 1024 * 1024
 READ_UNCOMMITTED = 0
 LATEST = -1
@@ -15,11 +15,11 @@ EARLIEST = -2
 
 
 class Fetched(NamedTuple):
-    """Part of a partition's log; the last batch may be cut off."""
+    """Part of a partition's log; the last batch may be incomplete."""
 
     records: memoryview | bytes
     log_start_offset: int
-    end_offset: int  # of all that readers may have
+    end_offset: int  # the high watermark
 
 
 def fetch_batches(
@@ -31,9 +31,9 @@ def fetch_batches(
     bytes_max: int = FETCH_BYTES,
     wait_ms: int = 0,
 ) -> Fetched:
-    """What there is from `offset` on, of transactions under way too.
+    """The log from `offset` on, including open transactions.
 
-    Raises OFFSET_OUT_OF_RANGE where the log does not reach. A quota that is used up is waited for.
+    Raises OFFSET_OUT_OF_RANGE outside the log. Waits if the client's quota is exhausted.
     """
     asked = {
         "partition": partition,
@@ -66,10 +66,10 @@ def log_start_offset(cluster: Cluster, topic: str, partition: int) -> int:
 
 
 def log_end_offset(cluster: Cluster, topic: str, partition: int) -> int:
-    """The end of all that was ever answered as written.
+    """The end of all acknowledged records.
 
-    A fetch says it too, but a leader that has just been elected may not know yet how far the log
-    is replicated, and then says less; asked like this it answers only when it knows (KIP-207).
+    A fetch returns it too, but a newly elected leader may not know yet how far the log is
+    replicated, and then returns less. ListOffsets is answered only when it knows (KIP-207).
     """
     return _list_offset(cluster, topic, partition, LATEST)
 
@@ -94,8 +94,8 @@ def _list_offset(cluster: Cluster, topic: str, partition: int, timestamp: int) -
 
 
 def is_throttled(answer: Any) -> bool:
-    """Whether the client's quota is used up: Apache Kafka answers without an error then, and
-    without the partitions that were asked for. It also lets the connection wait by itself."""
+    """Whether the client's quota is exhausted: Apache Kafka then answers without an error and
+    without the requested partitions, and delays the connection itself."""
     return answer.error_code is ErrorCode.NONE and not answer.responses
 
 

@@ -1,4 +1,4 @@
-"""A producer of batches that are encoded already: for those who build many of them at once.
+"""A producer of encoded batches, for callers that build many of them at once.
 
     producer = RawProducer(cluster)
     producer.begin("orders-7", timeout_ms=60_000)
@@ -8,12 +8,13 @@
     producer.end(commit=True)          # or not: see client/transactions.py
 
 It is always idempotent, and transactional if `begin` was given a transactional id. Several requests
-are in flight on each connection; what fails for a while is sent again, in order, with the same
-sequence numbers, so that the broker recognises what it has. What fails for good raises `ApiError`.
+are in flight on each connection; a request that fails with a retriable error is sent again, in
+order, with the same sequence numbers, so that the broker detects duplicates. Other errors raise
+`ApiError`.
 
-A partition's first batch flies alone. A leader that does not know a producer takes whatever
-sequence number comes first: were the first batch refused for a moment (the leader is not ready yet)
-and the second one taken, the first could never be sent again.
+A partition's first batch is sent alone. A leader accepts any first sequence number of an unknown
+producer: if the first batch were refused temporarily (the leader is not ready yet) and the second
+one accepted, the first could never be sent again.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from millstream.records.columns import ProducerIdentity
 __all__ = ["RawProducer", "WrittenRange", "end_transaction"]
 
 PRODUCE_VERSION = 9  # the first flexible one: Kafka 2.4; 12 would be protocol 2 of transactions
-REQUESTS_IN_FLIGHT_MAX = 5  # as many batches as a broker remembers of a producer
+REQUESTS_IN_FLIGHT_MAX = 5  # the number of batches that a broker remembers per producer
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
 ACKS_ALL = -1
 PURPOSE = "produce"
@@ -51,11 +52,11 @@ _INDEX = struct.Struct(">i")
 
 
 class _Refused(ApiError):
-    """A broker has not taken a batch; the batch knows why."""
+    """A broker refused a batch; the batch has the error."""
 
 
 class WrittenRange(NamedTuple):
-    """Where a producer's records lie; others' may lie between them."""
+    """The offsets of a producer's records; records of others may be in between."""
 
     topic: str
     partition: int
@@ -80,7 +81,7 @@ class _Request(NamedTuple):
 
 
 class RawProducer:
-    """See the module. One thread at a time; `begin` before all else."""
+    """See the module. One thread at a time; call `begin` first."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class RawProducer:
         transactional_id: str | None = None,
         timeout_ms: int = 60_000,
     ) -> ProducerIdentity:
-        """Get a producer id: with a transactional id that id's, with the next epoch."""
+        """Get a producer id; with a transactional id, the id's producer id with the next epoch."""
         if transactional_id is not None:
             self.resume(begin_transaction(self._cluster, transactional_id, timeout_ms))
         else:
@@ -119,7 +120,7 @@ class RawProducer:
         return ProducerIdentity(self._producer_id, self._epoch, 0, transactional_id is not None)
 
     def resume(self, transaction: Transaction) -> None:
-        """Write as the producer that another process has begun and nobody has used."""
+        """Write as a producer that another process has begun and not used."""
         self.transaction = transaction
         self._producer_id, self._epoch = transaction.producer_id, transaction.epoch
 
@@ -130,8 +131,8 @@ class RawProducer:
         return int(answer.producer_id), int(answer.producer_epoch)
 
     def join(self, partitions: Iterable[tuple[str, int]], group_id: str | None = None) -> None:
-        """Take partitions into the transaction: one request for many is cheaper than `send`'s; and
-        a group, whose offsets are to be committed with it, in the same round."""
+        """Add partitions to the transaction, in one request instead of one per `send`, and
+        optionally a group whose offsets will be committed with it."""
         new = [it for it in partitions if it not in self._joined]
         if self.transaction is None or not new:
             return
@@ -142,7 +143,7 @@ class RawProducer:
         self._joined.update(new)
 
     def end(self, commit: bool) -> None:
-        """Commit what was written, or abort it."""
+        """Commit or abort the transaction."""
         assert self.transaction is not None
         if commit:
             self.flush()
@@ -155,7 +156,7 @@ class RawProducer:
     # Records
 
     def identity(self, topic: str, partition: int) -> ProducerIdentity:
-        """What the header of the partition's next batch must say."""
+        """The producer fields for the header of the partition's next batch."""
         sequence = self._sequences.get((topic, partition), 0)
         return ProducerIdentity(
             self._producer_id, self._epoch, sequence, self.transaction is not None
@@ -171,13 +172,13 @@ class RawProducer:
         self._waiting_bytes += len(batch)
 
     def flush(self) -> list[WrittenRange]:
-        """Wait until all is answered; what was written so far, by partition."""
+        """Wait for all answers; returns the records written so far, by partition."""
         self.start()
         self._drain()
         return sorted(self._written.values())
 
     def start(self) -> None:
-        """Send what waits for company, now."""
+        """Send queued batches now."""
         batches = list(self._waiting.values())
         self._waiting.clear()
         self._waiting_bytes = 0
@@ -222,7 +223,7 @@ class RawProducer:
                 self._recover(error)
 
     def _receive(self, flying: deque[_Request]) -> None:
-        """Take the oldest answer of a broker; raises `_Refused` if it has not taken a batch."""
+        """Read the oldest answer of a broker; raises `_Refused` if it refused a batch."""
         answer = flying[0].connection.receive()
         batches = {(it.topic, it.partition): it for it in flying.popleft().batches}
         refused: _Batch | None = None
@@ -255,17 +256,17 @@ class RawProducer:
         )
 
     def discard(self) -> None:
-        """Send no more, and leave no answer for others to find."""
+        """Stop sending, and read all outstanding answers."""
         self._take_remaining_answers()
         self._waiting.clear()
         self._waiting_bytes = 0
         self._introducing.clear()
         self._unacknowledged.clear()
 
-    # When something goes wrong
+    # Error handling
 
     def _recover(self, error: OSError | ApiError) -> None:
-        """Send again, in order, what has not been taken, until it has been."""
+        """Resend refused batches, in order, until all are accepted."""
         deadline = time.monotonic() + self._cluster.timeout_seconds
         backoff = BACKOFF_SECONDS
         while True:
@@ -285,7 +286,7 @@ class RawProducer:
                 deadline = time.monotonic() + self._cluster.timeout_seconds
 
     def _take_remaining_answers(self) -> None:
-        """Whatever else is in flight is answered too, or its connection is gone."""
+        """Read the answers of all other requests in flight, unless their connection is lost."""
         for flying in self._in_flight.values():
             while flying:
                 try:
@@ -297,7 +298,7 @@ class RawProducer:
         self._cluster.forget_all()
 
     def _raise_what_lasts(self, error: OSError | ApiError) -> None:
-        """Raise what would only be refused again."""
+        """Raise errors that are not retriable."""
         passing = (_Refused, OSError)
         if not isinstance(error, passing) and not error.code.retriable:
             raise error
@@ -314,7 +315,7 @@ class RawProducer:
                 missing.add((batch.topic, batch.partition))
 
     def _send_again(self) -> None:
-        """In waves of one batch for each partition, each of them answered before the next."""
+        """Resend in rounds of one batch per partition, each answered before the next."""
         while self._unacknowledged:
             wave: dict[tuple[str, int], _Batch] = {}
             size = 0
@@ -349,7 +350,7 @@ def _advice(batch: _Batch, code: ErrorCode) -> str:
 def _produce_body(
     transactional_id: str | None, timeout_ms: int, batches: list[_Batch]
 ) -> list[Any]:
-    """The request, in pieces, so that the batches need not be copied."""
+    """The request, in pieces, to avoid copying the batches."""
     by_topic: dict[str, list[_Batch]] = {}
     for batch in batches:
         by_topic.setdefault(batch.topic, []).append(batch)

@@ -1,14 +1,14 @@
-"""How a connection is secured, from the settings that every Kafka client knows.
+"""TLS and SASL for a connection, from the usual Kafka client settings.
 
     security.protocol    PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
     ssl.*                files in PEM, under librdkafka's names (ssl.ca.location, ...)
     sasl.*               mechanism, username and password
 
-What Java clients call it is understood where it means the same: stores of type PEM, and the user
-and password of a `sasl.jaas.config`. A Java keystore is not, and the error says what to do instead.
+Java's names are accepted where they mean the same: stores of type PEM, and the user and password of
+a `sasl.jaas.config`. Java keystores are not supported; the error says what to do instead.
 
 TLS is Python's own. SASL is kafka-python's (`kafka.net.sasl`: PLAIN, SCRAM, OAUTHBEARER, GSSAPI,
-AWS), whose mechanisms are state machines without sockets; imported only where SASL is asked for.
+AWS), whose mechanisms are state machines without sockets; imported only if SASL is used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SETTINGS = (
     "sasl.username",
     "sasl.password",
 )
-# Java clients' names for the same, understood where the stores are PEM files.
+# Java's names for the same settings, supported for PEM stores.
 JAVA_SETTINGS = (
     "ssl.truststore.type",
     "ssl.truststore.location",
@@ -54,7 +54,7 @@ _AS_PEM = (
 
 @dataclass(frozen=True)
 class Security:
-    """The settings of one client. What it prints as has no secrets in it."""
+    """The settings of one client. Its repr contains no secrets."""
 
     protocol: str = "PLAINTEXT"
     ca_location: str | None = None
@@ -156,7 +156,7 @@ class Security:
 
 
 def _translated(settings: Mapping[str, str]) -> dict[str, str]:
-    """What Java's names stand for."""
+    """Translate Java's names."""
     found = {}
     trusted = settings.get("ssl.truststore.location")
     if trusted is not None:

@@ -1,12 +1,12 @@
-"""Transactions, request by request, for those who begin and end them in different processes.
+"""Transactions, request by request, for callers that begin and end them in different processes.
 
-All of it is protocol 1 (KIP-98), also on clusters that offer protocol 2: there every end raises
-the producer's epoch, and the answer that names the new one may be lost with its process. In
-protocol 1 a transaction is known by `Transaction`, which does not change while it is open, and
-whoever knows it may end it: `end_transaction` may be repeated, by anybody, until it is answered.
+All of it is protocol 1 (KIP-98), also on clusters that offer protocol 2: there every end bumps the
+producer's epoch, and the answer with the new epoch may be lost with its process. In protocol 1 a
+transaction is identified by `Transaction`, which does not change while it is open, and any process
+that has it may end it: `end_transaction` can be repeated, by any process, until it is answered.
 
-A process that ends what another has written must not pass for the writer: give the two different
-client ids (docs/decisions/0009-late-end-of-transaction.md).
+A process that ends another one's transaction must not look like the writer: use different client
+ids (docs/decisions/0009-late-end-of-transaction.md).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ADD_OFFSETS_VERSION_MAX = 3
 OFFSET_COMMIT_VERSION_MAX = 4  # 5 is protocol 2's
 END_VERSION_MAX = 4  # 5 is protocol 2's
 
-# What who has been superseded is answered.
+# Answers to a superseded producer.
 FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
 
 # While markers are being written; that takes milliseconds.
@@ -35,7 +35,7 @@ TopicPartition = tuple[str, int]
 
 
 class Transaction(NamedTuple):
-    """What one has to know to write in a transaction, and to end it."""
+    """Everything needed to write in a transaction and to end it."""
 
     transactional_id: str
     producer_id: int
@@ -57,9 +57,9 @@ def begin_transaction(
     *,
     after: Transaction | None = None,
 ) -> Transaction:
-    """Fence whoever had this id, abort what they left open, and be its producer.
+    """Become the producer of this id: fence the previous one and abort its open transaction.
 
-    With `after`, only if nobody else has done so since: else raises PRODUCER_FENCED.
+    With `after`, only if no other producer has taken over since: otherwise PRODUCER_FENCED.
     """
     fields = {
         "transactional_id": transactional_id,
@@ -115,14 +115,14 @@ def _partitions_to_add(
 
 
 def _worst_of_partitions(answer: Any) -> ErrorCode:
-    """The error that stands for all of them: one that lasts rather than one that passes."""
+    """The most important error: a permanent one rather than a retriable one."""
     codes = [
         it.partition_error_code
         for topic in answer.results_by_topic_v3_and_below
         for it in topic.results_by_partition
         if it.partition_error_code is not ErrorCode.NONE
     ]
-    # OPERATION_NOT_ATTEMPTED only says that another partition failed.
+    # OPERATION_NOT_ATTEMPTED only means that another partition failed.
     telling = [code for code in codes if code is not ErrorCode.OPERATION_NOT_ATTEMPTED] or codes
     return min(telling, key=lambda code: code.retriable, default=ErrorCode.NONE)
 
@@ -145,7 +145,7 @@ def add_at_once(
     partitions: Iterable[TopicPartition],
     group_id: str,
 ) -> None:
-    """`add_partitions` and `add_group`, both requests under way together."""
+    """`add_partitions` and `add_group`, with both requests in flight at once."""
     partitions = list(partitions)
     adding = _Request(
         transaction.transactional_id,
@@ -160,7 +160,7 @@ def add_at_once(
         {**_identity(transaction), "group_id": group_id},
     )
     added, added_group = cluster.retrying(lambda: _ask_at_once(cluster, [adding, adding_group]))
-    # What was refused is asked for by itself: again, if that may help, or else to raise it.
+    # Repeat refused requests individually: retry, or raise the error.
     if _worst_of_partitions(added) is not ErrorCode.NONE:
         add_partitions(cluster, transaction, partitions)
     if added_group.error_code is not ErrorCode.NONE:
@@ -212,10 +212,10 @@ def _first_offset_error(answer: Any) -> ErrorCode:
 def end_transaction(
     cluster: Cluster, transactional_id: str, producer_id: int, epoch: int, commit: bool
 ) -> None:
-    """Commit or abort a transaction, whoever wrote it; may be repeated.
+    """Commit or abort a transaction of any process; can be repeated.
 
-    Raises INVALID_PRODUCER_EPOCH or PRODUCER_FENCED where the id has begun anew since, or the
-    transaction has timed out; INVALID_TXN_STATE where it ended the other way, or never began.
+    Raises INVALID_PRODUCER_EPOCH or PRODUCER_FENCED if the id has a newer producer or the
+    transaction timed out; INVALID_TXN_STATE if it ended the other way, or never began.
     """
     transaction = Transaction(transactional_id, producer_id, epoch)
     answer = _ask(
@@ -231,7 +231,7 @@ def end_transaction(
 def end_transactions(
     cluster: Cluster, transactions: Sequence[Transaction], commit: bool
 ) -> list[ErrorCode]:
-    """`end_transaction` for many, all requests under way at once: what each is answered."""
+    """`end_transaction` for many, with all requests in flight at once; returns each answer."""
     codes = cluster.retrying(lambda: _end_at_once(cluster, transactions, commit))
     for number, transaction in enumerate(transactions):
         if codes[number].retriable:
@@ -265,7 +265,7 @@ class _Request(NamedTuple):
 
 
 def _ask_at_once(cluster: Cluster, requests: Sequence[_Request]) -> list[Any]:
-    """What each is answered; none waits for another's answer, those of one broker keep order."""
+    """Each answer. Requests are in flight at once; those of one broker keep their order."""
     answers: list[Any] = [None] * len(requests)
     by_coordinator: dict[int, list[int]] = {}
     for number, it in enumerate(requests):
@@ -286,9 +286,9 @@ def _ask_at_once(cluster: Cluster, requests: Sequence[_Request]) -> list[Any]:
 def open_transactions(
     cluster: Cluster, prefix: str, *, seconds_old_max: float = 0.0
 ) -> list[OpenTransaction]:
-    """The transactions under way whose transactional id begins with `prefix`, on all brokers.
+    """Open transactions whose transactional id starts with `prefix`, on all brokers.
 
-    `seconds_old_max`: how old the news may be of which brokers there are.
+    `seconds_old_max`: the maximum age of the cached list of brokers.
     """
 
     def listed() -> list[OpenTransaction]:
@@ -309,7 +309,7 @@ def _open_on(cluster: Cluster, broker_id: int, prefix: str) -> list[OpenTransact
     return [
         OpenTransaction(it.transactional_id, int(it.producer_id), it.transaction_state)
         for it in answer.transaction_states
-        if it.transactional_id.startswith(prefix)  # older brokers know no pattern
+        if it.transactional_id.startswith(prefix)  # older brokers do not support patterns
     ]
 
 
@@ -330,7 +330,7 @@ def _ask(
     version_max: int,
     error_of: Callable[[Any], ErrorCode] | None = None,
 ) -> Any:
-    """Ask the transaction's coordinator; where an end is still under way there, very soon again."""
+    """Ask the transaction's coordinator; retry quickly while an end is in progress there."""
     find_error = error_of or (lambda answer: answer.error_code)
 
     def other_than_concurrent(answer: Any) -> ErrorCode:

@@ -7,7 +7,7 @@ A value comes from the first of these that has one, and the snapshot remembers w
     3. static                      file, environment, command line (config/sources.py)
     4. default                     Kafka's, except where the reference says why not
 
-A change at run time makes a new snapshot (`with_dynamic`); who needs to know is told by the broker.
+A change at run time makes a new snapshot (`with_dynamic`); the broker notifies subscribers.
 Topics and groups derive their own settings from it (`topic_config`, `group_config`).
 """
 
@@ -62,7 +62,7 @@ class Source(IntEnum):
 
 
 class SourcedValue(NamedTuple):
-    """A value as text, under the name and at the place where it was found."""
+    """A value as text, with its name and source."""
 
     name: str
     value: str | None
@@ -111,11 +111,11 @@ class BrokerConfig(
             return self
         return _snapshot(self.static, cluster_default, broker, self.warnings)
 
-    # What settings mean together
+    # Derived values
 
     @property
     def id(self) -> int:
-        """This broker's number: node.id, or broker.id where only that is given."""
+        """This broker's id: node.id, or broker.id if only that is set."""
         return (
             self.broker_id if "node.id" not in self.static and self.broker_id >= 0 else self.node_id
         )
@@ -132,20 +132,20 @@ class BrokerConfig(
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Where to listen, without the controllers' listeners."""
+        """The listeners, without those of controllers."""
         every = _parse_endpoints("listeners", self.listeners)
         return tuple(it for it in every if it.listener not in self.controller_listener_names)
 
     @property
     def advertised_endpoints(self) -> Mapping[str, Endpoint]:
-        """By listener, what clients are told; a listener that is not advertised shows itself."""
-        told = {endpoint.listener: endpoint for endpoint in self.endpoints}
+        """Advertised endpoint by listener; by default, the listener's own address."""
+        by_listener = {endpoint.listener: endpoint for endpoint in self.endpoints}
         for endpoint in _parse_endpoints("advertised.listeners", self.advertised_listeners or ()):
-            if endpoint.listener in told:
-                told[endpoint.listener] = endpoint
-        return told
+            if endpoint.listener in by_listener:
+                by_listener[endpoint.listener] = endpoint
+        return by_listener
 
-    # What topics and groups make of it
+    # Settings of topics and groups
 
     def topic_config(self, overrides: Mapping[str, str] = _NOTHING) -> TopicConfig:
         """A topic's settings, its own over the broker's. Raises `ConfigError`."""
@@ -170,14 +170,14 @@ class BrokerConfig(
         return family(**values)
 
     def inherited(self, setting: Setting) -> Any:
-        """What a topic or a group that does not set it itself has."""
+        """The value for a topic or group that does not set it."""
         for synonym in setting.synonyms:
             value = getattr(self, field_name(synonym.name))
             if value is not None:
                 return value * synonym.scale if synonym.scale != 1 else value
         return setting.default
 
-    # Where values come from
+    # Sources
 
     def sources(self, name: str) -> Iterator[SourcedValue]:
         """Every value the broker's setting has, the one in force first."""
@@ -198,7 +198,7 @@ GROUP_SETTINGS: Mapping[str, Setting] = settings_of(GroupConfig)
 
 
 def find(settings: Mapping[str, Setting], name: str) -> Setting:
-    """The setting of that name. Raises `ConfigError` that suggests another."""
+    """The setting of that name. Raises `ConfigError` with a suggestion."""
     setting = settings.get(name)
     if setting is None:
         kinds = {id(TOPIC_SETTINGS): "topic", id(GROUP_SETTINGS): "group"}
@@ -219,7 +219,7 @@ def check_dynamic(names: Iterable[str], *, per_broker: bool) -> None:
 
 
 def check_topic(config: TopicConfig) -> None:
-    """Refuse settings of a topic that are wrong only in combination. Raises `ConfigError`."""
+    """Refuse invalid combinations of topic settings. Raises `ConfigError`."""
     if config.max_compaction_lag_ms < config.min_compaction_lag_ms:
         raise ConfigError(
             f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) "
@@ -311,7 +311,7 @@ def _snapshot(
 
 
 def _check_together(config: BrokerConfig) -> None:
-    """Refuse what is wrong only in combination."""
+    """Refuse invalid combinations."""
     if "node.id" in config.static and config.broker_id >= 0 and config.broker_id != config.node_id:
         raise ConfigError(
             f"broker.id ({config.broker_id}) and node.id ({config.node_id}) differ; remove one"

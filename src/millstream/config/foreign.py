@@ -1,8 +1,8 @@
-"""Settings of Apache Kafka that Millstream knows by name but does not have.
+"""Settings of Apache Kafka that Millstream recognises but does not support.
 
-Someone who brings a `server.properties` along should neither be stopped by what does not matter nor
-be misled about what does: harmless settings are accepted with one warning each, and those whose
-absence would be dangerous, because they restrict who may do what, are refused.
+An existing `server.properties` should work without hiding problems: harmless settings are accepted
+with a warning each. Settings that restrict access are refused, because ignoring them would be
+dangerous.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from millstream.errors import ConfigError
 _NO_SECURITY = "security is not supported yet, and ignoring it would leave the broker open"
 _NO_POLICIES = "policies are Java classes; ignoring one would let through what it forbids"
 
-# Refused: prefix or name -> why.
+# Refused: prefix or name -> reason.
 DANGEROUS = {
     "ssl.": _NO_SECURITY,
     "sasl.": _NO_SECURITY,
@@ -30,7 +30,7 @@ DANGEROUS = {
     "client.quota.callback.class": _NO_POLICIES,
 }
 
-# Values of the above that ask for nothing.
+# Values of the above that have no effect.
 _HARMLESS_VALUES = {
     "security.inter.broker.protocol": "PLAINTEXT",
     "authorizer.class.name": "",
@@ -47,7 +47,7 @@ _STREAMS = "the streams group protocol is not served"
 _COORDINATOR = "coordinators run on the event loop and write at once"
 _QUOTAS = "quotas are not supported yet"
 
-# Accepted without effect: prefix or name -> why.
+# Accepted without effect: prefix or name -> reason.
 WITHOUT_EFFECT = {
     "zookeeper.": "Kafka 4 has no ZooKeeper either",
     "process.roles": _QUORUM,
@@ -103,7 +103,7 @@ WITHOUT_EFFECT = {
 
 
 def check_foreign(name: str, value: str) -> str | None:
-    """A warning for a setting of Kafka's that has no effect here, None for one nobody knows.
+    """A warning for a Kafka setting without effect here, None for an unknown one.
 
     Raises `ConfigError` for one that must not be ignored.
     """

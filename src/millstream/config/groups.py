@@ -1,4 +1,4 @@
-"""Groups: what the coordinator allows, and what each group may set for itself (`GroupConfig`)."""
+"""Group settings: the coordinator's limits, and settings per group (`GroupConfig`)."""
 
 from __future__ import annotations
 
@@ -35,47 +35,49 @@ class GroupSettings:
         3_000, doc="How long a new group waits for more members before its first rebalance."
     )
     group_min_session_timeout_ms: int = integer(
-        6_000, doc="The shortest session time-out a member may ask for."
+        6_000, doc="The minimum session timeout of a member."
     )
     group_max_session_timeout_ms: int = integer(
-        1_800_000, doc="The longest session time-out a member may ask for."
+        1_800_000, doc="The maximum session timeout of a member."
     )
     group_max_size: int = integer(INT_MAX, low=1, doc="Members of one group.")
     group_coordinator_rebalance_protocols: tuple[str, ...] = strings(
         ("classic", "consumer"),
         options=("consumer", "classic", "share", "streams"),
-        doc="The group protocols that are served. (Kafka's default has streams too, which "
-        "Millstream does not serve; share groups go by the feature share.version.)",
+        doc="The supported group protocols. (Kafka's default includes streams, which Millstream "
+        "does not support; the feature share.version enables share groups.)",
     )
 
     # The consumer protocol (KIP-848)
 
     group_consumer_session_timeout_ms: int = integer(
-        45_000, low=1, doc="A member that is silent for this long is out of the group."
+        45_000,
+        low=1,
+        doc="A member that sends no heartbeat for this long is removed from the group.",
     )
     group_consumer_min_session_timeout_ms: int = integer(
-        45_000, low=1, doc="The least a group may set consumer.session.timeout.ms to."
+        45_000, low=1, doc="The minimum for consumer.session.timeout.ms."
     )
     group_consumer_max_session_timeout_ms: int = integer(
-        60_000, low=1, doc="The most a group may set consumer.session.timeout.ms to."
+        60_000, low=1, doc="The maximum for consumer.session.timeout.ms."
     )
     group_consumer_heartbeat_interval_ms: int = integer(
-        5_000, low=1, doc="How often members are told to send a heartbeat."
+        5_000, low=1, doc="Heartbeat interval of members."
     )
     group_consumer_min_heartbeat_interval_ms: int = integer(
-        5_000, low=1, doc="The least a group may set consumer.heartbeat.interval.ms to."
+        5_000, low=1, doc="The minimum for consumer.heartbeat.interval.ms."
     )
     group_consumer_max_heartbeat_interval_ms: int = integer(
-        15_000, low=1, doc="The most a group may set consumer.heartbeat.interval.ms to."
+        15_000, low=1, doc="The maximum for consumer.heartbeat.interval.ms."
     )
     group_consumer_assignment_interval_ms: int = integer(
-        1_000, low=0, mode=_DYNAMIC, doc="The least time between two assignments of a group."
+        1_000, low=0, mode=_DYNAMIC, doc="The minimum time between two assignments of a group."
     )
     group_consumer_min_assignment_interval_ms: int = integer(
-        0, low=0, doc="The least a group may set consumer.assignment.interval.ms to."
+        0, low=0, doc="The minimum for consumer.assignment.interval.ms."
     )
     group_consumer_max_assignment_interval_ms: int = integer(
-        15_000, low=0, doc="The most a group may set consumer.assignment.interval.ms to."
+        15_000, low=0, doc="The maximum for consumer.assignment.interval.ms."
     )
     group_consumer_max_size: int = integer(INT_MAX, low=1, doc="Members of one consumer group.")
     group_consumer_assignors: tuple[str, ...] = strings(
@@ -84,7 +86,7 @@ class GroupSettings:
     group_consumer_migration_policy: str = string(
         "bidirectional",
         options=_MIGRATION_POLICIES,
-        doc="Whether a group may go over to the other protocol while it has members.",
+        doc="Whether a group with members can switch to the other protocol.",
     )
     group_consumer_regex_refresh_interval_ms: int = integer(
         600_000, low=10_000, internal=True, doc="How often a regular expression is resolved anew."
@@ -99,7 +101,7 @@ class GroupSettings:
         1,
         low=1,
         importance="high",
-        doc="Replicas of __consumer_offsets. (Kafka: 3, which one broker cannot keep.)",
+        doc="Replicas of __consumer_offsets. (Kafka: 3, which is impossible with one broker.)",
     )
     offsets_topic_segment_bytes: int = integer(
         104_857_600, low=1, importance="high", doc="segment.bytes of __consumer_offsets."
@@ -120,7 +122,7 @@ class GroupSettings:
         5_000, low=1, importance="high", doc="How long a commit may take to become durable."
     )
     offset_metadata_max_bytes: int = integer(
-        4_096, importance="high", doc="The longest text a client may store beside an offset."
+        4_096, importance="high", doc="The maximum size of the metadata stored with an offset."
     )
     offsets_load_buffer_size: int = integer(
         5_242_880, low=1, importance="high", doc="Bytes read at once when offsets are loaded."
@@ -131,8 +133,8 @@ class GroupSettings:
         high=1,
         ours=True,
         mode=_DYNAMIC,
-        doc="Warn when a group's oldest unread record has used up this share of the retention "
-        "(time or bytes); 1 warns only when records are lost.",
+        doc="Warn when a group's oldest unread record has used up this fraction of the retention "
+        "(time or bytes); 1: warn only when records are lost.",
     )
 
 
@@ -141,53 +143,58 @@ class ShareGroupSettings:
     """Share groups (KIP-932)."""
 
     group_share_session_timeout_ms: int = integer(
-        45_000, low=1, doc="A member of a share group that is silent for this long is out."
+        45_000,
+        low=1,
+        doc="A member of a share group that sends no heartbeat for this long is removed.",
     )
     group_share_min_session_timeout_ms: int = integer(
-        45_000, low=1, doc="The least a group may set share.session.timeout.ms to."
+        45_000, low=1, doc="The minimum for share.session.timeout.ms."
     )
     group_share_max_session_timeout_ms: int = integer(
-        60_000, low=1, doc="The most a group may set share.session.timeout.ms to."
+        60_000, low=1, doc="The maximum for share.session.timeout.ms."
     )
     group_share_heartbeat_interval_ms: int = integer(
-        5_000, low=1, doc="How often members of share groups are told to send a heartbeat."
+        5_000, low=1, doc="Heartbeat interval of members of share groups."
     )
     group_share_min_heartbeat_interval_ms: int = integer(
-        5_000, low=1, doc="The least a group may set share.heartbeat.interval.ms to."
+        5_000, low=1, doc="The minimum for share.heartbeat.interval.ms."
     )
     group_share_max_heartbeat_interval_ms: int = integer(
-        15_000, low=1, doc="The most a group may set share.heartbeat.interval.ms to."
+        15_000, low=1, doc="The maximum for share.heartbeat.interval.ms."
     )
     group_share_assignment_interval_ms: int = integer(
-        1_000, low=0, mode=_DYNAMIC, doc="The least time between two assignments of a share group."
+        1_000,
+        low=0,
+        mode=_DYNAMIC,
+        doc="The minimum time between two assignments of a share group.",
     )
     group_share_min_assignment_interval_ms: int = integer(
-        0, low=0, doc="The least a group may set share.assignment.interval.ms to."
+        0, low=0, doc="The minimum for share.assignment.interval.ms."
     )
     group_share_max_assignment_interval_ms: int = integer(
-        15_000, low=0, doc="The most a group may set share.assignment.interval.ms to."
+        15_000, low=0, doc="The maximum for share.assignment.interval.ms."
     )
     group_share_max_size: int = integer(200, low=1, high=1000, doc="Members of one share group.")
     group_share_assignors: tuple[str, ...] = strings(
         ("simple",), doc="The server's assignor for share groups."
     )
     group_share_delivery_count_limit: int = integer(
-        5, low=2, high=10, doc="Deliveries of a record before it is given up."
+        5, low=2, high=10, doc="Maximum number of deliveries of a record."
     )
     group_share_min_delivery_count_limit: int = integer(
-        2, low=2, high=5, doc="The least a group may set share.delivery.count.limit to."
+        2, low=2, high=5, doc="The minimum for share.delivery.count.limit."
     )
     group_share_max_delivery_count_limit: int = integer(
-        10, low=5, high=25, doc="The most a group may set share.delivery.count.limit to."
+        10, low=5, high=25, doc="The maximum for share.delivery.count.limit."
     )
     group_share_record_lock_duration_ms: int = integer(
         30_000, low=1_000, high=3_600_000, doc="How long a delivered record is locked."
     )
     group_share_min_record_lock_duration_ms: int = integer(
-        15_000, low=1_000, high=30_000, doc="The least a group may set the lock's duration to."
+        15_000, low=1_000, high=30_000, doc="The minimum lock duration."
     )
     group_share_max_record_lock_duration_ms: int = integer(
-        60_000, low=30_000, high=3_600_000, doc="The most a group may set the lock's duration to."
+        60_000, low=30_000, high=3_600_000, doc="The maximum lock duration."
     )
     group_share_partition_max_record_locks: int = integer(
         2_000, low=100, high=10_000, doc="Records locked at once in one partition."
@@ -196,13 +203,13 @@ class ShareGroupSettings:
         100,
         low=100,
         high=2_000,
-        doc="The least a group may set share.partition.max.record.locks to.",
+        doc="The minimum for share.partition.max.record.locks.",
     )
     group_share_max_partition_max_record_locks: int = integer(
         4_000,
         low=2_000,
         high=10_000,
-        doc="The most a group may set share.partition.max.record.locks to.",
+        doc="The maximum for share.partition.max.record.locks.",
     )
     group_share_initialize_retry_interval_ms: int = integer(
         30_000,
@@ -222,7 +229,7 @@ class ShareGroupSettings:
         1,
         low=1,
         importance="high",
-        doc="Replicas of __share_group_state. (Kafka: 3, which one broker cannot keep.)",
+        doc="Replicas of __share_group_state. (Kafka: 3, which is impossible with one broker.)",
     )
     share_coordinator_state_topic_min_isr: int = short(
         1, low=1, importance="high", doc="min.insync.replicas of __share_group_state (Kafka: 2)."
@@ -243,16 +250,15 @@ class ShareGroupSettings:
         False,
         ours=True,
         mode=_DYNAMIC,
-        doc="Whether a share group's dead-letter topic is created when the first letter is "
-        "written and there is none (KIP-1191, Kafka 4.4). One that is created here has "
-        "errors.deadletterqueue.group.enable set.",
+        doc="Whether a share group's dead-letter topic is created with the first dead letter if "
+        "it does not exist (KIP-1191, Kafka 4.4). It then has errors.deadletterqueue.group.enable "
+        "set.",
     )
     errors_deadletterqueue_topic_name_prefix: str = string(
         "dlq.",
         ours=True,
         mode=_DYNAMIC,
-        doc="How the names of dead-letter topics must begin (KIP-1191, Kafka 4.4); empty allows "
-        "any name.",
+        doc="Required prefix of dead-letter topics (KIP-1191, Kafka 4.4); empty: any name.",
     )
     millstream_deadletterqueue_max_records_per_second: int = integer(
         1_000,
@@ -260,21 +266,20 @@ class ShareGroupSettings:
         ours=True,
         mode=_DYNAMIC,
         doc="Dead letters that one share group may write per second, averaged over ten seconds. "
-        "Beyond that its breaker opens: the records stay held until their letters are written at "
-        "this rate, which slows the group down, and the log says so. Nothing is lost. 0 is "
-        "without limit.",
+        "Beyond that, dead letters are written at this rate, which slows the group down, and a "
+        "warning is logged. Nothing is lost. 0: no limit.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """What one group sets for itself; the rest comes from the broker's settings."""
+    """The settings of one group; the rest comes from the broker's settings."""
 
     consumer_assignment_interval_ms: int = integer(
         1_000,
         low=0,
         synonyms=("group.consumer.assignment.interval.ms",),
-        doc="The least time between two assignments of this group.",
+        doc="The minimum time between two assignments of this group.",
     )
     consumer_heartbeat_interval_ms: int = integer(
         5_000,
@@ -286,13 +291,13 @@ class GroupConfig:
         45_000,
         low=1,
         synonyms=("group.consumer.session.timeout.ms",),
-        doc="A member of this group that is silent for this long is out.",
+        doc="A member of this group that sends no heartbeat for this long is removed.",
     )
     share_assignment_interval_ms: int = integer(
         1_000,
         low=0,
         synonyms=("group.share.assignment.interval.ms",),
-        doc="The least time between two assignments of this share group.",
+        doc="The minimum time between two assignments of this share group.",
     )
     share_auto_offset_reset: str = string(
         "latest", doc="Where a share group starts: latest, earliest, or by_duration:<ISO 8601>."
@@ -301,7 +306,7 @@ class GroupConfig:
         5,
         low=2,
         synonyms=("group.share.delivery.count.limit",),
-        doc="Deliveries of a record before it is given up.",
+        doc="Maximum number of deliveries of a record.",
     )
     share_heartbeat_interval_ms: int = integer(
         5_000,
@@ -333,14 +338,14 @@ class GroupConfig:
         45_000,
         low=1,
         synonyms=("group.share.session.timeout.ms",),
-        doc="A member of this share group that is silent for this long is out.",
+        doc="A member of this share group that sends no heartbeat for this long is removed.",
     )
     # Dead letters (KIP-1191, Kafka 4.4)
     errors_deadletterqueue_topic_name: str = string(
         "",
         ours=True,
-        doc="The topic that takes what this share group rejects or cannot process within its "
-        "delivery limit (KIP-1191, Kafka 4.4); empty for none: then such records are dropped. The "
+        doc="The topic for records that this share group rejects or cannot process within its "
+        "delivery limit (KIP-1191, Kafka 4.4); empty: such records are dropped. The "
         "name must begin with the broker's errors.deadletterqueue.topic.name.prefix, and the topic "
         "must have errors.deadletterqueue.group.enable.",
     )
@@ -348,8 +353,8 @@ class GroupConfig:
         False,
         ours=True,
         doc="Whether a dead letter has the key, the value and the headers of its record, or only "
-        "headers that say where the record is and what became of it (KIP-1191, Kafka 4.4). With "
-        "true, which we recommend, a letter outlives the record's retention and can be replayed.",
+        "headers with the position of the record and the reason (KIP-1191, Kafka 4.4). With true "
+        "(recommended), a dead letter can be replayed after the record has expired.",
     )
     # Delayed retry, ours
     share_retry_backoff_ms: int = integer(
@@ -357,31 +362,31 @@ class GroupConfig:
         low=0,
         high=86_400_000,
         ours=True,
-        doc="How long a record that was released, or whose lock ran out, waits before it is "
-        "delivered a second time. The wait grows with every delivery, see "
-        "share.retry.backoff.multiplier. 0 delivers it again at once, as Kafka does.",
+        doc="How long a record that was released, or whose lock expired, waits before its second "
+        "delivery. The delay grows with every delivery: see share.retry.backoff.multiplier. 0: "
+        "redeliver at once, as Kafka does.",
     )
     share_retry_backoff_max_ms: int = integer(
         60_000,
         low=1,
         high=86_400_000,
         ours=True,
-        doc="The longest wait before a record is delivered again.",
+        doc="The maximum delay before a redelivery.",
     )
     share_retry_backoff_multiplier: float = double(
         2.0,
         low=1,
         high=100,
         ours=True,
-        doc="What the wait is multiplied with at every further delivery; 1 keeps it constant.",
+        doc="Factor by which the delay grows with every delivery; 1: constant.",
     )
     share_retry_max_delayed_records: int = integer(
         10_000,
         low=1,
         high=25_000,
         ours=True,
-        doc="Records of one partition that may wait at the same time. A record released beyond "
-        "this bound is available at once, without a wait, and the log says so.",
+        doc="Maximum number of delayed records per partition. A record released beyond this limit "
+        "is redelivered at once, and a warning is logged.",
     )
 
 
@@ -394,9 +399,9 @@ _UNIT_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds"
 
 
 def share_reset_timestamp_ms(strategy: str, now_ms: int) -> int:
-    """Where share.auto.offset.reset says to start: a time, or `EARLIEST_` or `LATEST_TIMESTAMP`.
+    """The start of share.auto.offset.reset: a time, or `EARLIEST_` or `LATEST_TIMESTAMP`.
 
-    Raises `ConfigError` for text that says neither.
+    Raises `ConfigError` for any other text.
     """
     if strategy == "earliest":
         return EARLIEST_TIMESTAMP

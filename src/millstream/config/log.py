@@ -29,7 +29,7 @@ class LogSettings:
     """Directories, and what topics inherit."""
 
     log_dir: tuple[str, ...] = strings(
-        ("millstream-data",), importance="high", doc="Where the data are, when log.dirs is not set."
+        ("millstream-data",), importance="high", doc="The data directory, if log.dirs is not set."
     )
     log_dirs: tuple[str, ...] | None = strings(
         None,
@@ -44,10 +44,10 @@ class LogSettings:
         doc="The metadata log is replaced by a snapshot after this many bytes.",
     )
     num_partitions: int = integer(
-        1, low=1, doc="Partitions of a topic that is created without a number of its own."
+        1, low=1, doc="Partitions of a topic created without a number of partitions."
     )
     default_replication_factor: int = integer(
-        1, doc="Replicas of a topic that is created without a number of its own."
+        1, doc="Replicas of a topic created without a replication factor."
     )
     num_recovery_threads_per_data_dir: int = integer(
         2, low=1, importance="high", mode=_DYNAMIC, doc="Threads that recover each data directory."
@@ -153,7 +153,7 @@ class LogSettings:
         low=1,
         importance="low",
         mode=_DYNAMIC,
-        doc="An idempotent producer that is silent for this long is forgotten.",
+        doc="The state of an idempotent producer expires if it writes nothing for this long.",
     )
     producer_id_expiration_check_interval_ms: int = integer(
         600_000,
@@ -177,16 +177,16 @@ class LogSettings:
         doc="Default of log.flush.interval.ms, and how often it is checked.",
     )
     log_flush_offset_checkpoint_interval_ms: int = integer(
-        60_000, low=0, importance="high", doc="How often the recovery points are written down."
+        60_000, low=0, importance="high", doc="How often recovery points are saved."
     )
     log_flush_start_offset_checkpoint_interval_ms: int = integer(
-        60_000, low=0, importance="high", doc="How often the logs' start offsets are written down."
+        60_000, low=0, importance="high", doc="How often log start offsets are saved."
     )
     replica_high_watermark_checkpoint_interval_ms: int = long(
-        5_000, importance="high", doc="How often the high watermarks are written down."
+        5_000, importance="high", doc="How often high watermarks are saved."
     )
     log_dir_failure_timeout_ms: int = long(
-        30_000, low=1, importance="low", doc="How long a failed directory may stay unreported."
+        30_000, low=1, importance="low", doc="Maximum time until a failed directory is reported."
     )
     millstream_acks_all_flush: bool = boolean(
         True,
@@ -209,7 +209,7 @@ class LogSettings:
         15_000,
         low=0,
         mode=_DYNAMIC,
-        doc="How long the cleaner rests when there is nothing to clean.",
+        doc="How long the cleaner sleeps if there is nothing to clean.",
     )
     log_cleaner_dedupe_buffer_size: int = long(
         134_217_728,
@@ -220,10 +220,12 @@ class LogSettings:
         524_288, low=0, mode=_DYNAMIC, doc="Memory for the cleaner's reads and writes."
     )
     log_cleaner_io_buffer_load_factor: float = double(
-        0.9, mode=_DYNAMIC, doc="How full the cleaner's map of keys may become."
+        0.9, mode=_DYNAMIC, doc="Maximum load factor of the cleaner's map of keys."
     )
     log_cleaner_io_max_bytes_per_second: float = double(
-        _DOUBLE_MAX, mode=_DYNAMIC, doc="What the cleaner may read and write per second."
+        _DOUBLE_MAX,
+        mode=_DYNAMIC,
+        doc="Maximum bytes that the cleaner reads and writes per second.",
     )
     log_cleaner_delete_retention_ms: int = long(
         86_400_000, low=0, mode=_DYNAMIC, doc="Default of delete.retention.ms."

@@ -1,4 +1,4 @@
-"""Who this broker is, where it listens, and how much it takes on: identity, sockets, limits."""
+"""Identity of the broker, listeners, sockets and limits."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ class NetworkSettings:
         1,
         low=0,
         importance="high",
-        doc="This broker's number in its cluster; broker.id is the same.",
+        doc="This broker's id in its cluster; same as broker.id.",
     )
     broker_id: int = integer(
-        -1, importance="high", doc="Kafka's older name of node.id; -1 means: see node.id."
+        -1, importance="high", doc="Kafka's older name of node.id; -1: use node.id."
     )
     broker_rack: str | None = string(
-        None, doc="The rack or zone this broker stands in; consumers may prefer replicas near them."
+        None, doc="The rack or zone of this broker; consumers may prefer nearby replicas."
     )
     listeners: tuple[str, ...] = strings(
         ("PLAINTEXT://127.0.0.1:9092",),
         importance="high",
-        doc="Where to listen, as NAME://host:port; an empty host is every interface, port 0 any "
-        "free port. (Kafka's default is every interface; ours is this machine, since there is no "
-        "authentication.)",
+        doc="Listeners, as NAME://host:port; an empty host: every interface, port 0: any free "
+        "port. (Kafka's default is every interface; Millstream's is localhost, because there is "
+        "no authentication.)",
     )
     advertised_listeners: tuple[str, ...] | None = strings(
         None,
         importance="high",
-        doc="What clients are told to connect to, where that differs from listeners.",
+        doc="Addresses for clients, if they differ from listeners.",
     )
     listener_security_protocol_map: str = string(
         "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
         importance="low",
-        doc="Which security protocol each listener's name stands for; only PLAINTEXT is served.",
+        doc="The security protocol of each listener name; only PLAINTEXT is supported.",
     )
     controller_listener_names: tuple[str, ...] = strings(
         (),
         importance="high",
-        doc="Listeners for KRaft controllers: Millstream has none and leaves these closed, so that "
-        "Kafka's own server.properties can be used.",
+        doc="Listeners for KRaft controllers: not used, but accepted, so that Kafka's own "
+        "server.properties works.",
     )
     inter_broker_listener_name: str | None = string(
         None, doc="The listener that other brokers use."
@@ -85,11 +85,12 @@ class NetworkSettings:
         importance="high",
         doc="SO_SNDBUF of the server's sockets; -1 leaves it to the system.",
     )
-    socket_listen_backlog_size: int = integer(
-        50, low=1, doc="Connections the system holds for us before they are accepted."
-    )
+    socket_listen_backlog_size: int = integer(50, low=1, doc="Backlog of the listening sockets.")
     queued_max_requests: int = integer(
-        500, low=1, importance="high", doc="Requests in the works at once, over all connections."
+        500,
+        low=1,
+        importance="high",
+        doc="Maximum number of requests being processed, over all connections.",
     )
     queued_max_request_bytes: int = long(
         -1,
@@ -122,7 +123,7 @@ class NetworkSettings:
         30_000, importance="high", doc="How long the broker waits for another broker's answer."
     )
     fetch_max_bytes: int = integer(
-        57_671_680, low=1024, doc="The most one fetch may return, whatever the client asks for."
+        57_671_680, low=1024, doc="The maximum size of a fetch response."
     )
     max_incremental_fetch_session_cache_slots: int = integer(
         1000, low=0, doc="Incremental fetch sessions kept at once."

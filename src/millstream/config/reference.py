@@ -1,6 +1,6 @@
 """The reference of all settings, generated: `python -m millstream.config.reference` writes it.
 
-docs/reference/settings.md is this module's output; a test compares the two, so it cannot lie.
+docs/reference/settings.md is this module's output; a test compares the two.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _foreign() -> Iterator[str]:
         "one line in the log that says so:\n"
     )
     yield from _reasons(WITHOUT_EFFECT)
-    yield "\nThese restrict who may do what. To ignore them would be dangerous: they are refused.\n"
+    yield "\nThese settings restrict access and are refused, because ignoring them is dangerous.\n"
     yield from _reasons(DANGEROUS)
     yield ""
 

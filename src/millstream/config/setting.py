@@ -1,8 +1,8 @@
-"""What a setting is: a name of Kafka's, a type, bounds, a default and a sentence.
+"""A setting: Kafka's name, a type, bounds, a default and a description.
 
 A family of settings is a dataclass whose fields are declared with the functions below. The field's
-name is the setting's name with underscores for dots, so there is one place where a setting is
-written down, and the class is typed:
+name is the setting's name with underscores for dots, so a setting is defined in one place, and the
+class is typed:
 
     @dataclass(frozen=True)
     class LogSettings:
@@ -11,7 +11,7 @@ written down, and the class is typed:
     settings_of(LogSettings)["num.partitions"].parse("12") == 12
 
 Values travel as text (files, environment, the wire, the metadata log) and are parsed once, when a
-snapshot of the settings is made. The messages of a refusal are those of Kafka.
+snapshot of the settings is made. Error messages are Kafka's.
 """
 
 from __future__ import annotations

@@ -7,11 +7,11 @@ Later sources win over earlier ones:
     1. a file           `server.properties` (Java's format), or `*.toml`, where tables nest into
                         dots: `[log.retention] hours = 24` is `log.retention.hours=24`
     2. the environment  MILLSTREAM_LOG_RETENTION_HOURS=24; a setting of our own, whose name begins
-                        with `millstream.`, needs that word only once: MILLSTREAM_ACKS_ALL_FLUSH
+                        with `millstream.`, needs that prefix only once: MILLSTREAM_ACKS_ALL_FLUSH
     3. the command line --set log.retention.hours=24, or values given in Python
 
-An unknown name is an error, except in the environment, where another program's variables may begin
-like ours: there it is left alone.
+An unknown name is an error, except in the environment, where another program's variables may have
+the same prefix: there it is ignored.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read_file(path: Path) -> dict[str, str]:
         raise ConfigError(f"{path} is not UTF-8 text: {error}") from error
     if path.suffix != ".toml":
         return parse_properties(text)
-    import tomllib  # only those who write TOML wait for it
+    import tomllib  # imported only if needed
 
     try:
         return dict(_flatten("", tomllib.loads(text)))
@@ -75,7 +75,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings among environment variables; those that are no setting are left alone."""
+    """The settings among environment variables; others are ignored."""
     values: dict[str, str] = {}
     for variable, value in environment.items():
         if not variable.startswith(ENVIRONMENT_PREFIX):

@@ -2,7 +2,8 @@
 
 Field names are Kafka's setting names with underscores (`segment.bytes` -> `segment_bytes`), so the
 mapping is mechanical. Times are milliseconds, sizes bytes; -1 means "no limit" where Kafka says so.
-What a topic does not set comes from the broker's settings that its `synonyms` name, in that order.
+A setting that the topic does not set comes from the broker settings in its `synonyms`, in that
+order.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class TopicConfig:
         frozenset({"delete"}),
         options=CLEANUP_POLICIES,
         synonyms=("log.cleanup.policy",),
-        doc="What becomes of old segments: delete them (retention), compact them (keep the last "
-        "record of each key), both, or nothing at all.",
+        doc="How to clean up old segments: delete (retention), compact (keep the last record of "
+        "each key), both, or neither.",
     )
     compression_type: str = string(
         "producer",
@@ -70,7 +71,7 @@ class TopicConfig:
         86_400_000,
         low=0,
         synonyms=("log.cleaner.delete.retention.ms",),
-        doc="How long a tombstone outlives its compaction, so that readers see the deletion.",
+        doc="How long a tombstone is kept after compaction, so that consumers see the deletion.",
     )
     file_delete_delay_ms: int = long(
         60_000,
@@ -82,13 +83,13 @@ class TopicConfig:
         LONG_MAX,
         low=1,
         synonyms=("log.flush.interval.messages",),
-        doc="Flush after this many records at the latest, whatever acks say.",
+        doc="Flush after at most this many records, whatever the acks.",
     )
     flush_ms: int = long(
         LONG_MAX,
         low=0,
         synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
-        doc="Flush after this time at the latest, whatever acks say.",
+        doc="Flush after at most this time, whatever the acks.",
     )
     follower_replication_throttled_replicas: tuple[str, ...] = strings(
         (),
@@ -130,7 +131,7 @@ class TopicConfig:
         LONG_MAX,
         low=1,
         synonyms=("log.cleaner.max.compaction.lag.ms",),
-        doc="A record is eligible for compaction after this time at the latest.",
+        doc="A record is eligible for compaction after at most this time.",
     )
     max_message_bytes: int = integer(
         1_048_588,
@@ -161,7 +162,7 @@ class TopicConfig:
         low=0,
         high=1,
         synonyms=("log.cleaner.min.cleanable.ratio",),
-        doc="The share of a log that must be uncompacted before the cleaner takes it up.",
+        doc="The fraction of a log that must be uncompacted before it is cleaned.",
     )
     min_compaction_lag_ms: int = long(
         0,
@@ -187,12 +188,12 @@ class TopicConfig:
         False, doc="Delete from tiered storage when it is disabled; Millstream has none."
     )
     remote_storage_enable: bool = boolean(
-        False, doc="Tiered storage; Millstream has none, so true is refused."
+        False, doc="Tiered storage; not supported, so true is refused."
     )
     retention_bytes: int = long(
         -1,
         synonyms=("log.retention.bytes",),
-        doc="Delete the oldest segments of a partition beyond this size; -1 is without limit.",
+        doc="Delete the oldest segments of a partition beyond this size; -1: no limit.",
     )
     retention_ms: int = long(
         604_800_000,
@@ -202,7 +203,7 @@ class TopicConfig:
             ("log.retention.minutes", MINUTE_MS),
             ("log.retention.hours", HOUR_MS),
         ),
-        doc="Delete segments whose newest record is older than this; -1 keeps them for ever.",
+        doc="Delete segments whose newest record is older than this; -1: never.",
     )
     segment_bytes: int = integer(
         1_073_741_824,
@@ -220,8 +221,8 @@ class TopicConfig:
         0,
         low=0,
         synonyms=("log.roll.jitter.ms", ("log.roll.jitter.hours", HOUR_MS)),
-        doc="At most this much is taken off segment.ms at random, so that partitions do not all "
-        "roll at once.",
+        doc="A random time of up to this is subtracted from segment.ms, so that partitions do not "
+        "all roll at once.",
     )
     segment_ms: int = long(
         604_800_000,
@@ -239,7 +240,8 @@ class TopicConfig:
         False,
         ours=True,
         doc="Whether share groups may use this topic for their dead letters (KIP-1191, Kafka "
-        "4.4). Without it they are refused, so that nobody's ordinary topic fills with them.",
+        "4.4). Without it they are refused, so that ordinary topics do not fill up with dead "
+        "letters.",
     )
     millstream_acks_all_flush: bool = boolean(
         True,

@@ -1,4 +1,4 @@
-"""Transactions: how long they may last, and the topic that remembers them."""
+"""Transaction settings: timeouts, and the topic that stores them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class TransactionSettings:
     """Transactions and their topic."""
 
     transaction_max_timeout_ms: int = integer(
-        900_000, low=1, importance="high", doc="The longest time-out a producer may ask for."
+        900_000, low=1, importance="high", doc="The maximum transaction timeout of a producer."
     )
     transaction_state_log_num_partitions: int = integer(
         50,
@@ -24,7 +24,7 @@ class TransactionSettings:
         1,
         low=1,
         importance="high",
-        doc="Replicas of __transaction_state. (Kafka: 3, which one broker cannot keep.)",
+        doc="Replicas of __transaction_state. (Kafka: 3, which is impossible with one broker.)",
     )
     transaction_state_log_min_isr: int = integer(
         1, low=1, importance="high", doc="min.insync.replicas of __transaction_state (Kafka: 2)."
@@ -39,7 +39,7 @@ class TransactionSettings:
         10_000,
         low=1,
         importance="low",
-        doc="How often transactions past their time-out are aborted.",
+        doc="How often timed-out transactions are aborted.",
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = integer(
         3_600_000, low=1, importance="low", doc="How often expired transactional ids are removed."
@@ -48,7 +48,7 @@ class TransactionSettings:
         604_800_000,
         low=1,
         importance="high",
-        doc="An unused transactional id is forgotten after this.",
+        doc="An unused transactional id expires after this time.",
     )
     transaction_partition_verification_enable: bool = boolean(
         True,

@@ -130,8 +130,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Time after which compaction may drop this batch's tombstones and markers, once it is
-        set."""
+        """Time after which compaction may drop this batch's tombstones and markers."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
     def encode(self) -> bytes:
