@@ -60,7 +60,7 @@ def test_bad_history_fails_with_the_report(run: Run, tmp_path: Path) -> None:
     outcome = run("check", "--history", str(tmp_path / "run.jsonl"))
     assert outcome.exit_code == 1
     assert re.search(r"^lost record +1$", outcome.out, re.MULTILINE)
-    assert "did not keep its word" in outcome.err
+    assert "violated its guarantees" in outcome.err
 
 
 def test_file_that_is_no_history_is_one_line(run: Run, tmp_path: Path) -> None:

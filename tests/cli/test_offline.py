@@ -119,5 +119,5 @@ def test_find_segments_says_when_there_are_none(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="no log segments"):
         find_segments(tmp_path, None, None)
     (tmp_path / "notes.log").write_text("x")
-    with pytest.raises(CommandFailed, match="is no log segment"):
+    with pytest.raises(CommandFailed, match="is not a log segment"):
         find_segments(tmp_path / "notes.log", None, None)

@@ -166,7 +166,7 @@ def test_transaction_abort_ends_what_hangs(ok: Ok, bootstrap_servers: str, hangi
     assert "aborted the transaction at offset 2" in ok("transaction", "abort", *place)
     assert committed_records(bootstrap_servers, hanging, 1) == [b"a", b"b", b"c"]
     options = ("--hanging", "--topic", hanging, "--older-than", "0")
-    assert ok("transaction", "list", *options) == "no transaction hangs\n"
+    assert ok("transaction", "list", *options) == "no hanging transactions\n"
 
 
 def test_transaction_abort_names_where_open_ones_begin(cli: Run, hanging: str) -> None:

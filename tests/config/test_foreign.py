@@ -28,7 +28,7 @@ def test_harmless_setting_is_a_warning_with_its_reason(name: str) -> None:
     ],
 )
 def test_dangerous_setting_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} is refused"):
+    with pytest.raises(ConfigError, match=f"{name} is not supported"):
         check_foreign(name, "something")
 
 

@@ -48,10 +48,10 @@ def test_controller_listeners_of_a_kafka_file_stay_closed() -> None:
     [
         ({"listeners": "127.0.0.1:9092"}, "Expected NAME://host:port"),
         ({"listeners": "PLAINTEXT://h:99999"}, "Expected NAME://host:port"),
-        ({"listeners": "SSL://:9092"}, "listener SSL asks for SSL"),
+        ({"listeners": "SSL://:9092"}, "listener SSL requires SSL"),
         ({"listeners": "OTHER://:9092"}, "add OTHER:PLAINTEXT"),
         ({"listeners": "PLAINTEXT://:1,PLAINTEXT://:2"}, "different name"),
-        ({"listeners": ""}, "names no listener"),
+        ({"listeners": ""}, "has no listener"),
     ],
 )
 def test_listeners_are_refused_when_wrong_or_insecure(values: dict[str, str], message: str) -> None:

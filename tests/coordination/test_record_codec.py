@@ -172,7 +172,7 @@ def test_codec_skips_types_that_it_does_not_know() -> None:
 
 
 def test_codec_refuses_versions_that_it_does_not_know() -> None:
-    with pytest.raises(CorruptRecord, match="version 2"):
+    with pytest.raises(CorruptRecord, match="unsupported version: Inner v2"):
         CODEC.decode(b"\x00\x09\x00\x01k", b"\x00\x02\x04\x00")
     with pytest.raises(CorruptRecord):
         CODEC.decode(b"\x00", b"")

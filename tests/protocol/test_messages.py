@@ -69,7 +69,7 @@ def test_bytes_after_the_end_of_a_request_are_ignored_as_kafka_does() -> None:
 @pytest.mark.parametrize("version", [2, 7])
 def test_array_of_a_billion_is_refused_without_memory_for_it(version: int) -> None:
     length = b"\x3b\x9a\xca\x00" if version < 5 else b"\x81\x94\xeb\xdc\x03"
-    with pytest.raises(ProtocolError, match="not a CreateTopicsRequest"):
+    with pytest.raises(ProtocolError, match="malformed CreateTopicsRequest"):
         messages.decode_request("create_topics", version, 7, length + b"\0" * 50)
 
 

@@ -29,7 +29,7 @@ from millstream.testing.histories.workload import Plan, Progress, remove_traces,
 LINE_EVERY_S = 5.0
 
 app = typer.Typer(
-    help="Find out whether a cluster loses, doubles, reorders or tears records.",
+    help="Check whether a cluster loses, duplicates, reorders or tears records.",
     rich_markup_mode="rich",
     add_completion=False,
 )
@@ -41,28 +41,27 @@ def check(
     client_config: ClientConfig = None,
     seconds: Annotated[float, typer.Option(min=1, help="How long the clients run.")] = 30,
     seed: Annotated[
-        int | None, typer.Option(help="What clients and faults do next. Default: any.")
+        int | None, typer.Option(help="Seed for operations and faults. Default: random.")
     ] = None,
     faults: Annotated[
-        bool, typer.Option("--faults", help="On a broker of its own that is killed and paused.")
+        bool, typer.Option("--faults", help="Start a broker, and kill and pause it.")
     ] = False,
-    transactions: Annotated[bool, typer.Option(help="Transactions, too.")] = True,
+    transactions: Annotated[bool, typer.Option(help="Include transactions.")] = True,
     classic_only: Annotated[
-        bool, typer.Option("--classic-only", help="No groups of the consumer protocol.")
+        bool, typer.Option("--classic-only", help="Skip groups of the consumer protocol.")
     ] = False,
     save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep the history, to look into it.")
+        Path | None, typer.Option(metavar="FILE", help="Save the history to this file.")
     ] = None,
     history: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Only judge a history that was kept.")
+        Path | None, typer.Option(metavar="FILE", help="Only check a saved history.")
     ] = None,
 ) -> None:
-    """Find out whether a cluster loses, doubles, reorders or tears records.
+    """Check whether a cluster loses, duplicates, reorders or tears records.
 
-    Producers, transactions and consumers of several groups use topics of their
-    own at the same time; everything they did and saw is written down and judged
-    as Jepsen does it. The topics are deleted at the end, unless there is
-    something wrong with them. Exits with 1 if there is.
+    Runs producers, transactions and consumers of several groups at the same time, on
+    its own topics. Records every operation and checks the history like Jepsen does.
+    Deletes the topics at the end, unless it finds an anomaly. Exits with 1 if it does.
 
     [bold]Examples[/bold]
 
@@ -93,14 +92,14 @@ def check(
             found = run_workload(cluster.bootstrap_servers, plan, cluster.settings, None, show)
     if save is not None:
         found.save(save)
-        note(f"the history is in {save}")
+        note(f"history saved to {save}")
     conclude(found)
     if not faults:
         remove_traces(cluster.bootstrap_servers, plan, cluster.settings)
 
 
 def run_broken(plan: Plan) -> History:
-    """The workload on a broker that is broken again and again."""
+    """The workload on a broker with repeated faults."""
     with tempfile.TemporaryDirectory(prefix="millstream-check-") as directory:
         broker = BrokerProcess.millstream(Path(directory))
         nemesis = Nemesis(broker, plan.seed)
@@ -112,12 +111,12 @@ def conclude(history: History) -> None:
     report = judge(history)
     typer.echo(str(report))
     if not report.is_good:
-        raise CommandFailed("the cluster did not keep its word")
+        raise CommandFailed("the cluster violated its guarantees")
 
 
 @contextlib.contextmanager
 def progress_shown(nemesis: Nemesis | None = None) -> Iterator[Callable[[Progress], None]]:
-    """A line that is kept up to date in a terminal, and a line now and then elsewhere."""
+    """A live line in a terminal, occasional lines elsewhere."""
     if error_console().is_terminal:
         with Live(console=error_console(), refresh_per_second=8, transient=True) as live:
             yield lambda progress: live.update(line_of(progress, nemesis))

@@ -53,11 +53,19 @@ class Start:
 
 
 FromBeginning = Annotated[
-    bool, typer.Option("--from-beginning", "-a", rich_help_panel=START, help="All there is.")
+    bool,
+    typer.Option(
+        "--from-beginning", "-a", rich_help_panel=START, help="Start with the oldest record."
+    ),
 ]
 FromOffset = Annotated[
     int | None,
-    typer.Option("--offset", "-o", rich_help_panel=START, help="From it; -5: five before the end."),
+    typer.Option(
+        "--offset",
+        "-o",
+        rich_help_panel=START,
+        help="Start at this offset; -5: five before the end.",
+    ),
 ]
 Since = Annotated[
     str | None,
@@ -70,29 +78,31 @@ Since = Annotated[
 ]
 Last = Annotated[
     int | None,
-    typer.Option("--last", "-n", min=1, rich_help_panel=START, help="The newest N of all."),
+    typer.Option("--last", "-n", min=1, rich_help_panel=START, help="Only the newest N records."),
 ]
 Partitions = Annotated[
-    list[int] | None, typer.Option("--partition", "-p", help="Only this one; repeatable.")
+    list[int] | None, typer.Option("--partition", "-p", help="Only this partition; repeatable.")
 ]
 Group = Annotated[
-    str | None, typer.Option("--group", "-g", help="Join it and commit what was printed.")
+    str | None, typer.Option("--group", "-g", help="Join this group, and commit printed records.")
 ]
-Count = Annotated[int | None, typer.Option("--count", "-c", min=1, help="Stop after N.")]
+Count = Annotated[int | None, typer.Option("--count", "-c", min=1, help="Stop after N records.")]
 Follow = Annotated[
-    bool, typer.Option("--follow/--no-follow", help="Wait for more at the end, or stop there.")
+    bool,
+    typer.Option("--follow/--no-follow", help="Wait for new records at the end, or stop there."),
 ]
 ReadCommitted = Annotated[
-    bool, typer.Option("--read-committed/--read-uncommitted", help="Hide open transactions.")
+    bool,
+    typer.Option("--read-committed/--read-uncommitted", help="Hide open and aborted transactions."),
 ]
 JsonLines = Annotated[
-    bool, typer.Option("--json", rich_help_panel=SHOW, help="A JSON object per record and line.")
+    bool, typer.Option("--json", rich_help_panel=SHOW, help="One JSON object per line.")
 ]
 ValueFormat = Annotated[
-    Format, typer.Option("--format", rich_help_panel=SHOW, help="How values are written.")
+    Format, typer.Option("--format", rich_help_panel=SHOW, help="Format of values.")
 ]
 KeyFormat = Annotated[
-    Format, typer.Option("--key-format", rich_help_panel=SHOW, help="How keys are written.")
+    Format, typer.Option("--key-format", rich_help_panel=SHOW, help="Format of keys.")
 ]
 Schema = Annotated[
     Path | None,
@@ -130,7 +140,7 @@ def consume(
 ) -> None:
     """Print a topic's records, and follow it like `tail -f`.
 
-    Starts at the end unless told otherwise. Ctrl-C ends.
+    Starts at the end by default. Ctrl-C stops.
 
     [bold]Examples[/bold]
 
@@ -205,7 +215,7 @@ def member_settings(group: str, start: Start) -> dict[str, Any]:
 
 
 def messages(consumer: Consumer) -> Iterator[Message | None]:
-    """Messages for ever; None whenever there is nothing more at the moment."""
+    """Messages without end; None if there is nothing at the moment."""
     while True:
         message = consumer.poll(0)
         if message is None:
@@ -288,7 +298,7 @@ def start_offsets(cluster: Cluster, places: list[Partition], start: Start) -> di
 def read_to(
     consumer: Consumer, open_places: set[Partition], ends: dict[Partition, int]
 ) -> Iterator[Message | None]:
-    """Records until every open partition has reached the end it had when we began."""
+    """Records until every open partition has reached its end as of the start."""
     if not open_places:
         return
     for message in messages(consumer):

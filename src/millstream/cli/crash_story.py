@@ -187,5 +187,5 @@ def verdict_table(verdict: Verdict) -> RenderableType:
     if verdict.holds:
         title, border = "nothing lost, nothing doubled, order kept", "green"
     else:
-        title, border = "the promise was broken", "red"
+        title, border = "the results differ", "red"
     return Panel.fit(table, title=title, border_style=border, padding=(1, 4))

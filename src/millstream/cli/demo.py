@@ -20,21 +20,19 @@ app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 @app.callback(invoke_without_command=True)
 def demo(
     ctx: typer.Context,
-    seconds: Annotated[
-        float, typer.Option(min=2, help="How long the shop is open, while its pipelines run.")
-    ] = 10,
+    seconds: Annotated[float, typer.Option(min=2, help="How long the shop runs.")] = 10,
     rate: Annotated[
-        int, typer.Option(min=1, help="Orders a second; views are 2.5 times that.")
+        int, typer.Option(min=1, help="Orders per second; there are 2.5 times as many views.")
     ] = 200,
-    seed: Annotated[int, typer.Option(help="What the customers do follows from it.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed for the customers.")] = 1,
 ) -> None:
     """Watch a shop's pipelines, or a broker, survive kill -9 without losing a record.
 
-    A shop opens: page views and orders, some late, some sent twice, some broken.
-    Pipelines on Spark make of them tables by window in SQLite, an enriched topic
-    and an alerts topic. In the middle they are killed with kill -9, and started
-    again. In the end a batch over the log says what there should be, and all is
-    compared. Needs Java 17; [bold]demo crash[/bold], where only a broker is killed, does not.
+    Simulates a shop: page views and orders, some late, some duplicated, some malformed.
+    Pipelines on Spark turn them into windowed tables in SQLite, an enriched topic and an
+    alerts topic. Halfway through they are killed with kill -9 and restarted. At the end, a
+    batch over the log computes the expected result, and both are compared. Needs Java 17;
+    [bold]demo crash[/bold], which only kills a broker, does not.
 
     [bold]Examples[/bold]
 
@@ -59,20 +57,20 @@ def demo(
         assert story.verdict is not None
         console().print(verdict_panel(story.verdict))
         if not story.verdict.holds:
-            raise CommandFailed("the promise was broken")
+            raise CommandFailed("the audit found differences")
 
 
 @app.command("crash")
 def demo_crash(
     seconds: Annotated[float, typer.Option(min=2, help="How long to write.")] = 8,
-    kills: Annotated[int, typer.Option(min=1, max=10, help="How often to kill it.")] = 2,
-    rate: Annotated[int, typer.Option(min=1, help="Records a second.")] = 5000,
+    kills: Annotated[int, typer.Option(min=1, max=10, help="How often to kill the server.")] = 2,
+    rate: Annotated[int, typer.Option(min=1, help="Records per second.")] = 5000,
 ) -> None:
     """Watch a broker survive kill -9 without losing a record.
 
     Starts a server, writes to it with an idempotent producer (acks=all) and
     follows with a consumer group; kills the server with kill -9 in mid-stream,
-    restarts it, and compares what was acknowledged with what is there.
+    restarts it, and compares the acknowledged records with the log.
 
     [bold]Examples[/bold]
 
@@ -90,10 +88,10 @@ def demo_crash(
         assert story.verdict is not None
         console().print(verdict_table(story.verdict))
         if not story.verdict.holds:
-            raise CommandFailed("the promise was broken")
+            raise CommandFailed("the audit found differences")
 
 
 def end_like_ctrl_c() -> None:
-    """Whoever ends us, the processes that we started end, too."""
+    """End our child processes, whatever signal ends us."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)

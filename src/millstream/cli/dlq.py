@@ -30,7 +30,7 @@ from millstream.cli.replay import Memory, Replay, Tally
 from millstream.cli.topic import TopicName
 
 app = typer.Typer(
-    help="Look at dead letters, replay them, purge them.",
+    help="Show, replay and purge dead letters.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     add_completion=False,
@@ -40,12 +40,17 @@ WHICH = "Which letters"
 VALUE_CHARACTERS = 60
 
 Group = Annotated[
-    str | None, typer.Option("--group", "-g", rich_help_panel=WHICH, help="Given up by this group.")
+    str | None,
+    typer.Option("--group", "-g", rich_help_panel=WHICH, help="Only letters of this group."),
 ]
 Source = Annotated[
     str | None,
     typer.Option(
-        "--source", "-s", metavar="TOPIC[:N]", rich_help_panel=WHICH, help="From this topic."
+        "--source",
+        "-s",
+        metavar="TOPIC[:N]",
+        rich_help_panel=WHICH,
+        help="Only records of this topic.",
     ),
 ]
 Reason = Annotated[
@@ -55,7 +60,7 @@ Reason = Annotated[
 Since = Annotated[
     str | None,
     typer.Option(
-        "--since", metavar="WHEN", rich_help_panel=WHICH, help="Written then or later: 2h, today."
+        "--since", metavar="WHEN", rich_help_panel=WHICH, help="Written since: 2h, today."
     ),
 ]
 Until = Annotated[
@@ -64,23 +69,25 @@ Until = Annotated[
 ]
 Unique = Annotated[
     bool,
-    typer.Option("--unique", "-u", rich_help_panel=WHICH, help="One letter per record and group."),
+    typer.Option(
+        "--unique", "-u", rich_help_panel=WHICH, help="Only one letter per record and group."
+    ),
 ]
 
 
 @app.command("list")
 def list_topics(
     prefix: Annotated[
-        str, typer.Option("--prefix", help="How names of dead-letter topics begin.")
+        str, typer.Option("--prefix", help="Prefix of dead-letter topics.")
     ] = NAME_PREFIX,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
-    """List dead-letter topics, and how many letters they have, from where and why.
+    """List dead-letter topics with the number, origin and reason of their letters.
 
-    These are the topics that allow dead letters (errors.deadletterqueue.group.enable), or that
-    are named like one.
+    Lists topics that accept dead letters (errors.deadletterqueue.group.enable), and topics with
+    the prefix of dead-letter topics.
 
     [bold]Examples[/bold]
 
@@ -110,7 +117,7 @@ def list_topics(
 
 
 def count(cluster: Cluster, topic: str) -> list[dict[str, Any]]:
-    """The topic's letters by group, source and reason; one row without them if it is empty."""
+    """The topic's letters by group, source and reason; an empty topic has one row."""
     counted: dict[tuple[str, str, str], dict[str, Any]] = {}
     with progress(cluster, topic) as advance:
         for letter in read_letters(cluster, topic):
@@ -144,12 +151,14 @@ def show(
     since: Since = None,
     until: Until = None,
     only_unique: Unique = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 100,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="Maximum number of letters.")
+    ] = 100,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
-    """Show dead letters: which record failed, for whom, why, after how many deliveries.
+    """Show dead letters: the failed record, the group, the reason and the delivery count.
 
     [bold]Examples[/bold]
 
@@ -199,9 +208,9 @@ def as_dict(letter: Letter) -> dict[str, Any]:
 
 
 def show_letters(letters: list[Letter]) -> None:
-    """A block of lines per letter: tables of so many columns do not fit a terminal."""
+    """A block of lines per letter: a table with this many columns does not fit a terminal."""
     if not letters:
-        console().print("no dead letters like that", style="dim")
+        console().print("no matching dead letters", style="dim")
     for letter in letters:
         record = letter.record
         origin = (
@@ -238,21 +247,22 @@ def replay(
     since: Since = None,
     until: Until = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="TOPIC", help="Default: where each came from.")
+        str | None,
+        typer.Option("--to", metavar="TOPIC", help="Default: the original topic of each."),
     ] = None,
     execute: Annotated[
-        bool, typer.Option("--execute/--dry-run", help="Do it, or only count.")
+        bool, typer.Option("--execute/--dry-run", help="Send, or only count.")
     ] = False,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
-    """Send dead letters back to where they came from. Only counts, unless --execute is given.
+    """Replay dead letters to their original topics. Only counts them without --execute.
 
-    What was sent is remembered (as offsets of the group millstream-dlq-replay), and is not sent
-    again by a second replay; neither is a letter about the same failure. A record keeps its
+    Replayed letters are recorded (as offsets of the group millstream-dlq-replay) and not sent
+    again by a second replay; neither are duplicates of the same failure. A record keeps its
     history in its headers: __dlq.errors.* of its failures, and __dlq.replay.count.
-    A letter without a copy of its record takes it from the original topic, if it is still there.
+    For a letter without a copy, the record is read from the original topic, if it is still there.
 
     [bold]Examples[/bold]
 
@@ -282,7 +292,7 @@ def run_replay(
 
 
 def plan(cluster: Cluster, topic: str, matches: Callable[[Letter], bool]) -> Tally:
-    """What a replay would do. Whether originals are still there is found out by doing it."""
+    """What a replay would do, without checking whether the original records still exist."""
     memory = Memory.load(cluster, topic)
     tally = Tally()
     with progress(cluster, topic) as advance:
@@ -306,13 +316,13 @@ def say(tally: Tally, execute: bool) -> None:
     plural = "letter" if tally.sent == 1 else "letters"
     console().print(f"{verb} {tally.sent} {plural}", markup=False)
     if tally.replayed_before:
-        note(f"{tally.replayed_before} were replayed before")
+        note(f"{tally.replayed_before} already replayed")
     if tally.duplicates:
-        note(f"{tally.duplicates} are about the same failure as another")
+        note(f"{tally.duplicates} duplicates of the same failure")
     if tally.originals_gone:
         warn(
-            f"{tally.originals_gone} have no copy of their record, and it is no longer in its "
-            "topic; set errors.deadletterqueue.copy.record.enable on the group"
+            f"{tally.originals_gone} have no copy of their record, which has expired; set "
+            "errors.deadletterqueue.copy.record.enable on the group"
         )
     if not execute:
         note("dry run: nothing was sent; add --execute to do it")
@@ -322,15 +332,15 @@ def say(tally: Tally, execute: bool) -> None:
 def purge(
     topic: TopicName,
     replayed: Annotated[
-        bool, typer.Option("--replayed", help="Only up to the first letter not replayed yet.")
+        bool, typer.Option("--replayed", help="Only before the first letter not replayed yet.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
     """Delete a topic's dead letters. Asks first when it runs in a terminal.
 
-    Letters that arrive meanwhile stay.
+    Letters that arrive meanwhile are kept.
 
     [bold]Examples[/bold]
 
@@ -357,7 +367,7 @@ def purge(
 
 @contextmanager
 def progress(cluster: Cluster, topic: str) -> Iterator[Callable[[int], None]]:
-    """A bar over all letters of the topic, where there is a terminal to draw it in."""
+    """A progress bar over all letters of the topic, in a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     places = [(topic, index) for index in cluster.partitions_of(topic)]

@@ -36,8 +36,8 @@ def usage_error(message: str) -> CommandFailed:
 
 def unreachable(bootstrap_servers: str) -> CommandFailed:
     return CommandFailed(
-        f"no broker answers at {bootstrap_servers}; start one with `millstream serve`, "
-        "or name another with --bootstrap-server HOST:PORT",
+        f"no broker answers at {bootstrap_servers}; start one with `millstream serve`, or set "
+        "--bootstrap-server HOST:PORT",
         EXIT_UNREACHABLE,
     )
 

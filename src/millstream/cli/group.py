@@ -31,7 +31,7 @@ from millstream.cli.share import alter_start_offsets, describe_share_group, star
 from millstream.client.cluster import check
 
 app = typer.Typer(
-    help="Look after consumer and share groups: members, lag, offsets, settings.",
+    help="Manage consumer and share groups: members, lag, offsets, settings.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     add_completion=False,
@@ -48,7 +48,7 @@ def list_groups(
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
-    """List groups of consumers: classic, consumer and share groups.
+    """List classic, consumer and share groups.
 
     [bold]Examples[/bold]
 
@@ -66,7 +66,7 @@ def list_groups(
 
 
 def listed_groups(cluster: Cluster) -> list[dict[str, str]]:
-    """All groups that all coordinators know; brokers before 3.8 do not tell the type."""
+    """All groups of all coordinators; brokers before 3.8 do not return the type."""
     rows = []
     for broker_id in cluster.protocol.broker_ids():
         answer = cluster.protocol.ask_broker(broker_id, "list_groups", {})
@@ -107,7 +107,7 @@ def describe_group(cluster: Cluster, group: str) -> Any:
 
 
 def assigned_members(description: Any) -> dict[Partition, str]:
-    """Who reads which partition: `client id @ host` by partition."""
+    """Readers by partition: `client id @ host`."""
     return {
         (place.topic, place.partition): f"{member.client_id} @ {member.host.lstrip('/')}"
         for member in description.members
@@ -124,11 +124,11 @@ def describe(
 ) -> None:
     """Show a group's members and its lag in every partition.
 
-    Warns before retention deletes records that the group has not read, and says how many it has.
+    Warns before retention deletes unread records, and counts those it has deleted.
 
-    Of a share group: where it begins (START), records not done with (BACKLOG), records that
-    members hold (HELD), that wait for their next try (DELAYED), were released and wait for nobody
-    (RELEASED), whose dead letters are being written (DYING), and how often those were DELIVERED.
+    For share groups: the first unfinished offset (START), unfinished records (BACKLOG), records
+    locked by members (HELD), waiting for their next attempt (DELAYED), available (RELEASED),
+    being written to the dead-letter topic (DYING), and delivery counts (DELIVERED).
 
     [bold]Examples[/bold]
 
@@ -199,7 +199,9 @@ ToEarliest = Annotated[bool, typer.Option("--to-earliest", rich_help_panel=TARGE
 ToLatest = Annotated[bool, typer.Option("--to-latest", rich_help_panel=TARGET)]
 ToCurrent = Annotated[
     bool,
-    typer.Option("--to-current", rich_help_panel=TARGET, help="Stay, or come back into range."),
+    typer.Option(
+        "--to-current", rich_help_panel=TARGET, help="Keep the offset, or move it into range."
+    ),
 ]
 ToOffset = Annotated[int | None, typer.Option("--to-offset", min=0, rich_help_panel=TARGET)]
 ToMoment = Annotated[
@@ -211,7 +213,10 @@ ToMoment = Annotated[
 BySpan = Annotated[
     str | None,
     typer.Option(
-        "--by-duration", metavar="SPAN", rich_help_panel=TARGET, help="So long ago: 2h, PT2H."
+        "--by-duration",
+        metavar="SPAN",
+        rich_help_panel=TARGET,
+        help="Duration back from now: 2h, PT2H.",
     ),
 ]
 ShiftBy = Annotated[
@@ -225,7 +230,9 @@ def reset(
     group: GroupName,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", metavar="NAME:0,1,...", help="What to move; repeatable."),
+        typer.Option(
+            "--topic", "-t", metavar="NAME:0,1,...", help="Topic or TOPIC:PARTITION; repeatable."
+        ),
     ] = None,
     all_topics: Annotated[
         bool, typer.Option("--all-topics", help="Every partition the group has committed to.")
@@ -238,16 +245,16 @@ def reset(
     by_duration: BySpan = None,
     shift_by: ShiftBy = None,
     execute: Annotated[
-        bool, typer.Option("--execute/--dry-run", help="Do it, or only show it.")
+        bool, typer.Option("--execute/--dry-run", help="Apply the changes, or only show them.")
     ] = False,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
-    """Move a group's committed offsets, or where a share group begins.
+    """Reset a group's committed offsets, or the start of a share group.
 
-    Shows what it would do, unless --execute is given. What a share group knew of the records is
-    forgotten with the move: all from there on are delivered anew.
+    Only shows what it would do without --execute. For a share group, the state of individual
+    records is discarded: all records from the new start on are delivered again.
 
     [bold]Examples[/bold]
 
@@ -280,13 +287,13 @@ def reset(
         "target": "NEW",
         "note": "NOTE",
     }
-    print_rows(rows, columns, empty="nothing to move")
+    print_rows(rows, columns, empty="no offsets to change")
     if not execute:
         note("dry run: nothing was changed; add --execute to do it")
 
 
 def apply_moves(cluster: Cluster, group: str, moves: list[Move]) -> None:
-    """Commit the moves; only an empty group lets itself be moved."""
+    """Commit the new offsets; the group must have no members."""
     request = [
         ConsumerGroupTopicPartitions(
             group, [TopicPartition(move.topic, move.partition, move.target) for move in moves]
@@ -307,27 +314,27 @@ def apply_moves(cluster: Cluster, group: str, moves: list[Move]) -> None:
 
 
 def still_active(group: str) -> CommandFailed:
-    return CommandFailed(f"group {group!r} has members; stop its consumers before moving it")
+    return CommandFailed(f"group {group!r} has members; stop its consumers first")
 
 
 @app.command()
 def config(
     group: GroupName,
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="What to set.")
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Settings to change.")
     ] = None,
     delete_config: Annotated[
         list[str] | None,
-        typer.Option("--delete", metavar="NAME", help="Back to the broker's; repeatable."),
+        typer.Option("--delete", metavar="NAME", help="Reset to the broker's value; repeatable."),
     ] = None,
     all_settings: Annotated[
-        bool, typer.Option("--all", help="Also the settings that have their default.")
+        bool, typer.Option("--all", help="Include settings with default values.")
     ] = False,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
-    """Change a group's settings, or show them. The group need not exist yet.
+    """Show or change a group's settings. The group need not exist yet.
 
     [bold]Examples[/bold]
 
@@ -362,7 +369,7 @@ def config(
     elif shown:
         print_pairs(shown.items())
     else:
-        note(f"{group} has no settings of its own; --all shows what holds for it")
+        note(f"{group} has no settings; --all shows the effective ones")
 
 
 @app.command()
@@ -371,7 +378,7 @@ def delete(
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
-    """Delete groups that have no members, with all that they remember.
+    """Delete groups without members, with their offsets and state.
 
     [bold]Examples[/bold]
 

@@ -36,10 +36,13 @@ app = typer.Typer(
 )
 
 DataPath = Annotated[
-    Path, typer.Argument(metavar="PATH", help="A data directory, a partition's, or a .log file.")
+    Path,
+    typer.Argument(metavar="PATH", help="A data directory, a partition directory or a .log file."),
 ]
 TopicFilter = Annotated[str | None, typer.Option("--topic", "-t", help="Only this topic.")]
-PartitionFilter = Annotated[int | None, typer.Option("--partition", "-p", help="Only this one.")]
+PartitionFilter = Annotated[
+    int | None, typer.Option("--partition", "-p", help="Only this partition.")
+]
 
 
 @app.command()
@@ -48,12 +51,12 @@ def dump(
     topic: TopicFilter = None,
     partition: PartitionFilter = None,
     records: Annotated[
-        bool, typer.Option("--records", "-r", help="Open the batches and print their records.")
+        bool, typer.Option("--records", "-r", help="Decode batches and print their records.")
     ] = False,
     format_: Annotated[
-        Format, typer.Option("--format", help="How keys and values are written.")
+        Format, typer.Option("--format", help="Format of keys and values.")
     ] = Format.TEXT,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object per line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Print the batches, or the records, of log files.
 

@@ -27,7 +27,7 @@ class CommandGroup(NamedTuple):
 
 RUN = "Run"
 USE = "Use any Kafka cluster"
-INSPECT = "Look at the files"
+INSPECT = "Inspect files"
 
 COMMANDS = {
     "serve": CommandGroup("Run a broker until Ctrl-C or SIGTERM.", RUN),
@@ -39,12 +39,12 @@ COMMANDS = {
     "produce": CommandGroup("Send records to a topic.", USE),
     "consume": CommandGroup("Print a topic's records, and follow it like `tail -f`.", USE),
     "group": CommandGroup(
-        "Look after consumer and share groups: members, lag, offsets, settings.", USE
+        "Manage consumer and share groups: members, lag, offsets, settings.", USE
     ),
-    "dlq": CommandGroup("Look at dead letters, replay them, purge them.", USE),
-    "transaction": CommandGroup("Look at transactions, and end those that hang.", USE),
+    "dlq": CommandGroup("Show, replay and purge dead letters.", USE),
+    "transaction": CommandGroup("Show transactions, and abort hanging ones.", USE),
     "check": CommandGroup(
-        "Find out whether a cluster loses, doubles, reorders or tears records.", USE
+        "Check whether a cluster loses, duplicates, reorders or tears records.", USE
     ),
     "log": CommandGroup("Dump and verify the log files of a data directory, offline.", INSPECT),
 }
@@ -115,7 +115,8 @@ def root(
         ),
     ] = None,
     version: Annotated[
-        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print it.")
+        bool,
+        typer.Option("--version", callback=print_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """An event log that speaks the Kafka protocol.
@@ -130,7 +131,7 @@ def root(
 
 @contextmanager
 def variables(values: dict[str, str]) -> Iterator[None]:
-    """Set them in the environment; as a command may run in another's process, take them back."""
+    """Set environment variables, and restore them: commands may run in another process's Python."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -68,7 +68,7 @@ def find_segments(path: Path, topic: str | None, partition: int | None) -> list[
     files = [path] if path.is_file() else path.rglob(f"*{LOG_SUFFIX}")
     found = [segment for segment in map(parse_segment, files) if segment is not None]
     if path.is_file() and not found:
-        raise CommandFailed(f"{path} is no log segment; its name would be 20 digits and .log")
+        raise CommandFailed(f"{path} is not a log segment: its name must be 20 digits and .log")
     chosen = sorted(
         segment
         for segment in found

@@ -36,7 +36,7 @@ ClientConfig = Annotated[
     ),
 ]
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def parse_assignments(assignments: list[str], option: str) -> dict[str, str]:

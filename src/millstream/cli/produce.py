@@ -37,7 +37,7 @@ app = typer.Typer(help="Send records to a topic.", rich_markup_mode="rich", add_
 
 @dataclass
 class Outgoing:
-    """One record on its way out, as `Producer.produce` wants it."""
+    """A record to send, with the arguments of `Producer.produce`."""
 
     value: bytes | None
     key: bytes | None = None
@@ -46,7 +46,7 @@ class Outgoing:
     timestamp_ms: int = 0
 
     def arguments(self) -> dict[str, Any]:
-        """Keyword arguments of `Producer.produce`; what is unset is left to the client."""
+        """Keyword arguments of `Producer.produce`; unset ones are omitted."""
         given: dict[str, Any] = {"value": self.value, "key": self.key}
         if self.headers:
             given["headers"] = self.headers
@@ -59,7 +59,7 @@ class Outgoing:
 
 @dataclass
 class Receipts:
-    """What the brokers acknowledged: the offset range of each partition, and the first refusal."""
+    """Acknowledged offset range of each partition, and the first refusal."""
 
     ranges: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     acknowledged: int = 0
@@ -91,10 +91,14 @@ class Receipts:
 
 
 Values = Annotated[
-    list[str] | None, typer.Argument(metavar="VALUE", help="Default: lines of stdin.")
+    list[str] | None, typer.Argument(metavar="VALUE", help="Values. Default: lines of stdin.")
 ]
-File = Annotated[Path | None, typer.Option("--file", "-f", exists=True, help="Lines of this file.")]
-Whole = Annotated[bool, typer.Option("--whole", help="The whole of --file or stdin is one value.")]
+File = Annotated[
+    Path | None, typer.Option("--file", "-f", exists=True, help="Read lines from this file.")
+]
+Whole = Annotated[
+    bool, typer.Option("--whole", help="Send the whole of --file or stdin as one value.")
+]
 Key = Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")]
 KeySeparator = Annotated[
     str | None,
@@ -102,18 +106,23 @@ KeySeparator = Annotated[
 ]
 Headers = Annotated[
     list[str] | None,
-    typer.Option("--header", "-H", metavar="NAME=VALUE", help="Of every record; repeatable."),
+    typer.Option(
+        "--header", "-H", metavar="NAME=VALUE", help="Header of every record; repeatable."
+    ),
 ]
 Envelope = Annotated[
     bool, typer.Option("--envelope", help="Each line is an object as `consume --json` prints it.")
 ]
-Tombstone = Annotated[bool, typer.Option("--tombstone", help="One record: --key and no value.")]
-ValueFormat = Annotated[Format, typer.Option("--format", help="How values are written.")]
+Tombstone = Annotated[
+    bool, typer.Option("--tombstone", help="Send a record with --key and a null value.")
+]
+ValueFormat = Annotated[Format, typer.Option("--format", help="Format of values.")]
 Schema = Annotated[
     Path | None, typer.Option("--schema", exists=True, help="Avro schema of values.")
 ]
 PartitionNumber = Annotated[
-    int | None, typer.Option("--partition", "-p", min=0, help="Default: by key, or any.")
+    int | None,
+    typer.Option("--partition", "-p", min=0, help="Partition. Default: by key, or random."),
 ]
 Acks = Annotated[str, typer.Option("--acks", help="0, 1 or all.")]
 CompressionName = Annotated[
@@ -179,11 +188,11 @@ def produce(
     else:
         note(receipts.summary(topic))
     if receipts.refusal:
-        raise CommandFailed(f"{topic} refused a record: {receipts.refusal}")
+        raise CommandFailed(f"a record for {topic} was refused: {receipts.refusal}")
 
 
 def check_partition(cluster: Cluster, topic: str, partition: int | None) -> None:
-    """Refuse a partition that is not there; an unknown topic may still be created by the broker."""
+    """Refuse an unknown partition; the broker may still create an unknown topic."""
     if partition is None or topic not in cluster.metadata().topics:
         return
     known = cluster.partitions_of(topic)
@@ -196,7 +205,7 @@ def read_whole(file: Path | None) -> Iterator[str]:
 
 
 def read_lines(messages: list[str] | None, file: Path | None) -> Iterator[str]:
-    """The values to send, one per line, from wherever they come."""
+    """The values to send, one per line, from arguments, a file or stdin."""
     if messages:
         yield from messages
         return
@@ -237,7 +246,7 @@ def parse_line(
 
 
 def parse_envelope(line: str, default: Outgoing, encode: Encoder) -> Outgoing:
-    """A JSON object with `value` and perhaps `key`, `headers`, `partition`, `timestamp_ms`."""
+    """A JSON object with `value` and optionally `key`, `headers`, `partition`, `timestamp_ms`."""
     try:
         record = json.loads(line)
     except ValueError as error:
@@ -278,7 +287,7 @@ def send(
             if receipts.refusal:
                 break
     finally:
-        # Also on Ctrl-C or a bad line: what was accepted before is on its way and gets its answer.
+        # Also on Ctrl-C or a bad line: wait for the records that were already accepted.
         producer.flush()
     return receipts
 

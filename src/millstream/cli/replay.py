@@ -282,8 +282,8 @@ class Replay:
         if letter.origin is None:
             topic, index = letter.place
             raise CommandFailed(
-                f"{topic}[{index}]@{letter.record.offset()} does not say where it came from; "
-                "give --to TOPIC"
+                f"{topic}[{index}]@{letter.record.offset()} has no original topic in its headers; "
+                "set --to TOPIC"
             )
         topic, index = letter.origin.topic, letter.origin.partition
         if topic not in self._partition_counts:

@@ -57,7 +57,7 @@ def parse_scope(
         raise usage_error("give --topic NAME[:0,1,...], repeatable, or --all-topics")
     if all_topics:
         if not committed:
-            raise CommandFailed("the group has committed nothing; name topics with --topic")
+            raise CommandFailed("the group has no committed offsets; set --topic")
         return sorted(committed)
     places = []
     for scope in topics:

@@ -32,7 +32,7 @@ CreateTopics = Annotated[
     bool | None,
     typer.Option(
         "--create-topics/--no-create-topics",
-        help="Create topics that are missing. Default: only on a broker of its own.",
+        help="Create missing topics. Default: only on an embedded broker.",
     ),
 ]
 
@@ -47,11 +47,13 @@ app = typer.Typer(
 def run(
     targets: Annotated[
         list[str],
-        typer.Argument(metavar="FILE[:NAME,...]...", help="All pipelines of a file, or some."),
+        typer.Argument(metavar="FILE[:NAME,...]...", help="All pipelines of a file, or FILE:NAME."),
     ],
-    once: Annotated[bool, typer.Option("--once", help="Take what is there now, and end.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Process the available records, then exit.")
+    ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would run, from where, to where.")
+        bool, typer.Option("--dry-run", help="Show inputs and outputs; run nothing.")
     ] = False,
     explain: Explain = False,
     broker: Annotated[
@@ -60,23 +62,23 @@ def run(
             "--bootstrap-server",
             "-b",
             metavar="HOST:PORT,...",
-            help="The cluster. Default: a broker of its own, in HOME/broker.",
+            help="The cluster. Default: an embedded broker with data in HOME/broker.",
         ),
     ] = None,
     store: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="For tables. Default: sqlite:///HOME/store.db."),
+        typer.Option(metavar="URL", help="Store for tables. Default: sqlite:///HOME/store.db."),
     ] = None,
     checkpoint: Annotated[
         str | None, typer.Option(metavar="DIR", help="Default: HOME/checkpoints.")
     ] = None,
     home: Annotated[
         str | None,
-        typer.Option(metavar="HOME", help="What it keeps itself. Default: .millstream."),
+        typer.Option(metavar="HOME", help="Directory for local files. Default: .millstream."),
     ] = None,
     trigger: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Start batches this far apart: '10 seconds'."),
+        typer.Option(metavar="DURATION", help="Interval between batches: '10 seconds'."),
     ] = None,
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="Spark's master. Default: local[*].")
@@ -86,9 +88,9 @@ def run(
 ) -> None:
     """Run the pipelines of a file on Spark, until Ctrl-C.
 
-    Settings come from millstream.toml beside the file, then from MILLSTREAM_*
-    variables, then from options; the last one wins. Ctrl-C lets the batches
-    under way end; the next run goes on from there.
+    Settings come from millstream.toml next to the file, then from MILLSTREAM_*
+    variables, then from options; later ones override earlier ones. Ctrl-C completes the
+    running batches; the next run continues from there.
 
     [bold]Examples[/bold]
 
@@ -120,7 +122,7 @@ def run_targets(
     dry_run: bool = False,
     explain: bool = False,
 ) -> None:
-    """Run what the targets name, or show what would run."""
+    """Run the targets, or show what would run."""
     from millstream.pipelines.running.loading import load_pipelines, parse_target
 
     parsed = [parse_target(it) for it in targets]
@@ -139,7 +141,7 @@ def run_targets(
         run_shown(pipelines, settings, once=once)
     except BrokerUnreachable as error:
         raise CommandFailed(
-            f"{error}; start one with `millstream serve`, or name another with --bootstrap-server",
+            f"{error}; start one with `millstream serve`, or set --bootstrap-server",
             EXIT_UNREACHABLE,
         ) from error
 
@@ -152,7 +154,7 @@ def refuse_twins(pipelines: list[Pipeline]) -> None:
 
 
 def security_settings(client_config: Path | None) -> dict[str, str] | None:
-    """Those of a librdkafka properties file that concern security; others do not matter here."""
+    """The security settings of a librdkafka properties file; others are ignored."""
     if client_config is None:
         return None
     from millstream.client.security import SETTINGS
@@ -203,7 +205,7 @@ def environment(settings: Settings) -> list[tuple[str, str]]:
 
 
 def shorten(path: Any) -> str:
-    """Relative to where we are, if it is below."""
+    """Relative to the working directory, if it is below."""
     text, here = str(path), f"{Path.cwd()}/"
     return text.removeprefix(here)
 
@@ -215,7 +217,7 @@ def run_shown(pipelines: list[Pipeline], settings: Settings, *, once: bool) -> N
     def announce(settled: Settings) -> None:
         if settings.is_embedded:
             where = shorten(settings.broker_data)
-            note(f"broker {settled.broker}, embedded: data in {where}, gone when this ends")
+            note(f"broker {settled.broker}, embedded: data in {where}, stopped on exit")
         note(f"starting Spark, which writes its log to {shorten(settings.home / LOG_NAME)}")
 
     if console().is_terminal:
@@ -234,7 +236,7 @@ def run_shown(pipelines: list[Pipeline], settings: Settings, *, once: bool) -> N
 
 
 class StatusLines:
-    """One line for each pipeline every few seconds, if there is something new: for pipes, logs."""
+    """One line per pipeline every few seconds, if something changed: for pipes and logs."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + LINE_EVERY_S
@@ -265,7 +267,7 @@ def status_line(status: Status) -> str:
 
 
 def kept_text(status: Status) -> str:
-    """State: a join without a bound shows here that it grows."""
+    """State size: here an unbounded join shows its growth."""
     if not status.kept_bytes:
         return "-"
     rows = f"{status.kept_rows:,} rows, " if status.kept_rows else ""

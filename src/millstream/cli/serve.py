@@ -22,13 +22,13 @@ def serve(
         typer.Option(
             *serving.LISTEN,
             metavar="HOST:PORT",
-            help=f"Default: {LISTEN_DEFAULT}; port 0: a free one.",
+            help=f"Address to listen on. Default: {LISTEN_DEFAULT}; port 0: any free port.",
         ),
     ] = None,
     data: Annotated[
         str | None,
         typer.Option(
-            *serving.DATA, metavar="DIR,...", help=f"Where the log lives. Default: {DATA_DEFAULT}."
+            *serving.DATA, metavar="DIR,...", help=f"Data directory. Default: {DATA_DEFAULT}."
         ),
     ] = None,
     config: Annotated[
@@ -37,7 +37,7 @@ def serve(
             *serving.CONFIG,
             exists=True,
             dir_okay=False,
-            help="Properties or TOML, with Kafka's names.",
+            help="Properties or TOML file, with Kafka's names.",
         ),
     ] = None,
     set_: Annotated[
@@ -47,8 +47,8 @@ def serve(
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
-    Prints one line when it is ready. Settings carry Kafka's own names and come
-    from --config, then MILLSTREAM_* variables, then --set; the last one wins.
+    Prints one line when it is ready. Settings have Kafka's names and come from
+    --config, then MILLSTREAM_* variables, then --set; later ones override earlier ones.
 
     [bold]Examples[/bold]
 

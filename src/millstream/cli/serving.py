@@ -1,8 +1,8 @@
-"""What `millstream serve` does once its options are known, and a quick way to know them.
+"""`millstream serve` after its options are parsed, and a fast parser for them.
 
-Importing Typer, and the pydantic behind it, takes longer than to start the broker, and their memory
-would stay with it. So plain options are read here (`parse_plainly`). Whatever is not plainly right,
-and any call for help, is left to Typer in `millstream.cli.serve`, which explains it.
+Importing Typer and pydantic takes longer than starting the broker, and their memory would stay
+allocated. So simple options are parsed here (`parse_plainly`). Everything else, including --help
+and errors, is left to Typer in `millstream.cli.serve`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ServeOptions(NamedTuple):
 
 
 def parse_plainly(arguments: Sequence[str]) -> ServeOptions | None:
-    """The options, if each is a known name followed by its value; None if Typer has to look."""
+    """The options, if each is a known name followed by its value; None: leave it to Typer."""
     options = ServeOptions()
     if len(arguments) % 2:
         return None
@@ -55,7 +55,7 @@ def parse_plainly(arguments: Sequence[str]) -> ServeOptions | None:
 
 
 def serve(options: ServeOptions) -> None:
-    """Run a broker until it is told to stop."""
+    """Run a broker until it is stopped."""
     settings = gather_settings(*options)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     from millstream.broker.server import run  # settings that are refused need no broker

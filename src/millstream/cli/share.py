@@ -239,7 +239,7 @@ def alter_start_offsets(cluster: Cluster, group: str, offsets: dict[Partition, i
         },
     )
     if answer.error_code is ErrorCode.NON_EMPTY_GROUP:
-        raise CommandFailed(f"group {group!r} has members; stop its consumers before moving it")
+        raise CommandFailed(f"group {group!r} has members; stop its consumers first")
     check(answer.error_code, answer.error_message or f"group {group!r}")
     for topic in answer.responses:
         for it in topic.partitions:

@@ -61,17 +61,20 @@ TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC", autocompletion
 def create(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC")],
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", help="Default: the broker's num.partitions.")
+        int | None,
+        typer.Option(
+            "--partitions", "-p", help="Partitions. Default: the broker's num.partitions."
+        ),
     ] = None,
     replication_factor: Annotated[
         int | None, typer.Option("--replication-factor", help="Default: the broker's.")
     ] = None,
     config: Settings = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Do nothing for a topic that is there.")
+        bool, typer.Option("--if-not-exists", help="Skip topics that exist.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only ask whether it would work.")
+        bool, typer.Option("--dry-run", help="Validate only; change nothing.")
     ] = False,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
@@ -111,7 +114,7 @@ def create(
 @app.command("list")
 def list_topics(
     internal: Annotated[
-        bool, typer.Option("--internal", help="Also the cluster's own topics (__consumer_offsets).")
+        bool, typer.Option("--internal", help="Include internal topics (__consumer_offsets).")
     ] = False,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
@@ -139,14 +142,14 @@ def list_topics(
         print_json(rows)
         return
     columns = {"topic": "TOPIC", "partitions": "PARTITIONS", "replicas": "REPLICAS"}
-    print_rows(rows, columns, empty="no topics yet; make one with `millstream topic create NAME`")
+    print_rows(rows, columns, empty="no topics yet; create one with `millstream topic create NAME`")
 
 
 @app.command()
 def describe(
     topics: TopicNames,
     all_settings: Annotated[
-        bool, typer.Option("--all-settings", help="Also the settings that have their default.")
+        bool, typer.Option("--all-settings", help="Include settings with default values.")
     ] = False,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
@@ -214,15 +217,16 @@ def show_topic(description: dict[str, Any]) -> None:
 def alter(
     topic: TopicName,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", help="Grow to this many; never shrinks.")
+        int | None,
+        typer.Option("--partitions", "-p", help="New number of partitions; cannot decrease."),
     ] = None,
     config: Settings = None,
     delete_config: Annotated[
         list[str] | None,
-        typer.Option("--delete-config", metavar="NAME", help="Back to the default; repeatable."),
+        typer.Option("--delete-config", metavar="NAME", help="Reset to the default; repeatable."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only ask whether it would work.")
+        bool, typer.Option("--dry-run", help="Validate only; change nothing.")
     ] = False,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
@@ -260,9 +264,9 @@ def alter(
 @app.command()
 def delete(
     topics: TopicNames,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="Do nothing for a topic that is not there.")
+        bool, typer.Option("--if-exists", help="Skip topics that do not exist.")
     ] = False,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,

@@ -23,7 +23,7 @@ from millstream.client.cluster import CoordinatorKind, check
 from millstream.errors import ErrorCode
 
 app = typer.Typer(
-    help="Look at transactions, and end those that hang.",
+    help="Show transactions, and abort hanging ones.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     add_completion=False,
@@ -33,7 +33,7 @@ TRANSACTION_TIMEOUT_MAX_MINUTES = 15  # transaction.max.timeout.ms by default
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction as a partition has it: begun here, not ended here."""
+    """A transaction that is open in a partition."""
 
     topic: str
     partition: int
@@ -50,10 +50,10 @@ def list_transactions(
         str | None, typer.Option("--state", help="Only in this state: Ongoing, CompleteCommit, ...")
     ] = None,
     hanging: Annotated[
-        bool, typer.Option("--hanging", help="Only what partitions have open and nobody will end.")
+        bool, typer.Option("--hanging", help="Only transactions that no coordinator will end.")
     ] = False,
     topic: Annotated[
-        str | None, typer.Option("--topic", "-t", help="With --hanging: look only here.")
+        str | None, typer.Option("--topic", "-t", help="With --hanging: only on this broker.")
     ] = None,
     older_than: Annotated[
         int,
@@ -61,14 +61,14 @@ def list_transactions(
             "--older-than",
             metavar="MINUTES",
             min=0,
-            help="With --hanging: silent for longer; at least transaction.max.timeout.ms.",
+            help="With --hanging: idle for longer than this; at least transaction.max.timeout.ms.",
         ),
     ] = TRANSACTION_TIMEOUT_MAX_MINUTES,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
-    """List transactional ids and their states, or transactions that hang.
+    """List transactional ids and their states, or hanging transactions.
 
     [bold]Examples[/bold]
 
@@ -114,10 +114,10 @@ def list_hanging(cluster: Cluster, topic: str | None, older_than: int, as_json: 
         "transactional_id": "TRANSACTIONAL ID",
         "silent": "SILENT FOR",
     }
-    print_rows(shown, columns, empty="no transaction hangs")
+    print_rows(shown, columns, empty="no hanging transactions")
     if rows:
         note(
-            "end one with `millstream transaction abort --topic TOPIC --partition N "
+            "abort one with `millstream transaction abort --topic TOPIC --partition N "
             "--start-offset OFFSET`"
         )
 
@@ -125,7 +125,7 @@ def list_hanging(cluster: Cluster, topic: str | None, older_than: int, as_json: 
 def listed(
     cluster: Cluster, *, state: str | None = None, producer_ids: tuple[int, ...] = ()
 ) -> Iterator[dict[str, Any]]:
-    """The transactional ids that all coordinators know, perhaps only those of some producers."""
+    """The transactional ids of all coordinators, optionally only those of some producers."""
     filters = {
         "state_filters": [state] if state else [],
         "producer_id_filters": list(producer_ids),
@@ -209,7 +209,7 @@ def describe(
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
-    """Show a transaction: its state, its producer, since when, and what it writes to.
+    """Show a transaction: its state, producer, start time and partitions.
 
     [bold]Examples[/bold]
 
@@ -242,7 +242,7 @@ def describe(
 
 
 def described(cluster: Cluster, transactional_id: str) -> Any:
-    """What the coordinator says; raises `CommandFailed` for an id that it does not know."""
+    """The coordinator's description; raises `CommandFailed` for an unknown id."""
     answer = cluster.protocol.ask_coordinator(
         CoordinatorKind.TRANSACTION,
         transactional_id,
@@ -268,23 +268,24 @@ def partitions_of(description: Any) -> set[tuple[str, int]]:
 @app.command()
 def abort(
     transactional_id: Annotated[
-        str | None, typer.Argument(metavar="[TRANSACTIONAL_ID]", help="Abort what it has open.")
+        str | None,
+        typer.Argument(metavar="[TRANSACTIONAL_ID]", help="Abort the open transaction of this id."),
     ] = None,
     topic: Annotated[str | None, typer.Option("--topic", "-t")] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0)] = None,
     start_offset: Annotated[
-        int | None, typer.Option("--start-offset", min=0, help="Where the transaction begins.")
+        int | None, typer.Option("--start-offset", min=0, help="First offset of the transaction.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
 ) -> None:
     """Abort a transaction. Asks first when it runs in a terminal.
 
-    By its id: its producer is shut out, as if a new one had started, and the coordinator aborts
-    what was open. By partition and start offset, as `list --hanging` shows them: the marker is
-    written to this one partition, past the coordinator. That is for transactions that hang; to do
-    it to one that is alive tears it apart.
+    By id: fences the producer, as if a new one had started, and the coordinator aborts the open
+    transaction. By partition and start offset, as shown by `list --hanging`: writes the abort
+    marker to this partition only, without the coordinator. Use this only for hanging
+    transactions; it tears a live one.
 
     [bold]Examples[/bold]
 

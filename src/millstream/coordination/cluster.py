@@ -313,7 +313,7 @@ class _Draft:
         if touched is None:
             topic = self._base.topics_by_id.get(topic_id)
             if topic is None:
-                raise CorruptRecord(f"a partition of topic {topic_id}, which is unknown")
+                raise CorruptRecord(f"a partition of topic {topic_id}, which does not exist")
             touched = self._touched[topic_id] = (topic.name, dict(enumerate(topic.partitions)))
         return touched[1]
 

@@ -337,7 +337,7 @@ def test_shard_that_chokes_on_a_record_is_not_said_to_be_loading_for_ever(
             assert other.shard(0).counts == {"a": 1}
 
     asyncio.run(scenario())
-    assert "cannot be loaded: an odd record" in caplog.text
+    assert "failed to load the coordinator: an odd record" in caplog.text
 
 
 def test_failed_flush_frees_those_whose_records_it_should_have_covered(tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def test_metadata_in_a_failed_directory_are_not_begun_anew(tmp_path: Path) -> No
     try:
         del directories.logs[METADATA_TOPIC, 0]  # as if its directory could not be read
         directories.directories[0].fail(OSError(5, "Input/output error"))
-        with pytest.raises(StorageError, match="the metadata log is in none of the directories"):
+        with pytest.raises(StorageError, match="no working log directory contains"):
             LocalMetadata.open(directories, ManualClock(), snapshot_bytes=1 << 20)
     finally:
         directories.abandon()

@@ -358,7 +358,7 @@ def test_reader_needs_no_more_of_the_aborted_transactions_than_those_in_what_it_
         records, aborted = partition.read_committed(0, max_bytes=1000, may_block=True)
         assert records
         assert [it.first_offset for it in aborted] == [0]
-        with pytest.raises(ApiError, match="cannot be read"):
+        with pytest.raises(ApiError, match="cannot read the aborted"):
             partition.read_committed(second.base_offset, max_bytes=1000, may_block=True)
 
     run(scenario)

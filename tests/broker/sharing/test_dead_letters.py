@@ -370,7 +370,7 @@ def test_flood_waits_and_says_so_and_loses_nothing(
             while len(said()) < 2:
                 await asyncio.sleep(0.05)
         opened, closed = said()
-        assert "is open: more than 100 records per second fail" in opened
+        assert "rate limit exceeded: more than 100 records per second fail" in opened
         assert "is closed again after" in closed
         assert "which 100 records waited" in closed
 

@@ -62,9 +62,9 @@ def test_spark_line_is_as_high_as_its_highest() -> None:
     ("findings", "counted", "words"),
     [
         ([Finding("sales", 9, 9, 0, 0)], 9, "every order counted, once"),
-        ([Finding("sales", 9, 8, 1, 0)], 8, "the promise was broken"),
-        ([Finding("sales", 9, 10, 0, 1)], 10, "the promise was broken"),
-        ([Finding("sales", 9, 9, 0, 0)], 8, "the promise was broken"),
+        ([Finding("sales", 9, 8, 1, 0)], 8, "the results differ"),
+        ([Finding("sales", 9, 10, 0, 1)], 10, "the results differ"),
+        ([Finding("sales", 9, 9, 0, 0)], 8, "the results differ"),
     ],
 )
 def test_verdict_is_what_was_found(findings: list[Finding], counted: int, words: str) -> None:

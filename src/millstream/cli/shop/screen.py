@@ -161,7 +161,7 @@ def verdict_panel(verdict: Verdict) -> RenderableType:
         "   doubled ",
         mark(verdict.doubled),
     )
-    title = "every order counted, once" if verdict.holds else "the promise was broken"
+    title = "every order counted, once" if verdict.holds else "the results differ"
     border = "green" if verdict.holds else "red"
     content = Group(table, "", summary)
     return Panel.fit(content, title=title, border_style=border, padding=(1, 3))
