@@ -28,7 +28,7 @@ def test_screen_shows_partitions_and_events() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "words"), [(0, "nothing lost, nothing doubled, order kept"), (1, "promise was broken")]
+    ("lost", "words"), [(0, "nothing lost, nothing doubled, order kept"), (1, "the results differ")]
 )
 def test_verdict_is_what_was_found(lost: int, words: str) -> None:
     verdict = Verdict(9, 9 - lost, lost=lost, doubled=0, misplaced=0, disordered=0)

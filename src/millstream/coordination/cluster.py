@@ -49,7 +49,7 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 class ResourceType(IntEnum):
-    """What settings belong to, with the numbers of the wire and of the metadata log."""
+    """Types of resources with settings, with their numbers in the protocol and the metadata log."""
 
     UNKNOWN = 0
     TOPIC = 2
@@ -65,7 +65,7 @@ class Resource(NamedTuple):
 
     @classmethod
     def of(cls, number: int, name: str) -> Resource:
-        """From a request; a type that nobody knows is UNKNOWN."""
+        """From a request; an unknown type is UNKNOWN."""
         is_known = number in ResourceType._value2member_map_
         return cls(ResourceType(number) if is_known else ResourceType.UNKNOWN, name)
 
@@ -87,7 +87,7 @@ class BrokerImage(NamedTuple):
 
 
 class PartitionImage(NamedTuple):
-    """A partition: who has it and who leads it."""
+    """A partition: its replicas and its leader."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -119,9 +119,9 @@ class TopicChanges(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
-    """Everything, at one version. The mappings must not be changed; `apply` makes new ones."""
+    """All metadata at one version. The mappings are immutable; `apply` creates new ones."""
 
-    version: int = -1  # rises with every commit; -1 is the empty image
+    version: int = -1  # incremented with every commit; -1 is the empty image
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topics_by_id: Mapping[uuid.UUID, TopicImage] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class ClusterImage:
     features: Mapping[str, int] = field(default_factory=dict)  # 0: switched off
     next_producer_id: int = 0
     carried: Mapping[CarriedKey, bytes] = field(default_factory=dict)
-    # What changed since one earlier version, so that comparing with it costs no walk.
+    # Changes since one earlier version, so that comparing with it needs no iteration.
     since: int = field(default=-1, compare=False)
     touched_topics: frozenset[uuid.UUID] = field(default=frozenset(), compare=False)
 
@@ -141,14 +141,14 @@ class ClusterImage:
         return draft.finish(version)
 
     def config(self, type: ResourceType, name: str) -> Mapping[str, str]:
-        """What has been set for one resource, and nothing inherited."""
+        """The settings of one resource, without inherited ones."""
         return self.configs.get(Resource(type, name), _NOTHING)
 
     def topic_overrides(self, topic: str) -> Mapping[str, str]:
         return self.config(ResourceType.TOPIC, topic)
 
     def partition_count_of(self, topic: str) -> int:
-        """How many partitions the topic has; 0 where there is no such topic."""
+        """The number of partitions; 0 for an unknown topic."""
         image = self.topics.get(topic)
         return len(image.partitions) if image is not None else 0
 
@@ -158,13 +158,13 @@ class ClusterImage:
 
     @property
     def record_count(self) -> int:
-        """About how many records a snapshot of this image has."""
+        """Approximate number of records in a snapshot of this image."""
         settings = sum(map(len, self.configs.values()))
         others = len(self.brokers) + len(self.topics) + len(self.carried)
         return others + self.partition_count + settings
 
     def changed_topics(self, previous: ClusterImage) -> TopicChanges:
-        """How the topics differ from those of an earlier image; a topic made anew is both."""
+        """Topics that differ from an earlier image; a recreated topic is both removed and added."""
         if self.topics is previous.topics:
             return TopicChanges((), (), ())
         created: list[TopicImage] = []
@@ -194,8 +194,8 @@ class ClusterImage:
         return frozenset(it for it in every if self.configs.get(it) is not previous.configs.get(it))
 
     def records(self) -> Iterator[MetadataRecord]:
-        """Records that make this image out of the empty one: what a snapshot holds."""
-        # Kafka wants the metadata version first: it says how to read the rest.
+        """Records that create this image from the empty one: the content of a snapshot."""
+        # Kafka requires the metadata version first: it defines the format of the rest.
         for name, level in sorted(
             self.features.items(), key=lambda it: it[0] != "metadata.version"
         ):
@@ -243,7 +243,7 @@ def _register(broker: BrokerImage) -> RegisterBrokerRecord:
 
 
 class _Draft:
-    """An image in the making: copies a mapping when it is first touched, a topic likewise."""
+    """A mutable draft of an image: copies mappings and topics on first write."""
 
     def __init__(self, base: ClusterImage) -> None:
         self._base = base
@@ -350,7 +350,7 @@ class _Draft:
         )
 
     def _remove_topic(self, topic_id: uuid.UUID) -> None:
-        """The topic's settings go with it, as in Kafka, where no record says so."""
+        """Also removes the topic's settings, as Kafka does without a record."""
         touched = self._touched.pop(topic_id, None)
         topic = self._base.topics_by_id.get(topic_id)
         if topic is not None:

@@ -33,12 +33,12 @@ SUPPORTED_FEATURES = (
     BrokerFeature(TRANSACTION_VERSION, 0, 2),
     BrokerFeature(SHARE_VERSION, 0, 1),
 )
-# What a new cluster begins with, and an older one gets of what it did not know.
+# Levels of a new cluster, and of new features in an older one.
 INITIAL_FEATURES = {it.name: it.max_supported_version for it in SUPPORTED_FEATURES}
 
 
 class UpgradeType(IntEnum):
-    """Which way a level may go, with the wire's numbers."""
+    """Allowed direction of a change, with the protocol's numbers."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -48,11 +48,11 @@ class UpgradeType(IntEnum):
 class FeatureUpdate(NamedTuple):
     feature: str
     level: int
-    upgrade_type: int  # an `UpgradeType`, or a number that nobody knows
+    upgrade_type: int  # an `UpgradeType`, or an unknown number
 
 
 def missing_features(finalized: Mapping[str, int]) -> list[FeatureLevelRecord]:
-    """What finalizes the features that these do not tell of."""
+    """Records that finalize missing features."""
     return [
         FeatureLevelRecord(name, level)
         for name, level in INITIAL_FEATURES.items()
@@ -65,7 +65,7 @@ def decide_updates(
 ) -> list[FeatureLevelRecord]:
     """The records that change the levels, all or none of them.
 
-    Raises `ApiError(INVALID_UPDATE_VERSION)` for the first that cannot be.
+    Raises `ApiError(INVALID_UPDATE_VERSION)` for the first invalid one.
     """
     newest = {update.feature: update for update in updates}  # of several, the last counts
     records = []

@@ -67,7 +67,7 @@ DIRECTORY_UNASSIGNED = uuid.UUID(int=0)
 
 
 class BrokerEndpoint(NamedTuple):
-    """Where a listener of a broker can be reached."""
+    """The address of a broker's listener."""
 
     name: str
     host: str
@@ -132,7 +132,7 @@ class PartitionRecord(NamedTuple):
 
 
 class PartitionChangeRecord(NamedTuple):
-    """Naming a leader, even the same one, raises the leader epoch; None means unchanged."""
+    """Setting a leader, even the same one, bumps the leader epoch; None: unchanged."""
 
     partition_id: int
     topic_id: uuid.UUID
@@ -146,7 +146,7 @@ class PartitionChangeRecord(NamedTuple):
 
 
 class ConfigRecord(NamedTuple):
-    """A setting of a resource; a null value takes it back."""
+    """A setting of a resource; a null value removes it."""
 
     resource_type: int
     resource_name: str
@@ -155,7 +155,7 @@ class ConfigRecord(NamedTuple):
 
 
 class RemoveTopicRecord(NamedTuple):
-    """A topic is gone, with its partitions and settings."""
+    """A topic is deleted, with its partitions and settings."""
 
     topic_id: uuid.UUID
 
@@ -168,7 +168,7 @@ class FeatureLevelRecord(NamedTuple):
 
 
 class ProducerIdsRecord(NamedTuple):
-    """All producer ids below this one are given away."""
+    """All producer ids below this one are allocated."""
 
     broker_id: int
     broker_epoch: int
@@ -176,7 +176,7 @@ class ProducerIdsRecord(NamedTuple):
 
 
 class NoOpRecord(NamedTuple):
-    """Nothing: Kafka writes it to show that it is alive."""
+    """A no-op: Kafka writes it as a sign of life."""
 
 
 class UnregisterBrokerRecord(NamedTuple):

@@ -1,7 +1,7 @@
 """The records of `__consumer_offsets`, in the formats of Apache Kafka 4.3.
 
 A record's key leads with its type (int16), its value with the version it is written in (int16).
-The last record of a key is the truth, a null value removes it: the topic is compacted.
+Only the last record of a key counts, a null value removes it: the topic is compacted.
 
     type  key                          what its value says                         version written
     1     group, topic, partition      a committed offset                            4 (expiring: 1)
@@ -62,7 +62,7 @@ class OffsetCommitValue:
     expire_timestamp_ms: int = (
         NO_TIMESTAMP  # only from commits that ask for a retention time (v2-4)
     )
-    topic_id: uuid.UUID = NO_TOPIC_ID  # zero when the committer did not know it
+    topic_id: uuid.UUID = NO_TOPIC_ID  # zero if the committer did not send it
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class ClassicProtocol:
 
 @dataclass(frozen=True, slots=True)
 class ClassicMemberMetadata:
-    """What a consumer group keeps of a member that still speaks the classic protocol."""
+    """The data of a consumer group member that still uses the classic protocol."""
 
     session_timeout_ms: int
     supported_protocols: tuple[ClassicProtocol, ...]

@@ -42,7 +42,7 @@ _INT64 = struct.Struct(">q")
 
 
 class CorruptRecord(StorageError):
-    """The bytes of an internal record are not what their type says they are."""
+    """The bytes of an internal record do not match their schema."""
 
 
 class Reader:
@@ -209,7 +209,7 @@ class ArrayOf(FieldType):
                 if not self.nullable:
                     raise CorruptRecord("null in a non-nullable array")
                 return None
-            # Every element takes at least one byte, so a lying count ends at the end of the bytes.
+            # Every element takes at least one byte, so a wrong count ends at the end of the bytes.
             return tuple(read_element(reader) for _ in range(count))
 
         return read
@@ -376,14 +376,14 @@ class RecordCodec:
 
     @property
     def has_updates(self) -> bool:
-        """Whether the last record of a key is not all that counts."""
+        """Whether a key has update records, so that its last record alone is not enough."""
         return bool(self._updates)
 
     def is_update(self, key: bytes) -> bool:
         return key[:2] in self._updates
 
     def subject(self, key: bytes) -> bytes:
-        """What the key names, whatever its record's type: the same for updates and snapshots."""
+        """The subject of a key, independent of its type: the same for updates and snapshots."""
         return key[2:]
 
     def encode(self, key: Any, value: Any | None) -> tuple[bytes, bytes | None]:
@@ -396,7 +396,7 @@ class RecordCodec:
         return key_bytes, _INT16.pack(version) + record_type.value.encode(value, version)
 
     def decode(self, key: bytes, value: bytes | None) -> tuple[Any, Any | None] | None:
-        """The record, or None when its type is not one that we know: the caller skips it."""
+        """The record, or None if its type is unknown: the caller skips it."""
         record_type = self._by_number.get(_leading_int16(key))
         if record_type is None:
             return None

@@ -1,4 +1,4 @@
-"""What a state machine answers: records to write, a response, timers to set.
+"""The result of a state machine: records to write, a response, timers to set.
 
 A coordinator never changes its state while it decides. It returns the records that *would* change
 it; the runtime appends them to the shard's partition of the internal topic, replays them into the
@@ -38,7 +38,7 @@ class CancelTimer:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response to a request that had to wait (JoinGroup, SyncGroup): `token` names the waiter."""
+    """A response to a waiting request (JoinGroup, SyncGroup), identified by `token`."""
 
     token: object
     response: Any

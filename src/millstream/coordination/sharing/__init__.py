@@ -1,1 +1,1 @@
-"""Share groups at the partition's leader: who holds which record, and what becomes of it."""
+"""Share groups at the partition leader: locks, deliveries and acknowledgements of records."""

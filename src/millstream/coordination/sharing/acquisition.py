@@ -1,12 +1,12 @@
-"""Acquiring: which records of those read from the log a member gets.
+"""Acquisition: selects the records that a member gets.
 
 Released records come before new ones, each batch as a whole as it was first delivered, if it can.
 The member's limit on records is soft, so that batches of the log stay whole, unless it asks for
 `record_limit` (KIP-1206): then it gets no more than that.
 
 A record that fails again and again takes its whole batch down with it. So from half of the allowed
-deliveries on, only half of the batch comes along, then a quarter, and so on; the last attempt is
-made with the record alone. Such records are never mixed with others.
+deliveries on, only half of the batch is delivered, then a quarter, and so on; the last attempt
+delivers the record alone. Such records are never mixed with others.
 
 Offsets where the log has nothing (compaction, control batches) are acquired with what is around
 them, and the member reports them as gaps; only where a read finds nothing up to the first batch
@@ -39,12 +39,12 @@ class Acquired(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """What a member asks for."""
+    """Limits requested by a member."""
 
     member_id: str
     records_max: int
-    batch_size: int  # records that it would like to acknowledge in one piece
-    record_limit: bool = False  # records_max is a promise, not a wish
+    batch_size: int  # preferred number of records per acknowledgement
+    record_limit: bool = False  # records_max is a hard limit
 
 
 def acquire(
@@ -56,9 +56,9 @@ def acquire(
     *,
     aborted: Iterable[tuple[int, int]] = (),
 ) -> list[Acquired]:
-    """Give the member what it may have of these batches, which were read from `fetch_offset` on.
+    """Lock records of these batches, read from `fetch_offset` on, for the member.
 
-    Records in the `aborted` ranges are for nobody: they are done with.
+    Records in the `aborted` ranges are not delivered: they are marked as done.
     """
     if not batches or batches[-1].last_offset < window.start_offset or wish.records_max <= 0:
         return []
@@ -69,7 +69,7 @@ def acquire(
 
 
 def _skip_missing(window: ShareWindow, fetch_offset: int, first_offset: int) -> None:
-    """The log has nothing between where it was asked for and what it has first."""
+    """Skip the gap between the requested offset and the first offset in the log."""
     if first_offset <= fetch_offset:
         return
     last = first_offset - 1
@@ -86,7 +86,7 @@ def _skip_missing(window: ShareWindow, fetch_offset: int, first_offset: int) -> 
 
 
 class _Acquisition:
-    """One member's turn."""
+    """One acquisition for one member."""
 
     def __init__(
         self, window: ShareWindow, wish: Wish, batches: Sequence[LogBatch], now_ms: int
@@ -145,7 +145,7 @@ class _Acquisition:
         self._is_over = self._is_over or self._throttled_to is not None
 
     def _may_begin_batch(self, runs: Sequence[Run], index: int) -> bool:
-        """Whether the batch that begins here may come along with what was taken before."""
+        """Whether the batch that starts here can be delivered together with earlier ones."""
         if self._count >= self._most or self._throttled_to is not None:
             return False
         if not self._count:
@@ -162,7 +162,7 @@ class _Acquisition:
         return run.delivery_count >= self._window.limits.throttled_from
 
     def _throttled_size(self, run: Run) -> int:
-        """How many more records of the batch at fault may come."""
+        """How many more records of the failing batch can be delivered."""
         limits = self._window.limits
         if limits.is_last_attempt(run.delivery_count):
             self._throttled_to = self._count if self._count else 1
@@ -190,7 +190,7 @@ class _Acquisition:
             run = rest
 
     def _pieces(self, first: int, last: int) -> list[tuple[int, int]]:
-        """These new offsets, as far as the limit goes, in batches of about the wished-for size."""
+        """These new offsets, up to the limit, in batches of about the preferred size."""
         most = self._most - self._count
         if last - first + 1 > most:
             wanted_last = first + most - 1
@@ -211,7 +211,7 @@ class _Acquisition:
         return pieces
 
     def _end_of_batch(self, offset: int) -> int:
-        """The last offset of the log's batch that this offset is in."""
+        """The last offset of the log batch that contains this offset."""
         for batch in self._batches:
             if batch.first_offset <= offset <= batch.last_offset:
                 return batch.last_offset
@@ -223,7 +223,7 @@ class _Acquisition:
         self._count += len(run)
 
     def _drop(self, aborted: Iterable[tuple[int, int]]) -> None:
-        """Take back what belongs to aborted transactions: it is for nobody."""
+        """Remove records of aborted transactions."""
         runs = self._window.runs
         ranges = [(run.first, run.last) for run in self._taken]
         dropped = [
@@ -244,7 +244,7 @@ class _Acquisition:
 
 
 def _as_acquired(taken: Sequence[Run]) -> list[Acquired]:
-    """What to tell the member: one entry for what it may acknowledge in one piece."""
+    """Acquired ranges for the response, one per acknowledgeable range."""
     acquired: list[Acquired] = []
     batch_first = -1
     for run in taken:

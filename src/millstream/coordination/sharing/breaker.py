@@ -1,8 +1,8 @@
-"""The breaker of a share group's dead letters: a flood becomes a stream of bounded rate.
+"""Rate limit for the dead letters of a share group.
 
-One bad release that rejects everything must not pour a whole topic into the dead-letter topic in a
-minute. So each group has a bucket of tokens, one for a letter. It holds what the limit allows in
-ten seconds and fills at the rate of the limit:
+A bad release that rejects everything must not copy a whole topic to the dead-letter topic within a
+minute. So each group has a token bucket, with a token per dead letter. It holds the tokens of ten
+seconds and fills at the rate of the limit:
 
     closed   letters pass at once
     open     from the first letter that finds no token until the bucket is half full again: letters
@@ -31,13 +31,13 @@ class Breaker:
         return self.opened_at_ms is not None
 
     def change_limit(self, records_per_second: int, now_ms: int) -> None:
-        """Go on with another limit; those who wait already keep their turn."""
+        """Change the limit; letters that are already waiting keep their delay."""
         if records_per_second != self.records_per_second:
             self._fill(now_ms)
             self.records_per_second = records_per_second
 
     def admit(self, records: int, now_ms: int) -> int:
-        """Take a token for each record; how long they must wait until they may pass."""
+        """Take a token per record; returns how long they must wait."""
         self._fill(now_ms)
         self._tokens -= records
         wait_ms = self._time_to_reach_ms(0)
@@ -48,21 +48,22 @@ class Breaker:
         return wait_ms
 
     def give_back(self, records: int) -> None:
-        """These records were admitted, and did not pass."""
+        """Return the tokens of records that were admitted but not written."""
         self._tokens = min(float(self._capacity), self._tokens + records)
 
     def closes_in_ms(self, now_ms: int) -> int:
-        """How long the breaker stays open if nothing more comes; 0 if it is, or may be, closed."""
+        """How long the breaker stays open without further letters; 0 if it is, or can be,
+        closed."""
         self._fill(now_ms)
         return self._time_to_reach_ms(self._capacity / 2) if self.is_open else 0
 
     def close(self) -> None:
-        """The flood is over."""
+        """Close the breaker."""
         self.opened_at_ms = None
         self.delayed_records = 0
 
     def is_idle(self, now_ms: int) -> bool:
-        """Whether a new breaker would do just the same."""
+        """Whether it is equivalent to a new breaker."""
         self._fill(now_ms)
         return not self.is_open and self._tokens >= self._capacity
 

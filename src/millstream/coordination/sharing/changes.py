@@ -1,8 +1,8 @@
-"""What changed in a window, on its way to the persister.
+"""Changes of a window that are being persisted.
 
 An acknowledgement takes effect when it is durable: until then its records stay held, and a failure
-leaves them so. A time-out takes effect at once and is written afterwards: whoever held the records
-has no word in it, and if the writing fails the records are none the worse.
+leaves them so. A timeout takes effect at once and is written afterwards: it needs no confirmation,
+and a failed write does no harm.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Change:
         self.batches: list[StateBatch] = []  # what is persisted
 
     def add(self, run: Run, state: DeliveryState, due_ms: int) -> None:
-        """Have this state of the run persisted, together with the run before if it is the same."""
+        """Add this state of the run, merged with the previous run if equal."""
         batches = self.batches
         first = run.first
         if batches:
@@ -40,7 +40,7 @@ class Change:
 
 
 class Write(NamedTuple):
-    """What the persister is told, several changes at once."""
+    """A write to the persister, with several changes."""
 
     start_offset: int
     delivery_complete_count: int
@@ -50,8 +50,8 @@ class Write(NamedTuple):
 def combined(changes: Iterable[Change], start_offset: int) -> list[StateBatch]:
     """The batches of all changes from the start offset on, in order, neighbours joined.
 
-    Two may speak of the same record (its lock ran out, the next member accepted it): the persister
-    believes the one with the higher delivery count.
+    Two batches may contain the same record (its lock expired, the next member accepted it): the
+    persister keeps the one with the higher delivery count.
     """
     every = sorted(batch for change in changes for batch in change.batches)
     joined: list[StateBatch] = []

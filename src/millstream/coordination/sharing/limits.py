@@ -1,4 +1,4 @@
-"""What a group's settings allow at one share partition, and how long a retry waits."""
+"""Limits of a share partition from its group's settings, and the retry delay."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ THROTTLED_DELIVERIES_MIN = 2
 
 
 class Limits(NamedTuple):
-    """The settings in force; every event may be judged by newer ones."""
+    """The current settings; each event may use newer ones."""
 
     lock_duration_ms: int = 30_000
     record_locks_max: int = 2_000
@@ -22,15 +22,15 @@ class Limits(NamedTuple):
 
     @property
     def throttled_from(self) -> int:
-        """The delivery count from which on smaller batches isolate the record that is at fault."""
+        """The delivery count from which smaller batches isolate the failing record."""
         return max(THROTTLED_DELIVERIES_MIN, -(-self.delivery_count_max // 2))
 
     def is_last_attempt(self, delivery_count: int) -> bool:
-        """Whether what was delivered so often gets its last chance next, and gets it alone."""
+        """Whether the next delivery is the last, and therefore made alone."""
         return self.delivery_count_max > 2 and delivery_count == self.delivery_count_max - 1
 
     def backoff_after(self, delivery_count: int) -> int:
-        """How long a record waits that was delivered so often, in ms."""
+        """The delay after that many deliveries, in ms."""
         if not self.backoff_ms:
             return 0
         try:

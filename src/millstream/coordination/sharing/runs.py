@@ -1,8 +1,8 @@
-"""Runs: the records of a share partition's window, those next to each other in one state together.
+"""Runs: consecutive records of a share partition's window with the same state.
 
-A window of thousands of records is a handful of runs as long as members acknowledge what they were
-given in one piece; it falls apart into single records only where single records have fates of their
-own. Runs stand in the order of their offsets, without gaps between them.
+A window of thousands of records has only a few runs as long as members acknowledge whole
+deliveries. It is split into single records only where they are acknowledged individually. Runs are
+in offset order, without gaps.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from millstream.coordination.share_state import DeliveryState
 
 NOBODY = ""
 
-# Why records are given up.
+# Reasons for dead letters.
 REJECTED = "rejected"  # by a member
 LIMIT = "limit"  # they were delivered too often
 CORRUPT = "corrupt"  # the log cannot be read there
@@ -23,8 +23,8 @@ CORRUPT = "corrupt"  # the log cannot be read there
 class Run:
     """Consecutive offsets (both ends included) that share everything below.
 
-    A run that is ACKNOWLEDGED is done with: accepted, given up, or never there (a gap of
-    compaction). What exactly, only the persisted state says; nobody here needs to know.
+    A run that is ACKNOWLEDGED is done: accepted, archived, or missing (a gap of compaction). Only
+    the persisted state distinguishes these.
     """
 
     __slots__ = (
@@ -51,9 +51,9 @@ class Run:
         self.state = state
         self.delivery_count = delivery_count
         self.due_ms = due_ms  # AVAILABLE, but not before; 0 for at once
-        self.member_id = NOBODY  # who holds it
+        self.member_id = NOBODY  # member id
         self.lock_end_ms = 0
-        # The batch it was first delivered in: that comes again as a whole if it can.
+        # The batch of its first delivery: redelivered as a whole if possible.
         self.batch_first = first
         self.batch_size = last - first + 1
         self.reason = LIMIT  # of those ARCHIVING
@@ -77,7 +77,7 @@ class Run:
         return self.state is DeliveryState.AVAILABLE and not self.due_ms
 
     def cut(self, first: int) -> Run:
-        """Take what follows from that offset on out of the run, as a run of its own."""
+        """Split the run at that offset; returns the second part."""
         rest = Run(first, self.last, self.state, self.delivery_count, self.due_ms)
         rest.member_id = self.member_id
         rest.lock_end_ms = self.lock_end_ms
@@ -93,7 +93,7 @@ def _first(run: Run) -> int:
 
 
 class Runs:
-    """The runs in order. Finding one takes as many steps as their number has binary digits."""
+    """The runs in order, with binary search."""
 
     __slots__ = ("_runs",)
 
@@ -133,7 +133,7 @@ class Runs:
         return runs[begin : bisect_right(runs, last, begin, key=_first)]
 
     def isolate(self, run: Run, first: int, last: int) -> Run:
-        """Cut a run so that those of its offsets that are in this range stand alone: that piece."""
+        """Split a run so that the offsets in this range are a separate run; returns it."""
         if run.first < first:
             piece = run.cut(first)
             self._runs.insert(self.find(run.first) + 1, piece)
@@ -144,7 +144,7 @@ class Runs:
         return run
 
     def join_done(self, offset: int) -> None:
-        """Make one run of those that are done with around this offset."""
+        """Merge the done runs around this offset."""
         runs = self._runs
         begin = end = self.find(offset)
         while begin and runs[begin - 1].is_done:

@@ -1,10 +1,10 @@
-"""The window of a share partition: which records are on their way, who holds them, how often.
+"""The window of a share partition: the records in flight, their locks and delivery counts.
 
     start offset ............................................... end offset
     |  done  |  held by A  |  available x2  |  done  |  held by B  |  never delivered ...
 
-Everything before the start offset is done with, nothing from the end offset on was ever delivered.
-Between them every record is in one of these states:
+All records before the start offset are done; none from the end offset on was ever delivered. Each
+record in between is in one of these states:
 
     AVAILABLE      may be acquired; with a due time (delayed retry) not before that
     ACQUIRED       held by a member, until it says what became of it or its lock runs out
@@ -43,7 +43,7 @@ RENEW = 4
 
 
 class Dying(NamedTuple):
-    """Consecutive records that wait for their dead letters."""
+    """Consecutive records whose dead letters are not written yet."""
 
     first_offset: int
     last_offset: int
@@ -52,7 +52,7 @@ class Dying(NamedTuple):
 
 
 class ShareWindow:
-    """The records of one partition that are on their way through one share group."""
+    """The records of one partition that are in flight in one share group."""
 
     def __init__(self, start_offset: int, limits: Limits) -> None:
         self.start_offset = start_offset
@@ -72,9 +72,8 @@ class ShareWindow:
     def restored(
         cls, start_offset: int, batches: Sequence[StateBatch], limits: Limits
     ) -> ShareWindow:
-        """As a leader finds it: what no batch speaks of was never delivered, or not acknowledged.
-
-        Due times in the batches must be of this process's clock.
+        """Restored from the persisted state: an offset in no batch was never delivered, or not
+        acknowledged. Due times in the batches must use this process's clock.
         """
         window = cls(start_offset, limits)
         for batch in batches:
@@ -101,17 +100,17 @@ class ShareWindow:
         return window
 
     def _restore_gap(self, end_offset: int) -> None:
-        """Offsets that the state does not know begin anew."""
+        """Offsets without state start as never delivered."""
         if self.end_offset < end_offset:
             run = Run(self.end_offset, end_offset - 1, DeliveryState.AVAILABLE, 0)
             self._append(run)
             self._enter(run)
 
-    # What there is
+    # State
 
     @property
     def next_fetch_offset(self) -> int:
-        """Where the first record is that could be acquired: released ones come before new ones."""
+        """The offset of the first record that can be acquired: released ones before new ones."""
         heap = self._acquirable
         while heap:
             offset = max(heap[0], self.start_offset)
@@ -123,25 +122,25 @@ class ShareWindow:
 
     @property
     def room(self) -> int:
-        """How many more records may be on their way."""
+        """How many more records may be in flight."""
         if self.limits.backoff_ms:
             return self.limits.record_locks_max - self.held_count
         return self.limits.record_locks_max - (self.end_offset - self.start_offset)
 
     @property
     def can_acquire(self) -> bool:
-        """Whether there is room for new records, or any to deliver again."""
+        """Whether there is room for new records, or any to redeliver."""
         if self.room > 0:
             return True
         return not self.limits.backoff_ms and self.next_fetch_offset < self.end_offset
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nobody holds anything and nothing is under way."""
+        """Whether no record is locked and no change is pending."""
         return not self.held_count
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do."""
+        """When `tick` must be called next."""
         locks = self._locks
         while locks and not self._is_locked(*locks[0]):
             heappop(locks)
@@ -152,20 +151,20 @@ class ShareWindow:
         return any(run.lock_end_ms == lock_end_ms for run in self.runs.overlapping(first, last))
 
     def describe(self) -> list[StateBatch]:
-        """Every record of the window; those done with as ACKNOWLEDGED, whatever they were."""
+        """Every record of the window; all done ones as ACKNOWLEDGED."""
         return [
             StateBatch(run.first, run.last, run.state, run.delivery_count, run.due_ms)
             for run in self.runs
         ]
 
-    # What members say
+    # Acknowledgements
 
     def acknowledge(
         self, member_id: str, acknowledgements: Iterable[tuple[int, int, int]], now_ms: int
     ) -> Change:
-        """What became of records that the member holds: (first offset, last offset, type).
+        """Acknowledge records that the member holds: (first offset, last offset, type).
 
-        Raises `ApiError` when the member does not hold all of them; then nothing has changed.
+        Raises `ApiError` if the member does not hold all of them; then nothing has changed.
         """
         change = Change()
         try:
@@ -211,7 +210,7 @@ class ShareWindow:
         return DeliveryState.ARCHIVED
 
     def _released(self, run: Run) -> DeliveryState:
-        """What becomes of a record that was not processed: another chance, or none."""
+        """The next state of a record that was not processed: available again, or archived."""
         if run.delivery_count < self.limits.delivery_count_max:
             return DeliveryState.AVAILABLE
         if self.limits.has_dead_letters:
@@ -220,7 +219,7 @@ class ShareWindow:
         return DeliveryState.ARCHIVED
 
     def release(self, member_id: str, now_ms: int) -> Change:
-        """The member is gone: what it holds is released."""
+        """Release all records of a member that left."""
         change = Change()
         for run in self.runs:
             if run.member_id == member_id and run.change is None:
@@ -228,7 +227,7 @@ class ShareWindow:
         return change
 
     def _intend(self, change: Change, run: Run, target: DeliveryState, now_ms: int) -> None:
-        """Let the run become this once the change is durable."""
+        """Set the state that the run gets once the change is durable."""
         run.change = change
         run.target = target
         run.target_due_ms = self._due_time(run, target, now_ms)
@@ -236,7 +235,7 @@ class ShareWindow:
         change.add(run, target, run.target_due_ms)
 
     def _due_time(self, run: Run, target: DeliveryState, now_ms: int) -> int:
-        """When a released run may come again, with its place among the delayed; 0 for at once."""
+        """When a released run may be redelivered, counting it as delayed; 0: at once."""
         wait_ms = self.limits.backoff_after(run.delivery_count)
         if target is not DeliveryState.AVAILABLE or not wait_ms:
             return 0
@@ -246,10 +245,10 @@ class ShareWindow:
         self.delayed_count += len(run)
         return now_ms + wait_ms
 
-    # Durable, or not
+    # Persisting
 
     def prepare_write(self, changes: Sequence[Change]) -> Write:
-        """What to persist so that all these changes are."""
+        """The write that persists all these changes."""
         included = set(changes)
         start_offset = self.start_offset
         for run in self.runs:
@@ -281,9 +280,9 @@ class ShareWindow:
         self._drop_done(change.runs)
 
     def rollback(self, change: Change, now_ms: int) -> Change:
-        """The change could not be made: its records are held as before, or time out by now.
+        """The change failed: its records stay locked, or have timed out by now.
 
-        Returns what times out, which is persisted like any time-out.
+        Returns the timeouts, which are persisted like any timeout.
         """
         timed_out = Change()
         late = [run for run in self._withdraw(change) if run.lock_end_ms <= now_ms]
@@ -293,7 +292,7 @@ class ShareWindow:
         return timed_out
 
     def _withdraw(self, change: Change) -> list[Run]:
-        """Leave the runs as they are. Returns those that are still there."""
+        """Detach the change from its runs. Returns those that still exist."""
         runs = [run for run in change.runs if run.change is change]
         for run in runs:
             run.change = None
@@ -305,7 +304,7 @@ class ShareWindow:
     # Time
 
     def tick(self, now_ms: int) -> Change:
-        """Locks run out, and delayed records become due; the runtime calls it at their time."""
+        """Expire locks and make delayed records available; called at `next_deadline_ms`."""
         change = Change()
         timed_out: list[Run] = []
         locks = self._locks
@@ -338,7 +337,7 @@ class ShareWindow:
         self._enter(run)
 
     def log_starts_at(self, log_start_offset: int) -> None:
-        """Retention took what is before this offset, whoever holds it."""
+        """Retention has deleted all records before this offset, locked or not."""
         if log_start_offset <= self.start_offset:
             return
         gone = 0
@@ -361,7 +360,7 @@ class ShareWindow:
     # Dead letters
 
     def dying(self) -> list[Dying]:
-        """The records that wait for their dead letters."""
+        """The records whose dead letters are not written yet."""
         return [
             Dying(run.first, run.last, run.delivery_count, run.reason)
             for run in self.runs
@@ -383,10 +382,10 @@ class ShareWindow:
         self._drop_done(buried)
         return change
 
-    # What acquisition is made of
+    # Used by acquisition
 
     def hold(self, run: Run, member_id: str, now_ms: int) -> None:
-        """Give an acquirable run to a member."""
+        """Lock an acquirable run for a member."""
         self._leave(run)
         run.state = DeliveryState.ACQUIRED
         run.delivery_count += 1
@@ -400,7 +399,7 @@ class ShareWindow:
         self._enter(run)
 
     def isolate(self, run: Run, first: int, last: int) -> Run:
-        """Cut an acquirable run: the piece that is within these offsets."""
+        """Split an acquirable run; returns the part within these offsets."""
         end = run.last
         piece = self.runs.isolate(run, first, last)
         if piece.last < end:
@@ -410,7 +409,7 @@ class ShareWindow:
         return piece
 
     def finish(self, runs: Iterable[Run]) -> None:
-        """There is nothing to deliver at these offsets: done with, for nobody to acknowledge."""
+        """Mark offsets without records as done."""
         finished = list(runs)
         for run in finished:
             self._leave(run)
@@ -419,8 +418,8 @@ class ShareWindow:
         self._drop_done(finished)
 
     def give_up(self, first: int, last: int) -> None:
-        """The log cannot be read at these offsets: dead letters, if the group has them, or done
-        with. What members hold of it is theirs."""
+        """The log cannot be read at these offsets: dead-letter them, if the group does, or mark
+        them as done. Records locked by members are not affected."""
         lost = [
             self.isolate(run, first, last)
             for run in self.runs.overlapping(first, last)
@@ -439,7 +438,7 @@ class ShareWindow:
             run.reason = CORRUPT
             self._enter(run)
 
-    # Keeping the counts, the heaps and the start in step
+    # Bookkeeping
 
     def _append(self, run: Run) -> None:
         self.runs.append(run)
@@ -460,7 +459,7 @@ class ShareWindow:
             self._offer(run)
 
     def _leave(self, run: Run, up_to: int | None = None) -> None:
-        """Stop counting a run, or its beginning; whoever held it does so no longer."""
+        """Stop counting a run, or its first part, and release its lock."""
         count = (run.last if up_to is None else up_to) - run.first + 1
         state = run.state
         if state is DeliveryState.ACKNOWLEDGED:
@@ -485,7 +484,7 @@ class ShareWindow:
         heappush(self._locks, (run.lock_end_ms, run.first, run.last))
 
     def _drop_done(self, runs: Iterable[Run]) -> None:
-        """Some runs may be done with: move the start, and join what is done behind it."""
+        """Move the start past done runs, and merge done runs after it."""
         self._advance_start()
         for run in runs:
             if run.is_done and run.first >= self.start_offset:

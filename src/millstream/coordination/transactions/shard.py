@@ -42,7 +42,7 @@ Response = TypeVar("Response")
 
 
 class InitRequest(NamedTuple):
-    """InitProducerId; `expected` is whom the client takes itself for (KIP-360)."""
+    """InitProducerId; `expected` is the producer that the client believes to be (KIP-360)."""
 
     transactional_id: str
     timeout_ms: int
@@ -50,7 +50,7 @@ class InitRequest(NamedTuple):
 
 
 class AddRequest(NamedTuple):
-    """AddPartitionsToTxn and AddOffsetsToTxn, and what Produce adds itself in protocol v2."""
+    """AddPartitionsToTxn and AddOffsetsToTxn, and partitions added by Produce in protocol v2."""
 
     transactional_id: str
     producer: Producer
@@ -70,13 +70,13 @@ class EndRequest(NamedTuple):
 
 
 class Initialized(NamedTuple):
-    """The producer from now on; None when a transaction that was open is being aborted first."""
+    """The new producer; None while an open transaction is being aborted first."""
 
     producer: Producer | None
 
 
 class Ended(NamedTuple):
-    """Whom a client of protocol v2 is from now on, and whether this was what ended it."""
+    """The new producer of a v2 client, and whether this request ended the transaction."""
 
     producer: Producer
     is_new: bool
@@ -121,14 +121,14 @@ class TransactionShard:
     # --- producers
 
     def initialize(self, request: InitRequest, now_ms: int) -> Result[Initialized]:
-        """InitProducerId: fences whoever used the transactional id before."""
+        """InitProducerId: fences the previous producer of the transactional id."""
         self._require_timeout(request.timeout_ms)
         transactional_id = request.transactional_id
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             value = first_value(self._new_producer_id(), request.timeout_ms, now_ms)
         elif transaction.is_ongoing:
-            transaction.require_successor(request.expected)  # a stranger ends nothing
+            transaction.require_successor(request.expected)  # another producer cannot end it
             return self._abort_and_fence(transaction, now_ms, Initialized(None))
         else:
             value = transaction.initialize(
@@ -169,7 +169,7 @@ class TransactionShard:
     # --- the end
 
     def end(self, request: EndRequest, now_ms: int) -> Result[Ended]:
-        """EndTxn: the decision, or the answer again when it was taken before."""
+        """EndTxn: the decision, or the same answer if it was already made."""
         transaction = self._find(request.transactional_id, request.producer)
         value = transaction.end(
             request.producer,
@@ -180,7 +180,7 @@ class TransactionShard:
         )
         if value is None:
             return Result(response=Ended(transaction.producer, is_new=False))
-        self._refuse_late_end(request)  # whoever is fenced was told so above
+        self._refuse_late_end(request)  # fenced producers were refused above
         after = Transaction(request.transactional_id, value).producer_after_end
         return self._write(request.transactional_id, value, Ended(after, is_new=True))
 
@@ -203,7 +203,7 @@ class TransactionShard:
         return self._write(transactional_id, transaction.complete(now_ms), None)
 
     def prepared(self) -> list[Transaction]:
-        """Those whose end is decided, and not all partitions know."""
+        """Decided transactions whose markers are not all written."""
         return [it for it in self.transactions.values() if it.is_prepared]
 
     def describe(self, transactional_id: str) -> TransactionValue | None:
@@ -222,14 +222,14 @@ class TransactionShard:
         return [it.transactional_id for it in self.transactions.values() if it.is_timed_out(now_ms)]
 
     def abort_timed_out(self, transactional_id: str, now_ms: int) -> Result[bool]:
-        """Abort it and fence its producer, if it is still open; the response says whether."""
+        """Abort it and fence its producer, if it is still open; returns whether it was."""
         transaction = self.transactions.get(transactional_id)
         if transaction is None or not transaction.is_timed_out(now_ms):
             return Result(response=False)
         return self._abort_and_fence(transaction, now_ms, True)
 
     def handle_timer(self, name: tuple[str, ...], now_ms: int) -> Result[None]:
-        """Forget transactional ids that nobody has used for long."""
+        """Expire unused transactional ids."""
         expiration_ms = self._settings().transactional_id_expiration_ms
         expired = [
             CoordinatorRecord(TransactionKey(it.transactional_id), None)
@@ -269,7 +269,7 @@ class TransactionShard:
     def _write(
         self, transactional_id: str, value: TransactionValue, response: Response | None
     ) -> Result[Response]:
-        """The value's fields need format 1 from transaction.version 1 on, or of a v2 client."""
+        """Format 1 is needed from transaction.version 1 on, or for a v2 client."""
         is_old = self._transaction_version() < 1 and value.client_version == 0
         format_version = 0 if is_old else 1
         if value.format_version != format_version:

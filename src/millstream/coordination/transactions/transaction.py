@@ -5,10 +5,10 @@
                           +--> PrepareAbort ---> CompleteAbort ---+
 
 Prepare is the decision: once it is durable the transaction ends that way, whatever happens. Markers
-then tell its partitions; Complete says that all of them know. Whoever comes in between is told
+are then written to its partitions; Complete means that all are written. Requests in between get
 CONCURRENT_TRANSACTIONS.
 
-There are two protocols, and the version of each request says which it speaks:
+There are two protocols, determined by the version of each request:
 
     v1   the producer's epoch stays the same from transaction to transaction
     v2   (KIP-890) every end raises the epoch, so that a request of an earlier transaction, late or
@@ -47,14 +47,14 @@ _COMPLETE = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 
 class Producer(NamedTuple):
-    """Under which id and epoch a producer writes."""
+    """A producer id and epoch."""
 
     id: int
     epoch: int
 
 
 class Transaction:
-    """What is known of one transactional id."""
+    """The state of one transactional id."""
 
     __slots__ = ("partitions", "state", "transactional_id", "value")
 
@@ -83,12 +83,12 @@ class Transaction:
 
     @property
     def is_prepared(self) -> bool:
-        """Whether its end is decided, and not all its partitions know yet."""
+        """Whether its end is decided but not all markers are written."""
         return self.state in _PREPARED
 
     @property
     def is_idle(self) -> bool:
-        """Whether it may be forgotten when it is not used."""
+        """Whether it may expire."""
         return self.state is TransactionState.EMPTY or self.state in _COMPLETE
 
     def is_timed_out(self, now_ms: int) -> bool:
@@ -97,7 +97,7 @@ class Transaction:
         return self.is_ongoing and is_late
 
     def marker(self, coordinator_epoch: int) -> TransactionMarker:
-        """What its partitions are told; only of one that is prepared."""
+        """The marker for its partitions; only in a Prepare state."""
         return TransactionMarker(
             producer_id=self.value.producer_id,
             producer_epoch=self.value.producer_epoch,
@@ -108,7 +108,7 @@ class Transaction:
 
     @property
     def producer_after_end(self) -> Producer:
-        """Whom a client of v2 is from the end of this transaction on."""
+        """The producer of a v2 client after the end of this transaction."""
         if self.value.next_producer_id != NO_PRODUCER_ID:
             return Producer(self.value.next_producer_id, 0)
         return self.producer
@@ -122,7 +122,7 @@ class Transaction:
         new_producer_id: Callable[[], int],
         now_ms: int,
     ) -> TransactionValue:
-        """A producer starts, or `expected` goes on after an error (KIP-360): the next epoch."""
+        """A producer starts, or `expected` continues after an error (KIP-360): the next epoch."""
         self._require_not_prepared()
         self.require_successor(expected)
         producer, last_epoch = self._next_producer(expected, new_producer_id)
@@ -138,7 +138,7 @@ class Transaction:
         )
 
     def require_successor(self, expected: Producer | None) -> None:
-        """Raise unless it is this id's producer, or was until its epochs were used up."""
+        """Raise unless it is this id's producer, or was until its epochs were exhausted."""
         if expected is None or expected.id == self.value.producer_id:
             return
         was_used_up = expected.epoch >= LAST_CLIENT_EPOCH
@@ -148,7 +148,7 @@ class Transaction:
     def _next_producer(
         self, expected: Producer | None, new_producer_id: Callable[[], int]
     ) -> tuple[Producer, int]:
-        """The producer from now on, and the epoch by which a repeated request is known."""
+        """The new producer, and the epoch that identifies a repeated request."""
         value = self.value
         epoch = value.producer_epoch
         if expected is None or expected.epoch == epoch:
@@ -169,7 +169,7 @@ class Transaction:
         client_version: int,
         now_ms: int,
     ) -> TransactionValue | None:
-        """Partitions join the transaction, the first of them begins it; None if all are in it."""
+        """Add partitions; the first begins the transaction. None if all were already added."""
         self._require_not_prepared()
         self._require_producer(producer)
         if self.is_ongoing and partitions <= self.partitions:
@@ -204,7 +204,7 @@ class Transaction:
         new_producer_id: Callable[[], int],
         now_ms: int,
     ) -> TransactionValue | None:
-        """EndTxn: the decision; None if it was taken before and this is the question again."""
+        """EndTxn: the decision; None for a repeated request."""
         if client_version >= FIRST_VERSION_WITH_EPOCH_BUMP:
             return self._end_v2(producer, committed, new_producer_id, now_ms)
         return self._end_v1(producer, committed, now_ms)
@@ -230,12 +230,12 @@ class Transaction:
         self._require_producer(producer)
         if committed and not self.is_ongoing:
             raise self._cannot_end(committed)
-        # An abort may always come: a client that does not know whether its first partition was
-        # added has to ask for one.
+        # An abort is always allowed: a client that does not know whether its first partition was
+        # added must send one.
         return self._prepare_v2(committed, new_producer_id, now_ms)
 
     def _ended_before(self, producer: Producer) -> bool:
-        """Whether the producer asks from before the end that raised its epoch."""
+        """Whether the request is from before the end that bumped its epoch."""
         value = self.value
         if producer.id == value.producer_id:
             return value.producer_epoch == producer.epoch + 1
@@ -263,7 +263,7 @@ class Transaction:
     def abort_and_fence(
         self, *, server_version: int, new_producer_id: Callable[[], int], now_ms: int
     ) -> TransactionValue:
-        """The coordinator itself aborts an ongoing transaction: its producer is out from now on."""
+        """The coordinator aborts an ongoing transaction and fences its producer."""
         if server_version >= FIRST_VERSION_WITH_EPOCH_BUMP:
             return self._prepare_v2(False, new_producer_id, now_ms)
         return self._next(
@@ -327,7 +327,7 @@ class Transaction:
 
 
 def first_value(producer_id: int, timeout_ms: int, now_ms: int) -> TransactionValue:
-    """What a transactional id begins with."""
+    """The initial value of a transactional id."""
     return TransactionValue(
         producer_id=producer_id,
         producer_epoch=0,
