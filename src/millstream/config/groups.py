@@ -89,7 +89,7 @@ class GroupSettings:
         doc="Whether a group with members can switch to the other protocol.",
     )
     group_consumer_regex_refresh_interval_ms: int = integer(
-        600_000, low=10_000, internal=True, doc="How often a regular expression is resolved anew."
+        600_000, low=10_000, internal=True, doc="How often regular expressions are resolved again."
     )
 
     # Committed offsets

@@ -8,7 +8,7 @@
 
 A level that the cluster has agreed on is *finalized*: it is in the metadata log and so in the
 image. One that was switched off stays there with level 0, which Kafka reads as "not finalized". So
-a feature that an older version of Millstream did not know can be told from one that nobody wants.
+a feature that is new to this log can be distinguished from one that was disabled.
 The answers are those of Kafka's controller, to the letter.
 """
 

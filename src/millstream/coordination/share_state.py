@@ -1,16 +1,16 @@
-"""What a share group remembers of a partition: how far it is, and each record's fate beyond that.
+"""The state of a share partition: its start offset, and the state of each record after it.
 
     start offset ...................................................... end of what was delivered
     |  [ACKNOWLEDGED x1] [AVAILABLE x2, due later] [ARCHIVED x5] [ACKNOWLEDGED x1] ...
 
-Everything before the start offset is done with. From there on, batches of offsets with the same
-state, delivery count and due time say what is known; an offset in no batch was never delivered, or
-is on its first delivery (what is merely acquired is not persisted).
+All records before the start offset are done. From there on, batches contain offsets with the same
+state, delivery count and due time; an offset in no batch was never delivered, or is on its first
+delivery (acquired records are not persisted).
 
-A leader writes what changed, and `combine` lays it over what was known. Where both speak of the
-same offset, the higher delivery count wins, then the higher state (so that a late write cannot make
-an acknowledged record available again), then the newer word. This is Kafka's rule; the due time,
-which Kafka does not have, goes with the batch that wins.
+A leader writes changes, and `combine` merges them. If both contain the same offset, the higher
+delivery count wins, then the higher state (so that a late write cannot make an acknowledged record
+available again), then the newer one. This is Kafka's rule; the due time, which Kafka does not
+have, goes with the batch that wins.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NO_LEADER_EPOCH = -1
 
 
 class DeliveryState(IntEnum):
-    """Where a record stands, with Kafka's numbers. ACQUIRED is never persisted."""
+    """The state of a record, with Kafka's numbers. ACQUIRED is never persisted."""
 
     AVAILABLE = 0
     ACQUIRED = 1
@@ -58,9 +58,9 @@ class StateBatch(NamedTuple):
 
 
 class ShareState(NamedTuple):
-    """All that is remembered of a share partition."""
+    """The complete state of a share partition."""
 
-    state_epoch: int  # rises when the group's position is set anew; older writes are refused
+    state_epoch: int  # incremented when the group's offset is reset; older writes are refused
     leader_epoch: int
     start_offset: int
     delivery_complete_count: int  # offsets from the start offset on that are done with; -1 unknown
@@ -77,7 +77,7 @@ class ShareStateSummary(NamedTuple):
 
 
 class StateWrite(NamedTuple):
-    """What a leader says has changed in one share partition."""
+    """A leader's changes of one share partition."""
 
     key: SharePartitionKey
     state_epoch: int
@@ -88,10 +88,10 @@ class StateWrite(NamedTuple):
 
 
 def combine(known: list[StateBatch], new: Iterable[StateBatch], start_offset: int) -> None:
-    """Lay `new` over `known`, in place, and drop what is below the start offset.
+    """Merge `new` into `known`, in place, and drop offsets below the start offset.
 
     `known` is in order and does not overlap, before and after; `new` may be in any order and may
-    overlap. The work grows with what `new` touches, not with what is known.
+    overlap. The cost depends on the size of `new`, not of `known`.
     """
     for batch in new:
         _lay_over(known, batch)
@@ -99,7 +99,7 @@ def combine(known: list[StateBatch], new: Iterable[StateBatch], start_offset: in
 
 
 def cut(batches: Iterable[StateBatch], end_offset: int) -> tuple[StateBatch, ...]:
-    """What these say of the offsets before the end."""
+    """These batches, cut at the end offset."""
     return tuple(
         batch._replace(last_offset=min(batch.last_offset, end_offset - 1))
         for batch in batches
@@ -110,7 +110,7 @@ def cut(batches: Iterable[StateBatch], end_offset: int) -> tuple[StateBatch, ...
 def _lay_over(known: list[StateBatch], batch: StateBatch) -> None:
     first, last = batch.first_offset, batch.last_offset
     if not known or known[-1].last_offset < first - 1:
-        known.append(batch)  # beyond all that is known, as most are
+        known.append(batch)  # after all known batches, as usual
         return
     begin = bisect_left(known, (first,))
     if begin and known[begin - 1].last_offset >= first - 1:

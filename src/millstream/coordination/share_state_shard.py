@@ -1,20 +1,20 @@
 """One shard of the share coordinator: the states in one partition of `__share_group_state`.
 
-It keeps what share groups remember of partitions (`share_state.py`), for those who lead them.
-Two epochs keep out those who act on what is over:
+It stores the state of share partitions (`share_state.py`) for the partition leaders.
+Two epochs fence stale requests:
 
-    state epoch     rises when the group's position is set anew: writes of before are refused with
+    state epoch     incremented when the group's offset is reset: earlier writes are refused with
                     FENCED_STATE_EPOCH
     leader epoch    rises when a new leader reads the state: an older leader's reads and writes are
                     refused with FENCED_LEADER_EPOCH
 
 A write is recorded as an update, and after `updates_per_snapshot` of them as a snapshot. A state
-that is not written for `COLD_SNAPSHOT_INTERVAL_MS` gets a snapshot too, because nothing that stands
-after the oldest snapshot can be deleted.
+that is not written for `COLD_SNAPSHOT_INTERVAL_MS` gets a snapshot too, because nothing after the
+oldest snapshot can be deleted.
 
 A power cut can leave a partition's log shorter than what was delivered of it (acks=1 is answered
-before the flush), and other records come to stand at those offsets. So a shard that is loaded
-forgets whatever lies behind the ends of the logs: nothing there was delivered yet.
+before the flush), and other records get those offsets. So when a shard is loaded, it drops state
+beyond the ends of the logs: nothing there was delivered yet.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _FIRST_EPOCH = 0
 
 @dataclass(slots=True)
 class _Known:
-    """A state as replay has made it."""
+    """A replayed state."""
 
     snapshot_epoch: int
     state_epoch: int
@@ -77,7 +77,7 @@ class ShareStateShard:
         partition_count: Callable[[uuid.UUID], int | None],
         recovered_end: Callable[[SharePartitionKey], int | None],
     ) -> None:
-        """`recovered_end` says where the log of a partition ended at the broker's start; None where
+        """`recovered_end` returns the end of a partition's log at the broker's start; None if
         nothing can have been lost since the states were written."""
         self._updates_per_snapshot = updates_per_snapshot
         self._partition_count = partition_count
@@ -130,12 +130,12 @@ class ShareStateShard:
         again = SetTimer(COLD_SNAPSHOT_TIMER, now_ms + COLD_SNAPSHOT_INTERVAL_MS)
         return Result(tuple(self._cold_snapshots(now_ms)), timers=(again,))
 
-    # --- what leaders and the group coordinator ask for
+    # --- requests of leaders and the group coordinator
 
     def initialize(
         self, key: SharePartitionKey, state_epoch: int, start_offset: int, now_ms: int
     ) -> Result[ErrorCode]:
-        """InitializeShareGroupState: begin anew at that offset."""
+        """InitializeShareGroupState: start at that offset."""
         self._require_partition(key)
         _require_epoch("state epoch", state_epoch)
         known = self._states.get(key)
@@ -152,7 +152,7 @@ class ShareStateShard:
             state_epoch=state_epoch,
             leader_epoch=known.leader_epoch if known is not None else _FIRST_EPOCH,
             start_offset=start_offset,
-            # Where it begins is known, so is the lag, even before anything was delivered.
+            # The start is known, so the lag is too, even before the first delivery.
             delivery_complete_count=NO_COUNT if start_offset == NO_START_OFFSET else 0,
             create_timestamp_ms=now_ms,
             write_timestamp_ms=now_ms,
@@ -174,12 +174,12 @@ class ShareStateShard:
         return Result((self._record(key, known, leader_epoch, (), now_ms),), state)
 
     def peek(self, key: SharePartitionKey) -> ShareState:
-        """The same for who does not lead the partition and only wants to see it."""
+        """Read without fencing, for callers that do not lead the partition."""
         self._require_partition(key)
         return _state(self._initialized(key, "read"))
 
     def read_summary(self, key: SharePartitionKey) -> ShareStateSummary:
-        """ReadShareGroupStateSummary: what was never initialized has start offset -1."""
+        """ReadShareGroupStateSummary: an uninitialized state has start offset -1."""
         self._require_partition(key)
         self._require_topic(key)
         known = self._states.get(key)
@@ -193,7 +193,7 @@ class ShareStateShard:
         )
 
     def write(self, write: StateWrite, now_ms: int) -> Result[ErrorCode]:
-        """WriteShareGroupState: lay what changed over what is known."""
+        """WriteShareGroupState: merge the changes."""
         key = write.key
         self._require_partition(key)
         _require_epoch("leader epoch", write.leader_epoch)
@@ -216,7 +216,7 @@ class ShareStateShard:
         return Result((record,), ErrorCode.NONE)
 
     def delete(self, key: SharePartitionKey) -> Result[ErrorCode]:
-        """DeleteShareGroupState: forget it; what is not there is deleted already."""
+        """DeleteShareGroupState: a no-op if there is no state."""
         self._require_partition(key)
         self._require_topic(key)
         if key not in self._states:
@@ -224,7 +224,7 @@ class ShareStateShard:
         return Result((_tombstone(key),), ErrorCode.NONE)
 
     def topics_deleted(self, topic_ids: Iterable[uuid.UUID]) -> Result[None]:
-        """These topics are gone, and so is what groups remember of them."""
+        """These topics were deleted: delete their state."""
         gone = frozenset(topic_ids)
         return Result(tuple(_tombstone(key) for key in self._states if key.topic_id in gone))
 
@@ -292,7 +292,7 @@ class ShareStateShard:
             yield CoordinatorRecord(ShareSnapshotKey(*key), value)
 
     def _cut_to_logs(self, now_ms: int) -> Iterable[CoordinatorRecord]:
-        """Snapshots without what lies behind the ends of the logs."""
+        """Snapshots truncated at the ends of the logs."""
         for key, known in self._states.items():
             end = self._recovered_end(key)
             known_end = known.batches[-1].last_offset + 1 if known.batches else known.start_offset

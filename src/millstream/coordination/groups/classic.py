@@ -1,18 +1,18 @@
 """The classic group protocol: join, sync, heartbeat, leave (clients' `group.protocol=classic`).
 
-Theory of operation. Members join; the group waits until all have (or time is up), counts up the
-generation, picks a protocol and tells the *leader* who the members are. The leader computes the
-assignment and hands it in with its SyncGroup; everybody else's SyncGroup waits for that. Then the
-group is stable until somebody joins, leaves or falls silent, and it starts anew.
+Theory of operation. Members join; the group waits until all have (or time is up), increments the
+generation, picks a protocol and sends the list of members to the *leader*. The leader computes the
+assignment and sends it with its SyncGroup; the SyncGroups of all other members wait for that. Then
+the group is stable until a member joins, leaves or times out, and a new rebalance starts.
 
     EMPTY --join--> PREPARING_REBALANCE --all joined--> COMPLETING_REBALANCE --leader syncs-> STABLE
       ^                   |  ^  ^                              |                                |
       +---nobody left-----+  |  +--member joins, leaves, dies--+                                |
                              +--------------member joins, leaves, dies--------------------------+
 
-What is durable stands in `classic_record.py`. A record is written, and replayed into the group,
+The durable state is in `classic_record.py`. A record is written, and replayed into the group,
 when a generation becomes stable, when a static member is replaced in a stable group, and when the
-group becomes empty. Everything else is volatile and lives in this object only: the two rebalancing
+group becomes empty. Everything else is volatile and only in this object: the two rebalancing
 states, members that are joining, requests that wait, session deadlines. A reload goes back to the
 last durable generation; members learn of it (ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID) and rejoin.
 Event methods raise `ApiError` before they change anything.
@@ -62,9 +62,9 @@ class ClassicGroup(ClassicGroupRecord):
     def __init__(self, group_id: str, context: GroupContext) -> None:
         super().__init__(group_id)
         self._context = context
-        # Volatile: those of this generation that have not sent their SyncGroup yet.
+        # Volatile: members of this generation that have not sent their SyncGroup yet.
         self._pending_sync_ids: set[str] = set()
-        # Volatile: a first rebalance waits a little for more members, again for each that comes.
+        # Volatile: the first rebalance waits for more members, and again after each new one.
         self._is_initial_rebalance = False
         self._member_came_meanwhile = False
         self._initial_delay_ms = 0
@@ -124,7 +124,7 @@ class ClassicGroup(ClassicGroupRecord):
                 is_new=True,
             )
         )
-        # Not knowing its id, it cannot heartbeat. Should its client have gone, this ends the wait.
+        # Without its id it cannot send heartbeats. If its client is gone, this ends the wait.
         deadline_ms = now_ms + self._context.settings.group_new_member_join_timeout_ms
         out.set_timer(self._session_timer(member_id), deadline_ms)
         self._rebalance_or_complete(f"member {member_id} joins", now_ms, out)
@@ -138,14 +138,14 @@ class ClassicGroup(ClassicGroupRecord):
         elif self.state is ClassicState.STABLE and unchanged and not leads:
             out.answer(token, self._joined(member))
         else:
-            # A leader may always ask for a rebalance: it knows of changes we cannot see.
+            # A leader may always trigger a rebalance: it may see changes that we cannot.
             self._update_member(member, request, token, out)
             self._rebalance_or_complete(f"member {member.member_id} rejoins", now_ms, out)
 
     def _update_member(
         self, member: ClassicMember, request: JoinRequest, token: object, out: ResultBuilder
     ) -> None:
-        if member.join_token is not None:  # it asks again: the earlier request ends here
+        if member.join_token is not None:  # a repeated request: end the earlier one
             out.answer(
                 member.join_token, JoinResponse(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
             )
@@ -163,7 +163,7 @@ class ClassicGroup(ClassicGroupRecord):
         now_ms: int,
         out: ResultBuilder,
     ) -> None:
-        """A static member is back and takes its old place; a stable group stays stable."""
+        """A static member rejoins and takes its old place; a stable group stays stable."""
         old_leader, old_member_id = self.leader_id, member.member_id
         self._fence_waiting(member, out)
         out.cancel_timer(self._session_timer(old_member_id))
@@ -186,10 +186,10 @@ class ClassicGroup(ClassicGroupRecord):
     def _rejoined_static(
         self, member: ClassicMember, request: JoinRequest, old_leader: str | None
     ) -> JoinResponse:
-        """What a static member is told that came back into a stable group.
+        """The answer to a static member that rejoins a stable group.
 
-        From v9 on a leader is told that it leads, and not to assign. An older one would assign if
-        it knew that it leads, so it is told the leader's old id.
+        From v9 on, a leader is marked as leader and asked not to assign. An older one would assign
+        if it saw itself as leader, so it gets the leader's old id.
         """
         leads = self.leader_id == member.member_id
         can_skip = request.can_skip_assignment
@@ -242,7 +242,7 @@ class ClassicGroup(ClassicGroupRecord):
             out.set_timer(self._timer("join"), now_ms + self.members.rebalance_timeout_ms)
 
     def _initial_delay_over(self, now_ms: int, out: ResultBuilder) -> None:
-        """Wait again if somebody came in the meantime, at most the rebalance time-out in all."""
+        """Wait again if a member joined meanwhile, at most the rebalance timeout in total."""
         if not self._member_came_meanwhile or not self._initial_remaining_ms:
             self._complete_join(now_ms, out)
             return
@@ -255,7 +255,7 @@ class ClassicGroup(ClassicGroupRecord):
         out.set_timer(self._timer("join"), now_ms + self._initial_delay_ms)
 
     def _complete_join(self, now_ms: int, out: ResultBuilder) -> None:
-        """Those who have joined make the next generation; dynamic members who have not are out."""
+        """Start the next generation with the joined members; remove absent dynamic ones."""
         out.cancel_timer(self._timer("join"))
         for member in self.members:
             if member.join_token is None and not member.is_static:
@@ -263,13 +263,13 @@ class ClassicGroup(ClassicGroupRecord):
         if not len(self.members):
             self._become_empty(now_ms, out)
         elif not self.members.elect_joined_leader():
-            # Only static members, none of which came back: wait until one does or sessions end.
+            # Only static members, none of which rejoined: wait until one does or sessions expire.
             out.set_timer(self._timer("join"), now_ms + self.members.rebalance_timeout_ms)
         else:
             self._start_generation(now_ms, out)
 
     def _become_empty(self, now_ms: int, out: ResultBuilder) -> None:
-        """Nobody is left. The record brings the group to EMPTY when it is replayed."""
+        """No members are left. Replaying the record moves the group to EMPTY."""
         logger.info("group %s: empty after generation %d", self.group_id, self.generation)
         value = GroupMetadataValue(self.protocol_type, self.generation + 1, None, None, now_ms)
         out.write(GroupMetadataKey(self.group_id), value)
@@ -317,7 +317,7 @@ class ClassicGroup(ClassicGroupRecord):
     # --- sync, heartbeat, leave
 
     def sync(self, request: SyncRequest, token: object, now_ms: int) -> Result[None]:
-        """A member asks for its assignment; the leader brings everybody's."""
+        """A member requests its assignment; the leader sends those of all members."""
         self._require_alive()
         member = self.members.validate(request.member_id, request.group_instance_id)
         self._require_generation(request.generation)
@@ -332,7 +332,7 @@ class ClassicGroup(ClassicGroupRecord):
         if self.state is ClassicState.STABLE:
             out.answer(token, self._synced(member.assignment))
             return out.result()
-        if member.sync_token is not None:  # it asks again: the earlier request ends here
+        if member.sync_token is not None:  # a repeated request: end the earlier one
             out.answer(member.sync_token, SyncResponse(ErrorCode.REBALANCE_IN_PROGRESS))
         member.sync_token = token
         if member.member_id == self.leader_id:
@@ -342,7 +342,7 @@ class ClassicGroup(ClassicGroupRecord):
     def _accept_assignments(
         self, assignments: dict[str, bytes], now_ms: int, out: ResultBuilder
     ) -> None:
-        """The generation is complete. The record brings the group to STABLE when it is replayed."""
+        """The generation is complete. Replaying the record moves the group to STABLE."""
         out.write(GroupMetadataKey(self.group_id), self.as_value(assignments, now_ms))
         for member in self.members:
             if member.sync_token is not None:
@@ -371,7 +371,7 @@ class ClassicGroup(ClassicGroupRecord):
         return out.result(ErrorCode.REBALANCE_IN_PROGRESS if rebalancing else ErrorCode.NONE)
 
     def leave(self, request: LeaveRequest, now_ms: int) -> Result[tuple[LeftMember, ...]]:
-        """Members leave, or an administrator removes them; each is answered by itself."""
+        """Members leave, or an administrator removes them; each has its own result."""
         self._require_alive()
         out = ResultBuilder()
         left = tuple(self._leave_one(leaving, out) for leaving in request.members)
@@ -467,7 +467,7 @@ class ClassicGroup(ClassicGroupRecord):
         self.state_since_ms = now_ms
 
     def _remove(self, member_id: str, out: ResultBuilder) -> None:
-        """Forget a member; what it waits for is answered, so that a live client joins again."""
+        """Remove a member and answer its waiting request, so that a live client rejoins."""
         member = self.members.get(member_id)
         if member is not None and member.join_token is not None:
             gone = JoinResponse(ErrorCode.UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER_ID)

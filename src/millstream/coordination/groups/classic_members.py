@@ -1,4 +1,4 @@
-"""The members of a classic group: who they are, which protocols they share, who leads.
+"""The members of a classic group, their common protocols and the leader.
 
 Members come in two kinds. A *dynamic* member is known by the id that the coordinator gave it. A
 *static* member (KIP-345) also has an instance id of its own choosing: when it comes back under that
@@ -37,7 +37,7 @@ class ClassicMember:
     # Volatile: the request that waits for the join, or for the leader's assignment, to complete.
     join_token: object | None = None
     sync_token: object | None = None
-    is_new: bool = False  # it has not been told its id yet, so it cannot send heartbeats
+    is_new: bool = False  # its id was not sent to it yet, so it cannot send heartbeats
 
     @property
     def is_static(self) -> bool:
@@ -45,7 +45,7 @@ class ClassicMember:
 
     @property
     def needs_no_heartbeat(self) -> bool:
-        """A known member whose request waits here is alive as far as we can tell."""
+        """A known member with a waiting request is assumed to be alive."""
         waits = self.join_token is not None or self.sync_token is not None
         return waits and not self.is_new
 
@@ -56,7 +56,7 @@ class ClassicMember:
         return b""
 
     def vote(self, candidates: set[str]) -> str:
-        """The candidate that it likes best."""
+        """Its preferred candidate."""
         return next(protocol.name for protocol in self.protocols if protocol.name in candidates)
 
     def as_record(self, protocol_name: str | None, assignment: bytes) -> ClassicMemberRecord:
@@ -159,7 +159,7 @@ class Membership:
         self._static_ids[member.group_instance_id or ""] = new_member_id
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader has joined; False when nobody has."""
+        """Make sure that the leader has joined; False if no member has."""
         leader = self._members.get(self.leader_id or "")
         if leader is not None and leader.join_token is not None:
             return True
@@ -179,7 +179,7 @@ class Membership:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The group waits as long as its most patient member allows."""
+        """The longest rebalance timeout of all members."""
         return max((member.rebalance_timeout_ms for member in self._members.values()), default=0)
 
     def common_protocols(self) -> set[str]:
@@ -191,7 +191,7 @@ class Membership:
         return not self._members or not self.common_protocols().isdisjoint(names)
 
     def select_protocol(self) -> str:
-        """Each member votes for the common protocol it likes best; most votes win."""
+        """Each member votes for its preferred common protocol; most votes win."""
         candidates = self.common_protocols()
         votes = Counter(member.vote(candidates) for member in self._members.values())
         return votes.most_common(1)[0][0]
@@ -205,7 +205,7 @@ def _unknown_member(member_id: str) -> ApiError:
 
 
 def subscribed_topics(metadata: bytes) -> set[str]:
-    """The topics in a consumer's subscription; raises ValueError for bytes that are none.
+    """The topics in a consumer's subscription; raises ValueError for malformed bytes.
 
     Layout (every version begins like version 0): int16 version, int32 count, then for each topic an
     int16 length and UTF-8.

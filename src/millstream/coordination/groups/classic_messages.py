@@ -1,4 +1,4 @@
-"""Requests and responses of the classic group protocol, free of the wire's versions."""
+"""Requests and responses of the classic group protocol, independent of protocol versions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class JoinRequest:
 
     @property
     def requires_member_id(self) -> bool:
-        """From v4 on a dynamic member is first told its id and joins with it (KIP-394)."""
+        """From v4 on, a dynamic member first gets its id and then joins with it (KIP-394)."""
         return self.api_version >= 4
 
     @property
     def can_skip_assignment(self) -> bool:
-        """From v9 on a returning static leader can be told not to assign anew (KIP-814)."""
+        """From v9 on, a returning static leader can skip the assignment (KIP-814)."""
         return self.api_version >= 9
 
 

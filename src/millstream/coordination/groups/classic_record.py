@@ -1,8 +1,7 @@
-"""A classic group as its last record tells it, and the questions that can be answered from that.
+"""The durable state of a classic group, from its last record.
 
-Durable is what the last `GroupMetadataValue` says: generation, protocol, leader, members and their
-assignments; `replay` brings the group to it. The protocol itself, with all that is volatile, stands
-in `classic.py`.
+The last `GroupMetadataValue` contains the generation, protocol, leader, members and their
+assignments; `replay` applies it. The protocol itself, with all volatile state, is in `classic.py`.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class ClassicGroupRecord:
         self.state = ClassicState.EMPTY
         self.state_since_ms = NO_TIMESTAMP
 
-    # --- what others ask
+    # --- queries
 
     @property
     def state_name(self) -> str:
@@ -73,7 +72,7 @@ class ClassicGroupRecord:
         return self.members.leader_id
 
     def known_subscription(self) -> set[str] | None:
-        """The topics its members consume; None when that cannot be known."""
+        """The topics its members consume; None if unknown."""
         if not self.uses_consumer_protocol:
             return None
         if not len(self.members):
@@ -135,7 +134,7 @@ class ClassicGroupRecord:
         return None
 
     def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Anybody may fetch a classic group's offsets."""
+        """Every client may fetch a classic group's offsets."""
 
     def validate_offset_delete(self) -> None:
         if not self.is_empty and not self.uses_consumer_protocol:
@@ -175,10 +174,10 @@ class ClassicGroupRecord:
         )
 
     def replay(self, value: GroupMetadataValue) -> None:
-        """Become what the record says: stable with its members, or empty.
+        """Apply the record: stable with its members, or empty.
 
-        In a live group the members are there already and receive their assignments; when the group
-        is loaded they are made from the record.
+        In a live group the members exist already and get their assignments; when the group is
+        loaded they are created from the record.
         """
         was_created_only = not value.members and value.generation == self.generation
         if was_created_only and self.state is not ClassicState.EMPTY:
@@ -205,14 +204,14 @@ class ClassicGroupRecord:
         self.state = ClassicState.STABLE if value.members else ClassicState.EMPTY
 
     def _successor_in(self, value: GroupMetadataValue, member: ClassicMember) -> str | None:
-        """The id under which a static member goes on, if the record gives it a new one."""
+        """The new id of a static member, if the record contains one."""
         for record in value.members if member.is_static else ():
             same_instance = record.group_instance_id == member.group_instance_id
             if same_instance and record.member_id != member.member_id:
                 return record.member_id
         return None
 
-    # --- refusals
+    # --- errors
 
     def _require_alive(self) -> None:
         if self.state is ClassicState.DEAD:

@@ -7,7 +7,7 @@ from typing import Final
 
 
 class ClassicState(Enum):
-    """The states of a classic group, by the names that clients are told."""
+    """The states of a classic group, with their names in the protocol."""
 
     EMPTY = "Empty"
     """No members; it lingers while it has offsets. Also: a group that only commits offsets.
@@ -31,7 +31,7 @@ class ClassicState(Enum):
 
     action: syncs wait; heartbeats are answered; a join with unchanged metadata is answered again;
             commits answer REBALANCE_IN_PROGRESS; offsets can be fetched
-    transition: the leader syncs => STABLE; a member joins anew, leaves, dies or does not sync in
+    transition: the leader syncs => STABLE; a member joins, leaves, dies or does not sync in
                 time => PREPARING_REBALANCE
     """
 
@@ -44,7 +44,7 @@ class ClassicState(Enum):
     """
 
     DEAD = "Dead"
-    """Deleted. What still holds it answers COORDINATOR_NOT_AVAILABLE. No transition leads out."""
+    """Deleted. Remaining references answer COORDINATOR_NOT_AVAILABLE. Final."""
 
 
 _S = ClassicState
@@ -58,4 +58,4 @@ TRANSITIONS: Final[dict[ClassicState, frozenset[ClassicState]]] = {
 
 
 class InvalidTransition(Exception):
-    """A move that the table of transitions does not have: a mistake in this module."""
+    """A transition that is not in the table: a bug in this module."""

@@ -1,8 +1,8 @@
-"""A consumer group (KIP-848): its state, as its records say, and what can be asked of it.
+"""The state of a consumer group (KIP-848), from its records, and queries on it.
 
 Three epochs drive it. The *group epoch* is bumped whenever something changes that the assignment
 depends on (a member, a subscription, a topic). When it is ahead of the *assignment epoch*, the
-target assignment is computed anew and takes its number. Each member then moves to it, one by one,
+target assignment is recomputed and gets the group epoch. Each member then moves to it, one by one,
 with its own *member epoch* (`consumer_assignment.py`).
 
     Empty         no members
@@ -11,8 +11,8 @@ with its own *member epoch* (`consumer_assignment.py`).
     Stable        all have
 
 This module only holds state: `replay` changes it, one record at a time, and nothing else does.
-`consumer_groups.py` decides. A few caches are kept beside the records (what the metadata was last
-compared with, which classic members have been told to rejoin); a reload forgets them, harmlessly.
+`consumer_groups.py` decides. A few caches are not in the records (the last compared metadata, the
+classic members that were asked to rejoin); a reload drops them without harm.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _COMMIT_VERSION_WITH_EPOCH = 9
 
 
 class GroupEvents(Protocol):
-    """Who decides when a timer of the group fires: `consumer_groups.ConsumerGroups`."""
+    """Handles timers of the group: implemented by `consumer_groups.ConsumerGroups`."""
 
     def loaded(self, group: ConsumerGroup, now_ms: int) -> Result[None]: ...
 
@@ -91,7 +91,7 @@ class ConsumerGroup:
         self.static_members: dict[str, str] = {}  # instance id -> member id
         self.subscriptions: Counter[Subscription] = Counter()
         self._owners: dict[UUID, dict[int, str]] = {}
-        # Caches, unknown to the records:
+        # Caches, not in the records:
         self.compared_version = -1  # of the metadata whose hash was last compared
         self.matched_version = -1  # of the metadata that the expressions were last matched with
         self.matched_at_ms = 0
@@ -100,7 +100,7 @@ class ConsumerGroup:
     # --- records ---------------------------------------------------------------------------------
 
     def replay(self, key: Any, value: Any | None) -> None:
-        """Apply a record; a tombstone of what is not there is ignored."""
+        """Apply a record; a tombstone of a missing key is ignored."""
         match key:
             case ConsumerGroupMetadataKey():
                 if value is not None:
@@ -146,7 +146,7 @@ class ConsumerGroup:
             self._forget(before)
         self.members[member.member_id] = member
         self.subscriptions[member.subscription] += 1
-        # Who is on its way out must not take its instance id back from its successor.
+        # A leaving member must not take its instance id back from its successor.
         if member.instance_id is not None and member.epoch != LEAVE_EPOCH:
             self.static_members[member.instance_id] = member.member_id
         for partitions in (member.assigned, member.pending_revocation):
@@ -155,7 +155,7 @@ class ConsumerGroup:
                 owners.update(dict.fromkeys(epochs, member.member_id))
 
     def _forget(self, member: ConsumerMember) -> None:
-        """Take the member out of everything derived."""
+        """Remove the member from all derived state."""
         self.subscriptions[member.subscription] -= 1
         if not self.subscriptions[member.subscription]:
             del self.subscriptions[member.subscription]
@@ -171,7 +171,7 @@ class ConsumerGroup:
                 if not owners:
                     self._owners.pop(topic_id, None)
 
-    # --- questions -------------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
@@ -187,7 +187,7 @@ class ConsumerGroup:
         return "Stable" if stable else "Reconciling"
 
     def member(self, member_id: str) -> ConsumerMember:
-        """Raises UNKNOWN_MEMBER_ID for who is not in the group."""
+        """Raises UNKNOWN_MEMBER_ID."""
         try:
             return self.members[member_id]
         except KeyError:
@@ -202,17 +202,17 @@ class ConsumerGroup:
         return self.members[self.static_members[instance_id]]
 
     def target_of(self, member: ConsumerMember) -> Assignment:
-        """Its target; a static member that takes another's place takes over the other's."""
+        """Its target; a static member inherits its predecessor's."""
         static = self.static_member(member.instance_id)
         member_id = member.member_id if static is None else static.member_id
         return self.target.get(member_id, NO_PARTITIONS)
 
     def is_owned(self, topic_id: UUID, partition: int) -> bool:
-        """Whether a member has the partition, even if it is to give it up."""
+        """Whether a member owns the partition, even if it must give it up."""
         return partition in self._owners.get(topic_id, ())
 
     def waits_for_partitions(self, member: ConsumerMember) -> bool:
-        """Whether some partition of its target is still in another member's hands."""
+        """Whether some partition of its target is still owned by another member."""
         if member.state is not MemberState.UNRELEASED_PARTITIONS:
             return False
         return any(
@@ -228,7 +228,7 @@ class ConsumerGroup:
         )
 
     def preferred_assignor(self, default: str, members: Iterable[ConsumerMember]) -> str:
-        """What most members ask for."""
+        """The assignor that most members prefer."""
         wishes = Counter(m.server_assignor for m in members if m.server_assignor is not None)
         return wishes.most_common(1)[0][0] if wishes else default
 
@@ -273,7 +273,7 @@ class ConsumerGroup:
             raise _stale(member, f"{member_epoch} does not match the member epoch {member.epoch}")
 
     def validate_offset_delete(self) -> None:
-        """Offsets of topics that no member is subscribed to may go at any time."""
+        """Offsets of topics without subscribers can be deleted at any time."""
 
     def validate_delete(self) -> None:
         if not self.is_empty:
@@ -285,7 +285,7 @@ class ConsumerGroup:
     # --- the group as records --------------------------------------------------------------------
 
     def tombstones(self) -> tuple[CoordinatorRecord, ...]:
-        """What removes the group. The group's own record goes last: its replay removes the rest."""
+        """Tombstones that remove the group. Its own record is last: its replay removes the rest."""
         group_id = self.group_id
         keys: list[Any] = [
             *(ConsumerGroupCurrentMemberAssignmentKey(group_id, m) for m in self.members),
@@ -307,12 +307,12 @@ class ConsumerGroup:
         return self._events.timer_fired(self, name, now_ms)
 
     def topics_changed(self, now_ms: int) -> Result[None]:
-        """Nothing yet: the next heartbeat of any member compares the metadata's version."""
+        """No-op: the next heartbeat of any member compares the metadata's version."""
         return Result()
 
 
 def _stale(member: ConsumerMember, what: str) -> ApiError:
-    """Members are told in the words of the protocol that they speak."""
+    """The error for a stale epoch, in terms of the member's protocol."""
     if member.uses_classic_protocol:
         return ApiError(ErrorCode.ILLEGAL_GENERATION, f"The received generation id {what}.")
     return ApiError(ErrorCode.STALE_MEMBER_EPOCH, f"The received member epoch {what}.")
@@ -321,7 +321,7 @@ def _stale(member: ConsumerMember, what: str) -> ApiError:
 def _validate_old_commit(
     member: ConsumerMember, epoch: int, topic: str, topic_id: UUID, partition: int
 ) -> None:
-    """A commit sent before an epoch bump is good for what the member had then and has still."""
+    """A commit from before an epoch bump is valid for partitions that the member still owns."""
     assigned_since = member.assignment_epoch(topic_id, partition)
     if assigned_since is None:
         raise _stale(
@@ -360,7 +360,7 @@ def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> Coordin
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
-    """What removes a member. The order matters: its partitions are free before it is gone."""
+    """Tombstones that remove a member. Order matters: first free its partitions."""
     return [
         CoordinatorRecord(ConsumerGroupCurrentMemberAssignmentKey(group_id, member_id), None),
         CoordinatorRecord(ConsumerGroupTargetAssignmentMemberKey(group_id, member_id), None),

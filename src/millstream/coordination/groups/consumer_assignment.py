@@ -1,17 +1,16 @@
-"""Bringing a member from what it owns to what the target assignment gives it.
+"""Moves a member from its current to its target assignment.
 
-A partition is handed over in three steps, none of which the coordinator takes for granted: the
-target says that it moves; its owner is asked to give it up and answers with a heartbeat whose owned
-partitions no longer hold it; only then does anyone else get it. `reconcile` takes one such step for
-one member:
+A partition is moved in three steps: the target changes; its owner is asked to give it up and
+answers with a heartbeat that no longer contains it; only then does another member get it.
+`reconcile` takes one such step for one member:
 
     what it keeps            = owned now, and in the target
     what it must give up     = owned now, not in the target     -> UNREVOKED_PARTITIONS, old epoch
     what it gets             = in the target, owned by nobody   -> target epoch
     what it has to wait for  = in the target, owned by another  -> UNRELEASED_PARTITIONS
 
-A member moves to the target's epoch only once it has given up everything it must. What it does not
-subscribe to (any more) counts as not in its target, even before the target has been recomputed.
+A member moves to the target's epoch only once it has given up everything it must. Topics that it no
+longer subscribes to count as not in its target, even before the target has been recomputed.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ from millstream.errors import ApiError, ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """What a step needs to know beside the member itself."""
+    """The input of a step, besides the member itself."""
 
     target_epoch: int
     target: Assignment
     subscribed_topics: AbstractSet[UUID]
-    subscription_changed: bool  # by the heartbeat at hand
-    owned: Mapping[UUID, AbstractSet[int]] | None  # as the member says; None when it does not
+    subscription_changed: bool  # from this heartbeat
+    owned: Mapping[UUID, AbstractSet[int]] | None  # from the member; None if not sent
     is_owned: Callable[[UUID, int], bool]  # whether any member of the group has the partition
 
 
 def reconcile(member: ConsumerMember, step: Reconciliation) -> ConsumerMember:
-    """The member after one step towards its target; itself when there is no step to take."""
+    """The member after one step towards its target; unchanged if there is none."""
     match member.state:
         case MemberState.STABLE:
             if member.epoch != step.target_epoch:
@@ -66,7 +65,7 @@ def reconcile(member: ConsumerMember, step: Reconciliation) -> ConsumerMember:
 
 
 def _owns_any(step: Reconciliation, partitions: EpochedPartitions) -> bool:
-    """Whether the member still has any of these; yes, unless its heartbeat says otherwise."""
+    """Whether the member still owns any of these, according to its last heartbeat."""
     if step.owned is None:
         return True
     return any(
@@ -75,7 +74,7 @@ def _owns_any(step: Reconciliation, partitions: EpochedPartitions) -> bool:
 
 
 def _drop_unsubscribed(member: ConsumerMember, step: Reconciliation) -> ConsumerMember:
-    """Take away at once what the member no longer wants, without waiting for a new target."""
+    """Drop topics that the member no longer subscribes to, without waiting for a new target."""
     kept = {t: p for t, p in member.assigned.items() if t in step.subscribed_topics}
     if len(kept) == len(member.assigned):
         return member
@@ -102,7 +101,7 @@ def _next_assignment(member: ConsumerMember, step: Reconciliation) -> ConsumerMe
         current = member.assigned.get(topic_id, {})
         keep = {partition: epoch for partition, epoch in current.items() if partition in target}
         revoke = {partition: epoch for partition, epoch in current.items() if partition not in keep}
-        # What the member itself is giving up is not in anyone else's hands.
+        # Partitions that the member itself is giving up are not owned by others.
         own = member.pending_revocation.get(topic_id, {})
         wanted = [partition for partition in target if partition not in keep]
         free = [p for p in wanted if p in own or not step.is_owned(topic_id, p)]

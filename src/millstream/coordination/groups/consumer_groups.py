@@ -4,17 +4,17 @@ Everything a member does is a heartbeat. One is handled in three steps:
 
     1  the member is created or changed; when that, or a change of the topics, matters to the
        assignment, the group epoch is bumped
-    2  when the group epoch is ahead of the assignment, the target is computed anew, but not more
-       often than `consumer.assignment.interval.ms`: a timer makes up for what was put off (Kafka
+    2  when the group epoch is ahead of the assignment, the target is recomputed, at most every
+       `consumer.assignment.interval.ms`: a timer makes up for what was put off (Kafka
        waits for the next heartbeat)
     3  the member takes a step from what it owns towards its target
 
-A member that is silent for the session time-out, or that does not give up its partitions within its
-own rebalance time-out, is fenced: it is removed, and what it had is free.
+A member that sends no heartbeat within the session timeout, or does not give up its partitions
+within its rebalance timeout, is fenced: it is removed, and its partitions are free.
 
-Regular expressions are resolved here and now, not in a thread as Kafka does: RE2 matches a name in
-two microseconds. New topics are looked at with the first heartbeat that comes ten seconds or
-more after the last look.
+Regular expressions are resolved synchronously, not in a thread as in Kafka: RE2 matches a name in
+two microseconds. New topics are matched with the first heartbeat ten seconds or more after the last
+time.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _MEMBER_TIMERS = ("session", "rebalance", "join", "sync")
 
 
 class ConsumerGroups:
-    """The consumer groups of a shard. They live in the shard's `groups`, beside the others."""
+    """The consumer groups of a shard. They are in the shard's `groups`, with all other groups."""
 
     def __init__(self, groups: dict[str, Group], context: GroupContext) -> None:
         self.groups = groups
@@ -120,7 +120,7 @@ class ConsumerGroups:
         out = ResultBuilder()
         group = self._group_for(request, out, now_ms)
         require_room(group, request.member_id, request.instance_id, self.context.settings)
-        if not request.member_id:  # only in version 0: later ones bring their own
+        if not request.member_id:  # only in version 0: later clients choose their own
             request = replace(request, member_id=self.context.new_member_suffix())
         before = self._member_for(group, request, out)
         after = self.advance(group, before, _updated(before, request), request.owned, out, now_ms)
@@ -138,7 +138,7 @@ class ConsumerGroups:
     def _group_for(
         self, request: ConsumerHeartbeat, out: ResultBuilder, now_ms: int
     ) -> ConsumerGroup:
-        """The group, or one to be: its records bring it about when they are replayed."""
+        """The group, or a new one that its records create when they are replayed."""
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return group
@@ -172,7 +172,7 @@ class ConsumerGroups:
     def succeed(
         self, group: ConsumerGroup, old: ConsumerMember, member_id: str, out: ResultBuilder
     ) -> ConsumerMember:
-        """A static member comes back under a new id, and finds what it had."""
+        """A static member rejoins under a new id and keeps its partitions."""
         new = replace(old, member_id=member_id, epoch=0, previous_epoch=0)
         out.extend(
             (
@@ -195,7 +195,7 @@ class ConsumerGroups:
         out: ResultBuilder,
         now_ms: int,
     ) -> ConsumerMember:
-        """Take the member and its group as far as they can get now; returns the member then."""
+        """Advance the member and its group as far as possible; returns the changed member."""
         prospect = self.enrol(group, before, updated, out, now_ms)
         epoch, target = self._target_for(prospect, updated, out, now_ms)
         changed = before.subscription != updated.subscription
@@ -209,7 +209,7 @@ class ConsumerGroups:
         out: ResultBuilder,
         now_ms: int,
     ) -> Prospect:
-        """Step 1: write what changed about the member, and bump the group epoch if it matters."""
+        """Step 1: write changes of the member, and bump the group epoch if needed."""
         prospect = Prospect(group)
         is_known = before.member_id in group.members
         if updated != before or not is_known:
@@ -222,7 +222,7 @@ class ConsumerGroups:
         return prospect
 
     def _resolve_regexes(self, prospect: Prospect, out: ResultBuilder, now_ms: int) -> bool:
-        """Resolve what is new, look again at what may be old; returns whether topics changed."""
+        """Resolve new expressions, refresh old ones; returns whether topics changed."""
         group, topics = prospect.group, self.context.topics
         wanted = prospect.regexes()
         resolved = {regex: known for regex, known in prospect.resolved.items() if regex in wanted}
@@ -250,7 +250,7 @@ class ConsumerGroups:
         return changed
 
     def _bump_epoch(self, prospect: Prospect, bump: bool, out: ResultBuilder) -> None:
-        """Bump the group epoch when told to, or when the subscribed topics have changed."""
+        """Bump the group epoch if requested, or if the subscribed topics have changed."""
         group, topics = prospect.group, self.context.topics
         if not bump and group.compared_version == topics.version:
             return
@@ -266,7 +266,7 @@ class ConsumerGroups:
     def _target_for(
         self, prospect: Prospect, member: ConsumerMember, out: ResultBuilder, now_ms: int
     ) -> tuple[int, Assignment]:
-        """Step 2: the target's epoch and the member's part of it, computed anew if need be."""
+        """Step 2: the target's epoch and the member's part of it, recomputed if needed."""
         group = prospect.group
         if group.assignment_epoch < prospect.epoch:
             interval_ms = self.context.group_config(group.group_id).consumer_assignment_interval_ms
@@ -278,7 +278,7 @@ class ConsumerGroups:
         return group.assignment_epoch, group.target_of(member)
 
     def _assign(self, prospect: Prospect, out: ResultBuilder, now_ms: int) -> dict[str, Assignment]:
-        """Compute the target assignment of the group as it will be, and write what differs."""
+        """Compute the target assignment of the new group state, and write the differences."""
         group, topics = prospect.group, self.context.topics
         members = list(prospect.members())
         topic_ids = {s: prospect.topic_ids(s, topics) for s in prospect.subscriptions}
@@ -316,7 +316,7 @@ class ConsumerGroups:
         out: ResultBuilder,
         now_ms: int,
     ) -> ConsumerMember:
-        """Step 3: bring the member nearer to its target."""
+        """Step 3: move the member towards its target."""
         if member.is_reconciled_to(target_epoch) and not subscription_changed:
             return member
         group = prospect.group
@@ -355,7 +355,7 @@ class ConsumerGroups:
             group, group.static_member(request.instance_id), request.member_id, request.instance_id
         )
         if request.member_epoch == STATIC_LEAVE_EPOCH:
-            # It will be back: its session goes on, and with it its claim to what it has.
+            # It will rejoin: its session continues, and it keeps its partitions.
             out.extend((member.left_for_a_while().assignment_record(group.group_id),))
         else:
             self.fence(group, [member], "it left", out, now_ms)
@@ -431,7 +431,7 @@ class ConsumerGroups:
         if member is not None:
             self.fence(group, [member], reason, out, now_ms)
 
-    # --- the classic protocol, spoken to a consumer group -----------------------------------------
+    # --- the classic protocol in a consumer group -----------------------------------------
 
     def classic_join(
         self, group: ConsumerGroup, request: JoinRequest, token: object, now_ms: int
@@ -488,7 +488,7 @@ def group_not_found(group_id: str, group: Group | None) -> ApiError:
 
 
 def _updated(member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
-    """The member with what its heartbeat says; what it does not say stays."""
+    """The member with the changes of its heartbeat."""
     names, regex = member.subscription
     if request.topic_names is not None:
         names = frozenset(request.topic_names)

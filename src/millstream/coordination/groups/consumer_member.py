@@ -1,15 +1,15 @@
-"""A member of a consumer group (KIP-848), as its records say.
+"""A member of a consumer group (KIP-848), from its records.
 
 A member is immutable; a decision makes a changed copy, the copy's records are written, and
 replaying them makes the group hold it. Two records keep a member: its subscription (type 5) and its
-current assignment (type 8). Its epoch says to which version of the target it has been brought.
+current assignment (type 8). Its epoch is the version of the target that it has reached.
 
     STABLE                  it owns what its epoch's target gives it, as far as it is subscribed
     UNREVOKED_PARTITIONS    it must give up partitions first; it keeps its epoch until it has
     UNRELEASED_PARTITIONS   it waits for partitions that another member has yet to give up
 
-Partitions carry the epoch since which they are assigned, so that a commit sent before the member's
-epoch was bumped can be told from a zombie's (KIP-1251).
+Partitions carry the epoch since which they are assigned, to distinguish a commit from before an
+epoch bump from that of a zombie (KIP-1251).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class MemberState(IntEnum):
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
     UNRELEASED_PARTITIONS = 2
-    # Written by a later version of Kafka that knows more states.
+    # Written by a later version of Kafka with more states.
     UNKNOWN = 127
 
     @classmethod
@@ -50,7 +50,7 @@ class MemberState(IntEnum):
 
 
 class Subscription(NamedTuple):
-    """The topics that a member wants, by name and by regular expression (`None` or "": none)."""
+    """A member's topics, by name and by regular expression (`None` or "": none)."""
 
     names: frozenset[str] = frozenset()
     regex: str | None = None
@@ -69,7 +69,7 @@ class ConsumerMember:
     subscription: Subscription = NO_SUBSCRIPTION
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
-    classic: ClassicMemberMetadata | None = None  # set while it speaks the classic protocol
+    classic: ClassicMemberMetadata | None = None  # set while it uses the classic protocol
     epoch: int = 0
     previous_epoch: int = -1
     state: MemberState = MemberState.STABLE
@@ -84,7 +84,7 @@ class ConsumerMember:
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
     def assignment_epoch(self, topic_id: UUID, partition: int) -> int | None:
-        """Since which epoch it has the partition, given up or not; None when it has not."""
+        """The epoch since which it owns the partition; None if it does not."""
         for partitions in (self.assigned, self.pending_revocation):
             epoch = partitions.get(topic_id, {}).get(partition)
             if epoch is not None:
@@ -92,7 +92,7 @@ class ConsumerMember:
         return None
 
     def left_for_a_while(self) -> ConsumerMember:
-        """A static member that will be back: what it has stays its own, whatever its next id."""
+        """A static member that will rejoin: it keeps its partitions under its next id."""
         return replace(
             self,
             epoch=STATIC_LEAVE_EPOCH,
@@ -118,7 +118,7 @@ class ConsumerMember:
     def with_assignment_of(
         self, value: ConsumerGroupCurrentMemberAssignmentValue | None
     ) -> ConsumerMember:
-        """The member after its assignment's record; after a tombstone it has nothing."""
+        """The member after its assignment's record; after a tombstone it owns nothing."""
         if value is None:
             return replace(
                 self,
@@ -168,7 +168,7 @@ class ConsumerMember:
 
 
 def owned_partitions(member: ConsumerMember) -> dict[UUID, frozenset[int]]:
-    """What a member answers for: also what it has yet to give up."""
+    """The partitions of a member, including those it must still give up."""
     partitions = {t: frozenset(epochs) for t, epochs in member.assigned.items()}
     for topic_id, epochs in member.pending_revocation.items():
         partitions[topic_id] = partitions.get(topic_id, frozenset()) | frozenset(epochs)
@@ -189,7 +189,7 @@ def _to_records(partitions: EpochedPartitions) -> tuple[EpochedTopicPartitions, 
 def _from_records(
     topics: tuple[EpochedTopicPartitions, ...], member_epoch: int
 ) -> dict[UUID, dict[int, int]]:
-    """Records of Kafka before 4.3 have no epochs of partitions: the member's stands in."""
+    """Records of Kafka before 4.3 have no partition epochs: use the member's."""
     assignment = {}
     for topic in topics:
         epochs = topic.assignment_epochs

@@ -1,4 +1,4 @@
-"""Requests and responses of the consumer protocol (KIP-848), free of the wire's versions."""
+"""Requests and responses of the consumer protocol (KIP-848), independent of protocol versions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Whether it says everything, as after an error: then it is told everything, too."""
+        """Whether it contains all fields, as after an error: then the answer does too."""
         subscribed = self.topic_names is not None or self.topic_regex is not None
         return self.rebalance_timeout_ms != -1 and subscribed and self.owned is not None
 
@@ -49,7 +49,7 @@ class ConsumerHeartbeatResponse:
 @dataclass(frozen=True, slots=True)
 class DescribedConsumer:
     member: ConsumerMember
-    assigned: Partitions  # with what it has yet to give up
+    assigned: Partitions  # including those to be given up
     target: Partitions
 
 

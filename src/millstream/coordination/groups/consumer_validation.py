@@ -1,4 +1,4 @@
-"""What a heartbeat of the consumer protocol must fulfil, and the errors for what does not."""
+"""Validation of heartbeats of the consumer protocol."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MEMBER_ID_REQUIRED_VERSION = 1
 
 
 def validate_heartbeat(request: ConsumerHeartbeat, assignors: Sequence[str]) -> None:
-    """Raise INVALID_REQUEST or UNSUPPORTED_ASSIGNOR for a request that no group could take."""
+    """Raise INVALID_REQUEST or UNSUPPORTED_ASSIGNOR for an invalid request."""
     has_own_id = request.api_version >= _MEMBER_ID_REQUIRED_VERSION
     if has_own_id or request.member_epoch > 0 or request.member_epoch == LEAVE_EPOCH:
         _require(bool(request.member_id), "MemberId can't be empty.")
@@ -35,7 +35,7 @@ def validate_heartbeat(request: ConsumerHeartbeat, assignors: Sequence[str]) -> 
             request.owned is not None and not request.owned,
             "TopicPartitions must be empty when (re-)joining.",
         )
-        # Nothing to subscribe to is fine; not saying so is not.
+        # An empty subscription is valid; a missing one is not.
         _require(
             request.topic_names is not None or request.topic_regex is not None,
             "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when "
@@ -60,7 +60,7 @@ def _require(condition: bool, message: str) -> None:
 def require_room(
     group: ConsumerGroup, member_id: str, instance_id: str | None, settings: GroupSettings
 ) -> None:
-    """A full group takes back whom it knows, and nobody else."""
+    """A full group accepts only existing members."""
     is_known = member_id in group.members or instance_id in group.static_members
     if not is_known and len(group.members) >= settings.group_consumer_max_size:
         raise ApiError(
@@ -71,10 +71,10 @@ def require_room(
 
 
 def require_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> None:
-    """Fence whoever is not where we think it is.
+    """Fence a member with an unexpected epoch.
 
-    Its previous epoch is good, too, while it claims nothing but what it was given: then it just did
-    not get the answer that would have told it the new one.
+    Its previous epoch is valid too, if it owns only its assigned partitions: then it did not
+    receive the answer with the new epoch.
     """
     if request.member_epoch == member.epoch:
         return
@@ -101,7 +101,7 @@ def _owns_at_most(request: ConsumerHeartbeat, member: ConsumerMember) -> bool:
 def require_instance(
     group: ConsumerGroup, static: ConsumerMember | None, member_id: str, instance_id: str
 ) -> ConsumerMember:
-    """The static member, if it is the one that has the instance id."""
+    """The static member, if it owns the instance id."""
     if static is None:
         raise ApiError(
             ErrorCode.UNKNOWN_MEMBER_ID,
@@ -117,7 +117,7 @@ def require_instance(
 
 
 def require_released(predecessor: ConsumerMember, request: ConsumerHeartbeat) -> None:
-    """A static member's place can be taken only once it has left (with epoch -2)."""
+    """A static member can be replaced only after it has left (with epoch -2)."""
     if predecessor.epoch != STATIC_LEAVE_EPOCH:
         raise ApiError(
             ErrorCode.UNRELEASED_INSTANCE_ID,

@@ -1,11 +1,11 @@
-"""What every kind of group has in common, and what groups may ask of their surroundings.
+"""The interface of all kinds of groups, and the context they depend on.
 
 A shard holds groups of several kinds under one name space: a group id is classic, consumer
 (KIP-848) or share (KIP-932), never two at once. Offsets belong to the id, not to the kind, so the
 commands on offsets ask the group only a few questions, whatever its kind; they make up `Group`.
 
-`GroupContext` is all that a group knows of the world: settings and topics. Time and randomness come
-as arguments.
+`GroupContext` is everything a group depends on: settings and topics. Time and randomness are
+parameters.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class GroupKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """The broker settings that groups obey: Kafka's names with underscores."""
+    """The broker settings for groups: Kafka's names with underscores."""
 
     group_initial_rebalance_delay_ms: int = 3_000
     group_max_size: int = 2_147_483_647
     group_max_session_timeout_ms: int = 1_800_000
     group_min_session_timeout_ms: int = 6_000
-    # A member that was not told its id cannot heartbeat, so its JoinGroup itself times out.
+    # A member without an id cannot send heartbeats, so its JoinGroup itself times out.
     group_new_member_join_timeout_ms: int = 300_000
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 604_800_000
@@ -65,7 +65,7 @@ class Topics(Protocol):
 
     @property
     def version(self) -> int:
-        """Grows with every change of the metadata."""
+        """Incremented with every change of the metadata."""
         ...
 
     def names(self) -> Iterable[str]: ...
@@ -97,13 +97,13 @@ class NoTopics:
 
 @dataclass(slots=True)
 class GroupContext:
-    """What groups know of the world. The shard replaces `topics` when the metadata changes."""
+    """The context of groups. The shard replaces `topics` when the metadata changes."""
 
     settings: GroupSettings
     topics: Topics
     # Suffixes of member ids: random in the broker, counted in tests and simulations.
     new_member_suffix: Callable[[], str] = lambda: str(uuid.uuid4())
-    # What a group sets for itself over the broker's settings (`consumer.session.timeout.ms`, ...).
+    # The group's own settings, overriding the broker's (`consumer.session.timeout.ms`, ...).
     group_config: Callable[[str], GroupConfig] = lambda group_id: _DEFAULT_GROUP_CONFIG
 
 
@@ -132,7 +132,7 @@ class Group(Protocol):
 
     @property
     def state_name(self) -> str:
-        """As ListGroups and DescribeGroups say it: Empty, Stable, PreparingRebalance, ..."""
+        """The name in ListGroups and DescribeGroups: Empty, Stable, PreparingRebalance, ..."""
         ...
 
     @property
@@ -141,7 +141,7 @@ class Group(Protocol):
         ...
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member consumes the topic; True when that cannot be known."""
+        """Whether a member consumes the topic; True if unknown."""
         ...
 
     def validate_offset_commit(self, commit: OffsetCommitter) -> PartitionValidator | None:
@@ -161,11 +161,11 @@ class Group(Protocol):
         ...
 
     def offset_expiry_base_ms(self, offset: OffsetCommitValue) -> int | None:
-        """When the retention of an unsubscribed topic's offset began; None while it has not."""
+        """Start of the retention of an unsubscribed topic's offset; None if not started."""
         ...
 
     def loaded(self, now_ms: int) -> Result[None]:
-        """The log has been replayed: set the timers of members that are there."""
+        """The log has been replayed: set the timers of the members."""
         ...
 
     def handle_timer(self, name: tuple[str, ...], now_ms: int) -> Result[Any]:
@@ -179,7 +179,7 @@ class Group(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommitter:
-    """Who commits offsets, as the request says."""
+    """The committer of offsets, from the request."""
 
     member_id: str
     generation_or_epoch: int

@@ -1,8 +1,8 @@
-"""Committed offsets: one per group, topic and partition, with a text of the client's beside it.
+"""Committed offsets: one per group, topic and partition, with a text of the client.
 
 Offsets belong to a group id, whether its group is classic, consumer or *simple* (one that only
-commits: it has no members and is made by its first commit). They live until the group is deleted,
-the topic is deleted, somebody deletes them, or they expire:
+commits: it has no members and is made by its first commit). They exist until the group or topic is
+deleted, they are deleted, or they expire:
 
     group without members       offsets.retention.minutes after it became empty
     simple group                as long after the commit
@@ -13,8 +13,9 @@ the topic is deleted, somebody deletes them, or they expire:
 An empty group whose last offset has expired is removed with it.
 
 An offset committed in a transaction is pending until the transaction ends (`pending_offsets.py`).
-Meanwhile the one before it is told, or UNSTABLE_OFFSET_COMMIT to those who ask for stable offsets;
-neither it nor its group expires. Whoever deletes the offset or the group deletes what is pending.
+Meanwhile a fetch returns the previous offset, or UNSTABLE_OFFSET_COMMIT if it requires stable
+offsets; neither it nor its group expires. Deleting the offset or the group also deletes pending
+offsets.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class FetchedOffset:
 
 
 class OffsetStore:
-    """The committed offsets of a shard. Only what is replayed changes them."""
+    """The committed offsets of a shard. Only replaying records changes them."""
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
@@ -184,7 +185,7 @@ class OffsetStore:
         return records, tuple(outcomes)
 
     def fetch(self, request: FetchRequest) -> tuple[FetchedOffset, ...]:
-        """The offsets asked for; one that is not there, or was of a topic since deleted, is -1."""
+        """The requested offsets; a missing one, or one of a deleted topic, is -1."""
         group_id = request.group_id
         unstable = self._unstable_partitions(group_id) if request.require_stable else ()
         if request.topics is None:
@@ -209,13 +210,13 @@ class OffsetStore:
         return tuple(fetched)
 
     def _unstable_partitions(self, group_id: str) -> set[tuple[str, int]]:
-        """Where a transaction is open that may change the offset."""
+        """Partitions with an open transaction that may change the offset."""
         return {(key.topic, key.partition) for key in self._pending.of_group(group_id)}
 
     def delete(
         self, group: Group, topics: Iterable[tuple[str, tuple[int, ...]]]
     ) -> tuple[list[CoordinatorRecord], tuple[CommittedPartition, ...]]:
-        """Tombstones for the offsets that are there, of topics that the group does not consume."""
+        """Tombstones for existing offsets of topics that the group does not consume."""
         records: list[CoordinatorRecord] = []
         outcomes: list[CommittedPartition] = []
         for topic, partitions in topics:
@@ -257,7 +258,7 @@ class OffsetStore:
     def expire(
         self, group: Group, *, retention_ms: int, now_ms: int
     ) -> tuple[list[CoordinatorRecord], bool]:
-        """Tombstones for what has expired, and whether that leaves the group without offsets."""
+        """Tombstones for expired offsets, and whether the group has none left."""
         is_subscribed_to = _remembering(group.is_subscribed_to)
         records: list[CoordinatorRecord] = []
         kept = 0
@@ -285,7 +286,7 @@ def _unstable(topic: str, partition: int) -> FetchedOffset:
 
 
 def _is_other_topic(committed: uuid.UUID, asked: uuid.UUID) -> bool:
-    """Whether the offset was committed to another topic, of the same name: only ids can tell."""
+    """Whether the offset was committed to another topic of the same name, by its id."""
     return NO_TOPIC_ID not in (committed, asked) and committed != asked
 
 

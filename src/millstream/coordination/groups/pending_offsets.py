@@ -1,13 +1,13 @@
-"""Offsets that open transactions will commit, or not.
+"""Offsets committed in open transactions.
 
 Several producers may have a pending offset for the same partition of a group. When one of them
-commits, its offset counts from where its *record* stands in the log, not its marker: a commit whose
-record is newer wins, even if it was decided earlier. That is what compaction would leave, so a
-coordinator that is loaded anew must see the same.
+commits, its offset takes effect at the position of its *record* in the log, not of its marker: a
+commit with a newer record wins, even if it was decided earlier. Compaction gives the same result,
+so a reloaded coordinator sees the same.
 
-Records come here in the order of the log, so no offsets are compared: a newer commit *supersedes*
-what is pending before it. A superseded offset will not count, but while its transaction is open the
-partition is still unstable. A tombstone ends even that.
+Records arrive in log order, so no offsets are compared: a newer commit *supersedes* earlier pending
+ones. A superseded offset will not count, but while its transaction is open the partition is still
+unstable. A tombstone ends even that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millstream.coordination.group_records import OffsetCommitKey, OffsetCommitV
 
 
 class PendingOffsets:
-    """What is pending in a shard, by partition and producer."""
+    """The pending offsets of a shard, by partition and producer."""
 
     def __init__(self) -> None:
         # The producers of a partition are in the order of their last records; None: superseded.
@@ -42,7 +42,7 @@ class PendingOffsets:
         return [key for key in self._by_key if key.group_id == group_id]
 
     def __iter__(self) -> Iterator[tuple[OffsetCommitKey, OffsetCommitValue]]:
-        """All that may still come to count."""
+        """All pending offsets that are not superseded."""
         for key, pending in self._by_key.items():
             for value in pending.values():
                 if value is not None:
@@ -58,13 +58,13 @@ class PendingOffsets:
         self._keys_of_producer.setdefault(producer_id, set()).add(key)
 
     def supersede(self, key: OffsetCommitKey) -> None:
-        """A newer offset is committed: of what is pending by now, nothing will count."""
+        """A newer offset is committed: it supersedes all pending ones."""
         pending = self._by_key.get(key)
         if pending is not None:
             self._by_key[key] = dict.fromkeys(pending)
 
     def drop(self, key: OffsetCommitKey) -> None:
-        """The offset is deleted, and what is pending with it."""
+        """The offset is deleted, with all pending ones."""
         for producer_id in self._by_key.get(key, {}):
             keys = self._keys_of_producer[producer_id]
             keys.discard(key)
@@ -73,7 +73,7 @@ class PendingOffsets:
         self._forget(key)
 
     def end(self, producer_id: int, committed: bool) -> dict[OffsetCommitKey, OffsetCommitValue]:
-        """The producer's transaction has ended: the offsets that count from now on."""
+        """The producer's transaction has ended; returns the offsets that take effect."""
         count_now: dict[OffsetCommitKey, OffsetCommitValue] = {}
         for key in self._keys_of_producer.pop(producer_id, ()):
             pending = self._by_key[key]

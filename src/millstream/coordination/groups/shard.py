@@ -3,14 +3,13 @@
 Events come in as method calls with `now_ms`; every method returns a `Result`, or raises `ApiError`,
 in which case nothing happened. The runtime appends the result's records and hands each to `replay`,
 which alone changes what is durable. To load a shard from its partition, the runtime replays the
-same records, then calls `loaded`. What Kafka does not persist (members that are joining, requests
-that wait, session deadlines) is the volatile state of the group objects; a reload forgets it, and
-clients rejoin.
+same records, then calls `loaded`. Unpersisted state (joining members, waiting requests, session
+deadlines) is volatile, as in Kafka; a reload drops it, and clients rejoin.
 
 A request that must wait (JoinGroup, SyncGroup) comes with a `token`; it is answered by an `Answer`
 for that token in this result or in a later one.
 
-The name space is one: `groups` maps a group id to its group, of whatever kind. Records of consumer
+There is one namespace: `groups` maps a group id to its group, of any kind. Records of consumer
 groups (KIP-848) are replayed by `consumer_groups`, which also answers members of either protocol in
 such a group; those of share groups (KIP-932) by `share_groups`.
 
@@ -299,7 +298,7 @@ class GroupShard:
         return Result(tuple(records), outcomes, timers=kept_alive.timers)
 
     def fetch_offsets(self, request: FetchRequest) -> tuple[FetchedOffset, ...]:
-        """OffsetFetch: the offsets, -1 where there is none. A group that is not there has none."""
+        """OffsetFetch: the offsets, -1 where there is none. An unknown group has none."""
         group = self.groups.get(request.group_id)
         if group is not None:
             group.validate_offset_fetch(request.member_id, request.member_epoch)
@@ -315,7 +314,7 @@ class GroupShard:
         return Result(tuple(records), outcomes)
 
     def topic_deleted(self, topic: str, topic_id: uuid.UUID) -> Result[None]:
-        """A topic is gone: so are the offsets committed for it, and share groups' positions."""
+        """A topic was deleted: delete its committed offsets and share groups' offsets."""
         offsets = self.offsets.delete_topic(topic, topic_id)
         return Result((*offsets, *self.share_groups.topic_deleted(topic_id)))
 
@@ -387,5 +386,5 @@ class GroupShard:
 
 
 def _has_pending_members(group: Group) -> bool:
-    """Whether somebody was given a member id and is about to join."""
+    """Whether a member id was handed out whose member has not joined yet."""
     return isinstance(group, ClassicGroup) and bool(group.members.pending_ids)

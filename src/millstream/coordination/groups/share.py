@@ -1,13 +1,13 @@
-"""A share group (KIP-932): its state, as its records say, and what can be asked of it.
+"""The state of a share group (KIP-932), from its records, and queries on it.
 
-Its members share partitions, so there is no handing over: the *group epoch* is bumped whenever
-something changes that the assignment depends on, the target assignment is computed anew and takes
-its number, and each member moves to it with its next heartbeat. To the outside a group with members
-is Stable, one without is Empty.
+Its members share partitions, so none has to be given up: the *group epoch* is bumped whenever
+something changes that the assignment depends on, the target assignment is recomputed and gets its
+number, and each member moves to it with its next heartbeat. To the outside a group with members is
+Stable, one without is Empty.
 
 This module only holds state: `replay` changes it, one record at a time, and nothing else does.
-`share_groups.py` decides. What the metadata was last compared with is kept beside the records; a
-reload forgets it, harmlessly.
+`share_groups.py` decides. The last compared metadata is not in the records; a reload drops it
+without harm.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SHARE_PROTOCOL_TYPE = "share"
 
 
 class GroupEvents(Protocol):
-    """Who decides when a timer of the group fires: `share_groups.ShareGroups`."""
+    """Handles timers of the group: implemented by `share_groups.ShareGroups`."""
 
     def loaded(self, group: ShareGroup, now_ms: int) -> Result[None]: ...
 
@@ -136,7 +136,7 @@ class ShareGroup:
         return "Stable" if self.members else "Empty"
 
     def member(self, member_id: str) -> ShareMember:
-        """Raises UNKNOWN_MEMBER_ID for who is not in the group."""
+        """Raises UNKNOWN_MEMBER_ID."""
         try:
             return self.members[member_id]
         except KeyError:
@@ -149,7 +149,7 @@ class ShareGroup:
         return self.target.get(member_id, NO_PARTITIONS)
 
     def covered(self, topic_id: UUID) -> set[int]:
-        """The partitions of a topic that the target gives to somebody."""
+        """The partitions of a topic that are assigned in the target."""
         if self._covered is None:
             self._covered = {}
             for assignment in self.target.values():
@@ -166,7 +166,7 @@ class ShareGroup:
         raise self._not_a_consumer_group()
 
     def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Anyone may ask, and finds nothing."""
+        """Always allowed; there are none."""
 
     def validate_offset_delete(self) -> None:
         raise self._not_a_consumer_group()
@@ -186,7 +186,7 @@ class ShareGroup:
     # --- the group as records --------------------------------------------------------------------
 
     def tombstones(self) -> tuple[CoordinatorRecord, ...]:
-        """What removes the group. The group's own record goes last: its replay removes the rest."""
+        """Tombstones that remove the group. Its own record is last: its replay removes the rest."""
         group_id = self.group_id
         keys: list[Any] = [
             *(ShareGroupCurrentMemberAssignmentKey(group_id, m) for m in self.members),
@@ -207,7 +207,7 @@ class ShareGroup:
         return self._events.timer_fired(self, name, now_ms)
 
     def topics_changed(self, now_ms: int) -> Result[None]:
-        """Nothing yet: the next heartbeat of any member compares the metadata's version."""
+        """No-op: the next heartbeat of any member compares the metadata's version."""
         return Result()
 
 
@@ -220,7 +220,7 @@ def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRe
 def target_records(
     group: ShareGroup, targets: Iterable[tuple[str, Assignment]]
 ) -> tuple[CoordinatorRecord, ...]:
-    """The members' targets, as far as they differ from those that the group has."""
+    """Records of the members' targets that changed."""
     return tuple(
         CoordinatorRecord(
             ShareGroupTargetAssignmentMemberKey(group.group_id, member_id),
@@ -239,7 +239,7 @@ def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> Coordin
 
 
 def member_tombstones(group_id: str, member_id: str) -> tuple[CoordinatorRecord, ...]:
-    """What removes a member."""
+    """Tombstones that remove a member."""
     return (
         CoordinatorRecord(ShareGroupCurrentMemberAssignmentKey(group_id, member_id), None),
         CoordinatorRecord(ShareGroupTargetAssignmentMemberKey(group_id, member_id), None),

@@ -127,7 +127,7 @@ class _Handing:
     def _swap_in(self, partition: TopicPartition, taker: str) -> None:
         """The taker holds it already: another takes the place, and gives one that it has.
 
-        There is one. Whoever does not hold the partition is full, for else it would have taken the
+        There is one. A member that does not hold the partition is full, or it would have taken the
         place; the taker is not, and holds this partition, too; and quotas differ by at most one.
         """
         giver = min(m for m in self._held if partition not in self._held[m])

@@ -4,8 +4,8 @@ A heartbeat is handled in four steps, the first three as in consumer groups:
 
     1  the member is created or changed; when that, or a change of the topics, matters to the
        assignment, the group epoch is bumped
-    2  when the group epoch is ahead of the assignment, the target is computed anew, but not more
-       often than `share.assignment.interval.ms`: a timer makes up for what was put off
+    2  when the group epoch is ahead of the assignment, the target is recomputed, at most every
+       `share.assignment.interval.ms`: a timer makes up for what was put off
     3  the member goes over to its target
     4  partitions that somebody subscribes to and the persister knows nothing of are written down as
        initializing, and the runtime is asked to initialize them
@@ -65,12 +65,12 @@ MEMBER_ID_CHARACTERS_MAX = 36  # of a UUID as text: what clients send
 
 
 class ShareGroups:
-    """The share groups of a shard. They live in the shard's `groups`, beside the others."""
+    """The share groups of a shard. They are in the shard's `groups`, with all other groups."""
 
     def __init__(self, groups: dict[str, Group], context: GroupContext) -> None:
         self.groups = groups
         self.context = context
-        # What the runtime is initializing, and until when it may take. A reload forgets it.
+        # Initializations in progress, with their deadlines. A reload drops them.
         self._initializing_until_ms: dict[SharePartitionKey, int] = {}
 
     # --- records ---------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class ShareGroups:
         if after != updated:
             out.extend((after.assignment_record(group.group_id),))
         self._extend_session(group, updated, out, now_ms)
-        # Whoever says everything is told everything; so is who has not heard of its last epoch.
+        # A full heartbeat gets a full answer; so does a member that missed its last epoch.
         is_told = (
             request.topic_names is not None
             or request.member_epoch != before.epoch
@@ -136,7 +136,7 @@ class ShareGroups:
         is_changed: bool,
         out: ResultBuilder,
     ) -> int:
-        """The group epoch, bumped when a member, the topics or what is initialized changed."""
+        """The group epoch, bumped if a member, the topics or initialized partitions changed."""
         topics = self.context.topics
         names = _subscribed(group, members)
         bump = is_changed or (
@@ -152,7 +152,7 @@ class ShareGroups:
         return group.epoch + 1
 
     def _is_assignment_short(self, group: ShareGroup, names: Iterable[str]) -> bool:
-        """Whether some subscribed partition is initialized, but nobody's."""
+        """Whether some subscribed, initialized partition is not assigned."""
         assignable = group.state.assignable()
         ids = map(self.context.topics.topic_id, names)
         return any(t in assignable and assignable[t] != group.covered(t) for t in ids if t)
@@ -166,7 +166,7 @@ class ShareGroups:
         out: ResultBuilder,
         now_ms: int,
     ) -> tuple[int, Assignment]:
-        """The target's epoch and the member's part of it, computed anew if need be."""
+        """The target's epoch and the member's part of it, recomputed if needed."""
         if group.assignment_epoch < epoch:
             interval_ms = self.context.group_config(group.group_id).share_assignment_interval_ms
             due_ms = group.assignment_timestamp_ms + interval_ms
@@ -185,7 +185,7 @@ class ShareGroups:
         out: ResultBuilder,
         now_ms: int,
     ) -> dict[str, Assignment]:
-        """Compute the target assignment of the group as it will be, and write what differs."""
+        """Compute the target assignment of the new group state, and write the differences."""
         targets = assign_simple(
             {
                 member_id: Subscriber(self._topic_ids(member), group.target_of(member_id))
@@ -198,7 +198,7 @@ class ShareGroups:
         return targets
 
     def _subscribed_part(self, member: ShareMember, target: Assignment) -> Assignment:
-        """What of the target the member gets: it may be older than the member's subscription."""
+        """The member's part of the target, which may be older than its subscription."""
         topic_ids = self._topic_ids(member)
         return {t: partitions for t, partitions in target.items() if t in topic_ids}
 
@@ -217,7 +217,7 @@ class ShareGroups:
         out: ResultBuilder,
         now_ms: int,
     ) -> Initialization | None:
-        """Write down what must be initialized, unless somebody is at it already."""
+        """Record partitions to initialize, unless that is in progress."""
         missing: dict[UUID, NamedPartitions] = {}
         for name in _subscribed(group, members):
             topic_id = self.context.topics.topic_id(name)
@@ -255,7 +255,7 @@ class ShareGroups:
         out: ResultBuilder,
         now_ms: int,
     ) -> Initialization:
-        """What the runtime must do; until it says what came of it, nobody else asks for it."""
+        """Partitions to initialize; not requested again until the runtime reports the result."""
         out.extend((group.state.initialization_begun(partitions).record(group.group_id),))
         until_ms = now_ms + self.context.settings.group_share_initialize_retry_interval_ms
         initialization = Initialization(group.group_id, state_epoch, start_offsets)
@@ -263,7 +263,7 @@ class ShareGroups:
         return initialization
 
     def still_to_initialize(self, initialization: Initialization) -> Initialization:
-        """What nobody has initialized or deleted since it was written down."""
+        """Recorded partitions that are neither initialized nor deleted yet."""
         group = self.groups.get(initialization.group_id)
         state = group.state if isinstance(group, ShareGroup) else NO_STATE
         left = set(_flat(state.initializing)) - set(_flat(state.initialized))
@@ -273,10 +273,10 @@ class ShareGroups:
     def state_initialized(
         self, group_id: str, partitions: Collection[tuple[UUID, int]], now_ms: int
     ) -> Result[ErrorCode]:
-        """The persister has the state of these partitions: members may be given them."""
+        """The persister has the state of these partitions: they can be assigned."""
         self._forget_initializing(group_id, partitions)
         group, done = self.group(group_id), self._named(partitions)
-        if not done:  # their topics are gone
+        if not done:  # their topics were deleted
             return Result(response=ErrorCode.NONE)
         state = group.state.initialization_done(done)
         out = ResultBuilder()
@@ -290,7 +290,7 @@ class ShareGroups:
     def initialization_failed(
         self, group_id: str, partitions: Collection[tuple[UUID, int]]
     ) -> Result[ErrorCode]:
-        """The next heartbeat may try again; the persister may have the state all the same."""
+        """The next heartbeat may retry; the persister may have the state nevertheless."""
         self._forget_initializing(group_id, partitions)
         return Result(response=ErrorCode.NONE)
 
@@ -299,7 +299,7 @@ class ShareGroups:
             self._initializing_until_ms.pop(SharePartitionKey(group_id, *partition), None)
 
     def _named(self, partitions: Collection[tuple[UUID, int]]) -> Partitions:
-        """The partitions by topic; those of topics that are gone are left out."""
+        """The partitions by topic; those of deleted topics are omitted."""
         by_topic: dict[UUID, set[int]] = {}
         for topic_id, partition in partitions:
             by_topic.setdefault(topic_id, set()).add(partition)
@@ -311,7 +311,7 @@ class ShareGroups:
         }
 
     def topic_deleted(self, topic_id: UUID) -> list[CoordinatorRecord]:
-        """The topic is gone: no group has state of it any more."""
+        """The topic was deleted: remove its state from all groups."""
         return [
             group.state.without_topics({topic_id}).record(group.group_id)
             for group in self.groups.values()
@@ -374,7 +374,7 @@ class ShareGroups:
         return group
 
     def group_to_be(self, group_id: str) -> ShareGroup:
-        """The group, or one that its records bring about when they are replayed."""
+        """The group, or a new one that its records create when they are replayed."""
         return self.group(group_id) if group_id in self.groups else ShareGroup(group_id, self)
 
     def describe(self, group_id: str) -> ShareGroupDescription:
@@ -390,7 +390,7 @@ class ShareGroups:
 
 
 def _validate(request: ShareHeartbeat) -> None:
-    """Raise INVALID_REQUEST for a request that no group could take."""
+    """Raise INVALID_REQUEST for an invalid request."""
     _require(
         0 < len(request.member_id) <= MEMBER_ID_CHARACTERS_MAX, "Invalid member id in the request."
     )
@@ -416,9 +416,9 @@ def _require_room(group: ShareGroup, member_id: str, settings: GroupSettings) ->
 
 
 def _member_for(group: ShareGroup, request: ShareHeartbeat) -> ShareMember:
-    """The member as it was before this heartbeat; whoever is not where we think it is, is fenced.
+    """The member before this heartbeat; a member with an unexpected epoch is fenced.
 
-    Its previous epoch is good, too: then it just did not get the answer with the new one.
+    Its previous epoch is valid too: then it did not receive the answer with the new one.
     """
     if request.member_epoch == 0:
         return group.members.get(request.member_id) or ShareMember(request.member_id)

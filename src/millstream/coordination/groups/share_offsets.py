@@ -1,4 +1,4 @@
-"""The decisions of an administrator of share groups: positions set anew, positions and groups gone.
+"""Administration of share groups: offsets reset, offsets and groups deleted.
 
 A share group's position in a partition (its start offset) is the persister's. What is decided here
 is whether it may be changed (only while the group has no members), and what the group writes down

@@ -6,9 +6,9 @@ what came of it after:
 
     initializing   the persister may or may not have been asked; the next heartbeat asks (again)
     initialized    it has the state, so members may be given the partition
-    deleting       it has been asked to forget the topic; whoever deletes next asks again
+    deleting       it was asked to delete the topic's state; the next deletion asks again
 
-A partition whose position is set anew (AlterShareGroupOffsets) is initializing and initialized at
+A partition whose offset is reset (AlterShareGroupOffsets) is initializing and initialized at
 once: if that comes to nothing, it still has its old position.
 """
 

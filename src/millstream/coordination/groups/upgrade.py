@@ -2,7 +2,8 @@
 
     upgrade     the first member that sends a consumer heartbeat turns a classic group of consumers
                 into a consumer group. Its classic members stay in it with what they own
-    both        members of both kinds are assigned to by the server. Classic ones are told to rejoin
+    both        members of both kinds are assigned to by the server. Classic ones are asked to
+    rejoin
                 by their heartbeats, give their owned partitions in JoinGroup, and find their
                 assignment in SyncGroup; their generation is their member epoch, and nobody leads
     downgrade   when the last consumer-protocol member has gone and classic ones are left, the group
@@ -393,7 +394,7 @@ def _joined(
 
 
 def _join_response(member: ConsumerMember, generation: int) -> JoinResponse:
-    """Nobody leads, so nobody is told of the others: the server assigns."""
+    """There is no leader, so no member gets the list of members: the server assigns."""
     return JoinResponse(
         ErrorCode.NONE,
         member.member_id,
@@ -449,7 +450,7 @@ def sync(
 def heartbeat(
     groups: UpgradableGroups, group: ConsumerGroup, request: HeartbeatRequest, now_ms: int
 ) -> Result[ErrorCode]:
-    """A classic member is alive; it is told to rejoin when there is something to give or take."""
+    """A classic member is alive; it must rejoin if its assignment changes."""
     member = _validated(group, request.member_id, request.group_instance_id, request.generation)
     out = ResultBuilder()
     groups.extend_session(group, member, out, now_ms)
@@ -466,7 +467,7 @@ def heartbeat(
 def _tell_to_rejoin(
     group: ConsumerGroup, member: ConsumerMember, out: ResultBuilder, now_ms: int
 ) -> None:
-    """It has its rebalance time-out to do so, counted from the first time it is told."""
+    """It has its rebalance timeout to do so, from the first request to rejoin."""
     if member.member_id not in group.told_to_rejoin:
         group.told_to_rejoin.add(member.member_id)
         deadline_ms = now_ms + member.rebalance_timeout_ms

@@ -52,8 +52,7 @@ class Breaker:
         self._tokens = min(float(self._capacity), self._tokens + records)
 
     def closes_in_ms(self, now_ms: int) -> int:
-        """How long the breaker stays open without further letters; 0 if it is, or can be,
-        closed."""
+        """How long the breaker stays open without further letters; 0 if it can be closed."""
         self._fill(now_ms)
         return self._time_to_reach_ms(self._capacity / 2) if self.is_open else 0
 

@@ -1,20 +1,20 @@
 """The guard against a late EndTxn of protocol v1.
 
-With v1 all transactions of a producer have one epoch. So an EndTxn that was delayed on its way, and
-that its client has long repeated over another connection, looks like the end of the transaction
-that is open *now*: it would commit half of it. (v2 cures this: there every end raises the epoch.)
+With v1 all transactions of a producer have one epoch. So a delayed EndTxn, which its client has
+already repeated on another connection, looks like the end of the transaction that is open *now*: it
+would commit half of it. (v2 fixes this: every end bumps the epoch.)
 
-What gives it away is the connection. A client ends a transaction over the connection over which it
-adds partitions, or over a later one; a late EndTxn comes over an earlier one. So an EndTxn is
-refused when the same client (same client id and host) has joined a transaction of this id over a
-connection opened later than the one the EndTxn came by.
+It is detected by its connection. A client ends a transaction on the connection on which it adds
+partitions, or on a later one; a late EndTxn arrives on an earlier one. So an EndTxn is refused when
+the same client (same client id and host) has joined a transaction of this id over a connection
+opened later than the one the EndTxn came by.
 
-Another process may end the transaction of a process that is gone, over any connection: it is not
-the same client. Two clients that share both client id and host cannot be told apart; the one that
-connected first must then reconnect, or better, have a client id of its own.
+Another process may end the transaction of a dead process, on any connection: it is not the same
+client. Two clients with the same client id and host cannot be distinguished; the one that connected
+first must then reconnect, or better, use its own client id.
 
-What is known here lives as long as the producer's epoch, and is forgotten in a restart: so are the
-connections. docs/decisions/0009-late-end-of-transaction.md tells the whole story.
+This state is kept for the producer's epoch, and lost in a restart, like the connections. See
+docs/decisions/0009-late-end-of-transaction.md.
 """
 
 from __future__ import annotations
@@ -53,5 +53,5 @@ class LateEndGuard:
         return newest is not None and connection.connection_id < newest
 
     def forget(self) -> None:
-        """A new epoch: requests of the old one are told apart by that."""
+        """A new epoch: it fences requests of the old one."""
         self._newest.clear()

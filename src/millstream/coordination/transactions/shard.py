@@ -5,11 +5,11 @@ in which case nothing happened. Which request leads to which record is decided b
 `replay` alone changes what is durable.
 
 The shard decides that a transaction ends (`end`, `initialize`, `abort_timed_out`: the Prepare
-record). It is for its runtime to write the markers once that record is durable, and then to say so
-(`complete`); after a restart it finds what is left to do in `prepared`.
+record). Its runtime writes the markers once that record is durable, and then calls `complete`;
+after a restart, `prepared` lists the remaining work.
 
-An event may act on a record that is not durable yet: whoever is answered waits for it, and when a
-record fails the shard is loaded anew, so nobody has been told anything.
+An event may depend on a record that is not durable yet: its answer waits for that record, and if
+the record fails, the shard is reloaded before any answer is sent.
 """
 
 from __future__ import annotations
