@@ -57,7 +57,7 @@ from millstream.storage.transactions import AbortedTransaction
 logger = logging.getLogger(__name__)
 
 MAP_ENTRY_BYTES = 24
-# A record can grow this much when its timestamp is written anew, in a batch of tiny records.
+# A record can grow this much when its timestamp is rewritten, in a batch of tiny records.
 GROWTH_FACTOR_MAX = 3
 
 

@@ -258,7 +258,7 @@ class LogDirectories:
 
     def create(self, topic: str, partition: int, topic_id: UUID, config: TopicConfig) -> Log:
         """A new, empty log. It becomes durable with its first flush: until then there is nothing
-        in it to lose, and whoever wanted it will want it again after a crash."""
+        in it to lose, and the reconciler creates it again after a crash."""
         live = self.live_directories
         if not live:
             raise DirectoryFailed("all log directories have failed; restart the broker")
@@ -331,7 +331,7 @@ class LogDirectories:
         return GroupFlush.prepare(logs, to_segments=True) if self._retiring else None
 
     def finish_journal_retirement(self) -> None:
-        """The retirement's flush was completed: drop the journals that it made superfluous."""
+        """The retirement's flush is complete: drop the journal that is no longer needed."""
         for directory in self._retiring:
             if directory.failure is None:
                 try:

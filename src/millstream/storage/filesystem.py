@@ -10,7 +10,7 @@ What is durable, and when:
 - bytes written to a file: when `fdatasync` of that file has returned;
 - a file's name (created, renamed, removed): when `sync_directory` of its directory has returned;
 - after an `fdatasync` that failed: nothing. Linux reports the failure once, marks the lost pages
-  clean, and reports success from then on. Whoever sees it fail must never trust that file again,
+  clean, and reports success from then on. After a failure, never trust that file again,
   nor what the page cache says of it: `drop_cache` makes the next read ask the disk.
 """
 

@@ -1,18 +1,18 @@
-"""Making appends durable, many logs at once.
+"""Makes appends to many logs durable at once.
 
-A `GroupFlush` covers all that was appended to its logs before `prepare`. Three steps, so that the
-slow one can run anywhere:
+A `GroupFlush` covers everything appended to its logs before `prepare`. It has three steps, so that
+the slow one can run in any thread:
 
-    flush = GroupFlush.prepare(logs)     on the owner's thread: what is to be made durable
+    flush = GroupFlush.prepare(logs)     on the owner's thread: collect the dirty bytes
     flush.execute()                      on any thread: blocks, without the interpreter's lock
     flush.complete(now_ms)               on the owner's thread: `flushed_offset` of each log moves
 
-Few dirty files are synced one by one. For many, the bytes are written once more to the directory's
-journal (see `journal.py`) and only that is synced; docs/decisions/0004-flush.md has the figures. A
-log's flush always covers all of its earlier bytes: what is durable is a prefix.
+Few dirty files are synced individually. For many, the bytes are also written to the directory's
+journal (see `journal.py`), and only that is synced; see docs/decisions/0004-flush.md. A log's flush
+always covers all of its earlier bytes: the durable bytes are a prefix.
 
-A sync that fails takes the log's directory down and leaves the other directories alone. It is never
-tried again: the kernel would report success, and the bytes would be gone.
+A failed sync takes the log's directory offline; other directories continue. It is never retried:
+the kernel would report success although the bytes are lost.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ JOURNALED_BYTES_MAX = 16 * 1024 * 1024
 
 
 class DirtyRange(NamedTuple):
-    """Bytes of a segment's file that are to become durable."""
+    """Bytes of a segment's file to be flushed."""
 
     segment: Segment
     start: int
@@ -84,7 +84,7 @@ class GroupFlush:
 
     @property
     def size_bytes(self) -> int:
-        """What has to reach the disk: a hint at how long it takes."""
+        """The bytes to write: an estimate of the duration."""
         return sum(part.size_bytes for part in self._parts)
 
     @property
@@ -92,12 +92,12 @@ class GroupFlush:
         return sum(len(target.ranges) for part in self._parts for target in part.targets)
 
     def execute(self) -> None:
-        """Block until all of it is durable, or has failed. Never raises for a disk's error."""
+        """Block until everything is durable, or has failed. Never raises for a disk error."""
         for part in self._parts:
             part.execute()
 
     def complete(self, now_ms: int) -> list[Log]:
-        """Tell the logs. Returns those whose directory failed, now offline."""
+        """Update the logs. Returns those whose directory failed and is now offline."""
         failed: list[Log] = []
         for part in self._parts:
             failed += part.complete(now_ms)
@@ -151,7 +151,7 @@ class DirectoryFlush:
         return self.directory.journal.append(entries, size)
 
     def _sync_new_logs(self) -> None:
-        """Replay can create a segment, but it must find the log."""
+        """Replay can create a segment, but not a log."""
         paths = [path for log, *_ in self.targets if log.is_new for path in log.unsynced_names()]
         if paths:
             self.directory.fs.sync_all(self.directory.path, dict.fromkeys(paths))

@@ -103,7 +103,7 @@ class FileHandles:
                 self._close_locked(handle)
 
     def rename(self, handle: FileHandle, path: str) -> None:
-        """Rename the file; whoever opens it through the handle finds it all the time."""
+        """Rename the file; it can be opened through the handle at any time."""
         with self._lock:
             if self.fs.exists(handle.path):  # not every segment has every index
                 self.fs.rename(handle.path, path)

@@ -1,15 +1,15 @@
-"""The journal of a log directory: one file to sync where many are dirty.
+"""The journal of a log directory: one file to sync instead of many.
 
-A flush that spans many partitions would sync many files, at a tenth of a millisecond each. Instead
-the bytes in question are written once more, to the end of one file, and only that is synced:
-`millstream-journal-0` or `-1`, in the root of the log directory, where Kafka does not look. The
-segments themselves are synced later, in the background, and then the journal is dropped. The
-two files take turns: one is filled while the segments that the other covers are synced.
+A flush that spans many partitions would sync many files, at a tenth of a millisecond each. Instead,
+the bytes are also written to the end of one file, and only that is synced: `millstream-journal-0`
+or `-1`, in the root of the log directory, where Kafka does not look. The segments themselves are
+synced later, in the background, and then the journal is dropped. The two files alternate: one is
+filled while the segments that the other covers are synced.
 
 Format, big-endian. A file begins with
 
     8  magic        "MSJRNL01"
-    8  generation   raised each time a journal is begun; the older journal is replayed first
+    8  generation   incremented each time a journal is started; the older journal is replayed first
     4  CRC-32C      of the 16 bytes before
 
 and goes on with entries:
@@ -62,7 +62,7 @@ LogId = tuple[bytes, int]  # topic id and partition
 
 
 class JournalEntry(NamedTuple):
-    """Bytes of a segment, or (`data` None) the end of what is known of a log."""
+    """Bytes of a segment, or (`data` None) a void entry."""
 
     log_id: LogId
     base_offset: int = 0
@@ -85,8 +85,8 @@ class JournalFile:
         self.log_ids: set[LogId] = set()
 
     def begin(self, generation: int) -> None:
-        """Start anew. The file keeps its length, so that its blocks need not be allocated again:
-        entries of the generation before no longer match their CRC."""
+        """Start a new generation. The file keeps its length, to keep its blocks allocated: entries
+        of the previous generation no longer match their CRC."""
         if self.fd < 0:
             self.fd = self._fs.open(self.path, create=True)
         prefix = MAGIC + GENERATION.pack(generation)
@@ -111,7 +111,7 @@ class JournalFile:
         self.log_ids.update(entry.log_id for entry in entries)
 
     def drop(self, generation: int) -> None:
-        """Everything in it is durable elsewhere: durably forget it."""
+        """Everything in it is durable elsewhere: drop it durably."""
         self.begin(generation)
         self._fs.fdatasync(self.fd)
         self.free = True
@@ -143,7 +143,7 @@ class Journal:
         self._generation = 0
 
     def start(self) -> None:
-        """After replay: generations go on from the last one used, and both files are dropped."""
+        """After replay: continue with the next generation, and drop both files."""
         found = [read_generation(self._fs, file.path) for file in self._files]
         self._generation = max((generation or 0 for generation in found), default=0)
         for file in self._files:
@@ -152,10 +152,10 @@ class Journal:
                 file.drop(self._generation)
 
     def append(self, entries: list[JournalEntry], size: int) -> bool:
-        """Make the entries, of `size` bytes in all, durable.
+        """Make the entries, of `size` bytes in total, durable.
 
-        False, and nothing done, if there is no room: the disk is full, or the other file is still
-        waiting for its segments to be synced.
+        False, without any effect, if there is no room: the disk is full, or the segments of the
+        other file are not synced yet.
         """
         with self._lock:
             current = self._current
@@ -186,7 +186,7 @@ class Journal:
         return file
 
     def void(self, log_id: LogId) -> None:
-        """Durably forget a log's entries; its own files must have been synced before."""
+        """Void a log's entries durably; its own files must be synced first."""
         with self._lock:
             if any(log_id in file.log_ids for file in self._files):
                 current = self._current
@@ -256,7 +256,7 @@ def _parse_header(content: bytes) -> int | None:
 
 
 def read_journals(fs: FileSystem, directory: str) -> list[JournalEntry]:
-    """All entries that count, oldest first: those before a log's last void entry are left out."""
+    """All valid entries, oldest first, without those before a log's last void entry."""
     journals = []
     for name in names.JOURNALS:
         try:

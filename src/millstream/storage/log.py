@@ -1,17 +1,17 @@
 """One partition's log.
 
-A log is segments, oldest first; the last one is appended to. It gives out offsets, so the caller
-must be one thread, the owner's; `read(..., may_block=True)` and the look-ups by timestamp may run
-in any other thread at the same time: they work on a list of segments that is replaced, never
-changed, and on files that stay open until they are done.
+A log is a list of segments, oldest first; appends go to the last one. It assigns offsets, so all
+calls must come from one thread, the owner's. `read(..., may_block=True)` and look-ups by timestamp
+may run in any other thread at the same time: they use a list of segments that is replaced, never
+changed, and files that stay open until they are done.
 
 Four offsets:
 
     log_start_offset, recovery_point <= flushed_offset <= log_end_offset
 
-`log_start_offset`: nothing below it is served, though its segment may have more.
+`log_start_offset`: nothing below it is served, even if its segment contains more.
 `flushed_offset`: all below it is durable, in its segment's file or in the directory's journal.
-`recovery_point`: all below it is durable in its segment's file; recovery looks only past it.
+`recovery_point`: all below it is durable in its segment's file; recovery scans from there.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ COPIED_BYTES_MAX = 4096
 
 
 class Appended(NamedTuple):
-    """Where batches went: offsets from `first_offset` up to, not with, `next_offset`."""
+    """The offsets of appended batches: from `first_offset` up to, but excluding, `next_offset`."""
 
     first_offset: int
     next_offset: int
 
 
 class Log:
-    """See the module. Made by `LogDirectories`, never directly."""
+    """See the module. Created by `LogDirectories` only."""
 
     __slots__ = (
         "_active",
@@ -97,7 +97,7 @@ class Log:
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
-        # What the journal calls it; a log of unknown topic has no name there.
+        # Its id in the journal; a log of an unknown topic has none.
         self.log_id = None if topic_id is None else (topic_id.bytes, partition)
         self.config = config
         self.path = directory.log_path(topic, partition)
@@ -109,7 +109,7 @@ class Log:
         self.recovery_point = 0
         self.saved_recovery_point = 0  # as of the last checkpoint
         self.last_flush_ms = 0
-        # Raised when bytes already written change (truncation): a flush begun before is void.
+        # Incremented when written bytes change (truncation): it invalidates earlier flushes.
         self.generation = 0
         # How often the names in the directory (new segments) have changed, and up to which change
         # they are durable: counts, for a segment may be begun while a flush is under way. And
@@ -117,13 +117,13 @@ class Log:
         self.names_changed = 0
         self.names_synced = 0
         self.is_new = False
-        # Offsets for which there is a snapshot of the producers, ascending.
+        # Offsets of the producer snapshots, ascending.
         self.snapshots: list[int] = []
         self._segments: list[Segment] = []
         self._bases: list[int] = []
         self.aborted_segments: list[Segment] = []  # in which a transaction was aborted
         self._active: Segment
-        # Where offsets recently written or read begin, so that a consumer that reads on needs no
+        # Positions of offsets recently written or read, so that a sequential consumer needs no
         # search: (offset, segment, position), in the slot of the offset's low bits.
         self._recent: list[tuple[int, Segment, int] | None] | None = None
 
@@ -140,7 +140,7 @@ class Log:
 
     @property
     def segments(self) -> list[Segment]:
-        """Oldest first. The list is replaced, never changed: keep it or iterate at will."""
+        """Oldest first. The list is replaced, never changed: safe to keep or iterate."""
         return self._segments
 
     @property
@@ -153,7 +153,7 @@ class Log:
 
     @property
     def has_unsynced_closed_segment(self) -> bool:
-        """Whether recovery would have to look at more than the active segment."""
+        """Whether recovery would have to scan more than the active segment."""
         closed = self._segments[-2] if len(self._segments) > 1 else None
         return closed is not None and closed.synced_bytes < closed.size
 
@@ -165,8 +165,10 @@ class Log:
     # Appending
 
     def check_producer(self, header: BatchHeader, *, may_open: bool = True) -> Appended | None:
-        """The earlier append of which this batch is a duplicate; raises `ApiError` for a sequence
-        or epoch that may not be appended, or a transaction that it `may_open` not."""
+        """The earlier append, if this batch is a duplicate.
+
+        Raises `ApiError` for an invalid sequence or epoch, or if the batch would open a
+        transaction and `may_open` is false."""
         if header.producer_id < 0:
             return None
         batch = self.producers.check(header, may_open=may_open)
@@ -177,7 +179,7 @@ class Log:
     def append(
         self, records: Buffer, headers: Sequence[BatchHeader], *, leader_epoch: int, now_ms: int
     ) -> Appended:
-        """Give the batches their offsets and write them after the last.
+        """Assign offsets to the batches and append them.
 
         `headers` are those of all batches in `records`, in order. Nothing has happened if it
         raises: `KAFKA_STORAGE_ERROR` when the disk is full or the directory has failed.
@@ -212,7 +214,7 @@ class Log:
         return Appended(first_offset, offset)
 
     def _segment_for(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
-        """The segment that takes `size` more bytes: the active one, or a new one."""
+        """The segment for `size` more bytes: the active one, or a new one."""
         segment = self._active
         config = self.config
         if segment.index is None:
@@ -252,8 +254,8 @@ class Log:
             ) from error
 
     def _undo_write(self, segment: Segment, error: OSError) -> None:
-        """A full disk refuses this append and no more: what was written of it is cut off, and the
-        directory serves on. Any other error, or a cut that fails, is a broken disk."""
+        """If the disk is full, only this append fails: its bytes are truncated, and the directory
+        stays online. Any other error, or a failed truncation, fails the directory."""
         try:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise error
@@ -266,7 +268,7 @@ class Log:
     def _note(
         self, segment: Segment, headers: Sequence[BatchHeader], offset: int, records: memoryview
     ) -> None:
-        """Indexes, producers and recent positions learn of batches just written."""
+        """Update indexes, producers and recent positions for new batches."""
         recent = self._recent
         if recent is None:
             recent = self._recent = [None] * RECENT_POSITIONS
@@ -296,7 +298,7 @@ class Log:
                 self.aborted_segments.append(segment)
 
     def roll(self, now_ms: int) -> Segment:
-        """Seal the active segment and begin a new one at the log's end."""
+        """Seal the active segment and start a new one at the log's end."""
         directory = self.directory
         base_offset = self.log_end_offset
         try:
@@ -316,7 +318,7 @@ class Log:
     def read(
         self, offset: int, *, max_bytes: int, end_offset: int, may_block: bool = False
     ) -> bytes | bytearray:
-        """Whole batches from the one that holds `offset` on, below `end_offset`.
+        """Whole batches from the one that contains `offset`, below `end_offset`.
 
         As many as fit into `max_bytes`, and at least one if there is any. Raises `NotCached` rather
         than wait for the disk unless `may_block`; `CorruptBatch`, naming the place, instead of
@@ -343,21 +345,21 @@ class Log:
             except FileNotFoundError:
                 if segment in self._segments:
                     raise
-                continue  # removed or replaced while this thread was on its way to it
+                continue  # removed or replaced meanwhile
             if number + 1 == len(segments):
                 break
             offset = segments[number + 1].base_offset  # compaction left nothing at the end of this
         return b""
 
     def find_segment(self, offset: int) -> tuple[list[Segment], int]:
-        """All segments, and the number of the one that has, or would have, the offset."""
+        """All segments, and the index of the one for the offset."""
         segments, bases = self._segments, self._bases
-        if len(segments) != len(bases):  # read in another thread in the middle of a change
+        if len(segments) != len(bases):  # read in another thread during a change
             bases = [segment.base_offset for segment in segments]
         return segments, max(bisect_right(bases, offset) - 1, 0)
 
     def _position(self, segment: Segment, offset: int, *, may_block: bool) -> int | None:
-        """Where the batch that holds `offset`, or the first after it, begins."""
+        """The position of the batch that contains `offset`, or of the first after it."""
         recent = self._recent
         if recent is not None:
             entry = recent[offset % RECENT_POSITIONS]
@@ -412,11 +414,11 @@ class Log:
         return boundary
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) as OffsetForLeaderEpoch answers; (-1, -1) if nothing is known."""
+        """(epoch, end offset) for OffsetForLeaderEpoch; (-1, -1) if unknown."""
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """The first record as new as that or newer; also ListOffsets' -1 to -6. See `lookup`."""
+        """The first record at or after that time; also ListOffsets' -1 to -6. See `lookup`."""
         return lookup.offset_for_timestamp(self, timestamp_ms)
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
@@ -424,13 +426,13 @@ class Log:
         return lookup.max_timestamp_offset(self)
 
     def end_of_damage(self, offset: int) -> int:
-        """Where reading may go on when it cannot at `offset`. Reads the disk. See `lookup`."""
+        """Where reading can continue after damage at `offset`. Reads the disk. See `lookup`."""
         return lookup.end_of_damage(self, offset)
 
     def aborted_transactions(
         self, first_offset: int, end_offset: int, *, may_block: bool = True
     ) -> list[AbortedTransaction]:
-        """Those that concern a read of [first_offset, end_offset), in the order of their markers.
+        """Aborted transactions in [first_offset, end_offset), in the order of their markers.
 
         Raises `NotCached` rather than read the disk unless it `may_block`: then it is safe in any
         thread.
@@ -442,7 +444,7 @@ class Log:
     # Durability
 
     def flush_is_due(self, now_ms: int) -> bool:
-        """Whether `flush.messages` or `flush.ms` ask for a flush now, whatever acks was."""
+        """Whether `flush.messages` or `flush.ms` require a flush now, whatever the acks."""
         unflushed = self.log_end_offset - self.flushed_offset
         if not unflushed:
             return False
@@ -453,7 +455,7 @@ class Log:
         """A flush that covers everything below `end_offset` has succeeded."""
         self.flushed_offset = max(self.flushed_offset, end_offset)
         self.last_flush_ms = now_ms
-        # Segments are synced in order, so the oldest that is not marks the recovery point.
+        # Segments are synced in order, so the oldest unsynced one marks the recovery point.
         recovery_point = end_offset
         for segment in reversed(self._segments):
             if segment.synced_bytes < min(segment.size, segment.durable_bytes):
@@ -465,7 +467,7 @@ class Log:
     # Producers
 
     def save_snapshot(self) -> None:
-        """Save the producers' state as of the log's end. A torn one is recognised and ignored."""
+        """Save the producer state at the log's end. A torn snapshot is detected and ignored."""
         offset = self.log_end_offset
         path = names.offset_file(self.path, offset, names.SNAPSHOT_SUFFIX)
         write_file(self.directory.fs, path, self.producers.encode_snapshot(), sync=False)
@@ -475,7 +477,7 @@ class Log:
     # Removing
 
     def delete_records_before(self, offset: int) -> None:
-        """Move the log's start; whole segments before it go with the next retention."""
+        """Move the log's start; the next retention deletes whole segments before it."""
         if offset > self.log_end_offset:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -506,8 +508,8 @@ class Log:
             raise self.storage_error("truncate", error) from error
 
     def save_recovery_point(self, offset: int) -> None:
-        """Have at least `offset` saved, before bytes below it are replaced: replay ignores them,
-        and recovery takes a hole between their offsets for compaction's work. Blocks shortly."""
+        """Save a recovery point of at least `offset`, before bytes below it are replaced: replay
+        then ignores them, and recovery accepts gaps between their offsets. Blocks briefly."""
         if offset > self.recovery_point:
             raise ValueError(f"{self!r} is synced only up to offset {self.recovery_point}")
         if self.saved_recovery_point < offset:
@@ -517,14 +519,14 @@ class Log:
         self.config = config
 
     def unsynced_names(self) -> list[str]:
-        """What to sync so that the log's files cannot be lost by name."""
+        """Directories to sync so that the names of the log's files are durable."""
         if not self.is_new:
             return [self.path]
         return [f"{self.path}/{names.PARTITION_METADATA}", self.path, self.directory.path]
 
     def settle(self) -> None:
-        """Sync the log's own files and let the journal forget the log: from then on a replay
-        cannot bring back what is changed or removed. Blocks."""
+        """Sync the log's own files and void its journal entries: after that, a replay cannot
+        restore changed or removed bytes. Blocks."""
         fs, handles = self.directory.fs, self.directory.handles
         for segment in self._segments:
             if segment.synced_bytes < segment.size:
@@ -536,13 +538,13 @@ class Log:
             fs.sync_all(self.directory.path, self.unsynced_names())
             self.names_synced = self.names_changed
             self.is_new = False
-        # True even if the journal cannot be written: no flush would find anything left to do.
+        # True even if the journal cannot be written: there is nothing left to flush.
         self.flushed_offset = self.recovery_point = self.log_end_offset
         if self.log_id is not None:
             self.directory.journal.void(self.log_id)
 
     def save_for_recovery(self, batch: SyncBatch) -> list[Segment]:
-        """What must be on the disk before the recovery point is saved: recovery trusts it.
+        """Write everything that recovery trusts, before the recovery point is saved.
 
         Returns the sealed segments whose indexes are synced with the batch.
         """
@@ -561,7 +563,7 @@ class Log:
         return sealed
 
     def save_for_clean_stop(self, batch: SyncBatch) -> None:
-        """Everything that lets the next start trust the log without a look at its batches."""
+        """Write everything that the next start needs to skip scanning the log."""
         active = self._active
         if active.index is None and not active.has_index_files():
             active.wake(now_ms=0)  # Kafka scans a segment without index files, even an empty one
@@ -575,7 +577,7 @@ class Log:
             batch.write(path, self.producers.encode_snapshot())
 
     def close(self) -> None:
-        """Let go of all files. Nothing is written."""
+        """Close all files without writing."""
         for segment in self._segments:
             segment.close()
 

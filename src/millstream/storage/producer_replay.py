@@ -65,7 +65,7 @@ def _aborted_before(segment: Segment, offset: int) -> list[AbortedTransaction]:
 
 
 def _load_snapshot(log: Log, offset_max: int) -> int:
-    """Returns the offset as of which the producers are now known. Those of no use are removed."""
+    """Returns the offset of the loaded snapshot. Unusable snapshots are removed."""
     fs, producers = log.directory.fs, log.producers
     for offset in reversed(log.snapshots.copy()):
         path = names.offset_file(log.path, offset, names.SNAPSHOT_SUFFIX)

@@ -1,10 +1,10 @@
-"""Opening a log: what is on the disk becomes a `Log` again.
+"""Opens a `Log` from its directory, with recovery after a crash.
 
 After a clean stop nothing is scanned: the log's end is found from the last index entry. After a
-crash only what lies past the recovery point is read: every batch must be whole, match its CRC and
-have a later offset than the one before. At the first that is not, the log is cut, and segments
-after it go; what is left is synced, and its indexes are rebuilt. A second recovery would change
-nothing. Before that, the journal is replayed, once per directory (`replay.py`).
+crash, only the bytes after the recovery point are read: every batch must be complete, match its CRC
+and have a higher offset than the previous one. At the first invalid batch the log is truncated, and
+later segments are deleted; the rest is synced, and its indexes are rebuilt. Recovery is idempotent.
+Before that, the journal is replayed, once per directory (`replay.py`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Visit = Callable[[int, BatchHeader], None]
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
-    """What is known of a log before it is opened."""
+    """Input for opening a log."""
 
     clean: bool
-    synced: bool = False  # whether all that the last process wrote was synced just now
+    synced: bool = False  # whether all bytes of the last process were just synced
     recovery_point: int = 0
     log_start_offset: int = 0
 
@@ -57,7 +57,7 @@ def load_log(log: Log, start: StartingPoint, *, now_ms: int) -> None:
 def _load_producers(
     log: Log, files: list[tuple[int, str]], scanned_from: int | None, now_ms: int
 ) -> None:
-    """With the indexes of aborted transactions of all segments that recovery has looked at."""
+    """Also rebuilds the indexes of aborted transactions of all scanned segments."""
     for offset, suffix in files:
         if suffix != names.SNAPSHOT_SUFFIX:
             continue
@@ -72,11 +72,11 @@ def _load_producers(
 
 
 def _is_usable_snapshot(log: Log, offset: int) -> bool:
-    """Whether the log may be replayed from the snapshot at this offset. (Kafka judges alike.)
+    """Whether the log may be replayed from the snapshot at this offset. (As in Kafka.)
 
-    Not from one past the log's end. Nor from one that a clean stop left inside a segment sealed
-    since, or from before the first segment: it may tell of an open transaction whose end has been
-    compacted away or deleted, and which would hang for ever.
+    Not if it is past the log's end. Nor if a clean stop left it inside a segment that was sealed
+    since, or if it is before the first segment: it may contain an open transaction whose marker was
+    compacted or deleted, and which would hang forever.
     """
     segments, number = log.find_segment(offset)
     base_offset = segments[number].base_offset
@@ -117,7 +117,7 @@ def _open_segments(
 
 
 def _find_end(log: Log) -> bool:
-    """The log's end after a clean stop; False if the last segment does not look cleanly closed."""
+    """Find the log's end after a clean stop; False if the last segment is not cleanly closed."""
     segment = log.active_segment
     end_offset = segment.base_offset
     try:
@@ -132,9 +132,9 @@ def _find_end(log: Log) -> bool:
 
 
 def _recover(log: Log, start: StartingPoint) -> int:
-    """Check everything past the recovery point and cut the log at the first flaw.
+    """Check everything after the recovery point and truncate the log at the first error.
 
-    Returns where the first segment begins that was looked at.
+    Returns the start of the first scanned segment.
     """
     segments, recovery_point = log.segments, start.recovery_point
     number = max(
@@ -146,7 +146,7 @@ def _recover(log: Log, start: StartingPoint) -> int:
     for index in range(number, len(segments)):
         segment = segments[index]
         if index > number and segment.base_offset > max(end_offset, recovery_point):
-            # Its predecessor lost its end. (Below the recovery point a hole is compaction's work.)
+            # Its predecessor lost its end. (Below the recovery point, compaction makes gaps.)
             removed_bytes += _remove_segments(log, segments[index:])
             log.set_segments(segments[:index])
             break
@@ -185,7 +185,7 @@ def _remove_segments(log: Log, segments: list[Segment]) -> int:
 
 
 def _recover_segment(log: Log, segment: Segment, start: StartingPoint) -> tuple[int, int]:
-    """(the offset at which the segment ends, how many bytes had to be cut)"""
+    """(end offset of the segment, number of truncated bytes)"""
     end_offset = segment.base_offset
 
     def visit(position: int, header: BatchHeader) -> None:
@@ -195,8 +195,8 @@ def _recover_segment(log: Log, segment: Segment, start: StartingPoint) -> tuple[
 
     fs, handles = log.directory.fs, log.directory.handles
     with handles.borrowed(segment.handle) as fd:
-        # What the last process wrote may still be on its way to the disk, or, after a sync that
-        # failed, may never get there although memory has it: only the disk is to be believed.
+        # Bytes of the last process may not be on disk yet, or, after a failed sync, may never get
+        # there although the page cache has them: trust only the disk.
         if not start.synced:
             fs.fdatasync(fd)
         fs.drop_cache(fd)
@@ -211,7 +211,7 @@ def _recover_segment(log: Log, segment: Segment, start: StartingPoint) -> tuple[
 
 
 def _trusted_position(segment: Segment, recovery_point: int) -> int:
-    """Where scanning begins: at an indexed batch below the recovery point, or at 0.
+    """Where scanning starts: at an indexed batch below the recovery point, or at 0.
 
     The indexes of a large active segment are synced before its recovery point is saved, so their
     entries below it can be trusted; a small one is scanned whole. The indexes are left with the
@@ -245,7 +245,7 @@ def _is_batch(segment: Segment, position: int, last_offset: int) -> bool:
 
 
 def scan_segment(log: Log, segment: Segment, position: int, visit: Visit) -> None:
-    """Check batches from `position` on and index them; `size` becomes what is sound."""
+    """Check and index batches from `position` on; `size` becomes the valid size."""
     file_size = segment.size
     if segment.index is None or position == 0:
         segment.resume_indexes(
@@ -289,7 +289,7 @@ def _scan_chunk(segment: Segment, file_size: int) -> list[BatchHeader]:
     data = segment.read_at(want, position, may_block=True)
     headers = _checked_headers(data)
     if not headers:
-        # One batch that is larger than a chunk, or the end of the file is torn.
+        # A batch larger than a chunk, or a torn end of the file.
         header = parse_header(data)
         if header.size_bytes > file_size - position:
             raise CorruptBatch(

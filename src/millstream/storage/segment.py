@@ -1,12 +1,12 @@
 """One segment: a file of record batches, with its two indexes.
 
-`<base offset, 20 digits>.log` is batches, one after the other, and nothing else; docs/formats/
-segments.md has the whole story. A segment is *active* while it is appended to (its indexes are in
-memory) and *sealed* afterwards (its indexes are files, searched in place). The bytes of a segment
-never change; only truncation and compaction, which replace it, end that.
+`<base offset, 20 digits>.log` is a sequence of batches and nothing else; see
+docs/formats/segments.md. A segment is *active* while it is appended to (its indexes are in memory)
+and *sealed* afterwards (its indexes are files, searched in place). The bytes of a segment never
+change, except by truncation; compaction replaces it.
 
-Durability is counted in bytes of the file: `synced_bytes` are on the disk in this file,
-`durable_bytes` are there or in the directory's journal. Both only grow, and what is durable is
+Durability is measured in bytes of the file: `synced_bytes` are on the disk in this file,
+`durable_bytes` are there or in the directory's journal. Both only grow: the durable bytes are
 always a prefix.
 
 Appends and non-blocking reads belong to the owner's thread; reads with `may_block` may come from
@@ -44,7 +44,7 @@ from millstream.storage.transactions import AbortedTransaction, TransactionIndex
 
 NO_TIMESTAMP = -1
 WALK_CHUNK_BYTES = 16_384
-# So much of what was appended is kept per log until it is flushed.
+# Appended bytes kept in memory per log until they are flushed.
 COPIES_BYTES_MAX = 16_384
 # An active segment from this size on has its indexes synced when its recovery point is saved, and
 # recovery trusts them; a smaller one is scanned whole.
@@ -138,7 +138,7 @@ class Segment:
         fd = fs.open(segment.handle.path, create=True)
         try:
             if fs.size(fd):
-                fs.truncate(fd, 0)  # what an append left here that failed before it was counted
+                fs.truncate(fd, 0)  # left by a failed append
         finally:
             fs.close(fd)
         segment.index = OffsetIndex(segment.path(names.INDEX_SUFFIX))
@@ -157,14 +157,14 @@ class Segment:
         return names.offset_file(self.directory, self.base_offset, suffix) + self.suffix
 
     def draw_jitter(self, config: TopicConfig) -> None:
-        """Segments of many partitions that began together should not all roll together."""
+        """Random jitter, so that segments of many partitions do not all roll at once."""
         jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
         self.roll_jitter_ms = random.randrange(jitter_ms) if jitter_ms else 0
 
     # Appending: the owner's thread
 
     def write(self, buffers: list[Buffer], size: int) -> None:
-        """Put bytes at the end of the file. They count only when `size` is raised, below."""
+        """Write bytes at the end of the file. They count only when `size` is increased, below."""
         fd = self.handle.fd
         if fd < 0:
             fd = self._handles.owner_fd(self.handle)
@@ -173,7 +173,7 @@ class Segment:
             write_fully(self._handles.fs, fd, buffers, self.size)
 
     def copy_for_journal(self, buffers: list[Buffer], size: int) -> None:
-        """Keep what was just written until the next flush takes it."""
+        """Keep the bytes just written until the next flush."""
         if self.uncopied or self._copies_bytes + size > COPIES_BYTES_MAX:
             self.uncopied = True
             self._copies.clear()
@@ -195,7 +195,7 @@ class Segment:
     def note_batch(
         self, last_offset: int, size: int, max_timestamp: int, index_interval_bytes: int
     ) -> None:
-        """The batch written at the end of the file counts from now on."""
+        """Count the batch written at the end of the file."""
         if max_timestamp > self.max_timestamp:  # type: ignore[operator]  # known while active
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
@@ -211,7 +211,7 @@ class Segment:
         self.append_time_entry()
 
     def append_time_entry(self) -> None:
-        """The largest timestamp so far, unless it is in the index already."""
+        """Append the largest timestamp so far, unless it is already in the index."""
         assert self.time_index is not None
         if self.max_timestamp is None or self.max_timestamp < 0:
             return
@@ -234,12 +234,12 @@ class Segment:
         )
 
     def age_ms(self, now_ms: int, max_timestamp: int) -> int:
-        """By the clock of the records where they have one, as Kafka counts for segment.ms."""
+        """By the timestamps of records if present, as in Kafka's segment.ms."""
         if self.first_timestamp is not None and self.first_timestamp >= 0 and max_timestamp >= 0:
             return max_timestamp - self.first_timestamp
         return now_ms - self.created_ms
 
-    # Sealing and waking
+    # Sealing and activating
 
     def save_indexes(self) -> None:
         """Write the indexes of an active segment to their files."""
@@ -248,13 +248,13 @@ class Segment:
             self.time_index.save(self.fs)
 
     def write_indexes(self, batch: SyncBatch) -> None:
-        """Have the indexes of an active segment written, as far as they go now."""
+        """Write the current indexes of an active segment."""
         if self.index is not None and self.time_index is not None:
             batch.write(self.index.path, self.index.encode())
             batch.write(self.time_index.path, self.time_index.encode())
 
     def seal(self) -> None:
-        """No more appends: the largest timestamp is noted and the indexes go to disk."""
+        """End appends: record the largest timestamp and write the indexes."""
         if self.index is not None:
             self.append_time_entry()
             self.save_indexes()
@@ -270,7 +270,7 @@ class Segment:
         )
 
     def index_files(self) -> list[str]:
-        """Those that there are."""
+        """The existing index files."""
         paths = [self.path(suffix) for suffix in names.INDEX_SUFFIXES]
         return [path for path in paths if self.fs.exists(path)]
 
@@ -297,7 +297,7 @@ class Segment:
         self.max_timestamp = None
 
     def wake(self, *, now_ms: int) -> None:
-        """Make a segment read from disk active: indexes into memory, what rolling needs known.
+        """Make a segment read from disk active: load its indexes and timestamps into memory.
 
         Waits for the disk only for what is not cached: at most once in the life of a log that was
         read from disk, and for no more than its indexes and the bytes that these do not cover.
@@ -323,7 +323,7 @@ class Segment:
         self.index, self.time_index, self.aborted = index, time_index, aborted
 
     def resume_indexes(self, index: OffsetIndex, time_index: TimeIndex) -> None:
-        """Go on from these entries, which cover all batches before the one to be noted next."""
+        """Continue with these index entries, which cover all batches so far."""
         self.index, self.time_index = index, time_index
         last = time_index.last
         self.max_timestamp = last[0] if last else NO_TIMESTAMP
@@ -343,7 +343,7 @@ class Segment:
 
     def find_max_timestamp(self, *, may_block: bool = True) -> tuple[int, int]:
         """The largest timestamp and its offset, from the files. Changes nothing: safe in any
-        thread, also while the owner's makes the segment active."""
+        thread, also while the owner activates the segment."""
         last = self._last_time_entry(may_block=may_block)
         timestamp, offset = NO_TIMESTAMP, self.base_offset
         position = 0
@@ -404,7 +404,7 @@ class Segment:
         except CorruptBatch:
             if position == 0:
                 raise
-            # Perhaps it is the index that is wrong, and not the log, which is the truth.
+            # The index may be wrong; the log is authoritative.
             return self._locate_from(0, offset, may_block=may_block)
 
     def _locate_from(
@@ -416,7 +416,7 @@ class Segment:
         return None
 
     def floor_position(self, offset: int, *, may_block: bool) -> int:
-        """Where to begin a walk to `offset`: the last indexed batch that ends at or before it."""
+        """Where to start a scan for `offset`: the last indexed batch that ends at or before it."""
         entry = self._search_index(offset - self.base_offset, 0, may_block=may_block)
         return entry[1] if entry else 0
 
@@ -510,7 +510,7 @@ class Segment:
         self.has_aborted = True
 
     def read_aborted(self, *, may_block: bool = True) -> list[AbortedTransaction]:
-        """The caller's own copy of all of them. In any thread: a roll may come at any time."""
+        """A copy of all aborted transactions. Safe in any thread, also during a roll."""
         aborted = self.aborted
         if aborted is not None:
             return list(aborted)
@@ -519,7 +519,7 @@ class Segment:
         return self.transaction_index.read(self.fs, may_block=may_block)
 
     def set_aborted(self, aborted: list[AbortedTransaction]) -> None:
-        """These and no others: where they are files, durably."""
+        """Replace them all; durably, if they are in a file."""
         if self.index is not None:
             self.aborted = aborted
         else:
@@ -536,7 +536,7 @@ class Segment:
     # The end of a segment
 
     def truncate(self, position: int) -> None:
-        """Cut the file; the caller has made sure that `position` is a batch's start."""
+        """Truncate the file; `position` must be the start of a batch."""
         fs = self._handles.fs
         with self._handles.borrowed(self.handle) as fd:
             fs.truncate(fd, position)
@@ -550,7 +550,7 @@ class Segment:
         """Give the files another suffix (`.swap`, `.deleted`); readers keep finding them."""
         known = {handle.path: handle for handle in self._file_handles()}
         # The log is renamed first, and last when the suffix is dropped: as long as it has the
-        # suffix, recovery knows what was going on, and an index can be rebuilt.
+        # suffix, recovery can finish the operation, and an index can be rebuilt.
         kinds = names.SEGMENT_SUFFIXES if suffix else names.SEGMENT_SUFFIXES[::-1]
         before = {kind: self.path(kind) for kind in kinds}
         self.suffix = suffix
@@ -566,7 +566,7 @@ class Segment:
             self._handles.release(handle)
 
     def close(self) -> None:
-        """Let go of the files for good; readers in other threads finish first."""
+        """Close the files permanently; readers in other threads finish first."""
         for handle in self._file_handles():
             self._handles.discard(handle)
 

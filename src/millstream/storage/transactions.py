@@ -10,7 +10,7 @@
 
 The file exists only where a transaction was aborted. A segment that is appended to has its entries
 in memory; they are written when it is sealed, or at a clean stop. Crash rule: after a crash, those
-of the segments that recovery looks at are made anew from the log's markers (`producer_replay.py`);
+of the segments that recovery scans are rebuilt from the log's markers (`producer_replay.py`);
 those of older segments were synced before the recovery point was saved.
 """
 
