@@ -52,16 +52,16 @@ class Broker:
     ) -> Broker:
         """Start a broker and return when it serves.
 
-        Without `data_dir` the data are temporary and go when it stops. `config` has Kafka's
-        settings by name: `{"num.partitions": 4}`; `group.initial.rebalance.delay.ms` is 0 unless it
-        says otherwise. Port 0 is any free one; `restart` keeps it.
+        Without `data_dir`, the data is temporary and deleted on stop. `config` has Kafka's settings
+        by name: `{"num.partitions": 4}`; `group.initial.rebalance.delay.ms` defaults to 0. Port 0:
+        any free port; `restart` keeps it.
         """
         settings: dict[str, object] = dict(config or {})
         if not settings.keys().isdisjoint(("log.dir", "log.dirs")):
             raise ConfigError("pass `data_dir` instead of log.dirs to an embedded broker")
         directory = Path(data_dir) if data_dir is not None else _temporary_directory()
         settings.setdefault("listeners", f"PLAINTEXT://127.0.0.1:{port}")
-        # Kafka's 3 s spare a large deployment some rebalances; here they would only be waited for.
+        # Kafka's 3 s avoid rebalances in large deployments; here they would only delay tests.
         settings.setdefault("group.initial.rebalance.delay.ms", 0)
         settings["log.dirs"] = str(directory)
         broker = cls(directory, settings, in_process=in_process)
@@ -75,7 +75,7 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients call `bootstrap.servers`."""
+        """The address for clients' `bootstrap.servers`."""
         if self._runner is None:
             raise MillstreamError("the broker is stopped; call restart()")
         return self._runner.bootstrap_servers
@@ -85,12 +85,12 @@ class Broker:
         return self._runner is not None
 
     def stop(self) -> None:
-        """Stop cleanly: answer what is in flight, flush, close. Temporary data are removed."""
+        """Stop cleanly: answer requests in flight, flush, close. Deletes temporary data."""
         self._end(lambda runner: runner.stop())
         self._remove_temporary_data()
 
     def kill(self) -> None:
-        """End the child process with SIGKILL, as a crash would; the data stay for `restart`."""
+        """Kill the child process with SIGKILL, like a crash; `restart` finds the data."""
         if self._in_process:
             raise MillstreamError(
                 "cannot kill a broker in this process; start it with in_process=False"
@@ -199,7 +199,7 @@ class _Thread:
 
 
 class _Child:
-    """A broker in a process of its own. It dies with us: its standard input is our pipe."""
+    """A broker in a child process. It exits with us: its standard input is our pipe."""
 
     def __init__(self, config: Mapping[str, object]) -> None:
         self._process = subprocess.Popen(

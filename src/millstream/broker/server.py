@@ -5,8 +5,8 @@
     stop    no more connections or requests -> what is in flight is answered -> everything is
             flushed -> data directories are marked as cleanly closed
 
-It is the composition root: it alone knows every part, and hands each the parts that it needs. What
-handlers may use is in `Services`.
+It is the composition root: only it depends on every part, and it passes each part its dependencies.
+`Services` contains what handlers may use.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class BrokerServer:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Where clients are told to connect: host and port of each listener."""
+        """Advertised host and port of each listener."""
         endpoints = self.metadata.image.brokers[self.id].endpoints
         return [(endpoint.host, endpoint.port) for endpoint in endpoints]
 
@@ -344,7 +344,7 @@ class BrokerServer:
         await self.tasks.cancel()
 
     def log_counters(self) -> None:
-        """One line for whoever watches the log."""
+        """Log one line of counters."""
         flusher = self.flusher
         lag = self.loop_lag.take_summary()
         logger.info(
@@ -376,7 +376,7 @@ class BrokerServer:
 
 
 def _reachable_host(host: str) -> str:
-    """What to tell clients when the broker listens on every interface."""
+    """The advertised host if the broker listens on every interface."""
     return socket.getfqdn() if host in ("", "0.0.0.0", "::") else host
 
 
@@ -386,7 +386,7 @@ def _cannot_listen(endpoint: Endpoint, why: str) -> MillstreamError:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop where there is one: see docs/decisions/0005-event-loop.md."""
+    """uvloop if available: see docs/decisions/0005-event-loop.md."""
     try:
         import uvloop
     except ImportError:
@@ -398,7 +398,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 def run(config: BrokerConfig, *, ready: Callable[[BrokerServer], None] | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then stop cleanly. `ready` is called once, when serving.
 
-    SIGUSR1 has it say in its log what it has done so far.
+    SIGUSR1 logs the counters.
     """
     loop = new_event_loop()
     asyncio.set_event_loop(loop)

@@ -1,7 +1,7 @@
-"""The group coordinator of this broker: its shards, and what happens around them.
+"""The group coordinator of this broker: its shards, metadata changes and settings.
 
-Handlers hand events to the shard that a group belongs to; the cluster's metadata and the broker's
-settings reach all shards. `__consumer_offsets` is made by whoever first asks for a coordinator.
+Handlers pass events to the shard of a group; changes of metadata and settings go to all shards. The
+first FindCoordinator creates `__consumer_offsets`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class GroupCoordinator:
         return GroupShard(self._settings, self._topics, group_config=self._configs.group)
 
     def load_all(self) -> None:
-        """Load every shard whose partition is here."""
+        """Load all shards of this broker."""
         for index in range(self._partition_count):
             self._runtime.ensure_loading(index)
 
@@ -81,14 +81,14 @@ class GroupCoordinator:
         *,
         transaction: Transaction = NO_TRANSACTION,
     ) -> Response:
-        """Hand an event to the group's shard; the response, once it is durable.
+        """Pass an event to the group's shard; returns the response once it is durable.
 
         With a transaction (producer id and epoch), its records are pending until that ends.
         """
         return await self._runtime.run(self.index_of(group_id), event, transaction=transaction)
 
     def complete_transaction(self, index: int, marker: TransactionMarker) -> PendingAppend:
-        """End a transaction in one partition: append its marker, and commit its offsets or not."""
+        """End a transaction in one partition: append its marker, and commit or drop its offsets."""
         return self._runtime.complete_transaction(index, marker)
 
     async def run_waiting(
@@ -101,7 +101,7 @@ class GroupCoordinator:
         return await self._runtime.read(self.index_of(group_id), question)
 
     async def read_all(self, question: Callable[[GroupShard], Response]) -> list[Response]:
-        """Ask every shard that is here; COORDINATOR_LOAD_IN_PROGRESS while one is loading."""
+        """Query all shards; raises COORDINATOR_LOAD_IN_PROGRESS while one is loading."""
         answers = []
         for index in range(self._partition_count):
             try:
@@ -113,7 +113,7 @@ class GroupCoordinator:
 
     @property
     def has_no_groups(self) -> bool:
-        """Whether no group can exist, because nobody has ever asked for a coordinator."""
+        """Whether no group can exist, because the internal topic does not."""
         return not self._partition_count
 
     def shards(self) -> list[GroupShard]:
@@ -133,7 +133,7 @@ class GroupCoordinator:
             )
         return partition_for(group_id, count)
 
-    # --- changes around the groups
+    # --- metadata and settings
 
     def topics_changed(self, before: ClusterImage, now: ClusterImage) -> None:
         topics = self._topics = TopicsOfImage(now)
@@ -178,7 +178,7 @@ class TopicsOfImage:
 
 
 def group_settings(config: BrokerConfig) -> GroupSettings:
-    """What groups obey, out of the broker's settings."""
+    """The settings for groups, from the broker's settings."""
     same_name = {
         field.name: getattr(config, field.name)
         for field in fields(GroupSettings)

@@ -1,11 +1,11 @@
-"""Lag of groups, and a warning before retention takes what a group has not read.
+"""Lag of groups, and a warning before retention deletes unread records.
 
 Whenever retention has been applied, each group's commits are compared with the logs. One line is
 logged for a group and partition when its oldest unread record has used up
 `millstream.lag.retention.warning.ratio` of its retention, and another when records were deleted
-unread; neither comes again until the group commits. What was lost can be asked for at any time,
-also after a restart (`coordination/groups/retained_loss.py` says why), and any client can work it
-out: where the log start offset is past the committed offset, the difference is lost.
+unread; neither is repeated until the group commits. The number of lost records is available at any
+time, also after a restart (see `coordination/groups/retained_loss.py`), and any client can compute
+it: if the log start offset is past the committed offset, the difference is lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger("millstream.lag")
 
 
 class Threat(Enum):
-    """How bad it is."""
+    """Severity."""
 
     ENDANGERED = "endangered"
     LOST = "lost"
@@ -51,17 +51,17 @@ class GroupLag:
         self._groups = groups
         self._partitions = partitions
         self._configs = configs
-        # Of whom we have complained already, at which commit and how.
+        # Warnings already logged, by group and partition.
         self._warned: dict[OffsetCommitKey, tuple[int, Threat]] = {}
         self._check: asyncio.Task[object] | None = None
 
     def of_group(self, group_id: str) -> list[PartitionLag]:
-        """Where a group stands in each partition that it has committed."""
+        """The lag of a group in each partition with a committed offset."""
         shards = self._groups.shards()
         return [lag for shard in shards for _, lag, _ in self._of_group(shard, group_id)]
 
     def check(self, now_ms: int) -> None:
-        """Begin to look for new threats, unless that is under way. Call it on the event loop."""
+        """Start a check for new threats, unless one is running. Call it on the event loop."""
         if self._check is None or self._check.done():
             self._check = asyncio.get_running_loop().create_task(self.find_threats(now_ms))
 
@@ -72,7 +72,7 @@ class GroupLag:
     async def find_threats(self, now_ms: int) -> list[tuple[PartitionLag, Threat]]:
         """Log a line for each new threat; returns those that were logged.
 
-        There may be many commits, so others get their turn between groups.
+        There may be many commits, so other tasks run between groups.
         """
         ratio = self._configs.current.millstream_lag_retention_warning_ratio
         found: dict[OffsetCommitKey, tuple[int, Threat]] = {}
@@ -129,7 +129,7 @@ def _oldest_unread(lag: PartitionLag, partition: Partition) -> OldestUnread:
     segments = partition.log.segments
     position = max(bisect_right(segments, lag.committed, key=lambda it: it.base_offset) - 1, 0)
     segment = segments[position]
-    with suppress(NotCached):  # not known yet: retention, in its thread, will find it out
+    with suppress(NotCached):  # not known yet: retention will determine it in its thread
         segment.load_timestamps(may_block=False)
     newest_ms = segment.max_timestamp
     return OldestUnread(

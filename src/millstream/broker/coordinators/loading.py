@@ -1,13 +1,13 @@
-"""What of an internal topic's partition a coordinator must replay to know what it knew.
+"""Selects the records of an internal topic's partition that a coordinator must replay.
 
-A compacted topic (`LastRecords`): the last record of each key is the truth, so only that is kept
-and later decoded. Records of a transaction do not count until its commit marker does; then they
-count from their own offset on, not from the marker's. So a plain record between the two wins, as
-it would after compaction; and a later record of an aborted transaction hides nothing. What is
-still open at the end stays pending, for the marker that will come.
+A compacted topic (`LastRecords`): only the last record of each key counts, so only that is kept and
+later decoded. Records of a transaction do not count until its commit marker does; then they count
+from their own offset on, not from the marker's. So a plain record between the two wins, as it would
+after compaction; and a later record of an aborted transaction hides nothing. Transactions still
+open at the end stay pending until their marker.
 
-A topic of snapshots and updates (`Histories`): an update says what changed since the last snapshot
-of the same key, so each update after it is replayed, in order.
+A topic of snapshots and updates (`Histories`): an update contains the changes since the last
+snapshot of the same key, so each update after it is replayed, in order.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LastRecords:
         self._is_in_log_order = True
 
     def collect(self, chunk: Buffer) -> int:
-        """Take in a chunk of whole batches; the offset after them."""
+        """Add a chunk of whole batches; returns the offset after them."""
         batches, next_offset = without_superseded(chunk)
         if batches is chunk:  # there may be transactions in it
             batches, _ = without_superseded(self._committed_batches(chunk))
@@ -62,10 +62,9 @@ class LastRecords:
         return next_offset
 
     def _committed_batches(self, chunk: Buffer) -> bytes:
-        """The batches that count now, as plain ones, in the order of the log.
+        """The committed batches, as non-transactional ones, in log order.
 
-        Batches of transactions are not opened before it is known that they count: by then the
-        compiled walk may have dropped them.
+        Transactional batches are decoded only once they are committed.
         """
         committed: list[_Batch] = []
         for position, header in iterate_headers(chunk):
@@ -82,7 +81,7 @@ class LastRecords:
         return b"".join(batch.raw for batch in sorted(committed, key=_base_offset))
 
     def _control_type(self, batch: Buffer) -> ControlType:
-        """What a control batch says. Most say the same, so only the first of them is decoded."""
+        """The type of a control batch. Most are equal, so only the first is decoded."""
         records = bytes(batch[HEADER_SIZE_BYTES:])
         known = self._control_types.get(records)
         if known is None:
@@ -93,11 +92,11 @@ class LastRecords:
         return known
 
     def _add(self, record: Record) -> None:
-        """A committed record. One that was committed late may be older than what is known."""
+        """A committed record. One that was committed late may be older than the current one."""
         key = record.key
         if key is None:
             return
-        known = self._committed.pop(key, None)  # so that the newest stand last
+        known = self._committed.pop(key, None)  # so that the newest are last
         if record.offset < self._newest_offset:
             self._is_in_log_order = False
         self._newest_offset = max(self._newest_offset, record.offset)
@@ -107,7 +106,7 @@ class LastRecords:
             self._committed[key] = LoadedRecord(record.offset, key, record.value)
 
     def __iter__(self) -> Iterator[LoadedRecord]:
-        """What to replay, in the order of the log. Tombstones have done their work."""
+        """The records to replay, in log order, without tombstones."""
         committed = [record for record in self._committed.values() if record.value is not None]
         if self._is_in_log_order and not self._open:
             return iter(committed)
@@ -134,7 +133,7 @@ def _base_offset(batch: _Batch) -> int:
 
 
 def _as_plain(batch: Buffer) -> bytearray:
-    """A copy without the mark of a transaction. The log has checked the CRC when it was read."""
+    """A copy without the transactional flag. The log has already checked the CRC."""
     plain = bytearray(batch)
     plain[_ATTRIBUTES_LOW_BYTE] &= ~TRANSACTIONAL_FLAG & 0xFF
     _CRC.pack_into(plain, CRC_OFFSET, compute_crc(plain, 0, len(plain)))
@@ -149,7 +148,7 @@ class Histories:
         self._by_key: dict[bytes, list[LoadedRecord]] = {}
 
     def collect(self, chunk: Buffer) -> int:
-        """Take in a chunk of whole batches; the offset after them."""
+        """Add a chunk of whole batches; returns the offset after them."""
         batches, next_offset = as_it_is(chunk)
         for position, header in iterate_headers(batches):
             if header.is_control:
@@ -174,7 +173,7 @@ class Histories:
 
 
 class SnapshotOffsets:
-    """Where the last snapshot of each key stands. Nothing before the first of them counts."""
+    """Offset of the last snapshot of each key. Nothing before the first of them is needed."""
 
     def __init__(self, codec: RecordCodec) -> None:
         self._codec = codec

@@ -1,13 +1,13 @@
-"""Markers: how the end of a transaction reaches the partitions that took part in it.
+"""Transaction markers: write the end of a transaction to its partitions.
 
 `Markers` writes those of one transaction to all of its partitions, in one turn so that they share a
 flush, and reports when all of them are durable:
 
-    deleted      a partition whose topic is gone needs no marker
-    superseded   one that has seen a newer epoch of the producer takes none: the transaction is over
-                 there
-    not ready    one that is offline, or whose group coordinator is still being loaded, is tried
-                 again after a while that grows
+    deleted      a partition whose topic was deleted needs no marker
+    superseded   a partition with a newer epoch of the producer refuses it: the transaction has
+                 ended there
+    not ready    one that is offline, or whose group coordinator is still being loaded, is retried
+    with a growing delay
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WriteMarker: TypeAlias = "Callable[[str, int, TransactionMarker], PendingAppend]
 
 
 class Markers:
-    """The markers of one transaction, until all of its partitions have theirs."""
+    """The markers of one transaction, until all are written."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Markers:
             self._when_written()
 
     def cancel(self) -> None:
-        """Nobody wants to know any more; what is under way stays written."""
+        """Stop waiting; markers in flight are still written."""
         self._is_cancelled = True
         if self._retry is not None:
             self._retry.cancel()

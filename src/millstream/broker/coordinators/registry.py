@@ -1,15 +1,15 @@
-"""The coordinators of this broker: who keeps the state of a group, and how it is reached.
+"""The coordinators of this broker, and how to find the coordinator of a key.
 
     groups          __consumer_offsets    groups of all kinds, committed offsets
     transactions    __transaction_state   transactional ids and their transactions
-    share groups    __share_group_state   what share groups remember of partitions
+    share groups    __share_group_state   state of share partitions
 
-A key (a group id, a transactional id, a share partition) belongs to the partition of the internal
-topic that its hash names, and the broker that leads the partition coordinates it. The topic is made
-when the first client asks for a coordinator.
+A key (a group id, a transactional id, a share partition) belongs to a partition of the internal
+topic, by its hash, and the leader of that partition is its coordinator. The topic is created when
+the first client asks for a coordinator.
 
-What coordinates groups and transactions is large, and many brokers never see one. So it is imported
-here, not above: at start when there are any, or else with the first question for a coordinator
+The code of the coordinators is large, and many brokers never need it. So it is imported here, not
+above: at start if there are groups or transactions, otherwise with the first FindCoordinator
 (docs/decisions/0008-start-up.md).
 """
 
@@ -81,7 +81,7 @@ class Coordinators:
         self._producer_ids = producer_ids
         self._clock = clock
         self._timers = Timers(clock)
-        # Held until all logs of the topic are open, which is later than the topic is known.
+        # Held until all logs of the topic are open, which is after the topic is created.
         self._creations = {kind: asyncio.Lock() for kind in CoordinatorKind}
         self._groups: GroupCoordinator | None = None
         self._transactions: TransactionCoordinator | None = None
@@ -90,7 +90,7 @@ class Coordinators:
         self._share_groups: ShareGroupCoordinator | None = None
 
     def start(self) -> None:
-        """Load what is there, in the background; call it on the event loop."""
+        """Load existing shards in the background; call it on the event loop."""
         self._metadata.subscribe(self._metadata_changed)
         if OFFSETS_TOPIC in self._metadata.image.topics:
             self.groups.load_all()
@@ -100,7 +100,7 @@ class Coordinators:
             self.share_state.load_all()
 
     async def share_state_loaded(self) -> None:
-        """Wait until what share groups have got is known, if there are any."""
+        """Wait until the state of share groups is loaded, if there is any."""
         if self._share_state is not None:
             await self._share_state.all_loaded()
 
@@ -203,7 +203,7 @@ class Coordinators:
         return self.write_marker(topic, index, marker._replace(coordinator_epoch=epoch))
 
     def check_lag(self, now_ms: int) -> None:
-        """Look for groups that retention threatens, if there are any groups."""
+        """Check for groups whose unread records expire soon."""
         if self._groups is not None:
             self.lag.check(now_ms)
 
@@ -211,7 +211,7 @@ class Coordinators:
         """The broker that coordinates this key. Raises COORDINATOR_NOT_AVAILABLE."""
         name = TOPIC_OF[kind]
         if kind in MODULE_OF and MODULE_OF[kind] not in sys.modules:
-            # The import takes its time; in a thread it does not keep other clients waiting.
+            # The import is slow; in a thread it does not block other clients.
             await asyncio.to_thread(import_module, MODULE_OF[kind])
         index = await self.partition_of(kind, key)
         partition = self._metadata.image.topics[name].partitions[index]
@@ -224,12 +224,12 @@ class Coordinators:
         return broker
 
     async def partition_of(self, kind: CoordinatorKind, key: str) -> int:
-        """The partition of the internal topic that a key belongs to; makes the topic if need be."""
+        """The partition of the internal topic for a key; creates the topic if needed."""
         topic = await self._topic(kind)
         return partition_for(key, len(topic.partitions))
 
     async def _topic(self, kind: CoordinatorKind) -> TopicImage:
-        """The internal topic, with all its logs; makes it if need be."""
+        """The internal topic, with all its logs; creates it if needed."""
         name, creation = TOPIC_OF[kind], self._creations[kind]
         topic = self._metadata.image.topics.get(name)
         if topic is None or creation.locked():

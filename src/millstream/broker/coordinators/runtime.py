@@ -2,21 +2,21 @@
 
 A coordinator keeps its state in an internal topic, a shard for each partition. The runtime
 
-    loads      replays a partition's records into a new shard; until then clients are told
+    loads      replays a partition's records into a new shard; until then clients get
                COORDINATOR_LOAD_IN_PROGRESS. An empty partition is loaded at once; of the others
-               only what still counts is decoded (`shard_loading.py`). What is still on its way to
-               the disk is waited for: it is in the log, so it counts
+               only current records are decoded (`loading.py`). Waits for records that are not
+               flushed yet: they are in the log, so they count
     runs       hands an event to the shard, appends the records of its result as one batch
                (acks=all, so flushed), and replays them into the shard at once. Records of a
                transaction are pending in the shard until the marker that ends it is appended
     answers    a response leaves when its records are below the high watermark. One without records
-               may tell of state that earlier records made: it waits for those
-    recovers   when an append fails, what the shard holds is not what the log holds: those who wait
-               are told NOT_COORDINATOR, and the shard is loaded again from the log
-    times      keeps the shard's timers and hands it those that fire
+               may depend on state from earlier records: it waits for those
+    recovers   when an append fails, the shard no longer matches the log: waiting requests get
+               NOT_COORDINATOR, and the shard is reloaded from the log
+    times      keeps the shard's timers and calls it when they fire
     prunes     deletes what a newer snapshot has made obsolete, where the topic is not compacted
 
-Shards know nothing of this: `CoordinatorShard` is all that is asked of one. Everything runs on the
+Shards do not depend on this: they only implement `CoordinatorShard`. Everything runs on the
 event loop, so a shard handles one event at a time.
 """
 
@@ -79,7 +79,7 @@ Response = TypeVar("Response")
 
 
 class _Write:
-    """Records on their way to the disk, and whom to answer when they are there."""
+    """Records being flushed, and the answers to send when they are durable."""
 
     __slots__ = ("answers", "pending")
 
@@ -89,7 +89,7 @@ class _Write:
 
 
 class _LoadedShard(Generic[Shard]):
-    """A shard and the partition that holds its records."""
+    """A shard and the partition with its records."""
 
     def __init__(self, runtime: CoordinatorRuntime[Shard], partition: Partition) -> None:
         self.partition = partition
@@ -104,14 +104,14 @@ class _LoadedShard(Generic[Shard]):
     # --- loading
 
     async def load(self) -> None:
-        """Replay what of the partition still counts."""
+        """Replay the current records of the partition."""
         partition, codec = self.partition, self._runtime.codec
         records = Histories(codec) if codec.has_updates else LastRecords()
         offset, end_offset = partition.log_start_offset, partition.log.log_end_offset
         await _until_visible(partition, end_offset)
         while offset < end_offset:
             offset = records.collect(await _read(partition, offset))
-            await asyncio.sleep(0)  # others want the loop too
+            await asyncio.sleep(0)  # let other tasks run
         for count, record in enumerate(records):
             self._replay_loaded(record)
             if count % 1000 == 999:
@@ -147,7 +147,7 @@ class _LoadedShard(Generic[Shard]):
     def apply(
         self, result: Result[Any], transaction: Transaction = NO_TRANSACTION
     ) -> _Write | None:
-        """Bring about what an event decided. Raises `ApiError` when the records are refused."""
+        """Apply the result of an event. Raises `ApiError` if the records are refused."""
         if result.records:
             pending = self._append(result.records, transaction)
             write: _Write | None = self._wait_for(pending)
@@ -166,7 +166,7 @@ class _LoadedShard(Generic[Shard]):
         return write
 
     def append_unflushed(self, records: tuple[CoordinatorRecord, ...]) -> None:
-        """Append records that nobody waits for, without asking for a flush."""
+        """Append records without requesting a flush; no request waits for them."""
         self._append(records, NO_TRANSACTION, acks=ACKS_LEADER)
 
     def _append(
@@ -181,7 +181,7 @@ class _LoadedShard(Generic[Shard]):
             pending = self.partition.append(batch, acks=acks, internal=True)
         except ApiError as error:
             if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
-                raise  # the producer was replaced: nothing is wrong here
+                raise  # the producer was replaced: not an error
             self.fail(error)
             raise not_coordinator(error) from error
         for delta, (record, (key, value)) in enumerate(zip(records, encoded, strict=True)):
@@ -232,7 +232,7 @@ class _LoadedShard(Generic[Shard]):
         await _written(self._last_write())
 
     def _written(self, pending: PendingAppend) -> None:
-        """Appends are done in their order: everything up to this one may be answered."""
+        """Appends complete in order: answer everything up to this one."""
         if pending.error is not None:
             self.fail(pending.error)
             return
@@ -242,7 +242,7 @@ class _LoadedShard(Generic[Shard]):
                     future.set_result(response)
 
     def wait(self, token: object) -> asyncio.Future[Any]:
-        """The future that an answer for this token completes."""
+        """The future for the answer of this token."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[token] = future
         future.add_done_callback(lambda _: self._waiting.pop(token, None))
@@ -264,7 +264,7 @@ class _LoadedShard(Generic[Shard]):
         if self._snapshots is None or self.is_closed or not self.is_active:
             return
         first_needed = self._snapshots.first(self.partition.high_watermark)
-        # What comes after it must not be lost with a crash that the deletion survives.
+        # Later records must be durable before the deletion is.
         await self.until_durable()
         if first_needed > self.partition.log_start_offset:
             self.partition.delete_records_before(first_needed)
@@ -272,7 +272,7 @@ class _LoadedShard(Generic[Shard]):
     # --- the end
 
     def fail(self, error: ApiError) -> None:
-        """The log did not take a record: this shard is wrong now. Load another from the log."""
+        """An append failed: this shard is stale. Load another from the log."""
         if self.is_closed:
             return
         logger.error(
@@ -282,7 +282,7 @@ class _LoadedShard(Generic[Shard]):
         self._runtime.reload(self.partition)
 
     def close(self, error: ApiError) -> None:
-        """Let go of everybody who waits."""
+        """Fail all waiting requests."""
         self.is_closed = True
         unanswered = [future for write in self._writes for future, _ in write.answers]
         for future in (*unanswered, *self._waiting.values()):
@@ -311,17 +311,17 @@ class CoordinatorRuntime(Generic[Shard]):
         self.new_shard = new_shard
         self.timers = timers
         self.clock = clock
-        self.on_loaded = on_loaded  # called with a shard when it can be asked
+        self.on_loaded = on_loaded  # called with a loaded shard
         self._partitions = partitions
         self._shards: dict[int, _LoadedShard[Shard]] = {}
         self._loads: set[asyncio.Task[None]] = set()
         self._tokens = itertools.count()
         self._is_stopped = False
 
-    # --- the life of shards
+    # --- life cycle of shards
 
     def ensure_loading(self, index: int) -> None:
-        """Load the shard if this broker leads its partition, in the background if there is much."""
+        """Load the shard if this broker leads its partition; in the background if it is large."""
         partition = self._partitions.get(self.topic, index)
         if partition is None or partition.offline_error is not None or self._is_stopped:
             return
@@ -340,7 +340,7 @@ class CoordinatorRuntime(Generic[Shard]):
     async def _load(self, loaded: _LoadedShard[Shard]) -> None:
         try:
             await loaded.load()
-        except Exception as error:  # whatever it is, clients must not wait for this load
+        except Exception as error:  # whatever the error, clients must not wait for this load
             is_expected = isinstance(error, MillstreamError)
             logger.error(
                 "%r: failed to load the coordinator: %s",
@@ -370,12 +370,12 @@ class CoordinatorRuntime(Generic[Shard]):
             await asyncio.wait(self._loads, return_when=asyncio.FIRST_COMPLETED)
 
     async def all_loaded(self) -> None:
-        """Wait until nothing is being loaded."""
+        """Wait until all shards are loaded."""
         while self._loads:
             await asyncio.wait(self._loads)
 
     async def stop(self) -> None:
-        """Let what is written become durable and be answered; then let go of those who wait."""
+        """Flush and answer what was written; then fail all other waiting requests."""
         self._is_stopped = True
         for task in self._loads:
             task.cancel()
@@ -395,7 +395,7 @@ class CoordinatorRuntime(Generic[Shard]):
         *,
         transaction: Transaction = NO_TRANSACTION,
     ) -> Response:
-        """Hand the shard an event; its response, once its records are durable.
+        """Pass an event to the shard; returns its response once its records are durable.
 
         With a transaction, the records are part of it: they are pending until it is completed.
         """
@@ -404,7 +404,7 @@ class CoordinatorRuntime(Generic[Shard]):
     async def run_all(
         self, events: Iterable[tuple[int, Callable[[Shard, int], Result[Response]]]]
     ) -> list[Response | ApiError]:
-        """Hand events to shards in one turn, so that their records share a flush."""
+        """Pass events to shards in one turn, so that their records share a flush."""
         started: list[asyncio.Future[Response]] = []
         for index, event in events:
             try:
@@ -423,7 +423,7 @@ class CoordinatorRuntime(Generic[Shard]):
         event: Callable[[Shard, int], Result[Response]],
         transaction: Transaction = NO_TRANSACTION,
     ) -> asyncio.Future[Response]:
-        """Bring the event about now; the future has its response once that is durable."""
+        """Apply the event now; the future gets its response once it is durable."""
         loaded = self._active(index)
         result = event(loaded.shard, self.clock.now_ms())
         write = loaded.apply(result, transaction)
@@ -433,9 +433,9 @@ class CoordinatorRuntime(Generic[Shard]):
         return future
 
     def complete_transaction(self, index: int, marker: TransactionMarker) -> PendingAppend:
-        """Append the marker that ends a transaction, and let the shard see its end.
+        """Append the marker that ends a transaction, and replay it into the shard.
 
-        The state changes at once, but nobody is told of it before the marker is durable.
+        The state changes at once, but no answer depends on it before the marker is durable.
         """
         return self._active(index).complete_transaction(marker)
 
@@ -451,30 +451,29 @@ class CoordinatorRuntime(Generic[Shard]):
             write = loaded.apply(result)
         except ApiError:
             if not future.cancel():
-                future.exception()  # the same error; the caller hears of it here
+                future.exception()  # the same error; raised to the caller here
             raise
         if result.response is not None:
             _answer_after(write, future, result.response)
         return await future
 
     async def read(self, index: int, question: Callable[[Shard], Response]) -> Response:
-        """Ask the shard; the answer waits until all that it tells of is durable."""
+        """Query the shard; the answer waits until the state it depends on is durable."""
         loaded = self._active(index)
         answer = question(loaded.shard)
         await loaded.until_durable()
         return answer
 
     def run_unflushed(self, index: int, event: Callable[[Shard, int], Result[Any]]) -> None:
-        """Hand the shard an event whose records nobody waits for.
+        """Pass the shard an event without waiting for its records.
 
-        They are durable with the next that somebody waits for. Raises `ApiError` if the shard is
-        not here.
+        They become durable with a later flush. Raises `ApiError` if the shard is not loaded.
         """
         loaded = self._active(index)
         loaded.append_unflushed(event(loaded.shard, self.clock.now_ms()).records)
 
     def tell_all(self, event: Callable[[Shard, int], Result[Any]]) -> None:
-        """Hand an event that nobody waits for to every shard that is there."""
+        """Pass an event to every loaded shard, without waiting."""
         for loaded in list(self._shards.values()):
             if not loaded.is_active or loaded.is_closed:
                 continue
@@ -494,11 +493,11 @@ class CoordinatorRuntime(Generic[Shard]):
                 )
 
     def active_shards(self) -> list[Shard]:
-        """The shards that can be asked, for what need not be durable yet (lag, metrics)."""
+        """The loaded shards, for queries that may see state that is not durable (lag, metrics)."""
         return [loaded.shard for loaded in self._shards.values() if loaded.is_active]
 
     def shard(self, index: int) -> Shard:
-        """The shard itself, for what must be known at once. Raises `ApiError` if it is not here."""
+        """The shard itself, for synchronous queries. Raises `ApiError` if it is not loaded."""
         return self._active(index).shard
 
     def _active(self, index: int) -> _LoadedShard[Shard]:
@@ -517,7 +516,7 @@ class CoordinatorRuntime(Generic[Shard]):
 
 
 def not_coordinator(cause: Exception) -> ApiError:
-    """What a client is told whose coordinator lost its log: find the coordinator again."""
+    """The error after a coordinator failed to write: clients look it up again."""
     return ApiError(ErrorCode.NOT_COORDINATOR, f"The coordinator could not write: {cause}")
 
 
@@ -543,7 +542,7 @@ def _failed(error: ApiError) -> asyncio.Future[Any]:
 
 
 class _Visibility:
-    """Watches a partition until all below the offset is visible, or never will be."""
+    """Watches a partition until everything below the offset is visible, or it fails."""
 
     def __init__(self, offset: int) -> None:
         self._offset = offset
@@ -555,7 +554,7 @@ class _Visibility:
 
 
 async def _until_visible(partition: Partition, offset: int) -> None:
-    """Wait for the flush that everything below the offset, once appended, is sure to get."""
+    """Wait until everything below the offset is flushed."""
     visibility = _Visibility(offset)
     partition.watch(visibility)
     try:

@@ -1,12 +1,12 @@
-"""What share groups do in two places: membership here, positions with the state persister.
+"""Operations that involve both the group coordinator and the share state persister.
 
-The group coordinator's shard writes down what is to be done, the persister does it, and the shard
-writes down what came of it (coordination/groups/share_state_partitions.py). If this broker dies in
-between, the next heartbeat or the next attempt of the administrator goes on from what was written.
+The group coordinator's shard records an intent, the persister executes it, and the shard records
+the result (coordination/groups/share_state_partitions.py). If this broker dies in between, the next
+heartbeat or the administrator's next attempt continues from there.
 
-Such a sequence runs as a task of its own, which is finished even if the client that asked for it is
-gone, and alone in its group: a position that is being deleted is not initialized at the same time.
-Nobody else is kept waiting; heartbeats go on.
+Such a sequence runs in its own task, which completes even if the client disconnects. There is one
+at a time per group: an offset that is being deleted is not initialized at the same time. Heartbeats
+continue meanwhile.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ logger = logging.getLogger(__name__)
 
 Outcome = TypeVar("Outcome")
 Errors: TypeAlias = dict[tuple[UUID, int], ApiError]
-# Told of every share partition whose state was replaced: its leader must read it anew.
+# Called for every share partition whose state was replaced: its leader must reload it.
 Forget: TypeAlias = Callable[[SharePartitionKey], None]
 
 
 class ShareGroupCoordinator:
-    """Share groups, where the group coordinator and the state persister must act together."""
+    """Share groups: operations of the group coordinator and the state persister."""
 
     def __init__(self, groups: GroupCoordinator, state: SharePersister) -> None:
         self._groups = groups
@@ -57,14 +57,14 @@ class ShareGroupCoordinator:
     # --- members
 
     async def heartbeat(self, beat: ShareHeartbeat) -> ShareHeartbeatResponse:
-        """Answer a heartbeat; when it made partitions known that have no state, after they do."""
+        """Answer a heartbeat, after initializing partitions without state."""
         first = await self._beat(beat)
         if first.initialization is None:
             return first
         if not await self._finish(self._initialize(first.initialization)):
             return first
-        # Once more, for the partitions. It must not bring back what the member said before, should
-        # it have said something else in the meantime; and its epoch is the one that it knows.
+        # Repeat it to get the partitions. It must not restore older fields if the member has sent
+        # newer ones meanwhile, and it uses the member's own epoch.
         epoch = beat.member_epoch or first.member_epoch
         again = replace(beat, member_epoch=epoch, rack_id=None, topic_names=None)
         second = await self._beat(again)
@@ -78,7 +78,7 @@ class ShareGroupCoordinator:
         )
 
     async def _initialize(self, initialization: Initialization) -> bool:
-        """Initialize what is still not; whether all went well."""
+        """Initialize the remaining partitions; returns whether all succeeded."""
         group_id = initialization.group_id
         async with self._lock(group_id):
             left = await self._groups.read(
@@ -87,7 +87,7 @@ class ShareGroupCoordinator:
             return not await self._write_states(left)
 
     async def _write_states(self, initialization: Initialization) -> Errors:
-        """Have the persister write the states, and the shard what came of it."""
+        """Let the persister write the states, and the shard record the result."""
         group_id, epoch, start_offsets = initialization
         results = await asyncio.gather(
             *(
@@ -120,7 +120,7 @@ class ShareGroupCoordinator:
     # --- administration
 
     async def initialized_partitions(self, group_id: str) -> dict[UUID, frozenset[int]]:
-        """The partitions in which the group has a position."""
+        """The partitions in which the group has an offset."""
         return await self._groups.read(
             group_id,
             lambda shard: dict(share_offsets.initialized_partitions(shard.share_groups, group_id)),
@@ -129,7 +129,7 @@ class ShareGroupCoordinator:
     async def alter_offsets(
         self, group_id: str, positions: Sequence[tuple[str, int, int]], forget: Forget
     ) -> list[tuple[AlteredPartition, ApiError | None]]:
-        """Set positions (topic, partition, start offset); the outcome for each."""
+        """Set offsets (topic, partition, start offset); returns the result of each."""
         return await self._finish(self._alter_offsets(group_id, positions, forget))
 
     async def _alter_offsets(
@@ -158,7 +158,7 @@ class ShareGroupCoordinator:
     async def delete_offsets(
         self, group_id: str, topics: Iterable[str], forget: Forget
     ) -> list[DeletedTopic]:
-        """Delete the group's positions in these topics; the outcome for each topic."""
+        """Delete the group's offsets in these topics; returns the result of each topic."""
         return await self._finish(self._delete_offsets(group_id, list(topics), forget))
 
     async def _delete_offsets(
@@ -189,7 +189,7 @@ class ShareGroupCoordinator:
         return topic._replace(error=error.code, error_message=error.message)
 
     async def delete_group(self, group_id: str, forget: Forget) -> None:
-        """Delete a group of any kind: of a share group first the positions. Raises `ApiError`."""
+        """Delete a group of any kind; for a share group, its offsets first. Raises `ApiError`."""
         await self._finish(self._delete_group(group_id, forget))
 
     async def _delete_group(self, group_id: str, forget: Forget) -> None:
@@ -206,7 +206,7 @@ class ShareGroupCoordinator:
     async def _delete_states(
         self, keys: Sequence[SharePartitionKey], forget: Forget
     ) -> ApiError | None:
-        """Have the persister forget these; an error if one of them failed."""
+        """Let the persister delete these; returns an error if one failed."""
         results = await asyncio.gather(*map(self._state.delete, keys), return_exceptions=True)
         for key in keys:
             forget(key)
@@ -222,7 +222,7 @@ class ShareGroupCoordinator:
         return lock
 
     async def _finish(self, sequence: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """Run it to its end, even if whoever waits for it is cancelled."""
+        """Run it to its end, even if its caller is cancelled."""
         task = asyncio.get_running_loop().create_task(sequence)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -232,7 +232,7 @@ class ShareGroupCoordinator:
 def _errors(
     partitions: Iterable[tuple[UUID, int]], results: Sequence[BaseException | None]
 ) -> Errors:
-    """What failed. Anything but an `ApiError` is a fault of ours, and raised."""
+    """The failures. Anything but an `ApiError` is a bug, and raised."""
     errors = {}
     for partition, result in zip(partitions, results, strict=True):
         if isinstance(result, ApiError):

@@ -1,12 +1,12 @@
-"""The share state persister: what share groups remember, kept in `__share_group_state`.
+"""The persister: stores the state of share partitions in `__share_group_state`.
 
-Whoever leads a partition for a share group reads its state here and writes what changed; the group
-coordinator initializes and deletes it. The arguments are those of the APIs 83 to 87, so that these
-roles may live on several brokers: today every state is kept by this broker.
+The leader of a share partition reads its state here and writes changes; the group coordinator
+initializes and deletes it. The arguments are those of the APIs 83 to 87, so that these roles can be
+on different brokers; today this broker has all of them.
 
-Everything returns once it is durable, or raises `ApiError` with Kafka's codes. While a shard is
-being loaded its callers wait. What newer snapshots have made superfluous is deleted as in Kafka
-(the topic is not compacted), but more often: what is left is what must be replayed after a crash.
+Everything returns once it is durable, or raises `ApiError` with Kafka's codes. Calls wait while a
+shard is loading. Records that newer snapshots supersede are deleted as in Kafka (the topic is not
+compacted), but more often, because the rest must be replayed after a crash.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Response = TypeVar("Response")
 
 
 class SharePersister:
-    """The share state that this broker keeps."""
+    """The share state of this broker."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class SharePersister:
         self._timers = timers
         self._is_started = False
         self._recovered_ends: dict[tuple[uuid.UUID, int], int] = {}
-        self._recovering: set[int] = set()  # shards that were not loaded yet since the start
+        self._recovering: set[int] = set()  # shards not loaded since the start
         self._pruning: asyncio.Task[None] | None = None
         self._runtime = CoordinatorRuntime(
             topic,
@@ -91,10 +91,10 @@ class SharePersister:
         topic = self._metadata.image.topics_by_id.get(topic_id)
         return len(topic.partitions) if topic is not None else None
 
-    # --- its life
+    # --- life cycle
 
     def load_all(self) -> None:
-        """Load every shard whose partition is here; the first time before anybody can produce."""
+        """Load all shards of this broker; the first time before clients can produce."""
         if not self._is_started:
             self._is_started = True
             self._recovering = set(range(self._shard_count))
@@ -144,32 +144,32 @@ class SharePersister:
         self._prune_later()
 
     async def prune(self) -> None:
-        """Delete the records that count for nothing any more."""
+        """Delete superseded records."""
         await self._runtime.prune()
 
-    # --- what APIs 83 to 87 ask for
+    # --- APIs 83 to 87
 
     async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
-        """Begin anew at that offset (-1: the leader finds it). Makes the topic on first use."""
+        """Start at that offset (-1: the leader determines it). Creates the topic on first use."""
         await self._make_topic()
         await self._run(
             key, lambda shard, now_ms: shard.initialize(key, state_epoch, start_offset, now_ms)
         )
 
     async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
-        """The state, for a leader of this epoch: an earlier one is fenced from now on."""
+        """The state, for a leader of this epoch; fences earlier leaders."""
         return await self._run(key, lambda shard, now_ms: shard.read(key, leader_epoch, now_ms))
 
     async def peek(self, key: SharePartitionKey) -> ShareState:
-        """The state, for who does not lead the partition: nobody is fenced."""
+        """Read without fencing, for callers that do not lead the partition."""
         index = self._index_of(key)
         await self._runtime.until_loaded(index)
         return await self._runtime.read(index, lambda shard: shard.peek(key))
 
     async def read_summary(self, key: SharePartitionKey, leader_epoch: int) -> ShareStateSummary:
-        """The state without its batches; what was never initialized has start offset -1.
+        """The state without its batches; an uninitialized state has start offset -1.
 
-        The leader epoch is of no account, as in Kafka.
+        The leader epoch is ignored, as in Kafka.
         """
         if not self._shard_count:
             return ShareStateSummary()
@@ -187,7 +187,7 @@ class SharePersister:
         delivery_complete_count: int,
         batches: Sequence[StateBatch],
     ) -> None:
-        """Lay what changed over what is known."""
+        """Write changes."""
         write = StateWrite(
             key, state_epoch, leader_epoch, start_offset, delivery_complete_count, tuple(batches)
         )
@@ -204,7 +204,7 @@ class SharePersister:
         return [outcome if isinstance(outcome, ApiError) else None for outcome in outcomes]
 
     async def delete(self, key: SharePartitionKey) -> None:
-        """Forget it. What is not there is deleted already."""
+        """Delete the state; a no-op if there is none."""
         if self._shard_count:
             await self._run(key, lambda shard, _: shard.delete(key))
 
@@ -235,7 +235,7 @@ def _shard_of(key: SharePartitionKey, shard_count: int) -> int:
 
 
 def coordinator_key(key: SharePartitionKey) -> str:
-    """The share partition as FindCoordinator names it; its hash says which shard keeps it."""
+    """The share partition's key in FindCoordinator; its hash determines the shard."""
     topic_id = base64.urlsafe_b64encode(key.topic_id.bytes).rstrip(b"=").decode()
     return f"{key.group_id}:{topic_id}:{key.partition}"
 

@@ -1,8 +1,8 @@
 """Batches without the records that a later record of the same key supersedes.
 
 A coordinator that loads its partition only needs the last record of each key, and decoding a record
-in Python costs as much as dropping a thousand in the compiled walks of compaction. So each chunk
-that is read is compacted in memory first. Nothing is lost that replay needs: tombstones stay.
+in Python costs as much as dropping a thousand in the compiled walks of compaction. So each chunk is
+compacted in memory first. Tombstones are kept, because replay needs them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millstream.records.batch import Buffer, iterate_headers
 _RECORD_BYTES_MIN = 8
 _MAP_ENTRY_BYTES = 24
 _LOAD_FACTOR = 0.9
-# A record can grow this much when its timestamp is written anew, in a batch of tiny records.
+# A record can grow this much when its timestamp is rewritten, in a batch of tiny records.
 _GROWTH_FACTOR_MAX = 3
 _NO_LIMIT = 2**62
 

@@ -85,7 +85,7 @@ class Timers:
         return live is not None and live[0] == entry.number
 
     def _arm(self) -> None:
-        """Have the loop wake us for the earliest entry."""
+        """Schedule a call for the earliest entry."""
         if not self._heap:
             return
         deadline_ms = self._heap[0].deadline_ms
@@ -104,11 +104,11 @@ class Timers:
         while self._heap and self._heap[0].deadline_ms <= now_ms:
             due.append(heapq.heappop(self._heap))
         for entry in due:
-            if self._is_live(entry):  # an earlier one of this turn may have cancelled it
+            if self._is_live(entry):  # an earlier callback of this turn may have cancelled it
                 _, callback = self._live[entry.owner][entry.name]
                 self.cancel(entry.owner, entry.name)
                 try:
                     callback()
-                except Exception:  # a defect of ours; the others that are due must not suffer
+                except Exception:  # a bug; other due timers must still run
                     logger.exception("timer %s failed", "/".join(entry.name))
         self._arm()

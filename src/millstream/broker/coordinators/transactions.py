@@ -1,19 +1,18 @@
-"""The transaction coordinator of this broker: its shards, and what happens around them.
+"""The transaction coordinator of this broker: its shards, markers and timeouts.
 
 A transaction ends in three steps, the first two durable before the next begins:
 
     prepare    the shard's decision; then the client is answered
     markers    to all partitions at once, so that they share a flush
-    complete   the shard's note that all partitions know. Nobody waits for it: it is flushed with
-               what the next transaction writes behind it, and where it is lost, the markers are
-               written once more
+    complete   the record that all markers are written. No request waits for it: it is flushed with
+               a later record, and if it is lost, the markers are written again
 
-A restart finds what is prepared and goes on from there: markers may be written twice, which harms
-nobody, and never for a transaction whose end was not decided.
+A restart continues with prepared transactions: markers may be written twice, which does no harm,
+but never for a transaction whose end was not decided.
 
-Between prepare and complete Kafka turns a client away with CONCURRENT_TRANSACTIONS, and it comes
-back after 20 to 100 ms. Here the markers are one flush away, so whoever comes is held until they
-are written, and turned away only when that takes long.
+Between prepare and complete, Kafka answers CONCURRENT_TRANSACTIONS, and clients retry after 20 to
+100 ms. Here the markers take one flush, so requests wait until they are written, and are refused
+only if that takes long.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from millstream.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
 
-HOLD_SECONDS_MAX = 0.25  # how long a request may be held until the transaction before has ended
+HOLD_SECONDS_MAX = 0.25  # how long a request may wait for the end of the previous transaction
 CLIENT_VERSION_2 = 2
 TIME_OUT_TIMER = ("abort-timed-out",)
 
@@ -77,8 +76,10 @@ class TransactionCoordinator:
         self._markers: dict[str, Markers] = {}  # of the transactions that are being ended
         self._waiting_for_end: dict[
             str, list[asyncio.Future[bool]]
-        ] = {}  # who waits for such an end
-        self._unconfirmed: set[tuple[str, str, int]] = set()  # partitions added, not durably yet
+        ] = {}  # requests that wait for such an end
+        self._unconfirmed: set[tuple[str, str, int]] = (
+            set()
+        )  # partitions whose addition is not durable yet
         self._tasks: set[asyncio.Task[None]] = set()
         self._runtime = CoordinatorRuntime(
             topic,
@@ -99,7 +100,7 @@ class TransactionCoordinator:
         )
 
     def load_all(self) -> None:
-        """Load every shard whose partition is here."""
+        """Load all shards of this broker."""
         for index in range(self._partition_count):
             self._runtime.ensure_loading(index)
 
@@ -118,7 +119,7 @@ class TransactionCoordinator:
     # --- requests
 
     async def initialize(self, request: InitRequest) -> Producer:
-        """InitProducerId: a producer, once whatever its predecessor left open is aborted."""
+        """InitProducerId: a producer, once its predecessor's open transaction is aborted."""
         while True:
             await self._producer_ids.ready()
             initialized = await self._run(
@@ -147,7 +148,7 @@ class TransactionCoordinator:
     async def add_partition(
         self, transactional_id: str, producer_id: int, producer_epoch: int, topic: str, index: int
     ) -> None:
-        """What a request of protocol v2 adds itself. Call `verify` in the turn of the append."""
+        """Add a partition for a v2 request. Call `verify` in the turn of the append."""
         await self.add_partitions(
             AddRequest(
                 transactional_id,
@@ -186,13 +187,13 @@ class TransactionCoordinator:
         return ended.producer
 
     async def describe(self, transactional_id: str) -> TransactionValue | None:
-        """What is known of one transactional id."""
+        """The state of one transactional id."""
         return await self._runtime.read(
             self._index_of(transactional_id), lambda shard: shard.describe(transactional_id)
         )
 
     async def list_all(self) -> dict[str, TransactionValue]:
-        """All that are here; COORDINATOR_LOAD_IN_PROGRESS while a shard is loading."""
+        """All transactional ids; raises COORDINATOR_LOAD_IN_PROGRESS while a shard is loading."""
         listed: dict[str, TransactionValue] = {}
         for index in range(self._partition_count):
             try:
@@ -202,12 +203,12 @@ class TransactionCoordinator:
                     raise
         return listed
 
-    # --- waiting for the transaction before
+    # --- waiting for the previous transaction
 
     async def _run(
         self, transactional_id: str, event: Callable[[TransactionShard, int], Result[Response]]
     ) -> Response:
-        """Hand the shard an event, once the transaction that is just being ended has ended."""
+        """Pass the shard an event, after the transaction that is being ended has ended."""
         index = self._index_of(transactional_id)
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + HOLD_SECONDS_MAX
@@ -221,7 +222,7 @@ class TransactionCoordinator:
                     raise
 
     async def _wait_for_end(self, transactional_id: str, seconds: float) -> bool:
-        """Wait for the end under way; False when it took too long."""
+        """Wait for the end in progress; False if it takes too long."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[bool] = loop.create_future()
         waiting = self._waiting_for_end.setdefault(transactional_id, [])
@@ -238,18 +239,18 @@ class TransactionCoordinator:
     # --- the end of a transaction
 
     def _prepared(self, transactional_id: str) -> None:
-        """The decision is durable: tell the partitions."""
+        """The decision is durable: write the markers."""
         index = self._index_of(transactional_id)
         try:
             transaction = self._runtime.shard(index).transactions[transactional_id]
-        except ApiError as error:  # it is loaded anew, and resumed
+        except ApiError as error:  # the shard is reloaded and resumes it
             logger.warning("the end of %s waits: %s", transactional_id, error)
             return
-        if transaction.is_prepared:  # else the shard was loaded anew and has gone on already
+        if transaction.is_prepared:  # else the shard was reloaded and has already continued
             self._tell_partitions(index, transaction)
 
     def _resume(self, index: int, shard: TransactionShard) -> None:
-        """A shard was loaded, with all that is durable: go on where it was left."""
+        """A shard was loaded: continue its prepared transactions."""
         for transaction in shard.prepared():
             logger.info("resuming the end of a transaction: %s", transaction.transactional_id)
             self._tell_partitions(index, transaction)
@@ -265,7 +266,7 @@ class TransactionCoordinator:
             when_written=lambda: self._complete(index, transactional_id),
         )
         superseded = self._markers.pop(transactional_id, None)
-        if superseded is not None:  # of a shard that has been loaded anew
+        if superseded is not None:  # of a shard that was reloaded
             superseded.cancel()
         self._markers[transactional_id] = markers
         markers.start()
@@ -275,7 +276,7 @@ class TransactionCoordinator:
         return image is not None and index < len(image.partitions)
 
     def _complete(self, index: int, transactional_id: str) -> None:
-        """All markers are durable. Requests that wait go on behind the record of this turn."""
+        """All markers are durable. Waiting requests continue after the record of this turn."""
         del self._markers[transactional_id]
         for ended in self._waiting_for_end.pop(transactional_id, ()):
             _resolve(ended, True)
@@ -283,7 +284,7 @@ class TransactionCoordinator:
             self._runtime.run_unflushed(
                 index, lambda shard, now_ms: shard.complete(transactional_id, now_ms)
             )
-        except ApiError as error:  # it is loaded anew, and resumed
+        except ApiError as error:  # the shard is reloaded and resumes it
             logger.warning("the end of %s could not be written: %s", transactional_id, error)
 
     # --- time

@@ -10,7 +10,7 @@ knows that the partition is part of the transaction: else no marker would ever e
                  for the transaction may have been aborted meanwhile
 
 From the first batch to the marker the partition itself knows that the transaction is open, and
-nobody is asked. What the coordinator says is told in the words that a producer expects.
+the coordinator is not asked. Its errors are translated to those that a producer expects.
 """
 
 from __future__ import annotations

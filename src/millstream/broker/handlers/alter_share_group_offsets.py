@@ -1,6 +1,6 @@
 """AlterShareGroupOffsets, v0: set where a share group without members goes on reading.
 
-A group that is not there is made, so that it can be told where to begin.
+A missing group is created, so that its start can be set.
 """
 
 from __future__ import annotations

@@ -31,5 +31,5 @@ async def heartbeat(context: RequestContext, request: HeartbeatRequest) -> Field
     except ApiError as error:
         code = error.code
         if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            code = ErrorCode.NONE  # as Kafka does: its session begins anew when the group is loaded
+            code = ErrorCode.NONE  # as Kafka does: its session restarts when the group is loaded
     return {"error_code": code}

@@ -6,7 +6,7 @@
 * v7: zstd
 * v9: flexible
 * v10: the current leader, for clients that are behind (not needed: this broker leads everything)
-* v11: a transaction that can only be aborted is told by TRANSACTION_ABORTABLE
+* v11: TRANSACTION_ABORTABLE, for a transaction that can only be aborted
 * v12: transactions without AddPartitionsToTxn (KIP-890)
 * v13: topic ids
 

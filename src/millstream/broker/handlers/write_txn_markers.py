@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from millstream.broker.replicas.partition import PendingAppend
     from millstream.protocol.messages import Fields
 
-# What a group coordinator answers that is not ready: to whoever sends markers it is the leader.
+# Errors of a group coordinator that is not ready, as errors of the partition leader.
 _NOT_READY = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

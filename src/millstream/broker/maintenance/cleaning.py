@@ -1,10 +1,10 @@
-"""The thread that compacts: it cleans the log that needs it most, one after the other, for ever.
+"""The compaction thread: repeatedly cleans the log with the highest need.
 
-Cleaning walks records in compiled code without the interpreter's lock, so the event loop hardly
-notices. Where it touches a log that others use, it asks the event loop to do it (`_on_loop`).
+Cleaning processes records in compiled code without the GIL, so it hardly affects the event loop. It
+changes a log only through calls on the event loop (`_on_loop`).
 
-It looks for work one back-off after the broker's start, and only then is the cleaner imported: a
-start has better things to do (docs/decisions/0008-start-up.md).
+The cleaner is imported one back-off after the broker's start, to keep the start fast
+(docs/decisions/0008-start-up.md).
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class CleaningThread:
         self._thread.start()
 
     async def stop(self) -> None:
-        """End soon: a cleaning under way is given up, which leaves the log as it was."""
+        """Stop soon: aborts a running cleaning, which leaves the log unchanged."""
         self._stopping.set()
-        # The thread may be waiting for the event loop, so the loop must go on meanwhile.
+        # The thread may be waiting for the event loop, so the loop must keep running.
         await self._loop.run_in_executor(None, self._thread.join)
 
     def _work(self) -> None:

@@ -1,4 +1,4 @@
-"""Work that nobody asked for: retention, checkpoints, expiry, idle connections, late flushes.
+"""Periodic jobs: retention, checkpoints, expiry, idle connections, delayed flushes.
 
 Each job runs on the event loop at its own interval and must be short; what may be long (deleting
 files) is handed to a thread. A job that fails is logged and tried again at its next turn.
@@ -98,7 +98,7 @@ class Background:
         self._handles[name] = self._loop.call_later(seconds, run)
 
     def _flush_late(self) -> None:
-        """Flush what has waited for longer than its topic's flush.ms."""
+        """Flush logs with bytes older than their topic's flush.ms."""
         now_ms = self._clock.now_ms()
         for partition in self._partitions:
             log = partition.log

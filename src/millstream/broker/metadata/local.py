@@ -112,8 +112,8 @@ class LocalMetadata:
     ) -> LocalMetadata:
         """The metadata in the broker's log directories, new if these are.
 
-        Raises `StorageError` when they may be in a directory that has failed: to begin anew would
-        be to forget all topics.
+        Raises `StorageError` when they may be in a directory that has failed: starting from scratch
+        would be to forget all topics.
         """
         log = directories.logs.get((METADATA_TOPIC, 0))
         if log is not None:
@@ -206,7 +206,7 @@ class LocalMetadata:
         await self.change(lambda image: [broker])
 
     def fence_broker(self, broker_id: int) -> None:
-        """The last thing before a clean stop: this broker leads nothing until it registers again.
+        """The last step of a clean stop: this broker leads nothing until it registers again.
 
         Kafka, started on the same directory, would otherwise wait for the broker's session to end.
         """
@@ -216,7 +216,7 @@ class LocalMetadata:
         self._commit([BrokerRegistrationChangeRecord(broker_id, broker.epoch, fenced=1)])
         stored = self._log.log_end_offset - self._log.log_start_offset
         if stored > 2 * self._image.record_count + REPLAYED_RECORDS_MIN:
-            self._snapshot()  # so that the next start does not read what is gone
+            self._snapshot()  # so that the next start does not read deleted records
 
     async def allocate_producer_ids(self, broker_id: int) -> range:
         def decide(image: ClusterImage) -> Sequence[MetadataRecord]:
@@ -226,7 +226,7 @@ class LocalMetadata:
         return range(after - PRODUCER_ID_BLOCK, after)
 
     def _commit(self, records: Sequence[MetadataRecord]) -> None:
-        """At a start or a stop, when nobody else is served: blocks."""
+        """For start and stop, when no requests are served: blocks."""
         run_here(self._commit_steps(records))
 
     def _commit_steps(self, records: Sequence[MetadataRecord]) -> Steps[None]:
@@ -252,7 +252,7 @@ class LocalMetadata:
         run_here(self._snapshot_steps())
 
     def _snapshot_steps(self) -> Steps[None]:
-        """Write the image, and let the log begin after it."""
+        """Write the image, and move the log start after it."""
         fs, path, image, epoch = self._log.directory.fs, self._log.path, self._image, self._epoch
         now_ms = self._clock.now_ms()
         try:
@@ -262,14 +262,14 @@ class LocalMetadata:
             yield from self._log.retention_steps(now_ms)
             yield lambda: remove_snapshots_before(fs, path, end_offset)
         except (OSError, MillstreamError) as error:
-            # The log is whole without it: try again at the next commit.
+            # The log is complete without it: retry at the next commit.
             logger.warning("failed to write a metadata snapshot: %s", error)
 
     async def _run_blocking(self, function: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     def _stored_batches(self) -> Iterator[tuple[list[MetadataRecord], int]]:
-        """What the log holds beyond the image, a batch at a time."""
+        """Batches of the log after the image."""
         log = self._log
         offset = max(self._image.version + 1, log.log_start_offset)
         while offset < log.log_end_offset:
@@ -284,7 +284,7 @@ class LocalMetadata:
 
 
 def adopted_topics(logs: Iterable[Log], broker_id: int) -> list[MetadataRecord]:
-    """What the logs alone tell of the topics. Leader epochs rise: nobody knows who led when."""
+    """Topics rebuilt from the logs. Leader epochs are bumped, because the old ones are unknown."""
     topics: dict[str, dict[int, Log]] = {}
     for log in logs:
         topics.setdefault(log.topic, {})[log.partition] = log
@@ -317,7 +317,7 @@ def registration(
     rack: str | None,
     directories: Sequence[uuid.UUID],
 ) -> RegisterBrokerRecord:
-    """The record by which a broker that has just started makes itself known."""
+    """The registration record of a broker that has just started."""
     return RegisterBrokerRecord(
         broker_id=broker_id,
         incarnation_id=uuid.uuid4(),

@@ -1,4 +1,4 @@
-"""Producer ids, from blocks that the metadata hand to this broker."""
+"""Producer ids, from blocks allocated in the metadata."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ProducerIds:
-    """Gives out producer ids, each of them once."""
+    """Hands out each producer id once."""
 
     def __init__(self, store: MetadataStore, broker_id: int) -> None:
         self._store = store
@@ -24,12 +24,12 @@ class ProducerIds:
         return self.take()
 
     async def ready(self) -> None:
-        """Have at least one in hand: `take` succeeds if it is called in the same turn."""
+        """Make sure that one is available: `take` then succeeds in the same turn."""
         while not self._in_hand:
             self._in_hand.extend(await self._store.allocate_producer_ids(self._broker_id))
 
     def take(self) -> int:
-        """One at once, for those who cannot wait. Raises when none is in hand."""
+        """Take one without waiting. Raises if none is available."""
         if not self._in_hand:
             raise ApiError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

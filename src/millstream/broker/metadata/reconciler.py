@@ -1,12 +1,11 @@
-"""Makes the logs follow the metadata: at the start, and after every commit.
+"""Creates and deletes logs to match the metadata, at start and after every commit.
 
-The metadata say which partitions there are. A partition without a log gets one; a log without a
-partition, or with another topic's id (the topic was deleted and made anew while this broker was
-away), is deleted. A log that cannot be made does not undo the commit: its partition stays offline,
-which its clients are told, and the next start tries again.
+A partition without a log gets one; a log without a partition, or with another topic's id (the topic
+was deleted and recreated while this broker was down), is deleted. If a log cannot be created, the
+commit stands: its partition is offline, and the next start retries.
 
-Logs are made a few at a time, and in between others get their turn: ten thousand partitions take
-seconds. The commit that wants them waits until they are there.
+Logs are created a few at a time, so that other tasks can run in between: ten thousand partitions
+take seconds. The commit waits until they exist.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class TopicFollower:
         self._opening: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Bring the logs in line with the metadata, and keep them so."""
+        """Create and delete logs to match the metadata, and keep them in sync."""
         image = self._store.image
         self._delete_strays(image)
         for topic in image.topics.values():
@@ -59,7 +58,7 @@ class TopicFollower:
         self._configs.subscribe(self._on_broker_config)
 
     def stop(self) -> None:
-        """Make no more logs; the next start makes those that are missing."""
+        """Create no more logs; the next start creates the missing ones."""
         if self._opening is not None:
             self._opening.cancel()
         self._unopened.clear()
@@ -83,13 +82,13 @@ class TopicFollower:
                 self._unopened.append((topic, index))
 
     def _open_wanted(self) -> Awaitable[None] | None:
-        """Open a few partitions at once, and the others, if any, in a task of their own."""
+        """Open a few partitions at once, and any others in a separate task."""
         if self._opening is None:
             self._open_some()
             if not self._unopened:
                 return None
             self._opening = asyncio.get_running_loop().create_task(self._open_rest())
-        # A client that goes away must not take the task along.
+        # A disconnecting client must not cancel the task.
         return asyncio.shield(self._opening)
 
     async def _open_rest(self) -> None:

@@ -1,7 +1,7 @@
 """Snapshots of the cluster's metadata, in KRaft's own form.
 
-A snapshot stands beside the segments of `__cluster_metadata-0` and replaces all records below its
-end offset, so that the metadata log does not grow for ever:
+A snapshot is stored next to the segments of `__cluster_metadata-0` and replaces all records below
+its end offset, so that the metadata log does not grow forever:
 
     <end offset, 20 digits>-<epoch, 10 digits>.checkpoint
 
@@ -75,7 +75,7 @@ def newest_snapshot(fs: FileSystem, directory: str) -> ClusterImage:
 
 
 def remove_snapshots_before(fs: FileSystem, directory: str, end_offset: int) -> None:
-    """Forget the snapshots that a newer one has replaced."""
+    """Delete snapshots older than a newer one."""
     for name in _names(fs, directory):
         if int(name[:20]) < end_offset:
             fs.unlink(f"{directory}/{name}")

@@ -1,10 +1,10 @@
 """Topics: created, deleted and extended in the metadata; the logs follow.
 
-`TopicManager` decides what a request means for the metadata and commits it. `TopicFollower` hears
-of commits, whoever made them, and opens and deletes logs accordingly: first the metadata are
-durable, then the logs change, so a crash between the two is repaired at the next start.
+`TopicManager` decides the metadata changes of a request and commits them. `TopicFollower` is
+notified of all commits, and opens and deletes logs accordingly: the metadata is durable before the
+logs change, so a crash between the two is repaired at the next start.
 
-Every refusal has the code and the words that Kafka has for it.
+Errors have Kafka's codes and messages.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Replicas: TypeAlias = tuple[int, ...]
 
 
 class NewTopic(NamedTuple):
-    """A topic to create; -1 asks for the broker's default."""
+    """A topic to create; -1: the broker's default."""
 
     name: str
     partition_count: int = -1
@@ -86,7 +86,7 @@ class TopicManager:
     async def create(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> dict[str, TopicImage | ApiError]:
-        """Create topics with different names in one commit. Each succeeds or fails by itself."""
+        """Create topics with different names in one commit. Each succeeds or fails individually."""
         outcome: dict[str, TopicImage | ApiError] = {}
 
         def decide(image: ClusterImage) -> list[MetadataRecord]:
@@ -119,7 +119,7 @@ class TopicManager:
         return {name: self._store.image.topics.get(name) or created[name] for name in wanted}
 
     def default_topic(self, name: str) -> NewTopic:
-        """What is created when somebody needs a topic: internal topics have their own shapes."""
+        """The settings of an automatically created topic; internal topics have their own."""
         config = self._configs.current
         internal = _INTERNAL_SHAPES.get(name)
         return NewTopic(name) if internal is None else internal(config)
@@ -249,7 +249,7 @@ class TopicManager:
             )
 
     def _brokers(self, image: ClusterImage) -> list[int]:
-        """Where replicas can go: this broker too before it is registered."""
+        """Brokers for replicas, including this one before it is registered."""
         active = {broker.id for broker in image.brokers.values() if not broker.fenced}
         return sorted(active | {self._configs.broker_id})
 
@@ -317,7 +317,7 @@ class TopicManager:
     # Deleting and electing
 
     async def delete(self, topic_ids: Iterable[uuid.UUID]) -> None:
-        """Delete those of the topics that exist."""
+        """Delete the existing ones of these topics."""
         wanted = tuple(topic_ids)
 
         def decide(image: ClusterImage) -> list[MetadataRecord]:
@@ -411,7 +411,7 @@ def _new_partition(
 
 
 def _only_directory(image: ClusterImage, broker_id: int) -> uuid.UUID:
-    """Where the log will be, if the broker has but one place for it."""
+    """The log directory, if the broker has only one."""
     broker = image.brokers.get(broker_id)
     if broker is None or len(broker.directories) != 1:
         return DIRECTORY_UNASSIGNED

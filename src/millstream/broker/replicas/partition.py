@@ -56,7 +56,7 @@ NO_EPOCH = -1
 
 
 class Watcher(Protocol):
-    """Who wants to know when a partition has something new to say."""
+    """Notified when the visible state of a partition changes."""
 
     def partition_changed(self, partition: Partition) -> None: ...
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PartitionTable:
-    """Finds a partition in one step, however it is asked for."""
+    """Finds a partition by name or id."""
 
     def __init__(self, flusher: Flusher, clock: Clock) -> None:
         self._flusher = flusher
@@ -33,7 +33,7 @@ class PartitionTable:
         return iter(list(self._by_name.values()))
 
     def add(self, topic: str, index: int, log: Log, *, leader_epoch: int) -> Partition:
-        """Lead a log. A partition that is there already only takes the new leader epoch."""
+        """Lead a log. An existing partition only gets the new leader epoch."""
         partition = self._by_name.get((topic, index))
         if partition is not None:
             partition.leader_epoch = leader_epoch
@@ -48,7 +48,7 @@ class PartitionTable:
         return partition
 
     def remove(self, topic: str, index: int) -> Partition | None:
-        """Stop leading: those who wait are told that the partition is gone."""
+        """Stop leading: waiting requests get an error."""
         partition = self._by_name.pop((topic, index), None)
         if partition is None:
             return None
