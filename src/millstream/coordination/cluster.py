@@ -335,7 +335,7 @@ class _Draft:
         if before is None:
             raise CorruptRecord(
                 f"a change of partition {record.partition_id} of topic {record.topic_id}, which "
-                "is unknown"
+                "does not exist"
             )
         names_leader = record.leader != UNCHANGED_LEADER
         partitions[record.partition_id] = PartitionImage(
