@@ -1,7 +1,7 @@
-"""Time as an argument.
+"""Injected time.
 
-Nothing below the shell reads a clock: the pure cores take `now_ms`, and the shell is handed a
-`Clock`, so that a test can own time (`millstream.testing.clock.ManualClock`).
+Pure code takes `now_ms`; the rest gets a `Clock`, so that tests control time
+(`millstream.testing.clock.ManualClock`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Wall-clock time in milliseconds since the epoch: what timestamps are made of."""
+        """Wall-clock time in milliseconds since the epoch, for timestamps."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Milliseconds that never run backwards: what time-outs are made of."""
+        """Monotonic time in milliseconds, for timeouts."""
         ...
 
 

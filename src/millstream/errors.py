@@ -1,4 +1,4 @@
-"""Everything that can go wrong, by name.
+"""All exceptions and error codes.
 
     MillstreamError          anything Millstream raises on purpose
     +-- ApiError             a request refused with a Kafka error code; dispatch maps it, once
@@ -24,7 +24,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """A Kafka error code. `retriable` tells clients to try again; `description` is for people."""
+    """A Kafka error code. `retriable`: clients retry; `description` is for humans."""
 
     retriable: bool
     description: str
@@ -462,19 +462,19 @@ class ApiError(MillstreamError):
 
 
 class ConfigError(MillstreamError):
-    """A setting that does not exist, or whose value does not fit."""
+    """An unknown setting, or an invalid value."""
 
 
 class StorageError(MillstreamError):
-    """The log on disk cannot do what was asked."""
+    """An operation on the log on disk failed."""
 
 
 class CorruptBatch(StorageError):
-    """Bytes that are not the record batch they claim to be."""
+    """A damaged record batch."""
 
 
 class CorruptIndex(StorageError):
-    """An index that contradicts its segment. The log is the truth: the index is rebuilt."""
+    """An index that contradicts its segment. The log is authoritative: the index is rebuilt."""
 
 
 class DirectoryLocked(StorageError):
@@ -486,15 +486,15 @@ class DirectoryFailed(StorageError):
 
 
 class NotCached(StorageError):
-    """A read would block on the disk; read again in a thread."""
+    """The data is not in the page cache; repeat the read in a thread."""
 
 
 class StoreError(MillstreamError):
-    """A database cannot take what a pipeline writes; nothing of the batch is in it."""
+    """A database refused a batch; none of it is stored."""
 
 
 class SchemaMismatch(StoreError):
-    """A table that does not fit the rows: the message names both types and the cure."""
+    """A table that does not match the rows: the message contains both types and the fix."""
 
 
 class WriterFenced(StoreError):
@@ -502,4 +502,4 @@ class WriterFenced(StoreError):
 
 
 class ProtocolError(MillstreamError):
-    """The peer broke the protocol; its connection is closed."""
+    """The peer violated the protocol; its connection is closed."""

@@ -1,4 +1,4 @@
-"""How `millstream demo crash` is told: a broker is killed in mid-stream, and loses nothing.
+"""Output of `millstream demo crash`: a broker is killed in mid-stream and loses nothing.
 
 The run itself is in `crash_run`; this is the story: what happens when, and how it looks, as a live
 screen in a terminal or as plain lines elsewhere.

@@ -11,7 +11,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code."""
     given = sys.argv[1:] if arguments is None else arguments
     if given[:1] == ["serve"]:
-        from millstream.cli.serving import parse_plainly, serve  # only whoever serves waits for it
+        from millstream.cli.serving import parse_plainly, serve  # only needed by serve
 
         options = parse_plainly(given[1:])
         if options is not None:

@@ -17,7 +17,7 @@ DIM, RESET = "\x1b[2m", "\x1b[0m"
 
 @dataclass
 class RecordPrinter:
-    """Writes records to stdout; whoever feeds it says when to flush."""
+    """Writes records to stdout; the caller decides when to flush."""
 
     decode_value: Decoder
     decode_key: Decoder

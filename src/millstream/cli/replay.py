@@ -46,7 +46,7 @@ ORIGINAL_TIMEOUT_S = 10.0
 
 @dataclass
 class PartitionMemory:
-    """Which letters of one partition were replayed, learned anew while they are read in order."""
+    """The replayed letters of one partition, learned while they are read in order."""
 
     done_below: int = 0  # as committed: all letters below were replayed
     done: set[int] = field(default_factory=set)
@@ -169,7 +169,7 @@ class Originals:
 
     def find(self, letter: Letter) -> Message | None:
         """The record that failed; None if it is gone, or if its offset has become another's, which
-        it does in a topic that was deleted and made anew."""
+        it does in a topic that was deleted and recreated."""
         origin = letter.origin
         if origin is None:
             return None

@@ -1,4 +1,4 @@
-"""`millstream serve`: run a broker in this process until it is told to stop."""
+"""`millstream serve`: run a broker in this process until it is stopped."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def described(cluster: Cluster, group: str) -> Any:
 
 
 def share_partitions(cluster: Cluster, group: str) -> list[SharePartition]:
-    """Every partition that the group consumes, with what is in flight where that is told."""
+    """Every partition of the group, with the records in flight if the broker reports them."""
     answer = cluster.protocol.ask_coordinator(
         CoordinatorKind.GROUP,
         group,

@@ -285,8 +285,8 @@ class LogDirectories:
         return log
 
     def delete(self, topic: str, partition: int) -> None:
-        """Forget a log; its files go with the next `sweep`. A crash may bring it back: whoever
-        deleted it knows better (the metadata are durable first) and will delete it again."""
+        """Remove a log; the next `sweep` deletes its files. After a crash it may be back: the
+        reconciler then deletes it again, because the metadata is durable first."""
         log = self.logs.pop((topic, partition))
         self.high_watermarks.pop((topic, partition), None)
         log.close()

@@ -237,7 +237,7 @@ def truncate(log: Log, offset: int) -> None:
     kept = [segment for segment in log.segments if segment.base_offset < offset]
     found = kept[-1].locate(offset, may_block=True) if kept else None
     end_offset = found[1].base_offset if found else offset
-    # Saved before the cut: appended anew, these offsets must not pass for recovered already.
+    # Saved before the truncation: offsets appended again must not count as recovered.
     log.recovery_point = end_offset
     log.directory.checkpoint()
     log.generation += 1

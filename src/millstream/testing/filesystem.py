@@ -85,7 +85,7 @@ class MemoryFileSystem:
     # Faults
 
     def crash(self, random: Random | None = None) -> None:
-        """Cut the power. Open files are gone; open the logs anew. Faults that were set end."""
+        """Simulate a power cut. Open files are lost; reopen the logs. Clears injected faults."""
         with self._lock:
             self.heal()
             self._files.clear()

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn, v0-4: the offsets of a group will be committed within a transaction.
+"""AddOffsetsToTxn, v0-4: add a group's offsets to a transaction.
 
 * v2: PRODUCER_FENCED, which before was INVALID_PRODUCER_EPOCH
 * v3: flexible

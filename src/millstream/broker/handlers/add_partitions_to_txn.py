@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn, v0-5: partitions join a transaction; the first of them begins it.
+"""AddPartitionsToTxn, v0-5: add partitions to a transaction; the first one begins it.
 
 * v2: PRODUCER_FENCED, which before was INVALID_PRODUCER_EPOCH
 * v3: flexible

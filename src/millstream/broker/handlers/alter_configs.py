@@ -1,4 +1,4 @@
-"""AlterConfigs, v0-2: the older request, which replaces all that a resource has set.
+"""AlterConfigs, v0-2: the older request, which replaces all settings of a resource.
 
 * v2: flexible
 

@@ -1,4 +1,4 @@
-"""AlterShareGroupOffsets, v0: set where a share group without members goes on reading.
+"""AlterShareGroupOffsets, v0: set the start offsets of a share group without members.
 
 A missing group is created, so that its start can be set.
 """

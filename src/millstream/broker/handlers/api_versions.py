@@ -1,4 +1,4 @@
-"""ApiVersions, v0-4: what this broker speaks, straight from the registry of handlers.
+"""ApiVersions, v0-4: the supported APIs and versions.
 
 * v1: throttle time
 * v3: flexible; client software name and version (KIP-511); features (KIP-584)

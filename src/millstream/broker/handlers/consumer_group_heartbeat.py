@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat, v0-1: all that a member of a consumer group (KIP-848) ever says.
+"""ConsumerGroupHeartbeat, v0-1: join, stay in and leave a consumer group (KIP-848).
 
 * v0: joins, stays, acknowledges what it gave up and took on, leaves (epochs -1 and -2)
 * v1: the member chooses its id (KIP-1082); regular-expression subscriptions

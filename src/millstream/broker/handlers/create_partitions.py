@@ -1,4 +1,4 @@
-"""CreatePartitions, v0-3: more partitions for topics, each by itself extended or refused.
+"""CreatePartitions, v0-3: add partitions to topics; each topic succeeds or fails individually.
 
 * v2: flexible
 """

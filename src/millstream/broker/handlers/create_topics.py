@@ -1,4 +1,4 @@
-"""CreateTopics, v2-7: new topics, each by itself created or refused.
+"""CreateTopics, v2-7: create topics; each succeeds or fails individually.
 
 * v4: -1 partitions or replicas ask for the broker's defaults (taken in older versions too)
 * v5: flexible; the answer tells the topic's shape and settings (KIP-525)

@@ -1,4 +1,4 @@
-"""DeleteGroups, v0-2: remove groups without members, with their offsets or positions.
+"""DeleteGroups, v0-2: delete groups without members, with their offsets.
 
 * v2: flexible
 

@@ -1,4 +1,4 @@
-"""DeleteShareGroupOffsets, v0: forget where a share group without members is in some topics."""
+"""DeleteShareGroupOffsets, v0: delete offsets of a share group without members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteShareGroupState, v0: the group coordinator has what a share group remembers forgotten."""
+"""DeleteShareGroupState, v0: delete the state of share partitions, for the group coordinator."""
 
 from __future__ import annotations
 

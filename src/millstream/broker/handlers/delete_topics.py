@@ -1,4 +1,4 @@
-"""DeleteTopics, v1-6: topics by name or by id.
+"""DeleteTopics, v1-6: delete topics by name or by id.
 
 * v4: flexible
 * v5: the answer explains itself

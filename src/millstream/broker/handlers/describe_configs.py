@@ -1,4 +1,4 @@
-"""DescribeConfigs, v1-4: settings with where they come from.
+"""DescribeConfigs, v1-4: settings and their sources.
 
 * v1: sources and synonyms
 * v3: types and documentation (KIP-569)

@@ -1,4 +1,4 @@
-"""DescribeLogDirs, v1-5: the log directories, what is in them, and how much room there is.
+"""DescribeLogDirs, v1-5: the log directories, their contents and free space.
 
 * v2: flexible
 * v3: an error for the whole answer

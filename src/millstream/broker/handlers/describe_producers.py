@@ -1,4 +1,4 @@
-"""DescribeProducers, v0: who has written to partitions, and whose transactions are open there.
+"""DescribeProducers, v0: the producers of partitions, and their open transactions.
 
 What a partition says of a hanging transaction (its producer, where it began, which coordinator
 spoke last) is all that is needed to abort it with WriteTxnMarkers (KIP-664).

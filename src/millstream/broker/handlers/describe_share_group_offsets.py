@@ -1,4 +1,4 @@
-"""DescribeShareGroupOffsets, v0-1: where share groups are, and how far behind.
+"""DescribeShareGroupOffsets, v0-1: start offsets and lag of share groups.
 
 * v1: lag (KIP-1226)
 

@@ -1,4 +1,4 @@
-"""DescribeTransactions, v0: what transactional ids are doing."""
+"""DescribeTransactions, v0: the state of transactional ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ElectLeaders, v0-2: make the preferred replica lead (KIP-183), or an unclean one (KIP-460).
+"""ElectLeaders, v0-2: elect the preferred replica (KIP-183), or an unclean leader (KIP-460).
 
 * v0: preferred only
 * v2: flexible

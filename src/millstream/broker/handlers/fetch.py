@@ -1,4 +1,4 @@
-"""Fetch, v4-18: read batches of records, waiting for them if need be.
+"""Fetch, v4-18: read batches of records, waiting for new ones if necessary.
 
 * v7: incremental fetch sessions (KIP-227)
 * v9: the client's leader epoch is checked (KIP-320)

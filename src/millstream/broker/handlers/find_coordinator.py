@@ -1,4 +1,4 @@
-"""FindCoordinator, v0-6: which broker keeps a group, a transactional id or a share partition.
+"""FindCoordinator, v0-6: the coordinator of a group, a transactional id or a share partition.
 
 * v1: key types (0 group, 1 transaction), error message
 * v3: flexible

@@ -1,4 +1,4 @@
-"""Heartbeat, v0-4: a member of a classic group is alive; REBALANCE_IN_PROGRESS tells it to rejoin.
+"""Heartbeat, v0-4: a member of a classic group is alive; REBALANCE_IN_PROGRESS: it must rejoin.
 
 * v3: group instance ids (KIP-345)
 * v4: flexible

@@ -1,4 +1,4 @@
-"""InitializeShareGroupState, v0: the group coordinator has a share group begin somewhere."""
+"""InitializeShareGroupState, v0: set the start of share partitions, for the group coordinator."""
 
 from __future__ import annotations
 

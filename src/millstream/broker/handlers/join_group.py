@@ -1,4 +1,4 @@
-"""JoinGroup, v0-9: become a member of a classic group, or stay one; answered when all have joined.
+"""JoinGroup, v0-9: join or rejoin a classic group; answered when all members have joined.
 
 * v1: rebalance time-out apart from the session's
 * v4: a new dynamic member is first told its id (KIP-394)

@@ -1,4 +1,4 @@
-"""ListConfigResources, v0-1: what has, or can have, settings (KIP-1142).
+"""ListConfigResources, v0-1: resources that have, or can have, settings (KIP-1142).
 
 * v0: client metrics only, of which there are none
 * v1: topics, brokers, groups, ...

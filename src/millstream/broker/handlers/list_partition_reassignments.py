@@ -1,4 +1,5 @@
-"""ListPartitionReassignments, v0: replicas on the move (KIP-455). A single broker moves none."""
+"""ListPartitionReassignments, v0: ongoing reassignments of replicas (KIP-455). A single broker has
+none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata, v0-13: brokers, topics, partitions and their leaders; creates topics that are missing.
+"""Metadata, v0-13: brokers, topics, partitions and their leaders; creates missing topics.
 
 * v4: a client may forbid the creation
 * v5: offline replicas

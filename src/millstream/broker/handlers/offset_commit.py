@@ -1,4 +1,4 @@
-"""OffsetCommit, v2-10: store how far a group has read.
+"""OffsetCommit, v2-10: commit offsets of a group.
 
 * v2-4: the commit may ask for its own retention time
 * v6: leader epoch (KIP-320)

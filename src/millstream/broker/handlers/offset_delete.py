@@ -1,4 +1,4 @@
-"""OffsetDelete, v0: forget committed offsets of topics that the group does not consume."""
+"""OffsetDelete, v0: delete committed offsets of topics that the group does not consume."""
 
 from __future__ import annotations
 

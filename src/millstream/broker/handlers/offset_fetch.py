@@ -1,4 +1,4 @@
-"""OffsetFetch, v1-10: how far groups have read.
+"""OffsetFetch, v1-10: committed offsets of groups.
 
 * v2: error of the whole answer; null topics: all that the group has
 * v5: leader epoch (KIP-320)

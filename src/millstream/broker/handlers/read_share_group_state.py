@@ -1,4 +1,4 @@
-"""ReadShareGroupState, v0: a partition's leader takes up what a share group remembers of it.
+"""ReadShareGroupState, v0: the state of share partitions, for the partition leader.
 
 Asked with leader epoch -1 it answers a tool that leads nothing. Nobody is fenced, as in Kafka; but
 where Kafka tells what is persisted, this tells what members hold right now if the partition is led

@@ -1,4 +1,4 @@
-"""ReadShareGroupStateSummary, v0-1: how far a share group is, for the group coordinator.
+"""ReadShareGroupStateSummary, v0-1: start offsets of share partitions, for the group coordinator.
 
 * v1: how many records from there on are done with (KIP-1226)
 """

@@ -1,4 +1,4 @@
-"""ShareAcknowledge, v1-2: a member of a share group says what became of records.
+"""ShareAcknowledge, v1-2: acknowledge records of a share group.
 
 * v2: renewing locks (KIP-1222), and the answer tells how long a lock lasts
 

@@ -1,4 +1,4 @@
-"""ShareFetch, v1-2: a member of a share group acquires records, and acknowledges others meanwhile.
+"""ShareFetch, v1-2: acquire records of a share group, and acknowledge others.
 
 * v2: the acquire mode `record limit` (KIP-1206), and renewing locks (KIP-1222): a request that does
   so fetches nothing

@@ -1,4 +1,4 @@
-"""ShareGroupHeartbeat, v1: all that a member of a share group (KIP-932) ever says.
+"""ShareGroupHeartbeat, v1: join, stay in and leave a share group (KIP-932).
 
 A member chooses its id, joins with epoch 0, stays, and leaves with epoch -1. The answer to a
 heartbeat that brings new partitions into the group comes once they can be given to members.

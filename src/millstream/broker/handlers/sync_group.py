@@ -1,4 +1,4 @@
-"""SyncGroup, v0-5: a member fetches its assignment; the leader brings everybody's.
+"""SyncGroup, v0-5: a member gets its assignment; the leader sends all assignments.
 
 * v3: group instance ids (KIP-345)
 * v4: flexible

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit, v0-5: store how far a group has read, as part of a producer's transaction.
+"""TxnOffsetCommit, v0-5: commit offsets of a group in a producer's transaction.
 
 * v2: leader epoch (KIP-320)
 * v3: flexible; member id, generation and group instance id, so that a zombie is fenced (KIP-447)

@@ -1,4 +1,4 @@
-"""WriteShareGroupState, v0-1: a partition's leader says what changed for a share group.
+"""WriteShareGroupState, v0-1: write changes of share partitions, for the partition leader.
 
 * v1: how many records are done with (KIP-1226)
 """

@@ -25,7 +25,7 @@ MEMBER_ID_LENGTH_MAX = 36
 
 
 class Acknowledging:
-    """Acknowledgements on their way to be durable."""
+    """Acknowledgements that are being persisted."""
 
     def __init__(self) -> None:
         self.results: dict[PartitionId, ApiError | None] = {}  # None: all is well
@@ -94,7 +94,7 @@ def require_share_groups(image: ClusterImage) -> None:
 
 
 def checked_ids(group_id: str | None, member_id: str | None) -> tuple[str, str]:
-    """Both ids, if a member can have them."""
+    """Both ids, if they are valid."""
     if group_id is None:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Invalid group id in the request.")
     if not member_id or len(member_id) > MEMBER_ID_LENGTH_MAX:
@@ -105,9 +105,9 @@ def checked_ids(group_id: str | None, member_id: str | None) -> tuple[str, str]:
 def checked_ranges(
     acknowledgements: Iterable[Acknowledgement], *, may_renew: bool
 ) -> list[tuple[int, int, int]]:
-    """What became of which offsets, as (first, last, type), those alike that adjoin as one.
+    """Acknowledged ranges as (first, last, type), with equal neighbours merged.
 
-    Raises `ApiError` for acknowledgements out of order, or that make no sense.
+    Raises `ApiError` for acknowledgements that are out of order or invalid.
     """
     ranges: list[tuple[int, int, int]] = []
     last_before = -1

@@ -1,7 +1,8 @@
-"""Dead letters: what a share group gave up is written to the group's dead-letter topic (KIP-1191).
+"""Dead letters: records that a share group could not process, in its dead-letter topic (KIP-1191).
 
-A record that a member rejects, or that nobody processed within its delivery limit, becomes a letter
-in the topic that the group names (`errors.deadletterqueue.topic.name`). Its headers, all text:
+A record that a member rejects, or that was not processed within its delivery limit, becomes a
+letter in the group's dead-letter topic (`errors.deadletterqueue.topic.name`). Its headers, all
+text:
 
     __dlq.errors.topic, .partition, .offset   where the record is, or was
     __dlq.errors.timestamp                    the record's own time (ms); the letter has the time
@@ -24,7 +25,7 @@ The rules for the topic are those of Kafka: its name begins with the broker's pr
 `errors.deadletterqueue.group.enable`, so that nobody's ordinary topic is filled with letters; if it
 does not exist it is created where the broker allows it. Where Kafka drops the record if these rules
 are not kept, we keep it and say in the log what is wrong. What a group fails to read from its own
-dead-letter topic is no letter anew: it is in that topic already.
+dead-letter topic is not dead-lettered again: it is already in that topic.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ ENABLE_SETTING = "errors.deadletterqueue.group.enable"
 
 
 class DeadLetter(NamedTuple):
-    """One record that was given up."""
+    """A failed record."""
 
     offset: int
     delivery_count: int
@@ -97,7 +98,7 @@ class DeadLetters:
         self._topics = topics
         self._partitions = partitions
         self._breakers: dict[str, Breaker] = {}
-        self._problems: dict[str, str] = {}  # by group, what was said in the log already
+        self._problems: dict[str, str] = {}  # by group, problems already logged
 
     async def write(
         self, group_id: str, partition: Partition, letters: Sequence[DeadLetter]
@@ -136,7 +137,7 @@ class DeadLetters:
     # The topic
 
     async def _target(self, topic: str, source_index: int) -> Partition:
-        """Where letters of this partition go. Raises `ApiError` if the topic may not take them."""
+        """The partition for these letters. Raises `ApiError` if the topic does not accept them."""
         config = self._configs.current
         if not topic.startswith(config.errors_deadletterqueue_topic_name_prefix):
             raise ApiError(
@@ -200,13 +201,13 @@ class DeadLetters:
             await asyncio.sleep(wait_ms / 1000)
 
     def _give_back(self, group_id: str, count: int) -> None:
-        """They could not be written and will be admitted anew: that must cost them nothing."""
+        """Writing failed and will be retried: return the tokens."""
         breaker = self._breakers.get(group_id)
         if breaker is not None:
             breaker.give_back(count)
 
     async def _close_breaker(self, group_id: str, breaker: Breaker) -> None:
-        """Wait for the end of the flood, and say so."""
+        """Wait until the rate is below the limit, and log it."""
         clock = self._clock
         while (wait_ms := breaker.closes_in_ms(clock.monotonic_ms())) > 0:
             await asyncio.sleep(wait_ms / 1000)
@@ -229,8 +230,8 @@ class DeadLetters:
     async def _append(
         self, group_id: str, partition: Partition, letters: Sequence[DeadLetter], target: Partition
     ) -> None:
-        """Compose the letters and append them, batch by batch: they may be as large as records, so
-        that reading, copying and encoding are for a thread."""
+        """Compose the letters and append them in batches. They may be as large as records, so
+        reading, copying and encoding run in a thread."""
         copies = self._configs.group(group_id).errors_deadletterqueue_copy_record_enable
         now_ms = self._clock.now_ms()
         records = _compose(group_id, partition, letters, now_ms, copies=copies)
@@ -286,14 +287,14 @@ def _headers(
 
 
 class _Originals:
-    """The records that letters are about; those that share a batch are read together."""
+    """The failed records; those in the same batch are read together."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._batch: dict[int, Record | None] = {}  # the last one read
 
     def find(self, offset: int) -> Record | str | None:
-        """The record at this offset, or why there is none; None for a transaction's marker."""
+        """The record at this offset, or the reason why it is missing; None for a marker."""
         if offset not in self._batch:
             try:
                 data = self._partition.read(offset, max_bytes=READ_BYTES, may_block=True)
@@ -313,7 +314,7 @@ class _Originals:
 
 
 def _batch_with(offset: int, data: bytes | bytearray) -> dict[int, Record | None]:
-    """The records of the batch that this offset is in, if it is there."""
+    """The records of the batch that contains this offset, if it exists."""
     for position, header in iterate_headers(data):
         if header.base_offset <= offset <= header.last_offset:
             records = decode_batch(data, position)
@@ -337,7 +338,7 @@ def _batches(letters: Iterable[Record], size_bytes_max: int) -> Iterator[bytes]:
 
 
 def _size_bytes(letter: Record) -> int:
-    """What a letter takes in a batch at most."""
+    """The maximum size of a letter in a batch."""
     headers = sum(
         len(name.encode("utf-8", "surrogateescape")) + len(value or b"") + HEADER_OVERHEAD_BYTES
         for name, value in letter.headers
@@ -353,7 +354,7 @@ def _batch(letters: Sequence[Record], size_bytes_max: int) -> bytes:
 
 
 def _without_copy(letter: Record) -> Record:
-    """The letter with its own headers alone, since the topic does not take it with the record."""
+    """The letter without a copy of the record, which is too large for the topic."""
     headers = {name: value for name, value in letter.headers if name.startswith(HEADER_PREFIX)}
     message = headers[HEADER_PREFIX + "message"] or b""
     headers[HEADER_PREFIX + "message"] = message + b" The record is too large to be copied."

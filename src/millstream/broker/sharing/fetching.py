@@ -1,4 +1,4 @@
-"""One ShareFetch on its way: acquire what there is, or wait until there is something.
+"""A ShareFetch in progress: acquire available records, or wait for some.
 
 A fetch looks at its partitions, reads the log where records could be acquired, and if that is
 enough (min bytes) acquires them and answers. Otherwise it waits, and looks again when a leader has
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RESPONSE_BYTES_MAX = 1024 * 1024  # others wait less while one fetches much
-LOOKS_AT_ONCE = 16  # at batches that are for nobody, before others have their turn
+LOOKS_AT_ONCE = 16  # at batches without records to deliver, before other tasks run
 
 _ABOUT_THE_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
@@ -76,7 +76,7 @@ class ShareFetching:
         self._bytes_min = min(request.min_bytes, self._bytes_max)
 
     def start(self) -> Buffers | Deferred:
-        """The answer, or its promise."""
+        """The answer, or a Deferred."""
         if self._look() and self._acknowledging.is_done:
             return self._answer()
         deferred = self._deferred = Deferred(exclusive=True)
@@ -90,7 +90,8 @@ class ShareFetching:
     # Looking
 
     def _look(self) -> bool:
-        """Acquire what there is. Whether the answer is complete, but for the acknowledgements."""
+        """Acquire available records. Returns whether the answer is complete, apart from
+        acknowledgements."""
         for _ in range(LOOKS_AT_ONCE):
             leaders = self._leaders()
             reads = self._read(leaders)
@@ -100,7 +101,7 @@ class ShareFetching:
             if reads and (enough or self._time_is_over):
                 self._acquire(reads)
                 if not self._has_records() and not self._time_is_over:
-                    continue  # that was for nobody; what follows may be for somebody
+                    continue  # none of these can be delivered; later ones may be
             break
         self._is_answered = self._has_records() or self._all_failed() or self._time_is_over
         return self._is_answered
@@ -122,9 +123,9 @@ class ShareFetching:
         return leaders
 
     def _leader(self, partition: PartitionId) -> ShareLeader:
-        """The partition's leader, which is watched from now on.
+        """The partition's leader, which this fetch now watches.
 
-        One that ends is replaced by another, unless it could not even begin.
+        A leader that has ended is replaced, unless it failed to load.
         """
         leader = self._watched.get(partition)
         if leader is None or leader.error is not None:
@@ -136,7 +137,7 @@ class ShareFetching:
         return leader
 
     def _read(self, leaders: Sequence[ShareLeader]) -> list[tuple[ShareLeader, LogRead]] | None:
-        """What the log has for these, or None where a thread must read it."""
+        """Records from the log, or None if a thread must read it."""
         if self._request.max_records <= 0 or not self._bytes_max:
             return []
         reads: list[tuple[ShareLeader, LogRead]] = []
@@ -156,7 +157,7 @@ class ShareFetching:
         return reads
 
     def _reading(self, leader: ShareLeader, sharers: int) -> Callable[..., LogRead]:
-        """The read of the log where the leader stands now: a thread must not look at its window."""
+        """The arguments of the next read: a thread must not access the window."""
         assert leader.window is not None
         share = min(self._bytes_max, self._response_bytes_max()) // sharers
         bytes_max = bytes_to_read(self._request.max_records, leader.bytes_per_record, max(share, 1))
@@ -169,7 +170,7 @@ class ShareFetching:
         )
 
     def _read_in_thread(self, leader: ShareLeader, sharers: int) -> None:
-        """Let others go on while the disk is read; one thread reads for a leader at a time."""
+        """Read the disk in a thread; one at a time per leader."""
         leader.is_reading = self._is_reading = True
         read = partial(self._reading(leader, sharers), may_block=True)
 
@@ -248,7 +249,7 @@ class ShareFetching:
         self._look_now()
 
     def look_again(self) -> None:
-        """A leader has news. Look when this turn is over, so that one look serves it all."""
+        """A leader has changed. Look once at the end of this turn, for all changes."""
         if self._deferred is not None and not self._look_scheduled and not self._is_answered:
             self._look_scheduled = True
             self._loop.call_soon(self._look_now)
@@ -274,7 +275,7 @@ class ShareFetching:
             self._timer.cancel()
 
     def _stop(self) -> None:
-        """Nobody wants the answer any more."""
+        """The client is gone: stop."""
         self._is_answered = True
         self._stop_waiting()
 
@@ -294,7 +295,7 @@ def encode_answer(
     acknowledging: Acknowledging,
     lock_duration_ms: int,
 ) -> Buffers:
-    """What was fetched, and what came of the acknowledgements."""
+    """The fetched records and the results of the acknowledgements."""
     for partition, error in acknowledging.results.items():
         answer = answers.get(partition, SharedPartition(partition[1]))
         if error is not None:

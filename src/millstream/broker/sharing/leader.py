@@ -1,16 +1,16 @@
 """One partition as one share group consumes it, at the broker that leads the partition.
 
-Around the window (`coordination.sharing`), which decides, this does what takes time:
+The window (`coordination.sharing`) makes the decisions; this class does the I/O:
 
     load       the state is read from the persister; a group that begins here gets its start offset
                from share.auto.offset.reset, and that is persisted before the first record leaves
-    write      acknowledgements are answered when the persister has them. All that come while one
-               write is under way go out together in the next: one flush serves many members
+    write      acknowledgements are answered when the persister has them. All that arrive during a
+               write go into the next one: one flush serves many members
     time       one timer, for the next lock that runs out or delayed record that becomes due
     dead       what is given up waits for its dead letters, while everything else goes on
     letters
 
-Whoever waits for records here is told when there may be some.
+Waiting fetches are notified when records may be available.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LETTER_RETRY_SECONDS_MAX = 30.0
 
 Done: TypeAlias = Callable[[ApiError | None], None]
 
-# How an error of the persister looks to members, as in Kafka.
+# Errors of the persister as errors for members, as in Kafka.
 _TRY_LATER = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -60,7 +60,7 @@ _GONE = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 class Persister(Protocol):
-    """Keeps the state of share partitions."""
+    """Stores the state of share partitions."""
 
     async def initialize(
         self, key: SharePartitionKey, state_epoch: int, start_offset: int
@@ -87,7 +87,7 @@ class Waiter(Protocol):
 
 
 class Owner(Protocol):
-    """Who made a leader, and wants to know when it is of no use any more."""
+    """Notified when a share leader ends or becomes idle."""
 
     def leader_ended(self, leader: ShareLeader) -> None: ...
 
@@ -112,9 +112,9 @@ class ShareLeader:
         """`group_config` returns the same object until the group's settings may have changed."""
         self.key = key
         self.partition = partition
-        self.window: ShareWindow | None = None  # None while the state is loaded
+        self.window: ShareWindow | None = None  # None while the state is loading
         self.error: ApiError | None = None  # set when it has ended: a new leader must be made
-        self.is_reading = False  # somebody reads the log for it in a thread
+        self.is_reading = False  # a thread is reading the log for it
         self._is_skipping = False  # it looks for the end of damage to the log
         self.bytes_per_record = 0.0  # as last seen in the log
         self._tasks = tasks
@@ -169,7 +169,7 @@ class ShareLeader:
                 log_end,
                 start_offset,
             )
-            # The persister would take no word of what is before the offset that it knows.
+            # The persister ignores offsets before its start offset.
             await persister.initialize(self.key, self._state_epoch, log_end)
             start_offset, batches = log_end, []
         if self.error is None:
@@ -177,8 +177,8 @@ class ShareLeader:
             self._changed()
 
     async def _begin(self) -> int:
-        """Where the group begins. It is persisted at once, or a crash could move it past records
-        that were delivered and not acknowledged yet."""
+        """Determine the start of the group. It is persisted at once, or a crash could move it past
+        records that were delivered but not acknowledged."""
         start_offset = await self._first_offset()
         await self._persister.write(
             self.key,
@@ -204,7 +204,7 @@ class ShareLeader:
         return partition.high_watermark
 
     def end(self, error: ApiError) -> None:
-        """Serve no more: the state has another owner, or the partition is gone."""
+        """Stop: the state has another owner, or the partition was deleted."""
         if self.error is not None:
             return
         self.error = error
@@ -212,7 +212,7 @@ class ShareLeader:
         if self._timer is not None:
             self._timer.cancel()
         self._owner.leader_ended(self)
-        if not self._is_writing:  # else they are written, or fenced, by who writes
+        if not self._is_writing:  # else the current write completes or is fenced
             self._refuse_queued(error)
         self._wake()
 
@@ -249,9 +249,9 @@ class ShareLeader:
         return self._limits
 
     def _to_monotonic(self, batches: Iterable[StateBatch]) -> list[StateBatch]:
-        """Persisted due times are the wall clock's, those of the window the monotonic one's.
+        """Persisted due times use the wall clock, those of the window the monotonic clock.
 
-        None is later than the longest back-off allows: that clock, or the setting, was another.
+        A due time beyond the longest back-off is capped: the clock or the setting has changed.
         """
         monotonic_ms = self._clock.monotonic_ms()
         ahead_ms = self._clock.now_ms() - monotonic_ms
@@ -263,21 +263,21 @@ class ShareLeader:
         ahead_ms = self._clock.now_ms() - self._clock.monotonic_ms()
         return [_shifted(batch, ahead_ms) for batch in batches]
 
-    # What members do
+    # Requests of members
 
     @property
     def can_acquire(self) -> bool:
         """Whether there are records that could be acquired."""
         window = self.window
         if window is None or window.next_fetch_offset >= self.partition.high_watermark:
-            return False  # the usual answer for who fetches from many partitions
+            return False  # the common case for fetches of many partitions
         window = self._open_window()
         if window is None or self.is_reading or self._is_skipping:
             return False
         return window.can_acquire
 
     def _open_window(self) -> ShareWindow | None:
-        """The window, as of now: by the settings in force, and where the log begins now."""
+        """The window, updated to the current settings and log start."""
         window = self.window
         if window is None or self.error is not None:
             return None
@@ -288,7 +288,7 @@ class ShareLeader:
         return window
 
     def acquire(self, wish: Wish, read: LogRead) -> list[Acquired]:
-        """Give a member what it may have of what was read."""
+        """Acquire records of this read for a member."""
         window = self._open_window()
         if window is None:
             return []
@@ -304,7 +304,7 @@ class ShareLeader:
         return acquired
 
     def skip_damage(self) -> None:
-        """The log cannot be read where the next records are: give those up, and go on."""
+        """The log is damaged at the next records: skip them."""
         if not self._is_skipping:
             self._is_skipping = True
             self._tasks.start(self._skip_damage())
@@ -323,7 +323,7 @@ class ShareLeader:
                         end - 1,
                     )
                     window.give_up(first, end - 1)
-        except (ApiError, OSError) as error:  # whoever reads next is told
+        except (ApiError, OSError) as error:  # the next read gets the error
             logger.warning("%r: cannot find the end of the damaged range: %s", self, error)
         finally:
             self._is_skipping = False
@@ -332,7 +332,7 @@ class ShareLeader:
     def acknowledge(
         self, member_id: str, ranges: Iterable[tuple[int, int, int]], done: Done
     ) -> None:
-        """What became of records, as (first offset, last offset, type); `done` when durable."""
+        """Acknowledge records as (first offset, last offset, type); calls `done` when durable."""
         window = self._open_window()
         if window is None:
             done(self.error or ApiError(ErrorCode.INVALID_RECORD_STATE, "no records are in flight"))
@@ -344,12 +344,12 @@ class ShareLeader:
             return
         if change.runs:
             self._enqueue(change, done)
-        else:  # renewed, or done with already
+        else:  # renewed, or already done
             self._arm()
             done(None)
 
     def release(self, member_id: str) -> None:
-        """The member is gone: others may have what it held."""
+        """The member left: release its records."""
         window = self._open_window()
         if window is not None:
             change = window.release(member_id, self._clock.monotonic_ms())
@@ -359,7 +359,7 @@ class ShareLeader:
     def describe(self) -> list[StateBatch]:
         return [] if self.window is None else self._to_wall_clock(self.window.describe())
 
-    # Those who wait
+    # Waiting fetches
 
     def watch(self, waiter: Waiter) -> None:
         self._waiters[waiter] = None
@@ -383,8 +383,8 @@ class ShareLeader:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nobody holds anything and nothing is to be written: it may be forgotten. So it
-        may while it is loaded."""
+        """Whether no record is locked and nothing is to be written: it can be unloaded. Also true
+        while it is loading."""
         window = self.window
         return (window is None or window.is_at_rest) and not self._is_writing
 
@@ -441,10 +441,10 @@ class ShareLeader:
         for change in changes:
             timed_out = self.window.rollback(change, now_ms)
             if timed_out.batches:
-                self._queue.append((timed_out, None))  # whoever writes now goes on with it
+                self._queue.append((timed_out, None))  # the current writer continues with it
 
     def _changed(self) -> None:
-        """Something took effect: time, dead letters and those who wait may be concerned."""
+        """The window has changed: update the timer, dead letters and waiting fetches."""
         if self.error is not None or self.window is None:
             return
         if self.window.delay_was_refused and not self._said_that_delays_are_refused:
@@ -464,7 +464,7 @@ class ShareLeader:
     # Time
 
     def _arm(self) -> None:
-        """Have the loop call `tick` at the window's next deadline."""
+        """Schedule `tick` for the window's next deadline."""
         deadline_ms = None if self.window is None else self.window.next_deadline_ms()
         if deadline_ms is None or self.error is not None:
             return
@@ -489,14 +489,14 @@ class ShareLeader:
     # Dead letters
 
     async def _bury(self) -> None:
-        """Write the dead letters of what is given up, then archive it."""
+        """Write dead letters, then archive their records."""
         retry_seconds = LETTER_RETRY_SECONDS
         try:
             while self.error is None and self.window is not None and self.window.dying_count:
                 dying = _at_most(LETTERS_AT_ONCE, self.window.dying())
                 try:
                     await self._write_letters(dying)
-                except ApiError:  # the log says it; the records wait
+                except ApiError:  # already logged; the records are kept
                     await asyncio.sleep(retry_seconds)
                     retry_seconds = min(2 * retry_seconds, LETTER_RETRY_SECONDS_MAX)
                     continue
@@ -537,7 +537,7 @@ def _at_most(count: int, dying: Iterable[Dying]) -> list[Dying]:
 
 
 def _told_to_members(error: ApiError) -> ApiError:
-    """An error of the persister, as members know it."""
+    """An error of the persister, as an error for members."""
     if error.code in _TRY_LATER:
         return ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
     if error.code in _FENCED:

@@ -1,8 +1,8 @@
-"""All share partitions that this broker leads: partitions, each as some share group consumes it.
+"""All share partitions that this broker leads.
 
-A share partition is loaded when a member first fetches from it. It is forgotten when its state is
-deleted or set anew, when its partition goes away, and when the group has no sessions left and
-nothing is under way.
+A share partition is loaded when a member first fetches from it. It is unloaded when its state is
+deleted or reset, when its partition is deleted, and when the group has no sessions and nothing in
+flight.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STOP_POLL_SECONDS = 0.002
 
 
 class SharePartitions:
-    """Finds the leader of a share partition, and makes it if there is none."""
+    """Finds or creates the leader of a share partition."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class SharePartitions:
         on_connection_closed.append(self.sessions.connection_closed)
 
     def config(self, group_id: str) -> GroupConfig:
-        """The group's settings, which every request needs; made anew when metadata change."""
+        """The group's settings, cached until the metadata changes."""
         version = self._metadata.image.version
         if version != self._configs_version:
             self._configs.clear()
@@ -78,7 +78,7 @@ class SharePartitions:
         return self._groups.get(group_id, {}).get((topic_id, index))
 
     def open(self, group_id: str, topic_id: UUID, index: int) -> ShareLeader:
-        """The leader, which may still be loading. Raises `ApiError` for no such partition."""
+        """The leader, which may still be loading. Raises `ApiError` for an unknown partition."""
         leader = self.get(group_id, topic_id, index)
         if leader is None:
             partition = self.table.find(topic_id, index)
@@ -98,7 +98,7 @@ class SharePartitions:
         return leader
 
     def forget(self, key: SharePartitionKey) -> None:
-        """The state was deleted or set anew: whoever fetches next has it read again."""
+        """The state was deleted or reset: the next fetch reloads it."""
         leader = self.get(key.group_id, key.topic_id, key.partition)
         if leader is not None:
             leader.end(
@@ -109,14 +109,14 @@ class SharePartitions:
             )
 
     def describe(self, key: SharePartitionKey) -> list[StateBatch]:
-        """What is in flight right now, with what members hold; nothing where it is not loaded."""
+        """The records in flight; empty if it is not loaded."""
         leader = self.get(key.group_id, key.topic_id, key.partition)
         return [] if leader is None else leader.describe()
 
     async def stop(self) -> None:
-        """Release what members hold, so that its delivery counts are persisted, and end.
+        """Release all locked records, so that delivery counts are persisted, and stop.
 
-        What was acknowledged before is written, too. Call it while the persister still works.
+        Earlier acknowledgements are written too. Call it while the persister is running.
         """
         self._on_connection_closed.remove(self.sessions.connection_closed)
         self.sessions.close_all()
@@ -136,12 +136,12 @@ class SharePartitions:
                 del self._groups[key.group_id]
 
     def leader_rests(self, leader: ShareLeader) -> None:
-        """An idle group costs no memory: all that is to know of it is persisted."""
+        """Unload an idle share partition: its state is persisted."""
         if not self.sessions.has_any(leader.key.group_id):
             leader.end(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the group was idle"))
 
     def _session_closed(self, session: ShareSession) -> None:
-        """Others may have what the member held."""
+        """Release the records of the member."""
         for leader in list(self._groups.get(session.group_id, {}).values()):
             leader.release(session.member_id)
             if leader.is_at_rest:

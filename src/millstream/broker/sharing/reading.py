@@ -1,4 +1,4 @@
-"""Reading the log for a share group: no more than a member will get, and what it must not see."""
+"""Reads the log for a share group, within a member's limits and isolation level."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SPARE = 1.25  # what is read beyond the average size of as many records
 
 
 class LogRead(NamedTuple):
-    """What the log has from an offset on."""
+    """Batches of the log from an offset on."""
 
     offset: int
     data: Buffer
     batches: list[LogBatch]
-    positions: list[int]  # where in the data each batch begins
-    aborted: list[tuple[int, int]]  # offsets of aborted transactions, for nobody to see
+    positions: list[int]  # position of each batch in the data
+    aborted: list[tuple[int, int]]  # offsets of aborted transactions
 
     def part(self, acquired: Sequence[Acquired]) -> Buffer:
         """The batches from the first record acquired to the last."""
@@ -42,7 +42,7 @@ class LogRead(NamedTuple):
 
 
 def bytes_to_read(records_max: int, bytes_per_record: float, bytes_max: int) -> int:
-    """How much of the log holds about so many records."""
+    """Estimated size of that many records."""
     if bytes_per_record:
         wanted = int(records_max * bytes_per_record * SPARE)
         bytes_max = min(bytes_max, max(wanted, READ_BYTES_MIN))

@@ -1,10 +1,9 @@
-"""Share sessions: a member names its partitions once, and its requests are numbered.
+"""Share sessions: a member sends its partitions once, and numbers its requests.
 
 A member opens its session with epoch 0; the answer makes the next request's epoch 1, and so on (a
-request that comes twice, or late, is refused); epoch -1 closes it. The session ends with its
-connection, too: a member that dies gives back what it holds without waiting for its locks to run
-out. A member whose connection is replaced opens a new session, and the end of the old connection
-then ends nothing.
+request that comes twice, or late, is refused); epoch -1 closes it. The session also ends with its
+connection: the records of a dead member are released before their locks expire. A member whose
+connection is replaced opens a new session, and the end of the old connection then ends nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ EPOCH_MAX = 2**31 - 1
 
 
 class ShareSession:
-    """What one member fetches."""
+    """The partitions of one member."""
 
     __slots__ = ("connection_id", "epoch", "group_id", "member_id", "partitions")
 
@@ -40,7 +39,7 @@ class ShareSession:
             self.partitions.pop(partition, None)
 
     def rotated(self) -> list[tuple[UUID, int]]:
-        """The partitions, at each request beginning with another one."""
+        """The partitions, starting with another one at each request."""
         partitions = list(self.partitions)
         if not partitions:
             return partitions
@@ -66,7 +65,7 @@ class ShareSessions:
     def open(
         self, group_id: str, member_id: str, connection_id: int, *, sessions_max: int
     ) -> ShareSession:
-        """A new session, in place of the member's last. What that held stays held."""
+        """A new session that replaces the member's last one. Its locks stay."""
         old = self._sessions.get((group_id, member_id))
         if old is not None:
             self._remove(old)
@@ -92,7 +91,7 @@ class ShareSessions:
         return session
 
     def next(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
-        """The session, if the request is the one that is expected next."""
+        """The session, if the request has the expected epoch."""
         session = self.find(group_id, member_id)
         if session.epoch != epoch:
             raise ApiError(
@@ -103,7 +102,7 @@ class ShareSessions:
         return session
 
     def close(self, session: ShareSession) -> None:
-        """The member leaves: what it holds is released."""
+        """The member leaves: release its records."""
         if self._sessions.get((session.group_id, session.member_id)) is session:
             self._remove(session)
             self._on_close(session)

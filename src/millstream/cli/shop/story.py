@@ -1,4 +1,4 @@
-"""How the demo's shop is told: what happens when. How it looks is in `screen`."""
+"""Timeline of the demo's shop. `screen` renders it."""
 
 from __future__ import annotations
 

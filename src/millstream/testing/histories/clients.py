@@ -1,6 +1,6 @@
 """The clients of the workload: threads that use a cluster and record what they did and saw.
 
-Each lives several lives: a client that fails, or is told to by the dice, is thrown away and a new
+Each is recreated several times: a client that fails, or at random, is dropped and a new
 one made in its place, as a new process of the history. Whatever a client handed to Kafka is
 recorded, however it ended, with what the client can know for certain:
 
@@ -115,7 +115,7 @@ def partition_name(place: TopicPartition) -> str:
 
 
 class Client(threading.Thread):
-    """One of the actors; `live` is one life of it and ends when it has to be made anew."""
+    """One of the actors; `live` runs until it must be recreated."""
 
     def __init__(self, scene: Scene, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -143,7 +143,7 @@ class Client(threading.Thread):
                     if isinstance(error, SystemError) and not is_fatal:
                         raise
                     self.stopping.wait(BACK_OFF_S)
-        except Exception as error:  # noqa: BLE001 - whoever joins the thread raises it
+        except Exception as error:  # noqa: BLE001 - raised by the thread that joins this one
             self.failure = error
 
     def live(self) -> None:
@@ -321,7 +321,7 @@ class TransactionalClient(Client):
             )
 
     def end(self, attempt: Attempt) -> None:
-        """Commit, most of the time; abort; go away without a word, or without the answer."""
+        """Usually commit; sometimes abort, or exit before or after the request."""
         ending = self.dice.choices(["commit", "abort", "vanish", "hurry"], [15, 3, 1, 1])[0]
         if self.dice.random() < 0.5:
             self.producer.flush(ANSWER_SECONDS_MAX)  # else the commit does it

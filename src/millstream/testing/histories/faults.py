@@ -144,7 +144,7 @@ class Fault(StrEnum):
 
 @dataclass
 class Nemesis:
-    """Breaks a broker at random until it is told to stop, and leaves it healthy."""
+    """Injects random faults into a broker until stopped, and leaves it healthy."""
 
     broker: BrokerProcess
     seed: int

@@ -1,7 +1,7 @@
 """What clients did to a cluster and what came of it: the record that the checker judges.
 
 A history is a list of operations in the order in which they ended. Each belongs to a process, one
-client that does one thing after the other; a client that is made anew is a new process. Every value
+client that does one thing after the other; a recreated client is a new process. Every value
 is sent once, to one partition, so that a reader who finds it knows who sent it, and when.
 
 The outcome of an operation is what its client knows:
@@ -75,7 +75,7 @@ class Operation:
     commit_ns: int | None = None
     sends: Sequence[Send] = ()
     reads: Sequence[Read] = ()
-    moved: Sequence[str] = ()  # partitions assigned, revoked or sought: positions begin anew
+    moved: Sequence[str] = ()  # partitions assigned, revoked or sought: their positions are reset
     group: str | None = None  # the consumer group that was read for
     final: bool = False  # of a reader that reads all there is, from the beginning, at the end
     error: str = ""  # why the outcome is not ok, for people

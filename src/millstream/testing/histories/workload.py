@@ -185,7 +185,7 @@ class Run:
                 raise client.failure
 
     def abort_leftovers(self) -> None:
-        """Nothing stays open: whoever has the transactional id next aborts what was left."""
+        """Abort open transactions by taking over their transactional ids."""
         for client in [*self.transactors, *self.workers]:
             persist(self.scene.transactional_producer(client.name).init_transactions)
             self.report("aborting what was left open")

@@ -283,7 +283,7 @@ def draw_cases(
 
 
 def check_disorder(disorder: Disorder, rules: Rules) -> None:
-    """Raises `ConfigError` where it cannot be told which rows are to count."""
+    """Raises `ConfigError` if it is unclear which rows count."""
     is_told = rules.late_when is not None or rules.reference is not None
     if disorder.late and disorder.late_by is None and not is_told:
         raise ConfigError(

@@ -2,7 +2,8 @@
 
 Each of the case's batches is a file of every input (empty, if the input has no rows in it), and
 Spark takes one file of each in a micro-batch. A query runs until something goes wrong, or until all
-is done; then another goes on from the checkpoint, its function called anew, as in a new process.
+is done; then another goes on from the checkpoint, and calls its function again, as in a new
+process.
 
 The watermark is moved by rows that are let through `withWatermark` and no further: the pipeline
 never sees them. All of it happens in a clone of the caller's session, with settings for speed.

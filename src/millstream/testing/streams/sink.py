@@ -1,4 +1,4 @@
-"""The sink of a trial: it keeps every batch by its number, and crashes when it is told to.
+"""The sink of a trial: stores every batch by its number, and crashes on request.
 
 As our own sinks do, it takes a batch that comes again for the one that it has. That is only right
 if it is the same: a batch whose rows are others the second time is a fault of the pipeline, which
