@@ -23,6 +23,7 @@ from millstream.pipelines.state.keys import (
     _spark_hash,
     bucket_labels,
     buckets_of,
+    distinct,
     key_codes,
     key_hashes,
     split_by_bucket,
@@ -181,3 +182,8 @@ def test_buckets_spread_over_the_shuffle_partitions(bucket_count: int) -> None:
         if bucket_count % partition_count == 0:
             partitions = Counter(_spark_hash(label) % partition_count for label in labels)
             assert set(partitions.values()) == {bucket_count // partition_count}
+
+
+@given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 5)))
+def test_distinct_values_come_in_order_each_once(values: list[int]) -> None:
+    assert distinct(np.array(values, np.uint64)).tolist() == sorted(set(values))

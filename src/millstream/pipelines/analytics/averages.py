@@ -62,7 +62,7 @@ from millstream.pipelines.joins.matching import Mask, common_codes, newest, sort
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
-from millstream.pipelines.state.keys import HASH, Numbers, key_codes
+from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.lateness import part_late
 from millstream.pipelines.state.tables import concat, times_of
 from millstream.pipelines.windows.moments import Doubles
@@ -164,7 +164,7 @@ class Smoothing(Operator):
         waiting.expire(until_us + 1)
         result = self.nothing
         if due.num_rows:
-            known = averages.select(hashes=np.unique(due.column(HASH).to_numpy()))
+            known = averages.select(hashes=distinct(due.column(HASH).to_numpy()))
             result, changed = self._average(due, self._newest(known))
             averages.append(changed)
         horizon_us = until_us - self._forget_us

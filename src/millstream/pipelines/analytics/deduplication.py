@@ -61,7 +61,7 @@ from millstream.pipelines.joins.matching import Mask, sort_versions
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
-from millstream.pipelines.state.keys import HASH, Numbers, key_codes
+from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.lateness import part_late
 from millstream.pipelines.state.tables import concat, times_of
 from millstream.pipelines.windows.ranges import sort_rows, window_bounds
@@ -135,7 +135,7 @@ class Deduplication(Operator):
             return np.zeros(0, np.bool_)
         times = times_of(rows, self._time)
         reach = int(times.min()) - self._within_us, int(times.max()) + self._within_us
-        known = state[_SEEN].select(*reach, np.unique(rows.column(HASH).to_numpy()))
+        known = state[_SEEN].select(*reach, distinct(rows.column(HASH).to_numpy()))
         both = concat([known, rows.select([HASH, *self._names])])
         codes = key_codes(both, self._keys)
         all_times = times_of(both, self._time)

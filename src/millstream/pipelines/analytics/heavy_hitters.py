@@ -57,7 +57,7 @@ from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.joins.frames import check_choice
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
-from millstream.pipelines.state.keys import HASH, Numbers, key_codes, with_hash
+from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes, with_hash
 from millstream.pipelines.state.tables import concat, times_of
 from millstream.pipelines.windows.definition import END, START
 from millstream.pipelines.windows.ranges import totals
@@ -189,7 +189,7 @@ class HeavyHitters(Operator):
         table = state[_COUNTERS]
         kept = table.select(int(new.ends_us.min()), int(new.ends_us.max()))
         kept = kept.filter(pa.array(np.isin(times_of(kept, _ENDS), new.ends_us)))
-        windows, floors = self._floors(state[_FLOORS], np.unique(new.ends_us))
+        windows, floors = self._floors(state[_FLOORS], distinct(new.ends_us))
         added = self._added(kept, new, floors[np.searchsorted(windows, new.ends_us)])
         order = np.lexsort((added.rows.column(HASH).to_numpy(), -added.at_most, added.ends_us))
         is_kept = _places(added.ends_us[order]) < self._capacity

@@ -66,7 +66,7 @@ from millstream.pipelines.joins.matching import (
 )
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
-from millstream.pipelines.state.keys import HASH, Numbers, key_codes
+from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.lateness import part_late, seconds_behind
 from millstream.pipelines.state.tables import concat, times_of
 
@@ -169,7 +169,7 @@ class AsOfJoin(Operator):
         if not due.num_rows:
             return self.nothing
         last_us = int(times_of(due, self._events.time).max())
-        hashes = np.unique(due.column(HASH).to_numpy())
+        hashes = distinct(due.column(HASH).to_numpy())
         versions = state[_VERSIONS].select(None, last_us, hashes)
         places = self._valid_at(due, versions)
         if self._how == "inner":

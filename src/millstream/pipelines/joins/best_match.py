@@ -58,7 +58,7 @@ from millstream.pipelines.joins.matching import (
 )
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
-from millstream.pipelines.state.keys import HASH, Numbers, key_hashes
+from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_hashes
 from millstream.pipelines.state.lateness import is_late, seconds_behind
 from millstream.pipelines.state.tables import concat, times_of
 
@@ -170,14 +170,14 @@ class BestMatch(Operator):
         over = state[_LASTING].select(None, horizon_us)
         if not passed.num_rows and not over.num_rows:
             return self.nothing
-        hashes = np.unique(np.concatenate([it.column(HASH).to_numpy() for it in (passed, over)]))
+        hashes = distinct(np.concatenate([it.column(HASH).to_numpy() for it in (passed, over)]))
         lasting, best = state[_LASTING].select(hashes=hashes), state.keyed(_BEST)
         events = concat([passed, best.select(hashes=hashes)])
         places = self._best_of(lasting, events)
         state[_EVENTS].expire(horizon_us + 1)
         state[_LASTING].expire(horizon_us + 1)
         is_over = times_of(lasting, self._lasting.until) <= horizon_us
-        kept = np.unique(places[~is_over])
+        kept = distinct(places[~is_over])
         kept = kept[(kept >= 0) & (kept < passed.num_rows)]  # the others are in the table already
         best.append(events.take(pa.array(kept)))
         best.merge(lambda rows, _: self._still_best(state[_LASTING], rows))
@@ -225,8 +225,8 @@ class BestMatch(Operator):
 
     def _still_best(self, lasting: Table, events: pa.RecordBatch) -> pa.RecordBatch:
         """Those of the events that are the best of something that lasts."""
-        hashes = np.unique(events.column(HASH).to_numpy())
-        places = np.unique(self._best_of(lasting.select(hashes=hashes), events))
+        hashes = distinct(events.column(HASH).to_numpy())
+        places = distinct(self._best_of(lasting.select(hashes=hashes), events))
         return events.take(pa.array(places[places >= 0]))
 
     def _rows_over(

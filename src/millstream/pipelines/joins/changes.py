@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
@@ -35,7 +34,7 @@ from millstream.pipelines.joins.frames import (
 from millstream.pipelines.joins.matching import is_true, newest
 from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate, weighted
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
-from millstream.pipelines.state.keys import HASH
+from millstream.pipelines.state.keys import HASH, distinct
 from millstream.pipelines.state.tables import concat
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class Changes(Operator):
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
         new = rows[_CHANGES]
-        known = self._newest(state[_ROWS].select(hashes=np.unique(new.column(HASH).to_numpy())))
+        known = self._newest(state[_ROWS].select(hashes=distinct(new.column(HASH).to_numpy())))
         both = self._newest(concat([known, new]))
         state[_ROWS].append(new)
         state.keyed(_ROWS).merge(self._left_over)

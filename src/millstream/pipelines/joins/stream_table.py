@@ -48,7 +48,7 @@ from millstream.pipelines.joins.matching import (
     take_or_null,
 )
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
-from millstream.pipelines.state.keys import HASH, Numbers
+from millstream.pipelines.state.keys import HASH, Numbers, distinct
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -94,7 +94,7 @@ class Enrich(Operator):
         stream = rows[_STREAM]
         if not stream.num_rows:
             return self.nothing
-        hashes = np.unique(stream.column(HASH).to_numpy())
+        hashes = distinct(stream.column(HASH).to_numpy())
         current = self._newest(state[_TABLE].select(hashes=hashes), is_whole=True)
         places = self._places(stream, current)
         if self._how == "inner":

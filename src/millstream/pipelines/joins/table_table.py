@@ -39,7 +39,7 @@ from millstream.pipelines.joins.frames import (
 from millstream.pipelines.joins.matching import common_codes, has_null_key, pairs, take_or_null
 from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate, weights_of
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
-from millstream.pipelines.state.keys import HASH, Numbers
+from millstream.pipelines.state.keys import HASH, Numbers, distinct
 from millstream.pipelines.state.tables import concat
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class TableJoin(Operator):
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
         new = {name: rows[name] for name in self._sides}
-        hashes = np.unique(np.concatenate([it.column(HASH).to_numpy() for it in new.values()]))
+        hashes = distinct(np.concatenate([it.column(HASH).to_numpy() for it in new.values()]))
         old = {name: consolidate(state[name].select(hashes=hashes)) for name in self._sides}
         left, right = self._deltas(old, new)
         for name in self._sides:

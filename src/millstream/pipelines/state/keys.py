@@ -24,7 +24,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import count, pairwise
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ from millstream.errors import ConfigError
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 Numbers: TypeAlias = npt.NDArray[np.int64]
+Value = TypeVar("Value", bound=np.generic)
 
 HASH = "_hash"
 HASH_FIELD = pa.field(HASH, pa.uint64(), nullable=False)
@@ -78,6 +79,14 @@ def split_by_bucket(
             yield bucket, rows.slice(begin, end - begin)
 
 
+def distinct(values: npt.NDArray[Value]) -> npt.NDArray[Value]:
+    """The values in order, each once. `np.unique` hashes them, which takes ten times as long."""
+    ordered = np.sort(values)
+    is_new = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    return ordered[is_new]
+
+
 @cache
 def bucket_labels(bucket_count: int) -> tuple[int, ...]:
     """The integers that stand for the buckets in Spark's shuffle.
@@ -119,7 +128,7 @@ def key_codes(rows: pa.RecordBatch, keys: Sequence[str]) -> Numbers:
     columns = [rows.column(name) for name in keys]
     differs = ~is_new & ~equal_keys(columns, order[1:], columns, order[:-1])
     if differs.any():
-        _part_collisions(codes, np.unique(ordered[1:][differs]), hashes, columns)
+        _part_collisions(codes, distinct(ordered[1:][differs]), hashes, columns)
     return codes
 
 

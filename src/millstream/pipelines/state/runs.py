@@ -26,7 +26,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from millstream.pipelines.state.keys import HASH
+from millstream.pipelines.state.keys import HASH, distinct
 from millstream.pipelines.state.tables import (
     MERGE_COUNT,
     PageInfo,
@@ -133,7 +133,7 @@ def _parts_by_hash(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     rows = rows.take(pa.array(np.argsort(_hashes(rows), kind="stable")))
     hashes = _hashes(rows)
     cuts = hashes[np.arange(1, part_count) * rows.num_rows // part_count]
-    bounds = np.unique(np.concatenate([[0], np.searchsorted(hashes, cuts), [rows.num_rows]]))
+    bounds = distinct(np.concatenate([[0], np.searchsorted(hashes, cuts), [rows.num_rows]]))
     for begin, end in pairwise(bounds):
         yield rows.slice(begin, end - begin)
 

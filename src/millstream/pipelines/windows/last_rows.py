@@ -31,7 +31,7 @@ from millstream.pipelines.joins.matching import numbers_of, sort_versions
 from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate, weighted
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
-from millstream.pipelines.state.keys import HASH, Numbers, key_codes
+from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.tables import concat
 from millstream.pipelines.windows.aggregates import Aggregate, parse_aggregates
 from millstream.pipelines.windows.measures import Measure, add_measured, check_measure
@@ -85,7 +85,7 @@ class LastRows(Operator):
     ) -> pa.RecordBatch:
         new, late = self._part_late(rows[_ROWS], watermark_us)
         table = state.keyed(_ROWS)
-        known = table.select(hashes=np.unique(new.column(HASH).to_numpy()))
+        known = table.select(hashes=distinct(new.column(HASH).to_numpy()))
         table.append(new)
         table.merge(lambda rows, _: self._needed(rows, watermark_us))
         changed = self._changes(concat([known, new]), known.num_rows)

@@ -43,7 +43,14 @@ from millstream.pipelines.columns import check_lateness, check_time, check_water
 from millstream.pipelines.durations import Duration, duration_text, duration_us
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
-from millstream.pipelines.state.keys import HASH, HASH_FIELD, Numbers, equal_keys, key_codes
+from millstream.pipelines.state.keys import (
+    HASH,
+    HASH_FIELD,
+    Numbers,
+    distinct,
+    equal_keys,
+    key_codes,
+)
 from millstream.pipelines.state.lateness import part_late, seconds_behind
 from millstream.pipelines.state.operator import END_OF_TIME
 from millstream.pipelines.state.tables import concat, times_of
@@ -209,7 +216,7 @@ class SlidingWindow(Operator):
         if not focus.num_rows:
             return None
         first_us = int(times_of(focus, self._time).min()) - self._interval_us
-        hashes = np.unique(focus.column(HASH).to_numpy())
+        hashes = distinct(focus.column(HASH).to_numpy())
         return events.select(first_us, last_us, hashes)
 
     def _results(
