@@ -32,6 +32,21 @@ FOREIGN = re.compile(
 TEXT_SUFFIXES = {
     ".py", ".pyi", ".pyx", ".md", ".toml", ".yaml", ".lock", ".java", ".go", ".js", ".json", ".xml",
 }  # fmt: skip
+# Words that make readers stumble, with what to write instead (CONTRIBUTING.md, "How we write").
+STILTED = {
+    r"\banew\b": "again; reload, recreate, reset",
+    r"\bmoreover\b": "also",
+    r"\bsuperfluous\b": "no longer needed, superseded",
+    r"\boftener\b": "more often; at most every",
+    r"\bwho(so|s)?ever\b": "name the actor: the caller, the client, any process",
+    r"\b(is|are|was|were|be|been) told\b": "gets, receives, is notified, is distinguished",
+    r"\bmetadata (are|do|were|have)\b": "the metadata is, does, was, has",
+    r"\bof (no )?use\b": "useful, unusable",
+    r"\bfor who\b": "for callers that, for clients that",
+    r"\bwho wants\b": "notified when",
+    r"\bwithout a word\b": "silently",
+    r"\bnot spoken\b": "unsupported",
+}
 HANDLER_HEADER = re.compile(r"\A[A-Z]\w+\W.*?\bv\d+", re.DOTALL)
 
 
@@ -104,6 +119,23 @@ def test_files_name_no_machine_and_no_registry() -> None:
         if FOREIGN.search(line)
     ]
     complain("paths of one machine and hosts of package registries have no place here", offenders)
+
+
+def test_words_are_plain() -> None:
+    """Outside the pipelines, and CONTRIBUTING.md, which shows how not to write."""
+    stilted = re.compile("|".join(STILTED), re.IGNORECASE)
+    offenders = []
+    for path in tracked_files(".py", ".pyx", ".pxi", ".md"):
+        name = str(path.relative_to(ROOT))
+        if not name.startswith(("src/", "docs/", "README", "CHANGELOG")):
+            continue
+        if name.startswith("src/millstream/pipelines/"):
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            for word in stilted.finditer(line):
+                better = next(it for rule, it in STILTED.items() if re.match(rule, word[0], re.I))
+                offenders.append(f"{name}:{number}: {word[0]!r}; write: {better}")
+    complain("write plainly", offenders)
 
 
 def test_tests_mirror_the_package() -> None:

@@ -19,21 +19,20 @@ class Difference:
 
 DIFFERENCES: dict[str, Difference] = {
     "garbage said to be compressed": Difference(
-        "compressed batches stay closed unless `millstream.verify.compressed` is set: opening each "
-        "of them costs a producer more than the append itself, and the CRC has been checked",
+        "compressed batches are not decompressed unless `millstream.verify.compressed` is set: it "
+        "costs more than the append itself, and the CRC has been checked",
         kafka={-1},
         millstream={0},
     ),
     "late EndTxn of protocol 1": Difference(
-        "a flaw of protocol 1, which names no transaction: an EndTxn that a client has given up "
-        "for lost may end its next transaction. Millstream refuses one that comes over a "
-        "connection older than that over which the same client has since spoken for the "
-        "transactional id",
+        "EndTxn of protocol 1 does not identify the transaction: a delayed EndTxn may end the "
+        "client's next transaction. Millstream refuses an EndTxn on a connection older than the "
+        "one on which the same client has since used the transactional id",
         kafka={"ends a later transaction": True, "committed": 2, "abort": 48, "stable": 4},
         millstream={"ends a later transaction": False, "committed": 1, "abort": 0, "stable": 5},
     ),
     "InitProducerId while a transaction is open": Difference(
-        "the answer comes when the abort is done, instead of an error that asks to try again",
+        "answered when the abort is complete, instead of with a retriable error",
         kafka=51,
         millstream=0,
     ),

@@ -119,7 +119,7 @@ def test_topic_made_anew_is_named_and_read_from_its_beginning_under_another_name
     topics.delete(name)
     topics.create(name=name)
     send(topics, name, range(10, 10 + records))
-    with pytest.raises(ConfigError, match=rf"topic {name} was deleted and made anew.*another name"):
+    with pytest.raises(ConfigError, match=rf"topic {name} was deleted and recreated.*another name"):
         run(copies(name), spark, where)
     run(copies(name).variant(f"again-{name}"), spark, where)
     assert copied(tmp_path) == [*range(4), *range(10, 10 + records)]

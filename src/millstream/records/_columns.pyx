@@ -6,7 +6,7 @@ offsets and timestamps, and for keys, values and headers a validity bitmap, int3
 bytes. Writing, `encode_rows` turns rows of such arrays into the records of a batch. Either way a
 record costs a copy of its bytes and some 20 ns, and never becomes a Python object.
 
-The buffers are `Memory`, which whoever builds the arrays (pyarrow, numpy) takes as it stands. As in
+The buffers are `Memory`, which pyarrow and numpy use without a copy. As in
 _walk.pyx no byte that came from outside is trusted: what does not fit raises `CorruptBatch`.
 """
 
@@ -176,8 +176,7 @@ cdef class ColumnBuilder:
             int64_t first_offset, int64_t end_offset):
         """Add the uncompressed records in buffer[start:end] whose offset is in the range asked for.
 
-        Raises `CorruptBatch` unless they are the records that the header announces; the builder is
-        of no use then.
+        Raises `CorruptBatch` unless they match the header; the builder is unusable then.
         """
         cdef Py_buffer view
         cdef Batch batch

@@ -227,9 +227,9 @@ cdef int check_range(Py_buffer* view, Py_ssize_t position, Py_ssize_t end) excep
 cdef class RecordFilter:
     """Copies batches without the records that compaction drops; offsets never change.
 
-    A record stays if the map has no later offset for its key; a tombstone moreover only until the
-    delete horizon of its batch, which is set when a cleaning first meets it. A batch without records
-    goes, unless a producer's state or the end of the cleaned range hangs on it.
+    A record stays if the map has no later offset for its key; a tombstone only until the
+    delete horizon of its batch, which is set by the first cleaning that keeps it. A batch without
+    records is dropped, unless a producer's state or the end of the cleaned range depends on it.
     """
 
     cdef OffsetMap map

@@ -62,7 +62,7 @@ def test_checkpoint_knows_a_topic_that_was_made_anew(spark: SparkSession, tmp_pa
     checkpoint.claim(declared("a"), {})  # from a broker that has no ids
     checkpoint.claim(declared("a"), {"a": old, "written": new})
     checkpoint.claim(declared("a"), {"a": old})
-    with pytest.raises(ConfigError, match="topic a was deleted and made anew since p last ran"):
+    with pytest.raises(ConfigError, match="topic a was deleted and recreated since p last ran"):
         checkpoint.claim(declared("a"), {"a": new})
     forgiving = topic("a", options={"failOnDataLoss": False})
     checkpoint.claim(declared("a").variant("p", reads=forgiving), {"a": new})

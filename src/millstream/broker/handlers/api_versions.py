@@ -48,7 +48,7 @@ def api_versions(context: RequestContext, body: Buffer) -> bytes:
 
 
 def encode_unsupported_version() -> bytes:
-    """The answer to ApiVersions in a version that is not spoken here."""
+    """The answer to ApiVersions in an unsupported version."""
     return encode(0, ErrorCode.UNSUPPORTED_VERSION, 0, ())
 
 

@@ -1,5 +1,4 @@
-"""ListPartitionReassignments, v0: ongoing reassignments of replicas (KIP-455). A single broker has
-none."""
+"""ListPartitionReassignments, v0: ongoing reassignments (KIP-455); none on a single broker."""
 
 from __future__ import annotations
 

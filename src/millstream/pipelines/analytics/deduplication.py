@@ -269,7 +269,7 @@ def _obstacle(
     if stragglers != "drop" or lateness_us:
         return "it drops late rows, and waits for none"
     if WATERMARK_COLUMN not in frame.columns:
-        return f"late rows are told by the column {WATERMARK_COLUMN}, which is missing"
+        return f"the column {WATERMARK_COLUMN}, needed to find late rows, is missing"
     return None
 
 

@@ -86,7 +86,7 @@ def watermark(frame: DataFrame) -> Column:
 
     if WATERMARK_COLUMN not in frame.columns:
         raise ConfigError(
-            f"late rows of a stream are told by the column {WATERMARK_COLUMN}, which is missing: "
+            f"a stream needs the column {WATERMARK_COLUMN} to find late rows: "
             f'add "{WATERMARK_COLUMN} timestamp" to the schema of the topic, or, with another '
             "source, frame.transform(with_watermark_column, checkpoint) with the query's own"
         )

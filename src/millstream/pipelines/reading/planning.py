@@ -191,7 +191,7 @@ class StreamPlanner:
                 continue
             report_loss(
                 self._options,
-                f"topic {name} was deleted and made anew, perhaps before all records were read",
+                f"topic {name} was deleted and recreated, perhaps before all records were read",
                 _GONE,
             )
             self._topic_ids[name] = topic_id

@@ -1,7 +1,7 @@
 """A pipeline's checkpoint as the driver sees it: whose it is, and which batch ended where.
 
 Beside Spark's own files we keep `millstream.json`, which says for which topics the checkpoint was
-made, by name and id: offsets of other topics, and of a topic that was deleted and made anew, would
+made, by name and id: offsets of other topics, and of a topic that was deleted and recreated, would
 be nonsense, and Spark does not notice. All of it is read through Hadoop's file systems, so that a
 checkpoint may be wherever Spark can have one.
 
@@ -98,7 +98,7 @@ class Checkpoint:
             if earlier.get(name, topic_id) == topic_id or name in may_lose:
                 continue
             raise ConfigError(
-                f"topic {name} was deleted and made anew since {pipeline.name} last ran, and the "
+                f"topic {name} was deleted and recreated since {pipeline.name} last ran, and the "
                 f"checkpoint {self.location} has the offsets of the old one. Give the pipeline "
                 "another name or checkpoint (it starts anew), or accept that some records are "
                 'left out: topic(..., options={"failOnDataLoss": False})'

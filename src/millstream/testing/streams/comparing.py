@@ -113,7 +113,7 @@ class Difference:
             *((first, it) for it in self.only_stream[:SHOWN_ROWS_MAX]),
             *((second, it) for it in self.only_batch[:SHOWN_ROWS_MAX]),
         ]
-        cells = [["", *self.columns], *([who, *map(_cell, it)] for who, it in shown)]
+        cells = [["", *self.columns], *([side, *map(_cell, it)] for side, it in shown)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

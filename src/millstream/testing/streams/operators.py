@@ -2,10 +2,10 @@
 
     check_operator(FirstSeen(SCHEMA, "user", "time"), {"rows": Source(a_visit, watermark=...)})
 
-What `check_stream` does to a pipeline is done to an operator alone, without Spark: the same
-stories, a thousand times as fast, so that hundreds are told. State is written as bytes and read by
-another instance in every batch; a crash gives back the bytes of before. Batches without rows come
-where Spark has them: after a restart, when the watermark has moved.
+Does to a single operator what `check_stream` does to a pipeline, without Spark: the same scenarios,
+a thousand times as fast. State is serialized and read by another instance in every batch; a crash
+restores the previous bytes. Empty batches occur where Spark has them: after a restart, when the
+watermark has moved.
 """
 
 from __future__ import annotations
