@@ -4,10 +4,10 @@
     checkpoint.execute()                                                 on any thread: blocks
     checkpoint.complete()                                                on the owner's thread
 
-What a recovery point stands for (leader epochs, indexes) is made durable before the recovery point
-itself, so a crash at any point leaves one that can be believed. Checkpoints of a directory that
-overtake each other on their threads do no harm: an older one does nothing once a newer has been
-executed. Truncation and compaction rely on that when they save a recovery point of their own.
+Leader epochs and indexes below a recovery point are made durable before the recovery point itself,
+so a recovery point is valid after a crash at any moment. Checkpoints of a directory may overtake
+each other on their threads: an older one is a no-op after a newer one. Truncation and compaction
+rely on this when they save their own recovery point.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SavedLog(NamedTuple):
-    """What a checkpoint says of a log."""
+    """A log in a checkpoint."""
 
     log: Log
     generation: int
@@ -81,7 +81,7 @@ class Checkpoint:
         return cls(directory, saved, first, then)
 
     def execute(self) -> None:
-        """Never raises for a disk's error: it is in `error`."""
+        """Never raises for a disk error: see `error`."""
         directory = self._directory
         with directory.checkpoint_lock:
             if self._number < directory.checkpoints_executed:
@@ -94,8 +94,8 @@ class Checkpoint:
                 self.error = error
 
     def complete(self) -> None:
-        """Tell the logs, or take the directory down. A full disk is no failure: the old checkpoint
-        stays good, and recovery will read more than it need."""
+        """Update the logs, or fail the directory. A full disk is not a failure: the old checkpoint
+        stays valid, and recovery reads more than necessary."""
         if self.error is not None:
             if self.error.errno not in DISK_FULL:
                 self._directory.fail(self.error)
@@ -117,7 +117,7 @@ def _key(log: Log) -> TopicPartition:
 
 
 def _start_offsets(logs: Sequence[Log]) -> dict[TopicPartition, int]:
-    """Of those that begin inside a segment; the others are known by its name."""
+    """Start offsets inside a segment; the others follow from the segment's name."""
     return {
         _key(log): log.log_start_offset
         for log in logs

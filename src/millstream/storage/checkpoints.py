@@ -13,8 +13,8 @@ topic id. `.kafka_cleanshutdown`: JSON with the broker epoch; there only between
 the next start.
 
 All are replaced as a whole (write beside, sync, rename, sync the directory): a crash leaves the old
-or the new. Content that does not parse raises `StorageError`; what that means is the reader's
-affair (recovery points lost: everything is scanned).
+or the new. Invalid content raises `StorageError`; the caller handles it (lost recovery points:
+everything is scanned).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _read_entries(fs: FileSystem, path: str, *, fields_per_entry: int) -> list[l
 
 
 def encode_uuid(value: UUID) -> str:
-    """Kafka's way to write an id: URL-safe base64 without padding, 22 characters."""
+    """An id in Kafka's format: URL-safe base64 without padding, 22 characters."""
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
 
 
@@ -107,7 +107,7 @@ def decode_uuid(text: str) -> UUID:
 
 
 def random_uuid() -> UUID:
-    """A random id that Kafka accepts: its own never begin with '-', a nuisance on command lines."""
+    """A random id that Kafka accepts: like Kafka's, it never starts with '-'."""
     while True:
         value = uuid4()
         if not encode_uuid(value).startswith("-"):
@@ -116,7 +116,7 @@ def random_uuid() -> UUID:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Whose directory this is."""
+    """The node and cluster of a directory."""
 
     node_id: int
     cluster_id: str
@@ -158,7 +158,7 @@ def write_meta_properties(fs: FileSystem, directory: str, meta: MetaProperties) 
 
 
 def read_partition_metadata(fs: FileSystem, directory: str) -> UUID | None:
-    """The topic id of a log; None if it is not, or not wholly, there."""
+    """The topic id of a log; None if the file is missing or torn."""
     path = f"{directory}/{names.PARTITION_METADATA}"
     try:
         text = read_file(fs, path).decode()
@@ -184,7 +184,7 @@ def write_clean_shutdown(fs: FileSystem, directory: str, broker_epoch: int) -> N
 
 
 def take_clean_shutdown(fs: FileSystem, directory: str) -> bool:
-    """Whether the last stop was clean. Durably forgets it: a crash from now on is a crash."""
+    """Whether the last stop was clean. Durably removes the marker."""
     path = f"{directory}/{names.CLEAN_SHUTDOWN}"
     if not fs.exists(path):
         return False

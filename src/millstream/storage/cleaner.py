@@ -1,4 +1,4 @@
-"""Compaction: of each key the last record stays, as in Kafka.
+"""Compaction: keeps the last record of each key, as in Kafka.
 
 A cleaning reads the dirty part of a log (see `cleaner_plan.py`) and notes the last offset of each
 key in a map of bounded size; when the map is full, the cleaning covers only what was read so far.
@@ -6,7 +6,7 @@ Then it copies all segments from the start of the log to that point, small neigh
 without the records that have a later one of the same key, and puts the copies in the place of the
 originals (see `cleaner_segment.py`). Offsets never change, nor does the order.
 
-- A tombstone (null value) stays `delete.retention.ms` longer, so that readers learn of it:
+- A tombstone (null value) is kept for `delete.retention.ms`, so that consumers see it:
   the first cleaning that keeps it writes that time, the delete horizon, into its batch.
 - Transactions: see `cleaner_transactions.py`.
 - The batch with a producer's last sequence stays, if need be without records: the sequence must
@@ -73,7 +73,7 @@ class CleanerSettings:
 
 @dataclass(slots=True)
 class CleaningStats:
-    """What one cleaning did."""
+    """Statistics of one cleaning."""
 
     topic: str
     partition: int
@@ -105,7 +105,7 @@ class Throttle:
 
 
 class Cleaner:
-    """Cleans one log at a time; gives up soon after `stopping` is set."""
+    """Cleans one log at a time; aborts soon after `stopping` is set."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Cleaner:
         except CleaningAborted as reason:
             logger.info("cleaning stopped: %s", reason)
         except CorruptBatch as error:
-            # It stays as it is, and readable as far as it is sound, until the next start.
+            # It stays unchanged, and readable up to the damage, until the next start.
             self._uncleanable_paths.add(chosen.log.path)
             logger.error("%s-%d cannot be cleaned: %s", *_name(chosen), error)
         except OSError as error:
@@ -155,7 +155,7 @@ class Cleaner:
         return None
 
     def clean(self, plan: CleaningPlan) -> CleaningStats:
-        """Carry out a plan, and note how far the log is clean now."""
+        """Execute a plan, and record how far the log is clean."""
         stats = CleaningStats(*_name(plan), plan.first_dirty_offset)
         self._settle(plan)
         offset_map, latest_offset = self._build_map(plan)
@@ -174,8 +174,8 @@ class Cleaner:
         return stats
 
     def _settle(self, plan: CleaningPlan) -> None:
-        """Have the log synced to its own files, so that no replay of the journal brings old bytes
-        back over new segments. The bulk of it is synced here; the owner finds little left to do."""
+        """Sync the log to its own files, so that no journal replay writes old bytes over new
+        segments. Most of it is synced here; little is left for the owner."""
         for segment in plan.log.segments:
             if segment.synced_bytes < segment.size:
                 with plan.log.directory.handles.borrowed(segment.handle) as fd:
@@ -285,7 +285,7 @@ class IndexPass:
             position += header.size_bytes
 
     def _index_opaque(self, chunk: Buffer, position: int, header: BatchHeader) -> bool:
-        """A batch that only Python can open; False if its keys did not all fit."""
+        """A batch that only Python can decode; False if its keys did not all fit."""
         if header.is_control:
             section = _open(chunk, position, header)
             self._transactions.on_marker(header, _control_type(header, section))
@@ -297,7 +297,7 @@ class IndexPass:
 
 
 class CopyPass:
-    """Copies what stays of chunks to a new segment."""
+    """Copies the remaining records of chunks to a new segment."""
 
     target: CleanedSegment
     output: bytearray
@@ -367,7 +367,7 @@ class CopyPass:
         batches.release()
 
     def _filter_opaque(self, chunk: Buffer, position: int, header: BatchHeader) -> Buffer:
-        """What stays of a batch that only Python can open."""
+        """The remaining records of a batch that only Python can decode."""
         self._stats.records_read += header.record_count
         section = _open(chunk, position, header)
         is_control = header.is_control
@@ -396,7 +396,7 @@ class CopyPass:
         return assemble_batch(header, compress(records, header.compression))
 
     def _without_records(self, header: BatchHeader) -> bytes:
-        """The bare header where something hangs on it, else nothing."""
+        """The bare header if it is still needed, else nothing."""
         if header.next_offset != self._end_offset and not self._is_last_of_producer(header):
             return b""
         attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_FLAG)
@@ -428,7 +428,7 @@ def _is_past_horizon(header: BatchHeader, now_ms: int) -> bool:
 
 
 def _size_of_large_batch(chunk: Buffer, bytes_left: int) -> int:
-    """A batch did not fit into the chunk: how much to read to have it whole."""
+    """The size of a batch that is larger than the chunk."""
     size = parse_header(chunk).size_bytes
     if size > bytes_left or size <= len(chunk):
         raise CorruptBatch(f"batch of {size} bytes exceeds the remaining {bytes_left}")
@@ -456,7 +456,7 @@ def _name(plan: CleaningPlan) -> tuple[str, int]:
 
 
 def _storage_failed(plan: CleaningPlan, error: OSError) -> None:
-    """A full disk or a log that is gone stops one cleaning; anything else is a broken disk."""
+    """A full disk or a deleted log stops one cleaning; any other error fails the directory."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOENT):
         logger.warning("cleaning of %s-%d stopped: %s", *_name(plan), error)
     else:

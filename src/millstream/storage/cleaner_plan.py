@@ -1,6 +1,6 @@
-"""Which log is to be cleaned next, and how much of it.
+"""Selects the next log to clean, and the range to clean.
 
-A compacted log has a clean part, in which each key stands once, and a dirty part after it:
+A compacted log has a clean part, with one record per key, and a dirty part after it:
 
     log start        first dirty offset          first uncleanable offset            log end
         |---- clean --------|---- dirty, cleanable -------|---- dirty, not yet -----------|
@@ -10,8 +10,8 @@ record younger than `min.compaction.lag.ms`. A log is cleaned when the cleanable
 than `min.cleanable.dirty.ratio` of what a cleaning would read, or when a record in it is older than
 `max.compaction.lag.ms`.
 
-The first dirty offset is kept in `cleaner-offset-checkpoint`. It is only a hint: the log stays
-right if it is lost, and is cleaned from its start.
+The first dirty offset is stored in `cleaner-offset-checkpoint`. It is only a hint: if it is lost,
+the log is cleaned from its start.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NEVER_MS = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """What to clean, as of the moment of planning; made on the owner's thread."""
+    """A cleaning, as planned on the owner's thread."""
 
     log: Log
     generation: int
@@ -49,7 +49,7 @@ class CleaningPlan:
     is_overdue: bool
     # Last offsets of batches that hold the last sequence of a producer, sorted.
     producer_ends: array[int] = field(default_factory=lambda: array("q"))
-    # Producers of which only a marker is known: it holds their epoch.
+    # Producers with only a marker, which contains their epoch.
     marker_epochs: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -80,7 +80,7 @@ def plan_filthiest(
 def plan_cleaning(
     log: Log, checkpoint_offset: int | None, stable_offset: int, now_ms: int
 ) -> CleaningPlan:
-    """What a cleaning of this log would do now."""
+    """The plan for cleaning this log now."""
     first_dirty_offset = _first_dirty_offset(log, checkpoint_offset)
     segments, upper_bound = _cleanable(log, first_dirty_offset, stable_offset, now_ms)
     dirty = [
@@ -158,7 +158,7 @@ def _is_overdue(dirty: list[Segment], config: TopicConfig, now_ms: int) -> bool:
 
 
 def _oldest_ms(segment: Segment) -> int:
-    """About the oldest timestamp, as Kafka takes it: the first batch's largest."""
+    """An estimate of the oldest timestamp, as in Kafka: the first batch's largest."""
     for _, header in segment.walk(0, may_block=True):
         return header.max_timestamp
     return -1

@@ -1,8 +1,8 @@
-"""A segment as compaction writes it, and how it takes the place of those it was made from.
+"""A segment written by compaction, and how it replaces the original segments.
 
     1. The new segment is written beside the old ones as `<base>.log.cleaned` (and its indexes
        likewise), and synced.
-    2. The recovery point is saved past the old segments: no journal brings their bytes back.
+    2. The recovery point is saved past the old segments: no journal replay restores their bytes.
     3. The new segment is renamed to `.swap`: from here on it counts.
     4. The old segments are renamed to `.deleted`, and the log reads the new one. Snapshots of the
        producers from before the new one's end go: they may tell of open transactions whose records
@@ -37,7 +37,7 @@ OnOwner = Callable[[Callable[[], T]], T]
 
 
 class CleaningAborted(StorageError):
-    """The log changed under the cleaning (truncated, deleted, shortened); nothing is lost."""
+    """The log changed during the cleaning (truncated, deleted, shortened); nothing is lost."""
 
 
 class CleanedSegment:
@@ -84,7 +84,7 @@ class CleanedSegment:
         self.segment.note_aborted(aborted)
 
     def finish(self) -> Segment:
-        """All of it on the disk; the names follow with the first step of the swap."""
+        """Sync the files; their names become durable with the first step of the swap."""
         segment = self.segment
         self._fs.fdatasync(self._fd)
         self.close()
@@ -111,7 +111,7 @@ class CleanedSegment:
 
 
 def swap(plan: CleaningPlan, old: list[Segment], new: Segment, on_owner: OnOwner[None]) -> None:
-    """Put `new`, still `.cleaned`, in the place of `old`; returns when that is durable."""
+    """Replace `old` by `new`, still `.cleaned`; returns when that is durable."""
     fs, path = new.fs, plan.log.path
 
     def count_from_now_on() -> None:

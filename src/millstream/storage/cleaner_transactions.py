@@ -1,8 +1,8 @@
-"""Transactions as the cleaner meets them: what of them may go, and when.
+"""Transactions in compaction: which records and markers can be dropped, and when.
 
-Records of an aborted transaction go at once. A marker stays as long as a record of its transaction
-may be seen before it; after that it waits out `delete.retention.ms`, like a tombstone, so that a
-reader who has seen the records sees their end too.
+Records of an aborted transaction are dropped at once. A marker is kept as long as the log has
+records of its transaction, and then for `delete.retention.ms`, like a tombstone, so that consumers
+that have read the records also see the marker.
 
 The cleaner feeds batches in the order of the log. The caller supplies the aborted transactions of
 the range, from the segments' `.txnindex` files.
@@ -28,7 +28,7 @@ class CleanedTransactions:
         self._committed_with_data: set[int] = set()
 
     def on_batch(self, header: BatchHeader) -> bool:
-        """A data batch; True if it belongs to an aborted transaction and may go."""
+        """A data batch; True if it belongs to an aborted transaction and can be dropped."""
         self._advance(header.last_offset)
         if not header.is_transactional:
             return False
@@ -63,7 +63,7 @@ class CleanedTransactions:
         return False, None
 
     def _advance(self, offset: int) -> None:
-        """Aborted transactions that have begun by now are under way."""
+        """Activate aborted transactions that start before this offset."""
         while self._coming and self._coming[0].first_offset <= offset:
             aborted = self._coming.popleft()
             self._aborted.setdefault(aborted.producer_id, aborted)

@@ -1,10 +1,10 @@
 """All log directories of a broker (`log.dirs`), and the logs in them.
 
-`LogDirectories.open` locks the directories, checks whose they are, and recovers their logs in
-threads; `close` makes everything durable and leaves the mark of a clean stop. A new log goes to
-the directory with the fewest. One that fails takes only its own logs down.
+`LogDirectories.open` locks the directories, checks their node and cluster, and recovers their logs
+in threads; `close` makes everything durable and records a clean stop. A new log goes to the
+directory with the fewest logs. If a directory fails, only its own logs go offline.
 
-Belongs to the owner's thread, but for `sweep`, which only removes what nobody uses any more.
+All calls belong to the owner's thread, except `sweep`, which only deletes unused files.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class LogDirectories:
         self.logs: dict[TopicPartition, Log] = {}
         self.cluster_id = ""
         self.node_id = 0
-        # Whether every directory that held logs was stopped cleanly. If not, leader epochs must
-        # rise: offsets that consumers saw may be given out again.
+        # Whether every directory that held logs was stopped cleanly. If not, leader epochs must be
+        # bumped: offsets that consumers saw may be reused.
         self.clean = True
         self.high_watermarks: dict[TopicPartition, int] = {}
 
@@ -70,7 +70,7 @@ class LogDirectories:
     ) -> LogDirectories:
         """Open or create the directories.
 
-        `cluster_id` None takes that of the directories, or makes one up. Raises `DirectoryLocked`
+        `cluster_id` None: use that of the directories, or create one. Raises `DirectoryLocked`
         if another process has one of them, `StorageError` if one belongs to another node or
         cluster, `DirectoryFailed` if none can be used. At most `open_files_max` files are open, by
         default half of what the process may open.
@@ -184,7 +184,7 @@ class LogDirectories:
             return self._load_log(directory, topic_partition, config_for, start, now_ms)
 
         if clean or threads <= 1:
-            attempts = list(map(load, found))  # nothing to scan: threads would only stand in line
+            attempts = list(map(load, found))  # nothing to scan: threads would not help
         else:
             with ThreadPoolExecutor(threads, thread_name_prefix="log-recovery") as pool:
                 attempts = list(pool.map(load, found))
@@ -194,7 +194,7 @@ class LogDirectories:
                     self._add(log)
 
     def _sync_logs(self, directory: LogDirectory, found: list[TopicPartition]) -> bool:
-        """After a kill, what the last process did is in memory, not all of it on the disk."""
+        """After a kill, some bytes of the last process are only in the page cache."""
         paths = [directory.path]
         for topic, partition in found:
             path = directory.log_path(topic, partition)
@@ -232,7 +232,7 @@ class LogDirectories:
         return log
 
     def _read_offsets(self, directory: LogDirectory, name: str) -> dict[TopicPartition, int]:
-        """A checkpoint that cannot be read is as good as none: everything is scanned."""
+        """An unreadable checkpoint counts as missing: everything is scanned."""
         try:
             return checkpoints.read_offsets(self._fs, f"{directory.path}/{name}")
         except StorageError as error:
@@ -318,10 +318,10 @@ class LogDirectories:
     # Saving
 
     def prepare_journal_retirement(self) -> GroupFlush | None:
-        """A flush that lets a full journal be dropped, if there is one: run it in the background,
+        """A flush after which a full journal, if any, can be dropped: run it in the background,
         then call `finish_journal_retirement`."""
         if self._retiring:
-            return None  # one is under way
+            return None  # one is running
         logs: list[Log] = []
         for directory in self.live_directories:
             log_ids = directory.journal.full_log_ids()
@@ -343,8 +343,8 @@ class LogDirectories:
     def prepare_checkpoints(
         self, high_watermarks: Mapping[TopicPartition, int] | None = None
     ) -> list[Checkpoint]:
-        """What saves recovery points, start offsets and high watermarks; about once a minute. Each
-        is then to be executed, on any thread, and completed."""
+        """Checkpoints of recovery points, start offsets and high watermarks, about once a minute.
+        Execute each on any thread, then complete it."""
         if high_watermarks is not None:
             self.high_watermarks.update(high_watermarks)
         return [
@@ -370,7 +370,7 @@ class LogDirectories:
         return [log for log in self.logs.values() if log.directory is directory]
 
     def close(self, *, broker_epoch: int = -1) -> None:
-        """A clean stop: everything durable, the mark written, the locks released."""
+        """Stop cleanly: make everything durable, record the clean stop, release the locks."""
         flush = GroupFlush.prepare(self.logs.values(), to_segments=True)
         flush.execute()
         flush.complete(self._clock.now_ms())
@@ -388,7 +388,7 @@ class LogDirectories:
         self._release()
 
     def abandon(self) -> None:
-        """Let go of everything and save nothing, as a crash would: for tests."""
+        """Close everything without saving, like a crash: for tests."""
         self._release()
 
     def _release(self) -> None:

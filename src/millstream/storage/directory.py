@@ -1,8 +1,8 @@
-"""One log directory (an entry of `log.dirs`): what all logs in it share.
+"""One log directory (an entry of `log.dirs`), shared by its logs.
 
 It fails as a whole: after a failed sync or an I/O error nothing in it is trusted any more. Its logs
 answer `KAFKA_STORAGE_ERROR` until the process is started again and recovers them from the disk.
-Logs in other directories go on.
+Logs in other directories continue.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LogDirectory:
         self.checkpoint_lock = threading.Lock()
         self.checkpoints_prepared = 0
         self.checkpoints_executed = 0
-        self._full_noted_at = -1  # how many checkpoints there had been when it was last said
+        self._full_noted_at = -1  # number of checkpoints when it was last logged
         self._garbage: deque[str] = deque()
 
     def __repr__(self) -> str:
@@ -61,15 +61,15 @@ class LogDirectory:
         return f"{self.path}/{names.partition_directory(topic, partition)}"
 
     def add_garbage(self, path: str) -> None:
-        """A file or directory, renamed already, for the next `sweep`."""
+        """Add a renamed file or directory for the next `sweep`."""
         self._garbage.append(path)
 
     def stop_sweeping(self) -> None:
-        """Leave the rest to the next start: a stop should not wait for ten thousand files."""
+        """Leave the rest to the next start, so that a stop does not wait for many files."""
         self._garbage.clear()
 
     def sweep(self) -> None:
-        """Remove what was renamed for removal. May run on any thread; blocks."""
+        """Delete renamed files. May run on any thread; blocks."""
         while self.failure is None:
             try:
                 path = self._garbage.popleft()
@@ -91,7 +91,7 @@ class LogDirectory:
             )
 
     def note_full(self, error: OSError) -> None:
-        """Say that the disk is full, once between two checkpoints: producers try again at once."""
+        """Log that the disk is full, once between two checkpoints: producers retry at once."""
         if self._full_noted_at != self.checkpoints_prepared:
             self._full_noted_at = self.checkpoints_prepared
             logger.error(

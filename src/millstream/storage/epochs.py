@@ -1,8 +1,8 @@
-"""Which leader epoch began at which offset.
+"""Leader epochs and their start offsets.
 
-A follower or client that knows "epoch 3, offset 120" asks where epoch 3 ended, and so learns what
-of its log has been replaced. Every batch carries its epoch, so this cache can be rebuilt from the
-log past the recovery point; `leader-epoch-checkpoint` holds what lies before it.
+A follower or client with "epoch 3, offset 120" asks for the end of epoch 3, to detect truncation of
+its log. Every batch carries its epoch, so this cache can be rebuilt from the log past the recovery
+point; `leader-epoch-checkpoint` holds what lies before it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LeaderEpochs:
         self._path = f"{directory}/{LEADER_EPOCHS}"
         self._entries: list[tuple[int, int]] = []
         self.latest = UNDEFINED_EPOCH
-        self.dirty = False  # whether the file lags behind
+        self.dirty = False  # whether the file is outdated
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
@@ -36,7 +36,7 @@ class LeaderEpochs:
         self.dirty = False
 
     def save(self, batch: SyncBatch) -> None:
-        """Have the file written, if it lags behind."""
+        """Write the file if it is outdated."""
         if self.dirty:
             batch.replace(self._path, encode_epochs(self._entries))
 
@@ -45,7 +45,7 @@ class LeaderEpochs:
         self.dirty = entries != self.entries
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """An epoch's first batch. Entries that it contradicts (a truncated log) go."""
+        """The first batch of an epoch. Removes contradicting entries (a truncated log)."""
         if epoch < 0 or epoch <= self.latest:
             return
         self.truncate_from_end(start_offset)
@@ -54,14 +54,14 @@ class LeaderEpochs:
         self.dirty = True
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget epochs that began at or after `end_offset`."""
+        """Remove epochs that started at or after `end_offset`."""
         while self._entries and self._entries[-1][1] >= end_offset:
             self._entries.pop()
             self.dirty = True
         self._update_latest()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that ended by `start_offset`; the one that covers it starts there."""
+        """Remove epochs that ended by `start_offset`; the current one starts there."""
         covering = [entry for entry in self._entries if entry[1] <= start_offset]
         if not covering:
             return

@@ -1,6 +1,6 @@
-"""Offsets by timestamp: what ListOffsets asks of a log. And where damage to it ends.
+"""Offsets by timestamp, for ListOffsets; and the end of damage in a log.
 
-A timestamp finds the first record that is as new or newer; the negative ones are questions:
+A timestamp finds the first record at or after it; negative ones are special:
 
     -1  latest                   the log's end (a partition answers with its high watermark)
     -2  earliest                 the log's start
@@ -39,7 +39,7 @@ UNKNOWN_OFFSET = -1
 
 
 class TimestampOffset(NamedTuple):
-    """An answer; -1 for what is not known or does not apply."""
+    """A result; -1: unknown or not applicable."""
 
     timestamp: int
     offset: int
@@ -80,10 +80,10 @@ def max_timestamp_offset(log: Log) -> TimestampOffset | None:
 
 
 def end_of_damage(log: Log, offset: int) -> int:
-    """The first offset behind a batch that cannot be read where reading may work again.
+    """The first offset after a damaged batch where reading may work again.
 
-    That is the next batch's. Where not even the length of the damaged one can be trusted, it is the
-    next one that an index leads to: what is between the two cannot be found by anybody.
+    Usually that of the next batch. If the length of the damaged batch cannot be trusted, it is the
+    next offset in an index: batches in between cannot be found.
     """
     segments, number = log.find_segment(offset)
     segment = segments[number]
@@ -142,7 +142,7 @@ def _record_in_batch(
     found = find_timestamp(section, 0, len(section), header, timestamp)
     if found is None or found[0] >= log.log_start_offset:
         return found
-    # The log begins within this batch: the records before are deleted, though still in the file.
+    # The log starts inside this batch: earlier records are deleted, though still in the file.
     for record in decode_records(header, section):
         if record.timestamp >= timestamp and record.offset >= log.log_start_offset:
             return record.offset, record.timestamp

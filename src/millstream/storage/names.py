@@ -1,4 +1,4 @@
-"""What the files of a log directory are called: Kafka's names, and two of our own.
+"""File names in a log directory: Kafka's, and two of our own.
 
     <log directory>/
         meta.properties  .lock  .kafka_cleanshutdown
@@ -11,7 +11,7 @@
             <offset, 20 digits>.snapshot
         <topic>-<partition>.<32 hex digits>-delete/        being deleted
 
-docs/formats/data-directory.md tells the rest.
+See docs/formats/data-directory.md.
 """
 
 from __future__ import annotations

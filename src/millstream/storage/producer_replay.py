@@ -1,9 +1,9 @@
-"""Making what a log knows of its producers, and of aborted transactions, out of the log again.
+"""Rebuilds producer state and the index of aborted transactions from the log.
 
-From a snapshot of the producers and the batches after it: every batch moves its producer on, every
-marker ends its producer's transaction, and an abort is entered into the index of the segment that
-has the marker. So the index of a segment is right again if the replay begins no later than the
-segment does; of the segment in which it begins, what the index says of earlier markers is kept.
+From a snapshot of the producers and the batches after it: every batch updates its producer, every
+marker ends its producer's transaction, and an abort is added to the index of the marker's segment.
+So the index of a segment is correct if the replay starts at or before it; in the segment where it
+starts, earlier index entries are kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 def rebuild_producers(
     log: Log, *, from_offset: int | None = None, now_ms: int | None = None
 ) -> None:
-    """From the newest sound snapshot, or the newest up to `from_offset`, and all batches after."""
+    """From the newest valid snapshot, or the newest up to `from_offset`, and all batches after."""
     producers = log.producers
     offset = _load_snapshot(log, log.log_end_offset if from_offset is None else from_offset)
     segments, number = log.find_segment(offset)

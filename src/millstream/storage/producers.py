@@ -1,15 +1,15 @@
-"""What a log knows of its producers: idempotence, and the transactions that are open.
+"""Producer state of a log: idempotence and open transactions.
 
-For each producer id: its epoch and its last five batches. A batch sent twice is recognised and
-answered with the offsets of the first; a gap in the sequence is refused. The state follows from
-the log alone: it is rebuilt from a snapshot and the batches after it.
+For each producer id: its epoch and its last five batches. A duplicate batch is detected and
+answered with the offsets of the original; a gap in the sequence is refused. The state depends only
+on the log: it is rebuilt from a snapshot and the batches after it.
 
-A transaction is open from its first batch to its end marker. Who may open one is not known here:
-the caller has it verified by the transaction's coordinator. Everything else is checked as in Kafka:
-a producer that has a transaction open writes nothing outside of it; a marker must come from the
-newest coordinator known, and with an epoch that ends this transaction and no later one. From
-transaction version 2 on the marker's epoch is one higher than that of the records, and the producer
-goes on with it.
+A transaction is open from its first batch to its end marker. The caller verifies with the
+transaction's coordinator whether a batch may open one. Everything else is checked here, as in
+Kafka: a producer with an open transaction must write within it; a marker must come from the newest
+coordinator known, and with an epoch that ends this transaction and no later one. From transaction
+version 2 on the marker's epoch is one higher than that of the records, and the producer goes on
+with it.
 
 `<offset, 20 digits>.snapshot` holds the state as of that offset (Kafka's version 1), big-endian:
 
@@ -91,7 +91,7 @@ class ProducerEntry:
         self.transaction_first_offset = NO_OFFSET
 
     def find(self, header: BatchHeader) -> ProducedBatch | None:
-        """The remembered batch that this one repeats."""
+        """The batch that this one duplicates, if it is remembered."""
         if header.producer_epoch != self.epoch:
             return None
         last_sequence = header.last_sequence
@@ -135,7 +135,7 @@ class ProducerStates:
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self._open_transactions: dict[int, int] = {}  # producer id -> first offset, ascending
-        # Where the oldest open transaction begins: nothing from there on is stable.
+        # Start of the oldest open transaction: nothing from there on is stable.
         self.first_open_offset: int | None = None
 
     def __len__(self) -> int:
@@ -161,11 +161,11 @@ class ProducerStates:
         return entry is not None and entry.epoch == epoch and entry.transaction_first_offset >= 0
 
     def open_transaction(self, producer_id: int) -> int | None:
-        """Where the producer's open transaction begins; None if it has none."""
+        """Start of the producer's open transaction; None if it has none."""
         return self._open_transactions.get(producer_id)
 
     def check(self, header: BatchHeader, *, may_open: bool = True) -> ProducedBatch | None:
-        """The batch of which this is a duplicate; raises `ApiError` if it may not be appended.
+        """The original batch, if this is a duplicate; raises `ApiError` if it is invalid.
 
         `may_open`: whether the batch may begin a transaction, if it is transactional.
         """
@@ -173,11 +173,11 @@ class ProducerStates:
         if entry is None:
             if header.is_transactional and not may_open:
                 raise _not_in_transaction(header)
-            return None  # one not known (new, or forgotten since) may begin anywhere
+            return None  # an unknown producer (new or expired) may start anywhere
         epoch, batches = header.producer_epoch, entry.batches
         if epoch < entry.epoch:
             raise _stale_epoch(header.producer_id, epoch, entry)
-        # The usual case first: what continues the sequence repeats nothing.
+        # The usual case first: a batch that continues the sequence is not a duplicate.
         is_next = (
             epoch == entry.epoch
             and batches
@@ -277,7 +277,7 @@ class ProducerStates:
         return CompletedTransaction(header.producer_id, first_offset, base_offset, aborted)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers that have been silent for longer, unless a transaction is open."""
+        """Remove producers that have written nothing for longer, unless a transaction is open."""
         silent = [
             producer_id
             for producer_id, entry in self._entries.items()

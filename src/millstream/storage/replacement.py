@@ -1,11 +1,10 @@
-"""Finishing, at start-up, a replacement of segments that a crash interrupted.
+"""Finishes, at start-up, a replacement of segments that a crash interrupted.
 
-Compaction puts a new segment in the place of neighbours in steps (`cleaner_segment.py`): written as
-`<base>.log.cleaned`, which counts for nothing; renamed to `.swap`, log first, from where on it
-counts; the old ones renamed to `.deleted`, and the snapshots up to there removed; and the suffix
-dropped, log last. What is found of this is brought to its end here: `.cleaned` and `.deleted` files
-go, and `.swap` files take the place of the segments whose offsets they cover. An index that did not
-make it is rebuilt later.
+Compaction replaces neighbouring segments by a new one in steps (`cleaner_segment.py`): it is
+written as `<base>.log.cleaned`, which is ignored; renamed to `.swap`, log first, from where on it
+is valid; the old ones renamed to `.deleted`, and the snapshots up to there removed; and the suffix
+dropped, log last. This module finishes it: `.cleaned` and `.deleted` files are removed, and `.swap`
+files replace the segments whose offsets they cover. A missing index is rebuilt later.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def _finish_swap(log: Log, swaps: list[str]) -> None:
             found = names.parse_offset_file(name)
             if found is not None and _is_replaced(*found, base_offset, end_offset):
                 fs.unlink(f"{log.path}/{name}")
-    # The log last: as long as it has the suffix, a second crash comes here again.
+    # The log last: as long as it has the suffix, recovery after a second crash repeats this.
     for name in sorted(swaps, key=lambda name: names.LOG_SUFFIX in name):
         fs.rename(f"{log.path}/{name}", f"{log.path}/{name.removesuffix(names.SWAP_SUFFIX)}")
     fs.sync_directory(log.path)

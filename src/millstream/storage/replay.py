@@ -1,6 +1,6 @@
-"""Replaying the journal into segments, after a crash and before their logs are recovered.
+"""Replays the journal into segments, after a crash and before logs are recovered.
 
-Rules, each of which keeps a replay from doing harm:
+Rules that keep a replay safe:
 
 - an entry whose log is not there, or has another topic id, is ignored: the topic was deleted;
 - an entry below the saved recovery point is ignored: the segment has those bytes on the disk;
@@ -8,8 +8,8 @@ Rules, each of which keeps a replay from doing harm:
   retention or compaction;
 - bytes are written at their place, and never beyond a hole.
 
-A log whose bytes were changed since (truncation, compaction) has a void entry, and what came before
-that was left out when the journal was read.
+A log whose bytes were changed since (truncation, compaction) has a void entry, and earlier entries
+were skipped when the journal was read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 def replay_journal(
     fs: FileSystem, directory: str, recovery_points: Mapping[TopicPartition, int]
 ) -> int:
-    """Put the journal's bytes where they belong, durably; returns how many were missing there."""
+    """Write the journal's bytes to their segments, durably; returns how many were missing."""
     by_log: dict[LogId, list[JournalEntry]] = {}
     for entry in read_journals(fs, directory):
         by_log.setdefault(entry.log_id, []).append(entry)
@@ -88,7 +88,7 @@ def _end_offset(entry: JournalEntry) -> int:
     try:
         for _, header in iterate_headers(entry.data or b""):
             end_offset = header.next_offset
-    except CorruptBatch:  # its CRC was right, so it was written like that: nothing to restore
+    except CorruptBatch:  # its CRC matched, so it was written like that: nothing to restore
         return 0
     return end_offset
 
@@ -107,7 +107,8 @@ def _replay_segment(fs: FileSystem, path: str, entries: list[JournalEntry]) -> i
                 break
             if fs.pread(fd, len(data), entry.position) != data:
                 restored += len(data)
-            # Written in any case: after a sync that failed, memory may show what the disk lacks.
+            # Always written: after a failed sync, the page cache may show bytes that the disk
+            # lacks.
             write_fully(fs, fd, (data,), entry.position)
         fs.fdatasync(fd)
     finally:

@@ -1,8 +1,8 @@
-"""Removing from a log: from its start by age and size, from its end by truncation.
+"""Deletes from a log: at its start by age and size, at its end by truncation.
 
 Retention takes whole sealed segments, oldest first. Their files get the suffix `.deleted` at once
 and are unlinked later, by `LogDirectories.sweep`, off the owner's thread: unlinking a gigabyte can
-take long. A crash in between is no matter: start-up removes them.
+take long. After a crash in between, start-up removes them.
 
 Both are steps (see `steps.py`): names and lists of segments change on the owner's thread, a few
 logs at a time; what reads or syncs files runs in any other.
@@ -32,7 +32,7 @@ LOGS_PER_SYNC = 64
 
 
 class Candidate(NamedTuple):
-    """A log from which segments may have to go."""
+    """A log with segments that may have expired."""
 
     log: Log
     high_watermark: int  # nothing from here on goes
@@ -40,7 +40,7 @@ class Candidate(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """How many of a log's segments may go, as another thread saw it."""
+    """The number of expired segments of a log, as seen by another thread."""
 
     candidate: Candidate
     segments: list[Segment]
@@ -50,7 +50,7 @@ class Expired(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """The oldest segments of a log, which go as soon as what replaces them is durable."""
+    """The oldest segments of a log, deleted as soon as their replacement is durable."""
 
     candidate: Candidate
     segments: list[Segment]
@@ -60,9 +60,9 @@ class Removal(NamedTuple):
 
 
 def apply_all(candidates: Sequence[Candidate], now_ms: int) -> Steps[int]:
-    """Delete what is past its time, over the size, or before the log's start; returns the bytes.
+    """Delete segments that are too old, over the size limit, or before the log's start.
 
-    A log that cannot be read is left as it is, and the others go on. Raises `ApiError` when a
+    Returns the number of bytes. Logs that cannot be read are skipped. Raises `ApiError` if a
     directory has failed.
     """
     removed_bytes = 0
@@ -87,7 +87,7 @@ def _let_others_work() -> None:
 
 
 def _find_expired(candidates: Sequence[Candidate], now_ms: int) -> list[Expired]:
-    """Those of which something may go. Reads files."""
+    """Logs with expired segments. Reads files."""
     found = []
     for candidate in candidates:
         log = candidate.log
@@ -103,7 +103,7 @@ def _find_expired(candidates: Sequence[Candidate], now_ms: int) -> list[Expired]
 
 
 def _expired(candidate: Candidate, now_ms: int) -> Expired:
-    """How many of the oldest segments may go."""
+    """The number of expired segments."""
     log = candidate.log
     config, segments = log.config, log.segments
     newest: list[tuple[Segment, tuple[int, int]]] = []
@@ -144,7 +144,7 @@ def _prepare(expired: Expired, now_ms: int) -> list[Removal]:
     if log.directory.failure is not None or log.segments[:count] != segments[:count]:
         return []
     if count == len(log.segments) and 0 < log.active_segment.size == active_size:
-        log.roll(now_ms)  # the active one may go too, but the log's end must not be forgotten
+        log.roll(now_ms)  # the active one can be deleted too, but the log's end must be kept
     segments = log.segments
     count = min(count, len(segments) - 1)
     while count and segments[count].base_offset > candidate.high_watermark:
@@ -157,7 +157,7 @@ def _prepare(expired: Expired, now_ms: int) -> list[Removal]:
         paths.append(log.path)
     offset = segments[count].base_offset
     if offset in log.snapshots:
-        # Once the segments before it are gone, nothing else tells of their producers.
+        # After the earlier segments are deleted, only the snapshot has their producers.
         paths += [names.offset_file(log.path, offset, names.SNAPSHOT_SUFFIX), log.path]
     return [Removal(candidate, segments[:count], log.generation, log.names_changed, paths)]
 
@@ -183,7 +183,7 @@ def _remove(removal: Removal) -> int:
     log = removal.candidate.log
     count = len(removal.segments)
     if log.generation != removal.generation or log.segments[:count] != removal.segments:
-        return 0  # truncated or compacted meanwhile: the next round looks again
+        return 0  # truncated or compacted meanwhile: the next round retries
     log.set_segments(log.segments[count:])
     log.log_start_offset = max(log.log_start_offset, log.segments[0].base_offset)
     log.flushed_offset = max(log.flushed_offset, log.log_start_offset)
@@ -221,7 +221,7 @@ def delete_files(log: Log, segment: Segment) -> None:
 
 
 def delete_snapshots(log: Log, offsets: Iterable[int]) -> None:
-    """Remove these snapshots of the producers: nothing may be replayed from there any more."""
+    """Remove these producer snapshots: they must not be used for a replay."""
     for offset in offsets:
         log.snapshots.remove(offset)
         path = names.offset_file(log.path, offset, names.SNAPSHOT_SUFFIX)
@@ -230,7 +230,7 @@ def delete_snapshots(log: Log, offsets: Iterable[int]) -> None:
 
 
 def truncate(log: Log, offset: int) -> None:
-    """Cut the log so that it ends at `offset` or, if that is inside a batch, before the batch."""
+    """Truncate the log at `offset` or, if that is inside a batch, before the batch."""
     if offset >= log.log_end_offset:
         return
     log.settle()

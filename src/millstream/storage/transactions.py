@@ -40,7 +40,7 @@ ATTEMPT_PAUSE_SECONDS = 0.002
 
 
 class AbortedTransaction(NamedTuple):
-    """What a consumer must skip: the records of `producer_id` in [first_offset, last_offset]."""
+    """Records that a consumer must skip: those of `producer_id` in [first_offset, last_offset]."""
 
     producer_id: int
     first_offset: int
@@ -78,8 +78,8 @@ class TransactionIndex:
 def overlapping(
     entries: Sequence[AbortedTransaction], first_offset: int, end_offset: int
 ) -> tuple[list[AbortedTransaction], bool]:
-    """Those that concern a read of [first_offset, end_offset), and whether later segments can have
-    no more: whatever ends after an entry began at its last stable offset or later."""
+    """Transactions in [first_offset, end_offset), and whether later segments cannot have more:
+    a transaction that ends after an entry started at its last stable offset or later."""
     found = []
     start = bisect_left(entries, first_offset, key=lambda aborted: aborted.last_offset)
     for aborted in entries[start:]:
@@ -126,7 +126,7 @@ def _collect_aborted(
 
 
 class TransactionIndexCache:
-    """What the files of sealed segments say, as far as it was asked for lately.
+    """Cache of the indexes of sealed segments.
 
     Bounded by the number of entries (some 150 bytes each). Safe in any thread.
     """
@@ -156,7 +156,7 @@ class TransactionIndexCache:
         return entries
 
     def forget(self, segment: Segment) -> None:
-        """The file has changed, or is gone."""
+        """The file has changed or was deleted."""
         with self._lock:
             self._remove(segment)
 
