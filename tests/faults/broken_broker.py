@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from millstream.broker.replicas.partition import Partition, PendingAppend
+from millstream.broker.replicas.partition import Partition
+from millstream.broker.replicas.pending import PendingAppend
 from millstream.cli.entry import main
 from millstream.coordination.groups.offsets import OffsetStore
 from millstream.storage.log import Log

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from millstream.broker.coordinators.lag import Threat
-from millstream.broker.replicas.partition import ACKS_ALL, Partition
+from millstream.broker.replicas.partition import Partition
+from millstream.broker.replicas.pending import ACKS_ALL
 from millstream.broker.server import BrokerServer
 from millstream.records.record import Record, encode_batch
 from millstream.storage.retention import apply_all

@@ -11,7 +11,7 @@ import pytest
 
 from millstream.broker.coordinators.markers import Markers
 from millstream.broker.metadata.topics import NewTopic
-from millstream.broker.replicas.partition import PendingAppend
+from millstream.broker.replicas.pending import PendingAppend
 from millstream.broker.server import BrokerServer
 from millstream.coordination.transactions.marker import TransactionMarker
 from millstream.errors import ApiError, ErrorCode

@@ -14,7 +14,7 @@ import pytest
 from millstream.broker.coordinators.runtime import CoordinatorRuntime
 from millstream.broker.coordinators.timers import Timers
 from millstream.broker.metadata.topics import NewTopic
-from millstream.broker.replicas.partition import PendingAppend
+from millstream.broker.replicas.pending import PendingAppend
 from millstream.broker.server import BrokerServer
 from millstream.coordination.record_codec import (
     INT64,
@@ -244,9 +244,8 @@ async def refuse_appends(server: BrokerServer, refuse: bool) -> None:
     """Ask for more in-sync replicas than there are: appends with acks=all are refused."""
     partition = server.partitions.get("counters", 0)
     assert partition is not None
-    partition.log.update_config(
-        replace(partition.log.config, min_insync_replicas=2 if refuse else 1)
-    )
+    partition.log.update_config(replace(partition.log.config, min_insync_replicas=2))
+    partition.leadership.set_in_sync(frozenset(), replica_count=2 if refuse else 1)
 
 
 def test_failed_append_reloads_the_shard_and_frees_those_who_wait(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from millstream.broker.replicas.flushing import Flusher
-from millstream.broker.replicas.partition import ACKS_ALL, ACKS_LEADER, Partition, PendingAppend
+from millstream.broker.replicas.partition import Partition
+from millstream.broker.replicas.pending import ACKS_ALL, ACKS_LEADER, PendingAppend
 from millstream.config.topic import TopicConfig
 from millstream.records.batch import iterate_headers
 from millstream.records.record import ControlType, Record, decode_batch, encode_batch

@@ -13,7 +13,7 @@ import pytest
 from millstream.broker.coordinators import transactions as transaction_coordinator
 from millstream.broker.coordinators.transactions import TransactionCoordinator
 from millstream.broker.metadata.topics import NewTopic
-from millstream.broker.replicas.partition import ACKS_ALL
+from millstream.broker.replicas.pending import ACKS_ALL
 from millstream.broker.server import BrokerServer
 from millstream.coordination.transactions.marker import TransactionMarker
 from millstream.coordination.transactions.records import TransactionState

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from millstream.broker.metadata.topics import NewTopic
-from millstream.broker.replicas.partition import ACKS_LEADER
+from millstream.broker.replicas.pending import ACKS_LEADER
 from millstream.records.record import Record, encode_batch
 from tests.broker.serving import serving
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millstream.broker.metadata.topics import NewTopic
-from millstream.broker.replicas.partition import ACKS_LEADER
+from millstream.broker.replicas.pending import ACKS_LEADER
 from millstream.records.record import Record, encode_batch
 from millstream.storage.retention import Candidate
 from tests.broker.serving import serving

@@ -15,7 +15,7 @@ from millstream.broker.replicas.fetch_sessions import (
     FetchSession,
     FetchSessionCache,
 )
-from millstream.broker.replicas.partition import ACKS_LEADER
+from millstream.broker.replicas.pending import ACKS_LEADER
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest
 from tests.broker.sharing.leading import Leader

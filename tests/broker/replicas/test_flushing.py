@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from millstream.broker.replicas import flushing
-from millstream.broker.replicas.partition import ACKS_ALL
+from millstream.broker.replicas.pending import ACKS_ALL
 from tests.broker.sharing.leading import Leader, turn
 
 

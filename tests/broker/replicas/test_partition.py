@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from millstream.broker.replicas.partition import ACKS_ALL, ACKS_LEADER, Partition, PendingAppend
+from millstream.broker.replicas.partition import Partition
+from millstream.broker.replicas.pending import ACKS_ALL, ACKS_LEADER, PendingAppend
 from millstream.errors import ApiError, ErrorCode
 from tests.broker.sharing.leading import Leader, turn
 
@@ -116,10 +117,20 @@ def test_failed_flush_fails_those_who_wait_and_takes_the_partition_offline() -> 
 def test_acks_all_append_is_refused_below_min_insync_replicas() -> None:
     async def scenario(leader: Leader) -> None:
         partition = leader.partition(min_insync_replicas=2)
+        partition.leadership.set_in_sync(frozenset(), replica_count=3)
         with pytest.raises(ApiError) as refusal:
             partition.append(leader.batch(b"a"), acks=ACKS_ALL)
         assert refusal.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
         assert partition.append(leader.batch(b"a"), acks=ACKS_LEADER).is_done
+
+    run(scenario)
+
+
+def test_min_insync_replicas_asks_for_no_more_replicas_than_there_are() -> None:
+    async def scenario(leader: Leader) -> None:
+        partition = leader.partition(min_insync_replicas=2)
+        await partition.append(leader.batch(b"a"), acks=ACKS_ALL)
+        assert partition.high_watermark == 1
 
     run(scenario)
 
@@ -165,7 +176,7 @@ def test_diverging_epoch_is_where_the_client_went_another_way() -> None:
     async def scenario(leader: Leader) -> None:
         partition = leader.partition(leader_epoch=1)
         partition.append(leader.batch(b"a", b"b"), acks=ACKS_LEADER)
-        partition.leader_epoch = 3
+        partition.begin_epoch(3)
         partition.append(leader.batch(b"c"), acks=ACKS_LEADER)
         assert partition.diverging_epoch(-1, 99) is None
         assert partition.diverging_epoch(1, 2) is None
@@ -245,6 +256,22 @@ def test_raising_callback_does_not_lose_the_acknowledgements_behind_it(
         assert first.is_done
         assert behind.is_done
         assert second.is_done, "another partition in the same flush"
+
+    run(scenario)
+    assert "a defect" in caplog.text
+
+
+def test_raising_watcher_keeps_the_news_from_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        def partition_changed(self, partition: Partition) -> None:
+            raise RuntimeError("a defect")
+
+    async def scenario(leader: Leader) -> None:
+        partition, seen = leader.partition(), [Seen() for _ in range(5)]
+        for watcher in (*seen[:2], Broken(), *seen[2:]):
+            partition.watch(watcher)
+        await partition.append(leader.batch(b"a"), acks=ACKS_ALL)
+        assert [watcher.high_watermarks for watcher in seen] == [[1]] * 5
 
     run(scenario)
     assert "a defect" in caplog.text

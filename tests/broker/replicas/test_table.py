@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from millstream.broker.replicas.partition import ACKS_ALL
+from millstream.broker.replicas.pending import ACKS_ALL
 from millstream.errors import ApiError, ErrorCode
 from tests.broker.sharing.leading import Leader
 

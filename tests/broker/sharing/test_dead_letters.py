@@ -12,7 +12,8 @@ import pytest
 
 from millstream.broker.metadata.configs import Change, Operation
 from millstream.broker.metadata.topics import NewTopic
-from millstream.broker.replicas.partition import ACKS_ALL, Partition
+from millstream.broker.replicas.partition import Partition
+from millstream.broker.replicas.pending import ACKS_ALL
 from millstream.broker.server import BrokerServer
 from millstream.broker.sharing import dead_letters
 from millstream.broker.sharing.dead_letters import (

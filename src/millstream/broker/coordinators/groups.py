@@ -16,7 +16,7 @@ from millstream.broker.coordinators.runtime import NO_TRANSACTION, CoordinatorRu
 from millstream.broker.coordinators.timers import Timers
 from millstream.broker.metadata.configs import ConfigManager
 from millstream.broker.metadata.local import MetadataStore
-from millstream.broker.replicas.partition import PendingAppend
+from millstream.broker.replicas.pending import PendingAppend
 from millstream.broker.replicas.table import PartitionTable
 from millstream.clock import Clock
 from millstream.config.broker import BrokerConfig

@@ -22,7 +22,7 @@ from millstream.coordination.transactions.marker import TransactionMarker
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from millstream.broker.replicas.partition import PendingAppend
+    from millstream.broker.replicas.pending import PendingAppend
 
 logger = logging.getLogger(__name__)
 

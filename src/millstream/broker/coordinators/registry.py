@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from millstream.broker.coordinators.share_state import SharePersister
     from millstream.broker.coordinators.transactions import TransactionCoordinator
     from millstream.broker.metadata.producer_ids import ProducerIds
-    from millstream.broker.replicas.partition import PendingAppend
+    from millstream.broker.replicas.pending import PendingAppend
     from millstream.coordination.transactions.marker import TransactionMarker
 
 

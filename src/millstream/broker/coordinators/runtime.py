@@ -37,7 +37,8 @@ from millstream.broker.coordinators.loading import (
     SnapshotOffsets,
 )
 from millstream.broker.coordinators.timers import Timers
-from millstream.broker.replicas.partition import ACKS_ALL, ACKS_LEADER, Partition, PendingAppend
+from millstream.broker.replicas.partition import Partition
+from millstream.broker.replicas.pending import ACKS_ALL, ACKS_LEADER, PendingAppend
 from millstream.broker.replicas.table import PartitionTable
 from millstream.clock import Clock
 from millstream.coordination.record_codec import CorruptRecord, RecordCodec

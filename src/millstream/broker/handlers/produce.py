@@ -21,13 +21,8 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.deferred import Deferred
 from millstream.broker.handlers._produce_transactions import addition_of, is_verified, refusal_of
-from millstream.broker.replicas.partition import (
-    ACKS_ALL,
-    ACKS_LEADER,
-    ACKS_NONE,
-    Partition,
-    PendingAppend,
-)
+from millstream.broker.replicas.partition import Partition
+from millstream.broker.replicas.pending import ACKS_ALL, ACKS_LEADER, ACKS_NONE, PendingAppend
 from millstream.broker.replicas.produce_templates import ProduceTemplate
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode, ProtocolError

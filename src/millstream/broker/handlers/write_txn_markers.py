@@ -19,7 +19,7 @@ from millstream.errors import ApiError, ErrorCode
 if TYPE_CHECKING:
     from kio.schema.write_txn_markers.v2.request import WriteTxnMarkersRequest
 
-    from millstream.broker.replicas.partition import PendingAppend
+    from millstream.broker.replicas.pending import PendingAppend
     from millstream.protocol.messages import Fields
 
 # Errors of a group coordinator that is not ready, as errors of the partition leader.

@@ -1,36 +1,24 @@
-"""The leader's view of one partition: what is written, what is visible, and who waits.
+"""One partition, as handlers find it: its replica on this broker, and the broker's lead over it.
 
-    log start ...... last stable offset ...... high watermark ......... log end
-    |  visible to consumers that read committed   |
-    |  visible to all consumers                         |  written, not visible yet  |
-
-An acks=all append is visible, and answered, once a flush covers it; an acks=0 or acks=1 append is
-visible at once, unless it stands behind an acks=all append that is not flushed yet. So everything a
-consumer has seen of an acks=all producer survives a power cut. `flush.messages` asks for a flush
-before the answer too, whatever the acks.
-
-The last stable offset is where the first transaction begins that is open, or whose end marker is
-not below the high watermark yet: else a power cut could take back an end that a consumer has seen.
-Without any, it is the high watermark.
-
-The in-sync set is this broker alone today; leader epochs and the high watermark are where
-replication will find them.
+`Replica` is the log with its offsets, whoever leads. `Leadership` decides what is visible, what is
+stable and who is answered; it does no I/O. `Partition` checks and appends what producers send,
+reads up to where the leader lets consumers see, and notifies those who watch.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+import logging
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from millstream.broker.completion import Completion
+from millstream.broker.replicas.leadership import Leadership
+from millstream.broker.replicas.pending import ACKS_ALL, PendingAppend
+from millstream.broker.replicas.replica import NO_EPOCH, Replica
 from millstream.coordination.cluster import INTERNAL_TOPICS
-from millstream.errors import ApiError, CorruptBatch, ErrorCode
+from millstream.errors import ApiError, ErrorCode
 from millstream.records.batch import (
     TRANSACTIONAL_FLAG,
     BatchHeader,
     Buffer,
-    end_offset_of,
     iterate_headers,
     parse_header,
 )
@@ -47,51 +35,15 @@ if TYPE_CHECKING:
     from millstream.storage.lookup import TimestampOffset
     from millstream.storage.transactions import AbortedTransaction
 
-ACKS_ALL = -1
-ACKS_NONE = 0
-ACKS_LEADER = 1
-NO_TIMESTAMP = -1
+logger = logging.getLogger(__name__)
+
 LOG_APPEND_TIME = "LogAppendTime"
-NO_EPOCH = -1
 
 
 class Watcher(Protocol):
     """Notified when the visible state of a partition changes."""
 
     def partition_changed(self, partition: Partition) -> None: ...
-
-
-class PendingAppend(Completion):
-    """An append that is written, and done once it is as durable as its producer asked."""
-
-    # On the class, since most appends never need to change them.
-    log_append_time_ms = NO_TIMESTAMP  # only where message.timestamp.type says so
-    bytes_before = 0  # what the partition had appended in its life before this
-    error: ApiError | None = None
-
-    def __init__(self, first_offset: int, next_offset: int) -> None:
-        self.first_offset = first_offset
-        self.next_offset = next_offset
-
-    def __repr__(self) -> str:
-        return f"<PendingAppend {self.first_offset}..{self.next_offset}>"
-
-    def fail(self, error: ApiError) -> None:
-        """It is done, and not as durable as was asked."""
-        self.error = error
-        self.finish()
-
-    def __await__(self) -> Generator[Any, None, PendingAppend]:
-        """Wait until done. Raises the `ApiError` it failed with."""
-        yield from super().__await__()
-        if self.error is not None:
-            raise self.error
-        return self
-
-
-class _EndedTransaction(NamedTuple):
-    first_offset: int
-    marker_offset: int
 
 
 class ProducerState(NamedTuple):
@@ -106,7 +58,7 @@ class ProducerState(NamedTuple):
 
 
 class Partition:
-    """One log, led by this broker. All calls from the event loop's thread."""
+    """One partition, led by this broker. All calls from the event loop's thread."""
 
     def __init__(
         self, topic: str, index: int, log: Log, *, leader_epoch: int, flusher: Flusher, clock: Clock
@@ -116,36 +68,51 @@ class Partition:
         self.log = log
         self.topic_id: UUID | None = log.topic_id
         self.is_internal = topic in INTERNAL_TOPICS
-        self.leader_epoch = leader_epoch
-        self.high_watermark = log.log_end_offset  # all that recovery kept
-        self.last_stable_offset = self.high_watermark
-        # Appended since the start and below the one or the other: what fetch.min.bytes counts.
-        self.visible_bytes = 0
-        self.stable_bytes = 0
+        self.replica = Replica(log)
         self.offline_error: ApiError | None = None  # set when its directory failed or it is deleted
         self._flusher = flusher
         self._clock = clock
-        self._appended_bytes = 0
-        self._unflushed: deque[PendingAppend] = deque()  # these hold back the high watermark
-        self._duplicates: list[PendingAppend] = []  # wait for the flush of what they duplicate
         self._watchers: set[Watcher] = set()
-        self._is_held_back = False  # whether there are transactions, open or not durably ended
-        # Those that ended in markers from the high watermark on, in their order.
-        self._ended: deque[_EndedTransaction] = deque()
-        # What had been appended when a transaction, open or among those, began at an offset.
-        self._bytes_before: dict[int, int] = {}
-        self._find_stable()
+        # The only replica: all that recovery kept is committed.
+        self.leadership = Leadership(
+            log,
+            epoch=leader_epoch,
+            high_watermark=log.log_end_offset,
+            changed=self.notify_watchers,
+        )
 
     def __repr__(self) -> str:
         return f"<Partition {self.topic}-{self.index}>"
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.leadership.epoch
 
     @property
     def log_start_offset(self) -> int:
         return self.log.log_start_offset
 
     @property
-    def in_sync_replica_count(self) -> int:
-        return 1
+    def high_watermark(self) -> int:
+        return self.leadership.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.leadership.last_stable_offset
+
+    @property
+    def visible_bytes(self) -> int:
+        """Appended since the start and below the high watermark: what fetch.min.bytes counts."""
+        return self.leadership.visible_bytes
+
+    @property
+    def stable_bytes(self) -> int:
+        """As `visible_bytes`, below the last stable offset."""
+        return self.leadership.stable_bytes
+
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """Lead on in a later leader epoch."""
+        self.leadership.begin_epoch(leader_epoch)
 
     # Writing
 
@@ -169,12 +136,9 @@ class Partition:
         log = self.log
         config = log.config
         now_ms = self._clock.now_ms()
-        if acks == ACKS_ALL and self.in_sync_replica_count < config.min_insync_replicas:
-            raise ApiError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{self.topic}-{self.index} has 1 in-sync replica, fewer than its "
-                f"min.insync.replicas of {config.min_insync_replicas}",
-            )
+        leadership = self.leadership
+        if acks == ACKS_ALL and not leadership.is_alone:
+            leadership.check_in_sync()
         if internal:
             headers = [header for _, header in iterate_headers(records)]
             for header in headers:
@@ -183,15 +147,15 @@ class Partition:
             headers = validate_produced(records, config, now_ms, zstd_allowed=zstd_allowed)
             duplicate = self._check_producers(headers, verified)
             if duplicate is not None:
-                return self._answer_duplicate(duplicate, acks)
+                return self._duplicated(duplicate, acks)
             records, headers = transform_produced(records, headers, config, now_ms)
-        appended = log.append(records, headers, leader_epoch=self.leader_epoch, now_ms=now_ms)
+        appended = log.append(records, headers, leader_epoch=leadership.epoch, now_ms=now_ms)
         pending = PendingAppend(appended[0], appended[1])
         if headers[0].attributes & TRANSACTIONAL_FLAG:
             self._note_transaction(headers[0].producer_id, appended[0])
         if config.message_timestamp_type == LOG_APPEND_TIME:
             pending.log_append_time_ms = now_ms
-        self._settle(pending, acks, len(records))
+        self._appended(pending, acks, len(records))
         return pending
 
     def _check_producers(self, headers: list[BatchHeader], verified: bool) -> PendingAppend | None:
@@ -204,55 +168,23 @@ class Partition:
 
     def _note_transaction(self, producer_id: int, offset: int) -> None:
         if self.log.producers.open_transaction(producer_id) == offset:  # it begins here
-            self._bytes_before[offset] = self._appended_bytes
-            self._is_held_back = True
+            self.leadership.transaction_began(offset)
 
-    def _settle(self, pending: PendingAppend, acks: int, size_bytes: int) -> None:
-        """Let the append be seen and answered: now, or when a flush covers it."""
-        bytes_before = self._appended_bytes
-        self._appended_bytes = bytes_before + size_bytes
+    def _appended(self, pending: PendingAppend, acks: int, size_bytes: int) -> None:
         log = self.log
         config = log.config
-        if (acks == ACKS_ALL and config.millstream_acks_all_flush) or (
+        must_flush = (acks == ACKS_ALL and config.millstream_acks_all_flush) or (
             log.log_end_offset - log.flushed_offset >= config.flush_messages
-        ):
-            pending.bytes_before = bytes_before
-            self._unflushed.append(pending)
+        )
+        if self.leadership.appended(pending, size_bytes, acks=acks, must_flush=must_flush):
             self._flusher.request(self)
-            return
-        pending.is_done = True
-        if not self._unflushed:
-            self._advance(pending.next_offset, self._appended_bytes)
 
-    def _advance(self, high_watermark: int, visible_bytes: int) -> None:
-        """More is visible: to those who read committed too, unless transactions hold it back."""
-        self.high_watermark = high_watermark
-        self.visible_bytes = visible_bytes
-        if self._is_held_back:
-            self._find_stable()
-        else:
-            self.last_stable_offset = high_watermark
-            self.stable_bytes = visible_bytes
-        if self._watchers:
-            self.notify_watchers()
-
-    def _find_stable(self) -> None:
-        """Bring the last stable offset up to date with the transactions."""
-        high_watermark, ended, bytes_before = self.high_watermark, self._ended, self._bytes_before
-        while ended and ended[0].marker_offset < high_watermark:
-            bytes_before.pop(ended.popleft().first_offset, None)
-        first_open = self.log.producers.first_open_offset
-        self._is_held_back = bool(ended) or first_open is not None
-        unstable = [it.first_offset for it in ended]
-        if first_open is not None:
-            unstable.append(first_open)
-        first = min(unstable, default=high_watermark)
-        if first < high_watermark:
-            self.last_stable_offset = max(first, self.log_start_offset)
-            self.stable_bytes = bytes_before.get(first, 0)
-        else:
-            self.last_stable_offset = high_watermark
-            self.stable_bytes = self.visible_bytes
+    def _duplicated(self, duplicate: PendingAppend, acks: int) -> PendingAppend:
+        """What was appended before is answered again, once it is durable if that is asked."""
+        must_flush = acks == ACKS_ALL and self.log.config.millstream_acks_all_flush
+        if self.leadership.duplicated(duplicate, acks=acks, must_flush=must_flush):
+            self._flusher.request(self)
+        return duplicate
 
     def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Whether a transaction of this producer is open here: it writes on without a question."""
@@ -304,11 +236,12 @@ class Partition:
         )
         first_offset = log.producers.open_transaction(producer_id)
         header = parse_header(marker)
-        appended = log.append(marker, [header], leader_epoch=self.leader_epoch, now_ms=now_ms)
+        epoch = self.leadership.epoch
+        appended = log.append(marker, [header], leader_epoch=epoch, now_ms=now_ms)
         if first_offset is not None:
-            self._ended.append(_EndedTransaction(first_offset, appended.first_offset))
+            self.leadership.transaction_ended(first_offset, appended.first_offset)
         pending = PendingAppend(appended.first_offset, appended.next_offset)
-        self._settle(pending, ACKS_ALL, len(marker))
+        self._appended(pending, ACKS_ALL, len(marker))
         return pending
 
     def producer_states(self) -> list[ProducerState]:
@@ -327,64 +260,30 @@ class Partition:
             for entry in (producers[producer_id],)
         ]
 
-    def _answer_duplicate(self, duplicate: PendingAppend, acks: int) -> PendingAppend:
-        """What was appended before is answered again, once it is durable if that is asked."""
-        must_flush = acks == ACKS_ALL and self.log.config.millstream_acks_all_flush
-        if must_flush and duplicate.next_offset > self.log.flushed_offset:
-            self._duplicates.append(duplicate)
-            self._flusher.request(self)
-        else:
-            duplicate.is_done = True
-        return duplicate
-
     def flushed(self) -> None:
         """A flush has covered everything below the log's flushed offset."""
-        flushed_offset = self.log.flushed_offset
-        unflushed = self._unflushed
-        done: list[PendingAppend] = []
-        while unflushed and unflushed[0].next_offset <= flushed_offset:
-            done.append(unflushed.popleft())
-        if self._duplicates:
-            done += [it for it in self._duplicates if it.next_offset <= flushed_offset]
-            self._duplicates = [it for it in self._duplicates if it.next_offset > flushed_offset]
-        if unflushed:
-            high_watermark, visible_bytes = unflushed[0].first_offset, unflushed[0].bytes_before
+        if self.offline_error is None and self.leadership.flushed():
             self._flusher.request(self)
-        else:
-            high_watermark, visible_bytes = self.log.log_end_offset, self._appended_bytes
-        if high_watermark != self.high_watermark:
-            self._advance(high_watermark, visible_bytes)
-        for pending in done:
-            pending.finish()
 
     def go_offline(self, error: ApiError) -> None:
         """Refuse everything from now on, and tell all who wait."""
         self.offline_error = error
-        waiting = [*self._unflushed, *self._duplicates]
-        self._unflushed.clear()
-        self._duplicates.clear()
-        for pending in waiting:
-            pending.fail(error)
+        self.leadership.resign(error)
         self.notify_watchers()
 
     # Reading
 
-    def read(
-        self, offset: int, *, max_bytes: int, committed: bool = False, may_block: bool = False
-    ) -> bytes | bytearray:
+    def read(self, offset: int, *, max_bytes: int, may_block: bool = False) -> bytes | bytearray:
         """Whole batches from that offset on, at least one if any is visible.
 
         Raises `ApiError(OFFSET_OUT_OF_RANGE)`, and `NotCached` unless it may block.
         """
         if self.offline_error is not None:
             raise self.offline_error
-        end_offset = self.last_stable_offset if committed else self.high_watermark
-        try:
-            return self.log.read(
-                offset, max_bytes=max_bytes, end_offset=end_offset, may_block=may_block
-            )
-        except CorruptBatch as error:
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        end_offset = self.leadership.high_watermark
+        return self.replica.read(
+            offset, max_bytes=max_bytes, end_offset=end_offset, may_block=may_block
+        )
 
     def end_of_damage(self, offset: int) -> int:
         """Where reading may go on if it cannot at `offset`, which is the answer if it can.
@@ -404,17 +303,14 @@ class Partition:
     ) -> tuple[bytes | bytearray, list[AbortedTransaction]]:
         """As `read`, up to the last stable offset, with the aborted transactions in what was read:
         the client has to skip their records."""
-        while True:
-            segments = self.log.segments
-            records = self.read(offset, max_bytes=max_bytes, committed=True, may_block=may_block)
-            if not records or not self.log.aborted_segments:
-                return records, []
-            aborted = self.log.aborted_transactions(
-                offset, end_offset_of(records), may_block=may_block
-            )
-            # In another thread, compaction or retention may have come between the two.
-            if self.log.segments is segments:
-                return records, aborted
+        if self.offline_error is not None:
+            raise self.offline_error
+        return self.replica.read_committed(
+            offset,
+            max_bytes=max_bytes,
+            end_offset=self.leadership.last_stable_offset,
+            may_block=may_block,
+        )
 
     def check_leader_epoch(self, epoch: int) -> None:
         """Refuse a client whose idea of the leader is older, or newer, than ours."""
@@ -460,10 +356,7 @@ class Partition:
         """
         if self.offline_error is not None:
             raise self.offline_error
-        try:
-            return self.log.offset_for_timestamp(timestamp_ms)
-        except CorruptBatch as error:
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        return self.replica.offset_for_timestamp(timestamp_ms)
 
     def delete_records_before(self, offset: int) -> int:
         """Move the log's start, -1 meaning to the high watermark. Returns where it is now."""
@@ -484,16 +377,12 @@ class Partition:
             )
         if offset > self.log_start_offset:
             self.log.delete_records_before(offset)
-            self._on_log_start_moved()
+            self.leadership.log_start_moved()
         return self.log_start_offset
 
     def retention_candidate(self) -> Candidate:
         """What retention needs to delete what the topic's settings no longer keep."""
-        return Candidate(self.log, self.high_watermark, self._on_log_start_moved)
-
-    def _on_log_start_moved(self) -> None:
-        self._find_stable()
-        self.notify_watchers()
+        return Candidate(self.log, self.high_watermark, self.leadership.log_start_moved)
 
     # Those who wait
 
@@ -505,5 +394,10 @@ class Partition:
 
     def notify_watchers(self) -> None:
         """Something a consumer would see has changed: new records, a new log start, an error."""
+        if not self._watchers:
+            return
         for watcher in tuple(self._watchers):
-            watcher.partition_changed(self)
+            try:
+                watcher.partition_changed(self)
+            except Exception:  # a defect of one must not keep the news from the others
+                logger.exception("a watcher of %r failed", self)

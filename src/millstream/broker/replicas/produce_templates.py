@@ -22,7 +22,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from millstream.broker.replicas.partition import Partition, PendingAppend
+from millstream.broker.replicas.partition import Partition
+from millstream.broker.replicas.pending import PendingAppend
 from millstream.protocol.produce import (
     FIRST_FLEXIBLE,
     FIRST_WITH_TOPIC_IDS,

@@ -36,7 +36,7 @@ class PartitionTable:
         """Lead a log. An existing partition only gets the new leader epoch."""
         partition = self._by_name.get((topic, index))
         if partition is not None:
-            partition.leader_epoch = leader_epoch
+            partition.begin_epoch(leader_epoch)
             return partition
         partition = Partition(
             topic, index, log, leader_epoch=leader_epoch, flusher=self._flusher, clock=self._clock

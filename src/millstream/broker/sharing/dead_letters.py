@@ -37,7 +37,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.broker.metadata.topics import NewTopic
-from millstream.broker.replicas.partition import ACKS_ALL
+from millstream.broker.replicas.pending import ACKS_ALL
 from millstream.coordination.sharing.breaker import Breaker
 from millstream.coordination.sharing.runs import CORRUPT, LIMIT, REJECTED
 from millstream.errors import ApiError, CorruptBatch, ErrorCode
