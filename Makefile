@@ -1,32 +1,32 @@
-# The verbs of this house. `make help` lists them; each installs what it needs into .venv first.
+# `make help` lists the targets; each installs what it needs into .venv first.
 
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest -n 3 --dist worksteal
-# A test stuck in a call of C hears no signal and holds up its worker: this ends it, and names it.
+# A test stuck in C code gets no signal and blocks its worker: this kills it and prints its name.
 WATCHDOG := -o faulthandler_timeout=660 -o faulthandler_exit_on_timeout=true
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 
 .DEFAULT_GOAL := help
 .PHONY: help install system demo test test-all lint format bench docs
 
-help:  ## list the verbs
+help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-install:  ## make .venv from requirements.lock and build the package into it
+install:  ## create .venv from requirements.lock and install the package
 	@$(PYTHON) tools/install.py $(VENV)
 
-system:  ## find, install or name what the tests want of the system (Java, kcat, strace, ...)
+system:  ## check for, or install, system packages for the tests (Java, kcat, strace, ...)
 	@$(PYTHON) tools/system.py
 
-demo: install  ## watch a shop's pipelines survive kill -9, every order counted once
+demo: install  ## run the demo: pipelines survive kill -9, every order counts once
 	@$(PYTHON) tools/system.py java
 	@$(BIN)/millstream demo
 
 test: install system lint  ## lint and run the tests, without the slow ones
 	$(PYTEST) $(WATCHDOG) -m "not slow"
 
-test-all: install system lint  ## all tests, the conformance ones also against Apache Kafka
+test-all: install system lint  ## run all tests, the conformance ones also against Apache Kafka
 	$(PYTEST) --peer kafka
 
 lint: install  ## ruff, mypy --strict, import-linter
@@ -35,11 +35,11 @@ lint: install  ## ruff, mypy --strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
 
-format: install  ## let ruff format and mend what it can
+format: install  ## format and fix with ruff
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: install system  ## Millstream beside Apache Kafka: ratios, a plot, JSON
+bench: install system  ## benchmark against Apache Kafka: ratios, a plot, JSON
 	$(BIN)/python -m benchmarks
 
 docs: install  ## write the pages that are generated from the code
