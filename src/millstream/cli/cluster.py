@@ -1,8 +1,7 @@
-"""The cluster at the other end: confluent-kafka's clients, with the command line's manners.
+"""The cluster that commands use: confluent-kafka's clients, with errors for the command line.
 
-For the few requests that confluent-kafka does not have (transactions, share groups) there is
-`protocol`, our own thin client. Works against any Kafka cluster. Nothing here knows Millstream's
-broker.
+For the few requests that confluent-kafka does not have (transactions, share groups), `protocol` is
+our own thin client. Works with any Kafka cluster; nothing here is specific to Millstream's broker.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
-NO_OFFSET = -1001  # librdkafka's mark for "none committed"
+NO_OFFSET = -1001  # librdkafka's value for "no committed offset"
 UNREACHABLE_CODES = (
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TRANSPORT,
@@ -47,7 +46,7 @@ class Cluster:
 
     @classmethod
     def connect(cls, bootstrap_servers: str, client_config: Path | None = None) -> Cluster:
-        """A cluster that is known to answer; raises `CommandFailed` when it does not."""
+        """A cluster that answers; raises `CommandFailed` if it does not."""
         settings = read_properties(client_config) if client_config else {}
         if bootstrap_servers == BOOTSTRAP_DEFAULT:
             bootstrap_servers = settings.get("bootstrap.servers", bootstrap_servers)
@@ -125,7 +124,7 @@ class Cluster:
     def offsets_at(
         self, partitions: Iterable[Partition], timestamp_ms: int
     ) -> dict[Partition, int]:
-        """The first offset at or after the timestamp; the end where nothing is that new."""
+        """The first offset at or after the timestamp; the end if there is none."""
         wanted = list(partitions)
         found = self.offsets(wanted, OffsetSpec.for_timestamp(timestamp_ms))
         missing = [partition for partition in wanted if found[partition] < 0]
@@ -142,7 +141,7 @@ class Cluster:
 
 
 def accepts_connections(address: str) -> bool:
-    """Whether anybody listens there. librdkafka would hide a refusal behind its time-out."""
+    """Whether the port is open. librdkafka would hide a refusal behind its timeout."""
     host, _, port = address.strip().rpartition("://")[2].rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S):

@@ -1,7 +1,8 @@
-"""`millstream consume`: a topic's records on stdout, from wherever asked, then on like `tail -f`.
+"""`millstream consume`: prints a topic's records from a given start, then follows it like
+`tail -f`.
 
-Without `--group` it reads beside everybody: it joins no group and commits nothing. With `--group`
-it is a member like any other and commits exactly what it has printed.
+Without `--group` it joins no group and commits nothing. With `--group` it is an ordinary member and
+commits exactly the records it has printed.
 """
 
 from __future__ import annotations
@@ -329,7 +330,7 @@ def newest(records: Iterator[Message | None], count: int) -> list[Message]:
 
 
 def at_end(message: Message) -> bool:
-    """Whether this is the mark of a partition's end rather than a record; raises for an error."""
+    """Whether this is the end of a partition rather than a record; raises for an error."""
     error = message.error()
     if error is None:
         return False

@@ -56,7 +56,7 @@ class Ledger:
 
 
 class Writer(threading.Thread):
-    """Sends numbered records at a steady rate until told to stop, then waits for every answer."""
+    """Sends numbered records at a steady rate until stopped, then waits for every answer."""
 
     def __init__(self, address: str, ledger: Ledger, rate: int) -> None:
         super().__init__(name="writer", daemon=True)

@@ -1,4 +1,4 @@
-"""`millstream demo`: kill -9 in mid-stream, and nothing is lost, and nothing counts twice.
+"""`millstream demo`: kill -9 in mid-stream, without lost or duplicated records.
 
 `demo` itself is a shop whose pipelines are killed (`millstream.cli.shop`); `demo crash` kills a
 broker, and needs no Spark (`crash_run`, `crash_story`).

@@ -1,4 +1,4 @@
-"""`millstream dlq`: what groups and pipelines gave up, and how to give it another chance."""
+"""`millstream dlq`: lists, shows, replays and purges dead letters of groups and pipelines."""
 
 from __future__ import annotations
 

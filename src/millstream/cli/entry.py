@@ -1,4 +1,4 @@
-"""Where the `millstream` command begins: `serve` at once, everything else through Typer."""
+"""Entry point of the `millstream` command: `serve` directly, everything else through Typer."""
 
 from __future__ import annotations
 

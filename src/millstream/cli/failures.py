@@ -1,10 +1,8 @@
-"""How the command line fails: one helpful line on stderr and an exit code, never a traceback.
+"""Errors of the command line: one line on stderr and an exit code, no traceback.
 
 0    done
-1    the command could not do what was asked
-2    the command line itself is wrong (unknown option, missing argument, ill-formed value)
-3    no broker answered
-130  interrupted (Ctrl-C)
+1    the command failed 2    the command line itself is wrong (unknown option, missing argument,
+ill-formed value) 3    no broker answered 130  interrupted (Ctrl-C)
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ EXIT_INTERRUPTED = 130
 
 
 class CommandFailed(MillstreamError):
-    """The command could not do what was asked; the message says why, and what to do."""
+    """The command failed; the message says why, and what to do."""
 
     def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
         super().__init__(message)
@@ -43,13 +41,13 @@ def unreachable(bootstrap_servers: str) -> CommandFailed:
 
 
 def exit_on_failure(command: Callable[[], object]) -> None:
-    """Run a command; where it fails, say why and exit with the code for it."""
+    """Run a command; if it fails, print the reason and exit with its code."""
     try:
         command()
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output (`head`, a pager) has gone; at exit Python would flush again.
+        # The reader of our output (`head`, a pager) has exited; at exit Python would flush again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_INTERRUPTED)
     except Exception as error:
@@ -63,7 +61,7 @@ def exit_on_failure(command: Callable[[], object]) -> None:
 
 
 def explain(error: Exception) -> CommandFailed | None:
-    """What to tell the user; None for a bug of ours, which deserves its traceback."""
+    """The message for the user; None for a bug, which gets a traceback."""
     if isinstance(error, CommandFailed):
         return error
     if isinstance(error, MillstreamError):

@@ -1,8 +1,7 @@
-"""How keys and values are written on the command line: text, JSON, Avro, hex, base64.
+"""Formats of keys and values on the command line: text, JSON, Avro, hex, base64.
 
-Decoding never fails for want of an encoding: bytes that are not UTF-8 are shown with \\x escapes,
-and bytes that are not what the format says are shown as text, since a person looking into a topic
-wants to see what is there. Encoding is strict.
+Decoding never fails: bytes that are not UTF-8 are shown with \\x escapes, and values that do not
+match the format are shown as text, so that users see the content of a topic. Encoding is strict.
 """
 
 from __future__ import annotations

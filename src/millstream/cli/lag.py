@@ -1,4 +1,4 @@
-"""How far a group is behind, and what retention has taken or will take before it is read.
+"""The lag of a group, and records that retention deletes before they are read.
 
 lag      end - committed: records still to read
 lost     log start - committed, where positive: records that retention deleted unread
@@ -46,7 +46,7 @@ class PartitionLag:
 
     @property
     def warning(self) -> str:
-        """What the operator should know now; empty when all is well."""
+        """A warning for the operator; empty if there is none."""
         if self.lost:
             return f"retention deleted {self.lost} unread records"
         left = self.expires_in_ms
@@ -113,7 +113,7 @@ def topic_retention_ms(cluster: Cluster, topic: str) -> int:
 
 
 def oldest_unread_ms(cluster: Cluster, offsets: dict[Partition, int]) -> dict[Partition, int]:
-    """The timestamp of the record at each offset, read beside the group; some may be missing."""
+    """The timestamp of the record at each offset, read without the group; some may be missing."""
     if not offsets:
         return {}
     consumer = cluster.consumer(**{"auto.offset.reset": "earliest"})

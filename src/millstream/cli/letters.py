@@ -1,4 +1,4 @@
-"""Dead letters as the command line sees them: records whose headers say where they came from.
+"""Dead letters on the command line: records whose headers contain their origin.
 
 A dead-letter topic is an ordinary topic, so all of this works against any Kafka cluster whose share
 groups write them (KIP-1191). Of a header that is there several times the last one counts: earlier
@@ -34,7 +34,7 @@ UNKNOWN = "unknown"
 
 
 class Origin(NamedTuple):
-    """The record that failed, and for whom; two letters with the same tell of one failure."""
+    """The failed record and its group; two letters with the same origin are one failure."""
 
     topic: str
     partition: int
@@ -66,13 +66,13 @@ class Letter:
 
     @property
     def failed_ms(self) -> int | None:
-        """The time of the record that failed; Apache Kafka does not say it."""
+        """The timestamp of the failed record; not available from Apache Kafka."""
         time_ms = self.error("timestamp") or ""
         return int(time_ms) if time_ms.isdigit() else None
 
     @cached_property
     def origin(self) -> Origin | None:
-        """Where the record was; None for a record that is no dead letter."""
+        """The origin of the record; None if it is not a dead letter."""
         topic, group = self.error("topic"), self.error("group")
         partition, offset = self.error("partition") or "", self.error("offset") or ""
         if topic is None or not partition.isdigit() or not offset.isdigit():
@@ -89,7 +89,7 @@ class Letter:
 
     @property
     def reason(self) -> str:
-        """Why it was given up; Apache Kafka says it only in words."""
+        """The reason; Apache Kafka provides it only as text."""
         message = (self.error("message") or "").lower()
         known = "rejected" if "rejected" in message else "limit" if "count" in message else UNKNOWN
         return self.error("reason") or known
@@ -106,7 +106,7 @@ class Letter:
 
     @cached_property
     def key(self) -> bytes | None:
-        """The key of the record that failed, where the letter has it."""
+        """The key of the failed record, if the letter contains it."""
         key: bytes | None = self.record.key()
         if self.origin is None or key != "{}/{}/{}".format(*self.origin).encode():
             return key
@@ -115,14 +115,14 @@ class Letter:
 
     @property
     def has_copy(self) -> bool:
-        """Whether it has the record itself, not only headers about it."""
+        """Whether it contains the record itself, not only headers."""
         foreign = any(not name.startswith(OWN_PREFIX) for name in self.headers)
         return self.key is not None or self.record.value() is not None or foreign
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which letters are meant; without any condition all of them."""
+    """A filter for letters; without conditions, all of them."""
 
     group: str | None = None
     source: str | None = None  # a topic, or topic:partition
@@ -131,7 +131,7 @@ class Filter:
     until: str | None = None
 
     def matcher(self) -> Callable[[Letter], bool]:
-        """A function that says whether a letter is meant. Raises `CommandFailed` for nonsense."""
+        """A function that tests a letter. Raises `CommandFailed` for invalid conditions."""
         now = datetime.now().astimezone()
         since_ms = 0 if self.since is None else parse_moment_ms(self.since, now)
         until_ms = 2**63 if self.until is None else parse_moment_ms(self.until, now)
@@ -152,7 +152,7 @@ class Filter:
 
 
 def read_letters(cluster: Cluster, topic: str) -> Iterator[Letter]:
-    """All letters that the topic has now, each partition's in order."""
+    """All current letters of the topic, in order within each partition."""
     places = [(topic, index) for index in cluster.partitions_of(topic)]
     starts, ends = cluster.start_offsets(places), cluster.end_offsets(places)
     settings = {"enable.partition.eof": True, "auto.offset.reset": "earliest"}
@@ -171,7 +171,7 @@ def read_letters(cluster: Cluster, topic: str) -> Iterator[Letter]:
 
 
 def unique(letters: Iterator[Letter]) -> Iterator[Letter]:
-    """The first letter about each failure; a crash can write one twice."""
+    """The first letter of each failure; a crash can write one twice."""
     seen: set[Origin] = set()
     for letter in letters:
         if letter.origin is not None:
@@ -182,7 +182,7 @@ def unique(letters: Iterator[Letter]) -> Iterator[Letter]:
 
 
 def dead_letter_topics(cluster: Cluster, prefix: str = NAME_PREFIX) -> list[str]:
-    """The topics that take dead letters: by their setting, or where there is none by their name."""
+    """Topics that accept dead letters, by their setting or else by their name."""
     names = [name for name in cluster.metadata().topics if not name.startswith("__")]
     resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
     if not resources:

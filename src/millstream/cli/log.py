@@ -1,4 +1,4 @@
-"""`millstream log`: what is in a data directory's log files, and whether it is sound, offline."""
+"""`millstream log`: dumps and verifies the log files of a data directory, offline."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def verify(
 ) -> None:
     """Check every batch and index entry; name the first bad one of each file.
 
-    Exits with 1 when something is wrong.
+    Exits with 1 if it finds a problem.
 
     [bold]Examples[/bold]
 

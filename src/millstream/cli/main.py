@@ -1,4 +1,4 @@
-"""The `millstream` command: finds the group that was asked for, turns errors into one line.
+"""The `millstream` command: finds the command group, turns errors into one line.
 
 A group's module is imported only when one of its commands runs, so that `millstream --help` and
 shell completion do not pay for Kafka clients or the broker. `COMMANDS` therefore repeats the first

@@ -1,9 +1,9 @@
-"""Points and spans of time as people type them, and as tables show them.
+"""Parses points in time and durations from the command line, and formats them for tables.
 
-A moment: `2026-11-14`, `2026-11-14T08:30`, `2026-11-14T08:30:00.250+01:00`, `1763108400000`
+A point in time:  `2026-11-14`, `2026-11-14T08:30`, `2026-11-14T08:30:00.250+01:00`, `1763108400000`
 (milliseconds since 1970), `now`, `today`, `yesterday`, or a span ago: `15m`, `2h30m`, `7d`.
 A moment without a zone is local time. A span: `250ms`, `90s`, `1d12h`, or ISO 8601 (`PT1H30M`,
-`P7D`) as Kafka's own tools take it.
+`P7D`) as in Kafka's own tools.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
 ISO_SPAN = re.compile(
     r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE
 )
-EPOCH_MS_DIGITS_MIN = 12  # shorter numbers are likelier a year or seconds: refused, not guessed
+EPOCH_MS_DIGITS_MIN = 12  # shorter numbers are probably a year or seconds: refused
 
 
 def parse_span_ms(text: str) -> int:
@@ -40,7 +40,7 @@ def parse_span_ms(text: str) -> int:
 
 
 def parse_moment_ms(text: str, now: datetime) -> int:
-    """A moment in milliseconds since 1970; `now` carries the zone that is meant by default."""
+    """A point in time in milliseconds since 1970; `now` has the default time zone."""
     compact = text.strip()
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     named = {"now": now, "today": midnight, "yesterday": midnight - timedelta(days=1)}
@@ -65,7 +65,7 @@ def to_ms(moment: datetime) -> int:
 
 
 def show_moment(timestamp_ms: int) -> str:
-    """Local time with milliseconds, or `-` where there is none."""
+    """Local time with milliseconds, or `-` if there is none."""
     if timestamp_ms < 0:
         return "-"
     moment = datetime.fromtimestamp(timestamp_ms / 1000).astimezone()

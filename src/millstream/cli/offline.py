@@ -1,4 +1,4 @@
-"""Log files read without a broker: find segments, walk their batches, say what is wrong with them.
+"""Reads log files without a broker: finds segments, iterates batches, reports problems.
 
 Files are mapped, never written, and no lock is taken: a directory may be read while its broker
 runs, where the newest segment may then end in the middle of a batch.
@@ -38,7 +38,7 @@ class SegmentFile(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """The first thing wrong in a file, and where."""
+    """The first problem of a file, and its position."""
 
     path: Path
     position: int
@@ -51,7 +51,7 @@ class Problem(NamedTuple):
 
 @dataclass
 class SegmentReport:
-    """What a walk over a whole segment found."""
+    """The result of reading a whole segment."""
 
     segment: SegmentFile
     batches: int = 0
@@ -115,7 +115,7 @@ def walk(content: Mapped) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def verify_segment(segment: SegmentFile) -> SegmentReport:
-    """Check every batch, that offsets rise, and that the indexes point at what they claim."""
+    """Check every batch, ascending offsets, and all index entries."""
     report = SegmentReport(segment, next_offset=segment.base_offset)
     pointed_at = dict.fromkeys(position for _, position in index_entries(segment, INDEX_SUFFIX))
     ends: dict[int, int] = {}  # last offset of each batch an index entry points at

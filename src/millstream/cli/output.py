@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs, never both.
+"""Output of commands: tables for people, JSON for programs, never both.
 
 Results go to stdout, everything else (progress, warnings, summaries of a stream) to stderr, so that
 a pipe carries only data.
@@ -37,7 +37,7 @@ def print_json(value: Any) -> None:
 def print_rows(
     rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *, empty: str, title: str = ""
 ) -> None:
-    """A table of `rows`; `columns` maps each key to its heading, `empty` says why there is none."""
+    """A table of `rows`; `columns` maps keys to headings, `empty` is the text for no rows."""
     if not rows:
         console().print(empty, style="dim")
         return
@@ -81,5 +81,5 @@ def warn(message: str) -> None:
 
 
 def note(message: str) -> None:
-    """A remark for the person at the terminal, out of the way of the data."""
+    """A note for the user, on stderr."""
     error_console().print(Text(message, style="dim"))

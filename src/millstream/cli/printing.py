@@ -1,4 +1,4 @@
-"""One record as a line: for a person, or as a JSON object that `produce --envelope` takes back."""
+"""Prints a record as a line of text, or as a JSON object for `produce --envelope`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RecordPrinter:
 
     def print(self, record: Message) -> None:
         line = self.json_line(record) if self.as_json else self.text_line(record)
-        self.printed += 1  # first: who sees the line may press Ctrl-C before the next statement
+        self.printed += 1  # first: Ctrl-C may follow as soon as the line is visible
         sys.stdout.write(line + "\n")
 
     def flush(self) -> None:
@@ -52,7 +52,7 @@ class RecordPrinter:
         return json.dumps(fields, ensure_ascii=False, default=str)
 
     def text_line(self, record: Message) -> str:
-        """Metadata, headers, key and value, as far as asked for, apart by tabs."""
+        """The requested parts, separated by tabs: metadata, headers, key, value."""
         value, key = record.value(), record.key()
         parts = []
         if self.metadata:

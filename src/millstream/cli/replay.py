@@ -1,4 +1,4 @@
-"""Replaying dead letters: each goes back to its topic once, however often it is asked for.
+"""Replays dead letters: each is sent to its topic once, even if the command is repeated.
 
 What was sent is remembered as the offsets that the group `millstream-dlq-replay` has committed in
 the dead-letter topic: the committed offset is the first letter not replayed yet, and its metadata
@@ -57,7 +57,7 @@ class PartitionMemory:
         return offset < self.done_below or offset in self.done
 
     def meet(self, offset: int, *, replayed: bool) -> None:
-        """The reader has come to this letter, and it is replayed now, or is not."""
+        """Record this letter as replayed or not, in reading order."""
         self.position = offset + 1
         if replayed:
             self.done.add(offset)
@@ -87,7 +87,7 @@ class PartitionMemory:
 
 
 class Memory:
-    """What was replayed of a dead-letter topic."""
+    """The replayed letters of a dead-letter topic."""
 
     def __init__(self, partitions: dict[Partition, PartitionMemory] | None = None) -> None:
         self._partitions = partitions or {}
@@ -118,17 +118,17 @@ class Memory:
         return self._of(letter).contains(letter.record.offset())
 
     def is_duplicate(self, letter: Letter) -> bool:
-        """Whether another letter about the same failure was replayed; a crash can write two."""
+        """Whether another letter of the same failure was replayed; a crash can write two."""
         return letter.origin in self._replayed
 
     def meet(self, letter: Letter, *, replayed: bool) -> None:
-        """The reader has come to this letter, and it is replayed now, or is not."""
+        """Record this letter as replayed or not, in reading order."""
         self._of(letter).meet(letter.record.offset(), replayed=replayed)
         if replayed and letter.origin is not None:
             self._replayed.add(letter.origin)
 
     def offsets(self) -> list[TopicPartition]:
-        """What to commit. Raises `CommandFailed` where it does not fit."""
+        """The offsets to commit. Raises `CommandFailed` if they do not fit."""
         places = []
         for (topic, index), memory in self._partitions.items():
             base, metadata = memory.encode()
@@ -141,7 +141,7 @@ class Memory:
         return places
 
     def replayed_below(self, topic: str, index: int) -> int | None:
-        """Where the letters not yet replayed begin; None if none was replayed."""
+        """The first letter not replayed yet; None if none was replayed."""
         memory = self._partitions.get((topic, index))
         return None if memory is None else memory.done_below
 
@@ -151,7 +151,7 @@ class Memory:
 
 @dataclass
 class Tally:
-    """What a replay did, or would do."""
+    """The result of a replay, or of a dry run."""
 
     sent: int = 0
     replayed_before: int = 0
@@ -160,7 +160,7 @@ class Tally:
 
 
 class Originals:
-    """Reads single records from where they were, for letters without a copy."""
+    """Reads the original records of letters without a copy."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._consumer = cluster.consumer(
@@ -206,7 +206,7 @@ class Replay:
         return self
 
     def _open_producer(self) -> Producer:
-        """A new one ends what an earlier replay of this topic left open, and shuts it out."""
+        """A new producer aborts an earlier replay of this topic and fences it."""
         producer = self._cluster.producer(
             **{
                 "transactional.id": f"{MEMORY_GROUP}-{self._topic}",
@@ -238,7 +238,7 @@ class Replay:
         matches: Callable[[Letter], bool],
         advance: Callable[[int], None],
     ) -> None:
-        """Send those that match and were not sent before."""
+        """Send matching letters that were not sent before."""
         for letter in letters:
             done = self.memory.was_replayed(letter)
             if matches(letter):
@@ -276,7 +276,7 @@ class Replay:
         return True
 
     def _destination(self, letter: Letter) -> tuple[str, dict[str, Any]]:
-        """Back to the record's own partition, or wherever its key belongs in another topic."""
+        """The record's own partition, or by its key in another topic."""
         if self._target is not None:
             return self._target, {}
         if letter.origin is None:
@@ -315,7 +315,7 @@ class Replay:
         self._in_transaction = 0
 
     def _abort(self) -> None:
-        """Take back the chunk under way. What cannot be aborted now is by the next replay."""
+        """Abort the current chunk. If that fails, the next replay aborts it."""
         if self._in_transaction:
             self._in_transaction = 0
             with contextlib.suppress(KafkaException):
@@ -323,7 +323,7 @@ class Replay:
 
 
 def _with_history(letter: Letter, content: Message) -> list[tuple[str, bytes | None]]:
-    """The record's headers, what the letter says about its failure, and how often it came back."""
+    """The record's headers, those of its failure, and the replay count."""
     headers = list(content.headers() or [])
     if not letter.has_copy:
         headers += letter.record.headers() or []

@@ -1,4 +1,4 @@
-"""Where `millstream group reset` would take a group's offsets: computed here, not applied."""
+"""Computes the new offsets of `millstream group reset`, without applying them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.cli.moments import parse_moment_ms, parse_span_ms, to_ms
 
 @dataclass(frozen=True)
 class Target:
-    """Where to move: exactly one field is set."""
+    """The target: exactly one field is set."""
 
     earliest: bool = False
     latest: bool = False
@@ -52,7 +52,7 @@ class Move:
 def parse_scope(
     cluster: Cluster, topics: list[str], all_topics: bool, committed: Mapping[Partition, int]
 ) -> list[Partition]:
-    """The partitions meant by `--topic NAME[:0,1,...]`, or all that the group has committed to."""
+    """The partitions of `--topic NAME[:0,1,...]`, or all with committed offsets."""
     if bool(topics) == all_topics:
         raise usage_error("give --topic NAME[:0,1,...], repeatable, or --all-topics")
     if all_topics:
@@ -84,7 +84,7 @@ def plan(
     target: Target,
     now: datetime,
 ) -> list[Move]:
-    """The moves that take the group to the target; each lands between log start and log end."""
+    """The new offsets for the target; each is between log start and log end."""
     starts = cluster.start_offsets(places)
     ends = cluster.end_offsets(places)
     wanted = wanted_offsets(cluster, places, target, now, committed, starts, ends)

@@ -1,4 +1,4 @@
-"""`millstream run`: the pipelines of a file, as a program with a status line for each."""
+"""`millstream run`: runs the pipelines of a file, with a status line for each."""
 
 from __future__ import annotations
 

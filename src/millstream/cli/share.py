@@ -1,8 +1,8 @@
 """Share groups as `millstream group` shows them: members, backlog, and what is in flight.
 
-The coordinator knows the members and where each partition begins; the state persister knows what
-became of the records behind that. Our broker tells what members hold right now; Apache Kafka tells
-what it has persisted, in which records that are merely held do not appear.
+The coordinator has the members and start offsets; the persister has the state of later records. Our
+broker also reports locked records; Apache Kafka reports only persisted state, which does not
+include locks.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What users' tests and ours share: a pytest fixture, a clock, a faulty disk, histories."""
+"""Tools for tests: pytest fixtures, a clock, a faulty file system, histories, streams."""

@@ -1,8 +1,8 @@
-"""A filesystem in memory that fails as real ones do.
+"""An in-memory file system with realistic faults.
 
 The fault model:
 
-- **Power cut** (`crash`). What was not synced is forgotten: bytes of a file since its last
+- **Power cut** (`crash`). Unsynced data is lost: bytes of a file since its last
   `fdatasync`, names in a directory since its last `sync_directory`. With a random generator, some
   of it survives instead, as on a real disk: any subset of the unsynced writes, the last of them
   torn at any byte, bytes between them zero; and a prefix of the changes of names, since
@@ -33,7 +33,7 @@ from millstream.records.batch import Buffer
 
 
 class Operation(NamedTuple):
-    """Something that was done to the filesystem."""
+    """An operation on the file system."""
 
     name: str
     path: str
@@ -47,7 +47,7 @@ class _Write(NamedTuple):
 
 
 class _Inode:
-    """A file: as programs see it, as the disk has it, and what lies between the two."""
+    """A file: its cached content, its content on disk, and the changes in between."""
 
     def __init__(self) -> None:
         self.content = bytearray()
@@ -58,7 +58,7 @@ class _Inode:
 
 
 class _NameChange(NamedTuple):
-    """A change of names that is not durable: what `path` is from now on."""
+    """A change of names that is not durable: the new target of `path`."""
 
     path: str
     inode: _Inode | None
@@ -103,24 +103,24 @@ class MemoryFileSystem:
                 inode.cached = True
 
     def heal(self) -> None:
-        """End the faults that were set; what is lost stays lost."""
+        """Clear injected faults; lost data stays lost."""
         self._bytes_until_full = None
         self._failing_syncs.clear()
         self._failing_paths.clear()
 
     def fail_writes_after(self, size: int | None) -> None:
-        """The disk has room for `size` more bytes; None: for all."""
+        """Limit the disk to `size` more bytes; None: no limit."""
         self._bytes_until_full = size
 
     def fail_next_sync(self, path_part: str = "") -> None:
-        """The next sync of a file or directory whose path contains this fails, once."""
+        """Fail the next sync of a file or directory whose path contains this, once."""
         self._failing_syncs.append(path_part)
 
     def fail_everything_under(self, path: str) -> None:
         self._failing_paths.append(path)
 
     def evict(self, path_part: str = "") -> None:
-        """Forget cached content of the files whose path contains this."""
+        """Evict cached content of files whose path contains this."""
         for path, inode in self._names.items():
             if path_part in path:
                 inode.cached = False
@@ -412,7 +412,7 @@ def _apply_write(content: bytearray, write: _Write) -> None:
 
 
 def _keep_some(inode: _Inode, random: Random) -> None:
-    """Some unsynced changes made it to the disk after all; the last one perhaps in part."""
+    """Keep some unsynced changes; the last one possibly only in part."""
     for number, change in enumerate(inode.unsynced):
         is_last = number == len(inode.unsynced) - 1
         if random.random() < 0.5:

@@ -4,9 +4,9 @@
         topic = millstream.unique_topic()
         producer = confluent_kafka.Producer({"bootstrap.servers": millstream.bootstrap_servers})
 
-The broker starts when the first test asks for it and stops after the last. It is shared, so tests
-keep apart by topic and group names: `unique_topic` makes them. Settings are given in the project's
-pytest configuration:
+The broker starts with the first test that uses it and stops after the last. It is shared, so tests
+use unique topic and group names: see `unique_topic`. Settings are given in the project's pytest
+configuration:
 
     [tool.pytest.ini_options]
     millstream_config = ["num.partitions=4", "group.initial.rebalance.delay.ms=0"]
@@ -80,7 +80,7 @@ def millstream(pytestconfig: pytest.Config) -> Iterator[SharedBroker]:
 
 @pytest.fixture(scope="session")
 def millstream_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A Spark session for pipelines; what its JVM has to say is in a file."""
+    """A Spark session for pipelines; its JVM logs to a file."""
     from millstream.pipelines.running.session import check_spark, create_session
 
     check_spark()
@@ -101,7 +101,7 @@ def millstream_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark
 
 
 def _warm_up(session: SparkSession) -> None:
-    """Run a small stream, or the first test pays for all that a JVM loads for one."""
+    """Run a small stream, so that the first test does not pay for the JVM's warm-up."""
     from pyspark.sql.functions import window
 
     from millstream.testing.streams import Source, StreamTrial

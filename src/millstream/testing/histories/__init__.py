@@ -1,11 +1,11 @@
-"""Did the cluster keep its word? Record what clients did and saw, and let the checker judge it.
+"""Check the guarantees of a cluster: record the operations of clients, and analyse the history.
 
     history = History()
     history.record(Operation(process="billing", kind=Kind.POLL, reads=[Read("bills-0", 7, "A-17")]))
     check(history).raise_if_bad()
 
-`workload.run_workload` makes such a history itself, with concurrent producers, transactions and
-consumers on any Kafka cluster; `faults.Nemesis` breaks a broker meanwhile. On the command line:
+`workload.run_workload` produces such a history, with concurrent producers, transactions and
+consumers on any Kafka cluster; `faults.Nemesis` injects faults into a broker. On the command line:
 `millstream check`.
 """
 

@@ -1,4 +1,4 @@
-"""The judge of histories: `check(history)` names every anomaly in one.
+"""The checker of histories: `check(history)` reports every anomaly.
 
 It follows the Kafka workload of Jepsen. Each check is a function from the evidence to its cases;
 all are linear in the length of the history, up to a logarithm. A record counts under one name:
@@ -27,7 +27,7 @@ from millstream.testing.histories.report import Anomaly, Case, Report, Summary
 
 
 def check(history: Iterable[Operation]) -> Report:
-    """Everything that is wrong in a history."""
+    """All anomalies of a history."""
     evidence = Evidence(history)
     cases = [case for find in CHECKS for case in find(evidence)]
     return Report(summarize(evidence), cases)
@@ -64,7 +64,7 @@ def find_aborted_reads(evidence: Evidence) -> Iterator[Case]:
 
 
 def find_precommitted_reads(evidence: Evidence) -> Iterator[Case]:
-    """The first reader of a value is the earliest: the history is in the order of ends."""
+    """The first reader of a value is the earliest: the history is ordered by end time."""
     for value, reader in evidence.first_reader.items():
         if value not in evidence.found or evidence.outcome(value) is Outcome.FAIL:
             continue
@@ -130,7 +130,7 @@ def find_unread(evidence: Evidence) -> Iterator[Case]:
 
 
 def read_sibling(evidence: Evidence, writer: int) -> Send | None:
-    """A record of the same transaction that somebody read."""
+    """A record of the same transaction that was read."""
     operation = evidence.operations[writer]
     if operation.kind is not Kind.TXN:
         return None
@@ -149,7 +149,7 @@ def find_duplicates(evidence: Evidence) -> Iterator[Case]:
 
 
 def first_sightings(sightings: Iterable[Sighting]) -> Iterator[Sighting]:
-    """The same thing seen by many readers is one case."""
+    """An anomaly seen by several readers is one case."""
     told: set[Read] = set()
     for sighting in sightings:
         if sighting.read not in told:
@@ -207,7 +207,7 @@ def find_strangers(evidence: Evidence) -> Iterator[Case]:
 
 
 def find_bad_polls(evidence: Evidence) -> Iterator[Case]:
-    """Consumers that go back, or leave records out, without having been moved."""
+    """Consumers that go back or skip records without a rebalance or seek."""
     positions: dict[tuple[str, str], tuple[int, int]] = {}  # (offset, operation) of the last read
     for number, operation in enumerate(evidence.operations):
         moved = set(operation.moved)
@@ -253,7 +253,7 @@ def skipped_poll(
 
 
 def find_bad_sends(evidence: Evidence) -> Iterator[Case]:
-    """What one producer sends one after the other is in that order in the log."""
+    """Records of one producer must be in the log in the order sent."""
     last: dict[tuple[str, str], Value] = {}
     for number, operation in enumerate(evidence.operations):
         for send in operation.sends:
@@ -276,7 +276,7 @@ def find_bad_sends(evidence: Evidence) -> Iterator[Case]:
 
 @dataclass
 class Progress:
-    """What a group has done in one partition: by offset the operation that did it first."""
+    """The progress of a group in one partition: the first operation by offset."""
 
     done_by: dict[int, int] = field(default_factory=dict)
     perhaps: set[int] = field(default_factory=set)  # by transactions without an answer

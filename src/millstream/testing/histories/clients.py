@@ -1,4 +1,4 @@
-"""The clients of the workload: threads that use a cluster and record what they did and saw.
+"""The clients of the workload: threads that use a cluster and record their operations.
 
 Each is recreated several times: a client that fails, or at random, is dropped and a new
 one made in its place, as a new process of the history. Whatever a client handed to Kafka is
@@ -58,7 +58,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 @dataclass
 class Scene:
-    """What all clients of a run share."""
+    """Shared state of all clients of a run."""
 
     config: dict[str, Any]
     prefix: str
@@ -162,9 +162,9 @@ class Client(threading.Thread):
                 self.scene.history.record(operation)
 
     def abandon(self) -> None:
-        """Wait no more for it: librdkafka may block for ever where a broker was killed.
+        """Stop waiting for it: librdkafka may block forever after a broker was killed.
 
-        What it has in hand is recorded as it is now; what it does later is not.
+        Its current operation is recorded as it is; later ones are not.
         """
         self.record_unfinished()
         with self._recording:
@@ -175,7 +175,7 @@ class Client(threading.Thread):
 
 
 class Batch:
-    """Records handed to a producer together, and what it says of each."""
+    """Records sent together, with the result of each."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -261,7 +261,7 @@ class Writer(Client):
 
 @dataclass
 class Attempt:
-    """A transaction under way."""
+    """An open transaction."""
 
     batch: Batch
     began_ns: int
@@ -272,7 +272,7 @@ class Attempt:
 
     @property
     def outcome(self) -> Outcome:
-        """What is certain: nobody may see it before its commit was asked for."""
+        """The certain outcome: invisible before its commit was requested."""
         if self.is_committed:
             return Outcome.OK
         return Outcome.FAIL if self.commit_ns is None else Outcome.INFO
@@ -339,11 +339,11 @@ class TransactionalClient(Client):
 
 
 class Vanished(Exception):
-    """The dice want this client gone, whatever it was doing."""
+    """This client exits at random, whatever it was doing."""
 
 
 def persist(step: Callable[[float], object]) -> None:
-    """Do what Kafka says may be tried again, until it is done or out of time."""
+    """Retry retriable errors until success or timeout."""
     deadline = time.monotonic() + ANSWER_SECONDS_MAX
     while True:
         try:
@@ -405,19 +405,19 @@ def as_place(partition: str, offset: int) -> TopicPartition:
 
 
 def positions_after(reads: Sequence[Read]) -> list[TopicPartition]:
-    """Where a consumer goes on that has read these."""
+    """The positions after these reads."""
     after = {read.partition: read.offset + 1 for read in reads}
     return [as_place(partition, offset) for partition, offset in after.items()]
 
 
 def positions_before(reads: Sequence[Read]) -> list[TopicPartition]:
-    """Where a consumer has to go back to, to read these again."""
+    """The positions to read these again."""
     before = {read.partition: read.offset for read in reversed(reads)}
     return [as_place(partition, offset) for partition, offset in before.items()]
 
 
 class Follower(ConsumingClient):
-    """A member of a group that commits its offsets itself, comes and goes."""
+    """A member of a group that commits its offsets, and joins and leaves."""
 
     def __init__(self, scene: Scene, name: str, group: str, protocol: str) -> None:
         super().__init__(scene, name)
@@ -439,7 +439,7 @@ class Follower(ConsumingClient):
             self.consumer.close()
 
     def commit(self, reads: Sequence[Read]) -> None:
-        """A commit that fails is nobody's loss: the records come again."""
+        """A failed commit is harmless: the records are delivered again."""
         with contextlib.suppress(KafkaException):
             self.consumer.commit(
                 offsets=positions_after(reads), asynchronous=self.dice.random() < 0.5
@@ -447,7 +447,7 @@ class Follower(ConsumingClient):
 
 
 class Worker(ConsumingClient, TransactionalClient):
-    """Consumes, transforms, produces: what it read is committed with what it sent."""
+    """Consumes, transforms and produces, and commits offsets in the same transaction."""
 
     def __init__(self, scene: Scene, name: str, group: str, protocol: str) -> None:
         super().__init__(scene, name)
@@ -488,7 +488,7 @@ class Worker(ConsumingClient, TransactionalClient):
 
 
 class Browser(ConsumingClient):
-    """A reader without a group that goes where it likes."""
+    """A consumer without a group that seeks at random."""
 
     def live(self) -> None:
         self.consumer = self.scene.consumer(self.name)

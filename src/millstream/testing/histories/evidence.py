@@ -1,4 +1,4 @@
-"""What a history proves about the log: who sent what, where it was found, what must be visible.
+"""Facts derived from a history: senders, offsets and required visibility of values.
 
 One pass over the sends and one over the reads; everything that the checks ask for afterwards is a
 lookup. What two operations contradict each other in is noted on the way.
@@ -24,7 +24,7 @@ from millstream.testing.histories.history import (
 
 
 class Sighting(NamedTuple):
-    """A read that says something surprising, and the operation that did it."""
+    """An unexpected read, and its operation."""
 
     read: Read
     operation: int
@@ -107,7 +107,7 @@ class Evidence:
         return False if operation.sends and read_out else None
 
     def must_be_visible(self, value: Value) -> bool:
-        """Whether readers are owed this value."""
+        """Whether consumers must see this value."""
         if self.outcome(value) is Outcome.OK:
             return True
         number = self.writer[value]

@@ -1,7 +1,7 @@
-"""What happens to brokers: kill -9, a pause, a restart. And who lets it happen, at random.
+"""Faults for brokers: kill -9, pause, restart; and a thread that injects them at random.
 
 `BrokerProcess` is any broker that can be started by a command; `BrokerProcess.millstream` starts
-ours. `Nemesis` is a thread that breaks one again and again, with a seed, and heals it at the end.
+ours. `Nemesis` is a thread that injects faults, from a seed, and restores the broker at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millstream.errors import MillstreamError
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 60.0
 LISTENING_EVERY_S = 0.02
-# Members come and go in seconds here: nobody should wait as long as in production.
+# Members join and leave within seconds here, so timeouts are shorter than in production.
 SWIFT_GROUPS: dict[str, object] = {
     "group.initial.rebalance.delay.ms": 0,
     "group.consumer.min.heartbeat.interval.ms": 500,
@@ -33,7 +33,7 @@ SWIFT_GROUPS: dict[str, object] = {
 
 
 class BrokerProcess:
-    """A broker as a child process, on data that outlive it."""
+    """A broker as a child process; its data is kept."""
 
     def __init__(self, command: Sequence[str], address: str, log: Path) -> None:
         self.command = list(command)
@@ -58,7 +58,7 @@ class BrokerProcess:
         return None if self._process is None else self._process.pid
 
     def start(self) -> float:
-        """Start it; returns when it takes connections, with the seconds that took."""
+        """Start it; returns the seconds until it accepts connections."""
         began = time.monotonic()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(self.command, stdout=log, stderr=log)
@@ -90,7 +90,7 @@ class BrokerProcess:
             self._process.wait()
 
     def pause(self) -> None:
-        """Let it stand still, connections and all (SIGSTOP)."""
+        """Pause it with SIGSTOP."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -162,7 +162,7 @@ class Nemesis:
         self._thread.start()
 
     def heal(self) -> None:
-        """Stop breaking it; returns when it is healthy."""
+        """Stop injecting faults; returns when the broker is healthy."""
         self._stopping.set()
         self._thread.join()
         if self.failure is not None:

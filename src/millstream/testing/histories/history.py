@@ -1,4 +1,4 @@
-"""What clients did to a cluster and what came of it: the record that the checker judges.
+"""Operations of clients on a cluster and their outcomes: the input of the checker.
 
 A history is a list of operations in the order in which they ended. Each belongs to a process, one
 client that does one thing after the other; a recreated client is a new process. Every value
@@ -81,14 +81,14 @@ class Operation:
     error: str = ""  # why the outcome is not ok, for people
 
     def outcome_of(self, send: Send) -> Outcome:
-        """A transaction's records share its fate; others are known one by one."""
+        """Records of a transaction share its outcome; others have their own."""
         if self.kind is Kind.SEND and send.offset is not None:
             return Outcome.OK
         return self.outcome
 
 
 class HistoryError(MillstreamError):
-    """What was given is not a history that can be checked."""
+    """The history is invalid."""
 
 
 class History:

@@ -1,4 +1,4 @@
-"""What the checker found, for people: anomalies by name, each with who saw what."""
+"""The checker's report: anomalies by name, with the operations involved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CASES_SHOWN = 5
 
 
 class Anomaly(StrEnum):
-    """What a log must never do; the values are the names that people read."""
+    """Anomalies; the values are their display names."""
 
     ABORTED_READ = "aborted read"
     PRECOMMITTED_READ = "read before commit"
@@ -41,7 +41,7 @@ class Case(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """How much was checked: a report without anomalies is worth as much as this."""
+    """How much was checked."""
 
     operations: int
     processes: int
@@ -55,12 +55,12 @@ class Summary(NamedTuple):
 
 
 class AnomaliesFound(MillstreamError, AssertionError):
-    """The history shows what must never happen; the message is the report."""
+    """The history has anomalies; the message is the report."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """The checker's verdict on one history."""
+    """The result for one history."""
 
     summary: Summary
     anomalies: Sequence[Case]

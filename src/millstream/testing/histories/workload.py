@@ -1,4 +1,4 @@
-"""A run of the workload: clients on a cluster, something that breaks it, and the history of it all.
+"""Runs the workload: clients on a cluster, fault injection, and the recorded history.
 
     history = run_workload("127.0.0.1:9092", Plan(seconds=30, seed=7))
     check(history).raise_if_bad()
@@ -68,7 +68,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Progress:
-    """A look at a run that is under way."""
+    """Progress of a run."""
 
     seconds: float
     phase: str
@@ -82,7 +82,7 @@ def run_workload(
     nemesis: Nemesis | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> History:
-    """Let the clients loose; returns everything they did and saw.
+    """Run the clients; returns their history.
 
     `client_config` has librdkafka's settings, e.g. for SASL or TLS. `nemesis` breaks the cluster
     while they run; `on_progress` is called a few times a second.
@@ -170,7 +170,7 @@ class Run:
         self.on_progress(Progress(time.monotonic() - self.began, phase, self.scene.history))
 
     def stop(self, clients: list[Client], phase: str) -> None:
-        """Tell them, and wait until they have recorded what they were doing."""
+        """Stop the clients, and wait until they have recorded their last operations."""
         for client in clients:
             client.stopping.set()
         deadline = time.monotonic() + STOP_SECONDS_MAX

@@ -1,4 +1,4 @@
-"""Does a pipeline give the same as a stream as it does as a batch, whatever happens?
+"""Checks that a pipeline gives the same result as a stream and as a batch.
 
     check_stream(revenue, {"orders": orders()}, spark=spark)     by chance, many times
     trial = StreamTrial(revenue, spark=spark)                    one story, told by hand

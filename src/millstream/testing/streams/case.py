@@ -1,4 +1,4 @@
-"""One story of a stream, as data: which rows come in which micro-batch, and what goes wrong.
+"""A test case of a stream: the rows of each micro-batch, and the faults.
 
 A case is what fails, what is made smaller, and what is printed: as the lines of a `StreamTrial`, to
 be pasted into a test. All of it is pure.
@@ -81,7 +81,7 @@ class Case:
         return Case(tuple(kept))
 
     def without_faults(self, places: Collection[int]) -> Case:
-        """Without what goes wrong in these batches."""
+        """Without the faults of these batches."""
         return Case(
             tuple(
                 replace(it, fault=None) if number in places else it
@@ -121,7 +121,7 @@ def again(row: Row) -> MarkedRow:
 
 
 def as_code(case: Case) -> Iterator[str]:
-    """The lines of a `StreamTrial` that tell the same story."""
+    """The case as code for a `StreamTrial`."""
     for batch in case.batches:
         if batch.arrivals or batch.watermark is None:
             yield from _batch_lines(batch)

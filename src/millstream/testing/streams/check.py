@@ -49,7 +49,7 @@ LateRule: TypeAlias = "Duration | Callable[[Row, datetime], bool]"
 
 @dataclass(frozen=True)
 class Rules:
-    """What must hold of a run, beside that stream and batch are the same."""
+    """Further conditions for a run, besides that stream and batch are equal."""
 
     key: tuple[str, ...] = ()
     late_when: LateRule | None = None
@@ -91,7 +91,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Judge:
-    """Runs cases and says of each what is wrong with it."""
+    """Runs cases and reports their failures."""
 
     definition: Definition
     rules: Rules
