@@ -1,8 +1,10 @@
 """Errors of the command line: one line on stderr and an exit code, no traceback.
 
 0    done
-1    the command failed 2    the command line itself is wrong (unknown option, missing argument,
-ill-formed value) 3    no broker answered 130  interrupted (Ctrl-C)
+1    the command failed
+2    the command line itself is wrong (unknown option, missing argument, ill-formed value)
+3    no broker answered
+130  interrupted (Ctrl-C)
 """
 
 from __future__ import annotations

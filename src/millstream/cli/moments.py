@@ -1,6 +1,6 @@
 """Parses points in time and durations from the command line, and formats them for tables.
 
-A point in time:  `2026-11-14`, `2026-11-14T08:30`, `2026-11-14T08:30:00.250+01:00`, `1763108400000`
+A point in time: `2026-11-14`, `2026-11-14T08:30`, `2026-11-14T08:30:00.250+01:00`, `1763108400000`
 (milliseconds since 1970), `now`, `today`, `yesterday`, or a span ago: `15m`, `2h30m`, `7d`.
 A moment without a zone is local time. A span: `250ms`, `90s`, `1d12h`, or ISO 8601 (`PT1H30M`,
 `P7D`) as in Kafka's own tools.

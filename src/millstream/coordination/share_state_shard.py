@@ -5,14 +5,15 @@ Two epochs fence stale requests:
 
     state epoch     incremented when the group's offset is reset: earlier writes are refused with
                     FENCED_STATE_EPOCH
-    leader epoch    rises when a new leader reads the state: an older leader's reads and writes are
+    leader epoch    incremented when a new leader reads the state: reads and writes of older ones
+    are
                     refused with FENCED_LEADER_EPOCH
 
 A write is recorded as an update, and after `updates_per_snapshot` of them as a snapshot. A state
 that is not written for `COLD_SNAPSHOT_INTERVAL_MS` gets a snapshot too, because nothing after the
 oldest snapshot can be deleted.
 
-A power cut can leave a partition's log shorter than what was delivered of it (acks=1 is answered
+A power cut can leave a partition's log shorter than the delivered range (acks=1 is answered
 before the flush), and other records get those offsets. So when a shard is loaded, it drops state
 beyond the ends of the logs: nothing there was delivered yet.
 """

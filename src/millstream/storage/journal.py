@@ -26,10 +26,10 @@ and goes on with entries:
 
 Crash rule. Entries are read up to the first that is short or whose CRC is wrong; nothing after it
 was ever acknowledged. Replay writes an entry's bytes at their place, and so can be repeated. A
-*void* entry says: forget what came before it for this log. It is written, after the log's own files
-have been synced, before bytes that the journal may hold are changed or removed (truncation).
-Entries of logs or segments that are gone and those below the recovery point are ignored; so is the
-whole journal after a clean stop, which leaves none. docs/formats/journal.md has the reasoning.
+*void* entry invalidates earlier entries of its log. It is written, after the log's own files are
+synced, before journaled bytes are changed or removed (truncation). Entries of deleted logs or
+segments and those below the recovery point are ignored; so is the whole journal after a clean stop,
+which leaves none. See docs/formats/journal.md.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ flush, and reports when all of them are durable:
     deleted      a partition whose topic was deleted needs no marker
     superseded   a partition with a newer epoch of the producer refuses it: the transaction has
                  ended there
-    not ready    one that is offline, or whose group coordinator is still being loaded, is retried
-    with a growing delay
+    not ready    one that is offline, or whose group coordinator is still loading, is retried with
+                 a growing delay
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ its end offset, so that the metadata log does not grow forever:
                     Millstream only carries; offsets count from 0
     control batch   one SnapshotFooter record (type 4): int16 version 0, no tagged fields
 
-Crash rule: it is written under another name, synced and renamed; only then does the log forget what
-it covers. A file without its footer, or whose bytes do not match their CRCs, is not used: an older
-one is, with the log that still reaches back to it.
+Crash rule: it is written under a temporary name, synced and renamed; only then is the log start
+moved. A file without its footer, or with wrong CRCs, is ignored in favour of an older one, which
+the log still reaches back to.
 """
 
 from __future__ import annotations

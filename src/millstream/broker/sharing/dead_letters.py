@@ -7,25 +7,25 @@ text:
     __dlq.errors.topic, .partition, .offset   where the record is, or was
     __dlq.errors.timestamp                    the record's own time (ms); the letter has the time
                                               at which it was written
-    __dlq.errors.group                        who gave it up
-    __dlq.errors.delivery.count               after how many deliveries
+    __dlq.errors.group                        the group
+    __dlq.errors.delivery.count               the delivery count
     __dlq.errors.reason                       rejected, limit or corrupt
-    __dlq.errors.message                      the same for people, with what went wrong besides
+    __dlq.errors.message                      the reason as text, with further problems
 
 `timestamp` and `reason` are ours, the others are those of Kafka 4.4. With
 `errors.deadletterqueue.copy.record.enable` the letter has the record's key, value and headers too
-(Kafka: no headers); those above come last, so that of a record that was replayed and failed again
-the last header of a name speaks of the last failure and earlier ones are its history. A record that
-cannot be read any more (corrupt, or deleted by retention) still leaves a letter that says so.
+(Kafka: no headers); the headers above come last: if a replayed record fails again, the last header
+of a name belongs to the last failure, and earlier ones are its history. A record that cannot be
+read any more (corrupt, or deleted by retention) still gets a letter, with that reason.
 
-The letter is durable before the share partition forgets the record. A crash between the two writes
-it twice, and topic, partition, offset and group let a reader notice.
+The letter is durable before the record is archived. A crash between the two writes it twice; topic,
+partition, offset and group identify duplicates.
 
 The rules for the topic are those of Kafka: its name begins with the broker's prefix, and it has
-`errors.deadletterqueue.group.enable`, so that nobody's ordinary topic is filled with letters; if it
-does not exist it is created where the broker allows it. Where Kafka drops the record if these rules
-are not kept, we keep it and say in the log what is wrong. What a group fails to read from its own
-dead-letter topic is not dead-lettered again: it is already in that topic.
+`errors.deadletterqueue.group.enable`, so that ordinary topics do not fill up with letters; a
+missing topic is created if the broker allows it. If these rules are violated, Kafka drops the
+record; Millstream keeps it and logs the problem. A record that fails in the group's own dead-letter
+topic is not dead-lettered again: it is already in that topic.
 """
 
 from __future__ import annotations

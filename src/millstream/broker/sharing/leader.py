@@ -7,7 +7,7 @@ The window (`coordination.sharing`) makes the decisions; this class does the I/O
     write      acknowledgements are answered when the persister has them. All that arrive during a
                write go into the next one: one flush serves many members
     time       one timer, for the next lock that runs out or delayed record that becomes due
-    dead       what is given up waits for its dead letters, while everything else goes on
+    dead       failed records wait for their dead letters; everything else continues
     letters
 
 Waiting fetches are notified when records may be available.

@@ -1,4 +1,4 @@
-"""The states of a classic group and the moves between them, as data."""
+"""The states of a classic group and their transitions, as data."""
 
 from __future__ import annotations
 

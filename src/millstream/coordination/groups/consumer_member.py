@@ -4,7 +4,7 @@ A member is immutable; a decision makes a changed copy, the copy's records are w
 replaying them makes the group hold it. Two records keep a member: its subscription (type 5) and its
 current assignment (type 8). Its epoch is the version of the target that it has reached.
 
-    STABLE                  it owns what its epoch's target gives it, as far as it is subscribed
+    STABLE                  it owns its target of that epoch, limited to its subscription
     UNREVOKED_PARTITIONS    it must give up partitions first; it keeps its epoch until it has
     UNRELEASED_PARTITIONS   it waits for partitions that another member has yet to give up
 

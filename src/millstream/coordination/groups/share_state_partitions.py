@@ -1,15 +1,14 @@
-"""Which partitions of a share group have state in the persister: one record (type 15) per group.
+"""Partitions of a share group with state in the persister: one record (type 15) per group.
 
-Membership and state live in different topics, perhaps on different brokers. So that neither forgets
-what the other has, the group writes down what it is about to do before it asks the persister, and
-what came of it after:
+Membership and state are in different topics, possibly on different brokers. To keep them
+consistent, the group records its intent before it calls the persister, and the result afterwards:
 
     initializing   the persister may or may not have been asked; the next heartbeat asks (again)
     initialized    it has the state, so members may be given the partition
     deleting       it was asked to delete the topic's state; the next deletion asks again
 
 A partition whose offset is reset (AlterShareGroupOffsets) is initializing and initialized at
-once: if that comes to nothing, it still has its old position.
+once: if the reset fails, it still has its old offset.
 """
 
 from __future__ import annotations

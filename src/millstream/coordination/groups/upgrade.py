@@ -1,16 +1,16 @@
-"""Going over from the classic protocol to the consumer protocol, and back, while members consume.
+"""Online migration of a group from the classic to the consumer protocol, and back.
 
     upgrade     the first member that sends a consumer heartbeat turns a classic group of consumers
                 into a consumer group. Its classic members stay in it with what they own
-    both        members of both kinds are assigned to by the server. Classic ones are asked to
-    rejoin
-                by their heartbeats, give their owned partitions in JoinGroup, and find their
-                assignment in SyncGroup; their generation is their member epoch, and nobody leads
+    both        the server assigns partitions to members of both kinds. Heartbeat answers ask
+                classic ones to rejoin; they send their owned partitions in JoinGroup and get
+                their assignment in SyncGroup; their generation is their member epoch, and there
+                is no leader
     downgrade   when the last consumer-protocol member has gone and classic ones are left, the group
                 becomes classic again and rebalances
 
-`group.consumer.migration.policy` says what is allowed. An empty group of either kind turns into the
-other without further ado: the shard does so for JoinGroup, `to_consumer_group` for a heartbeat.
+`group.consumer.migration.policy` sets what is allowed. An empty group can always be converted: by
+the shard for JoinGroup, by `to_consumer_group` for a heartbeat.
 """
 
 from __future__ import annotations

@@ -7,20 +7,20 @@ All records before the start offset are done; none from the end offset on was ev
 record in between is in one of these states:
 
     AVAILABLE      may be acquired; with a due time (delayed retry) not before that
-    ACQUIRED       held by a member, until it says what became of it or its lock runs out
-    ARCHIVING      given up, but its dead letter is not written yet: nobody gets it
+    ACQUIRED       locked by a member, until it acknowledges it or the lock expires
+    ARCHIVING      its dead letter is being written: not delivered
     ACKNOWLEDGED   done with
 
-The start offset moves on past what is done with. The window is bounded: as in Kafka its whole span
-counts, so that one record that is not done holds back those far behind it; with delayed retry only
-what is held counts (and the delayed have a bound of their own), so that it does not.
+The start offset moves past done records. The window is bounded. As in Kafka, the limit is a range
+of offsets, so one unfinished record can block later ones; with delayed retry, only locked records
+count (delayed ones have their own limit), so it does not.
 
-Acquiring is never persisted. What a member says of its records is: the event returns a `Change`,
-the runtime writes it (`prepare_write`) and then calls `commit`, or `rollback` if it could not be
-written. Time-outs and retention take effect at once. Nothing here does work that grows with the
-window, but for a member that leaves and for the log's start that moves.
+Acquisitions are not persisted; acknowledgements are: the event returns a `Change`, the caller
+writes it (`prepare_write`) and then calls `commit`, or `rollback` if the write failed. Timeouts and
+retention take effect at once. No operation is linear in the window, except a member that leaves and
+a moved log start.
 
-No clock, no I/O; times are milliseconds of one clock that never runs backwards.
+No clock, no I/O; times are monotonic milliseconds.
 """
 
 from __future__ import annotations
