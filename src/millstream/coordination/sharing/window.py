@@ -9,7 +9,7 @@ record in between is in one of these states:
     AVAILABLE      may be acquired; with a due time (delayed retry) not before that
     ACQUIRED       locked by a member, until it acknowledges it or the lock expires
     ARCHIVING      its dead letter is being written: not delivered
-    ACKNOWLEDGED   done with
+    ACKNOWLEDGED   done
 
 The start offset moves past done records. The window is bounded. As in Kafka, the limit is a range
 of offsets, so one unfinished record can block later ones; with delayed retry, only locked records
