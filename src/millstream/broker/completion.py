@@ -1,8 +1,8 @@
-"""Something that is done once, and the callbacks that wait for it.
+"""A one-shot completion with callbacks.
 
 No Future and no Task: callbacks run at once, in the turn of the event loop that completes it, and
-in the order in which they were added. One that raises is logged and does not keep the others, or
-the caller, from going on: those behind it may be acknowledgements of other clients.
+in the order in which they were added. A callback that raises is logged and does not affect the
+others or the caller: they may be acknowledgements of other clients.
 """
 
 from __future__ import annotations

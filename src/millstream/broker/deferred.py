@@ -1,4 +1,4 @@
-"""A response that is completed later, and the form of an encoded response."""
+"""A response that is completed later, and the type of encoded responses."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Buffers: TypeAlias = bytes | Sequence[Buffer]
 
 
 class Deferred:
-    """A response body that a raw handler returns before it has it: no Task, no Future.
+    """A response body that a raw handler completes later: no Task, no Future.
 
-    `exclusive` holds back the connection's later requests until this one is answered. That is how
-    Kafka treats every request; here only those whose answers may be large need it.
+    `exclusive` delays the connection's later requests until this one is answered. Kafka does this
+    for every request; here only those with large answers need it.
     """
 
     # On the class: thousands of these are made per second, and few need all of it.
     exclusive = False
-    on_cancel: Callable[[], None] | None = None  # called when nobody wants it any more
+    on_cancel: Callable[[], None] | None = None  # called when the client is gone
     _body: Buffers | None = None
     _is_complete = False
     _on_complete: Callable[[Buffers | None], None] | None = None
@@ -46,7 +46,7 @@ class Deferred:
                 self.on_cancel()
 
     def when_complete(self, callback: Callable[[Buffers | None], None]) -> None:
-        """Call back with the body, at once if it is there already."""
+        """Call back with the body, at once if it is complete."""
         if self._is_complete:
             callback(self._body)
         else:

@@ -1,7 +1,7 @@
 """The services that request handlers may use, and the context in which a handler is called.
 
-The composition root (`server`) builds everything and fills in a `Services`; handlers know that and
-nothing of the server itself.
+The composition root (`server`) builds everything and fills in a `Services`; handlers depend on that
+and not on the server.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Services:
     load: Load
     tasks: Tasks
     start_sharing: Callable[[], SharePartitions]
-    """Called once, when the first share group comes: its modules are imported only then."""
+    """Called once, for the first share group: its modules are imported only then."""
 
     @property
     def config(self) -> BrokerConfig:
@@ -76,14 +76,14 @@ class Services:
 class RequestContext(NamedTuple):
     """The origin and version of a request, and the services of the broker that answers it.
 
-    One object serves all requests that agree in these (a connection keeps them), so it holds
-    nothing that belongs to a single request.
+    One object is shared by all requests with the same values (a connection keeps them), so it
+    contains nothing about a single request.
     """
 
     services: Services
     api_version: int
     client_id: str | None
     client_host: str
-    listener: str  # the name of the listener the client came through
-    connection_id: int  # rises with every connection that is accepted
+    listener: str  # the name of the listener
+    connection_id: int  # incremented with every accepted connection
     response_bytes_max: Callable[[], int]  # for a response produced now: see network/memory.py

@@ -1,4 +1,4 @@
-"""Coroutines and blocking calls that run on the broker's behalf."""
+"""Background coroutines and blocking calls of the broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 class Tasks:
-    """Starts work that nobody awaits, and cancels it when the broker stops."""
+    """Starts background tasks, and cancels them when the broker stops."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor | None = None) -> None:
         self.loop = loop
@@ -36,7 +36,7 @@ class Tasks:
         return self.loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
 
     async def cancel(self) -> None:
-        """Cancel what still runs, and wait for its end."""
+        """Cancel running tasks, and wait for their end."""
         for task in list(self._running):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

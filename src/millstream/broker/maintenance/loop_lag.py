@@ -1,8 +1,8 @@
-"""How late the event loop runs what is due: the time that everybody on it waited for something.
+"""Measures the lag of the event loop: how late it runs due timers.
 
-A timer fires ten times a second and notes how late it was. That costs a few microseconds, and sees
-a hold-up of 100 ms or more always, a shorter one by chance. Delays are counted in buckets whose
-bounds double, so that a percentile needs no list: it is exact to a factor of two.
+A timer fires ten times a second and records its delay. This costs a few microseconds, and always
+detects stalls of 100 ms or more, shorter ones by chance. Delays are counted in buckets whose bounds
+double, so that a percentile needs no list: it is exact to a factor of two.
 """
 
 from __future__ import annotations

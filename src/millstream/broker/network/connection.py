@@ -180,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = ""
         self._transport: asyncio.Transport
 
-    # What the event loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
@@ -214,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
         self._process()
 
     def pause_writing(self) -> None:
-        """The client has not taken all that was written."""
+        """The client has not read all that was written."""
         self._write_paused = True
         self._sent_at = self._loop.time()
 
@@ -225,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
         self._count_waiting()
         self._resume()
 
-    # What the broker calls.
+    # Called by the broker.
 
     def abort(self, reason: str) -> None:
         """Disconnect the client, with one line in the log."""
@@ -237,10 +237,10 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.close()
 
     def close_when_answered(self) -> None:
-        """Take no more requests; close once those under way are answered."""
+        """Accept no more requests; close once those in flight are answered."""
         self.is_closing = self._is_blocked = True
         self._pause_reading()
-        if self._exclusive is not None:  # always the last: nothing is started behind it
+        if self._exclusive is not None:  # always the last: nothing starts after it
             self._exclusive.cancel()
             self._exclusive = None
             self._slots.pop()
@@ -249,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def close_now(self, reason: str = "") -> None:
-        """Close without sending what still waits to be sent."""
+        """Close without sending queued responses."""
         if reason:
             logger.warning("connection from %s closed: %s", self.client_host, reason)
         self.is_closing = self._is_blocked = True
@@ -264,15 +264,15 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a response is under way or waits for the client to read it."""
+        """Whether a response is pending or waits for the client to read it."""
         return bool(self._slots) or self._write_paused
 
     def response_bytes_max(self) -> int:
-        """How large the next response should be at the most."""
+        """Maximum size of the next response."""
         return max(MINIMUM_BYTES, self._memory.allowance() - self._waiting_bytes)
 
     def stalled_seconds(self, now: float) -> float:
-        """For how long the client has not read although responses wait for it."""
+        """For how long the client has not read waiting responses."""
         if not self._write_paused:
             return 0.0
         unsent = self._transport.get_write_buffer_size()
@@ -291,7 +291,7 @@ class Connection(asyncio.BufferedProtocol):
         return now - self._long_frame_at
 
     def receive_on(self, *, whatever_others_keep: bool) -> bool:
-        """Go on receiving a long request, if there is memory for it now."""
+        """Continue receiving a long request, if there is memory now."""
         if not self._frames.grow(whatever_others_keep=whatever_others_keep):
             return False
         self._needs_memory = False
@@ -324,7 +324,7 @@ class Connection(asyncio.BufferedProtocol):
     # Requests.
 
     def _process(self) -> None:
-        """Handle the frames that are there, as far as the bounds allow; write what was answered."""
+        """Handle received frames, within the limits; write the responses."""
         frames, slots, in_flight_max = self._frames, self._slots, self._limits.in_flight_max
         allowance = self._memory.allowance()
         requests = 0
@@ -347,7 +347,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._pause_reading()
         except ProtocolError as error:
             self.abort(str(error))
-        except Exception:  # a defect of ours must not take the neighbours down
+        except Exception:  # a bug must not affect other connections
             logger.exception("a request from %s failed", self.client_host)
             self.abort("unexpected error; see above")
         finally:
@@ -364,7 +364,7 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._resume)
 
     def _check_blocked(self) -> bool:
-        """Whether requests have to wait; called whenever one of the reasons comes or goes."""
+        """Update whether requests must wait; called whenever a reason changes."""
         self._is_blocked = (
             self._exclusive is not None
             or self._task_is_starting
@@ -376,7 +376,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._is_blocked
 
     def _is_held_back(self) -> bool:
-        """Whether the next request has to wait for more than its turn."""
+        """Whether the next request must wait."""
         return (
             self._check_blocked()
             or len(self._slots) >= self._limits.in_flight_max
@@ -409,7 +409,7 @@ class Connection(asyncio.BufferedProtocol):
         if api is None:
             raise ProtocolError(f"unsupported API key: {api_key}")
         if not api.min_version <= version <= api.max_version:
-            if api_key == API_VERSIONS_KEY:  # the one question that may be asked in any version
+            if api_key == API_VERSIONS_KEY:  # the only request allowed in any version
                 self._answer(correlation_id, False, self._connections.unsupported_version_answer())
                 return None
             raise ProtocolError(f"unsupported version: {api.name} v{version}")
@@ -460,7 +460,7 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._resume)
 
     def _resume(self) -> None:
-        """Go on with the requests that were held back."""
+        """Continue with the waiting requests."""
         if self._in_process or self._is_held_back():
             return
         if self._reading_paused:
@@ -489,7 +489,7 @@ class Connection(asyncio.BufferedProtocol):
         self._count_waiting()
 
     def _count_waiting(self) -> None:
-        """Tell the broker's memory what waits for this client."""
+        """Update the memory accounting for this client."""
         waiting = self._waiting_bytes
         if waiting != self._counted_bytes:
             self._memory.held_bytes += waiting - self._counted_bytes
@@ -563,7 +563,7 @@ def _size_of(body: Buffers) -> int:
 
 
 def _answer_of(route: _Route, request: Any) -> bytes:
-    """Run a plain handler and encode what it answers."""
+    """Run a plain handler and encode its response."""
     try:
         fields = route.handler(route.context, request)
     except ApiError as error:
@@ -574,7 +574,7 @@ def _answer_of(route: _Route, request: Any) -> bytes:
 async def _run_handler(
     route: _Route, request: Any, complete: Callable[[Buffers | None], None]
 ) -> None:
-    """Run a coroutine handler and encode what it answers."""
+    """Run a coroutine handler and encode its response."""
     try:
         try:
             fields = await route.handler(route.context, request)

@@ -1,4 +1,4 @@
-"""All connections of a broker: admission, limits, idle time, and what they share."""
+"""All connections of a broker: admission, limits, idle time and shared state."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Connections:
         return Connection(self, listener, next(self._ids))
 
     def admit(self, connection: Connection) -> bool:
-        """Whether a new connection may stay; says in the log why not."""
+        """Whether to accept a new connection; logs the reason if not."""
         host = connection.client_host
         if self._is_closing:
             return False
@@ -96,7 +96,7 @@ class Connections:
         self.serve_memory_queue()
 
     def serve_memory_queue(self) -> None:
-        """Let requests that wait for memory go on, in their order, as far as there is memory.
+        """Continue requests that wait for memory, in order, while there is memory.
 
         One of them may exceed the limit: unfinished requests that take all of the memory would
         otherwise wait for each other.

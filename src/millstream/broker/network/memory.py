@@ -1,4 +1,4 @@
-"""How much memory the responses of all connections may take together, and how much each may take.
+"""Limits on the memory of responses: in total and per connection.
 
 A response waits in memory until the client has read it. A connection handles its next request only
 while less than its `allowance` waits for its client:

@@ -1,1 +1,1 @@
-"""Partitions on this broker: what is written, flushed and visible, and who reads it."""
+"""Partitions on this broker: append, flush, visibility and fetch sessions."""

@@ -1,14 +1,13 @@
-"""Fetch sessions (KIP-227): a consumer of many partitions names each of them only once.
+"""Fetch sessions (KIP-227): a consumer of many partitions sends each of them only once.
 
-A session remembers, for each partition, what the client wants and what it was last told. It is also
-the place where a fetch waits: partitions tell the sessions that watch them when something changed,
-so that a fetch looks at what has changed and never at all that it could look at.
+A session stores, for each partition, the client's request and the last answer. A waiting fetch
+belongs to its session: partitions notify the sessions that watch them, so that a fetch only looks
+at changed partitions.
 
-    candidates   the targets that may have something to say: changed since they were last looked at,
-                 named in the latest request, or left with more data than fitted
+    candidates   the targets that may have new data: changed since the last look,
+                 in the latest request, or with more data than the last answer held
 
-A fetch without a session (old clients, or a full cache) uses a session of its own that is thrown
-away with the answer.
+A fetch without a session (old clients, or a full cache) uses a temporary session.
 """
 
 from __future__ import annotations
@@ -34,25 +33,25 @@ EVICTION_AGE_MS = 120_000  # Kafka's min.incremental.fetch.session.eviction.ms
 
 
 def summary(answer: FetchedPartition) -> tuple[int, ...]:
-    """What an answer says beside its records: error, high watermark, stable and start offset."""
+    """An answer without its records: error, high watermark, last stable and start offset."""
     return answer[1:5]
 
 
 class FetchTarget:
-    """One partition in a session: what the client wants of it, and what it knows of it."""
+    """One partition in a session: the client's request and its last answer."""
 
     __slots__ = ("bytes_seen", "last_answer", "not_found", "partition", "topic", "wanted")
 
     def __init__(self, topic: TopicKey, wanted: FetchPartition) -> None:
         self.topic = topic
         self.wanted = wanted
-        self.partition: Partition | None = None  # None while it is not known to exist
+        self.partition: Partition | None = None  # None if it does not exist
         self.last_answer: tuple[int, ...] | None = None  # the latest answer, without its records
         self.not_found = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # the error while there is none
-        self.bytes_seen = 0  # what the partition had for this client when it was last looked at
+        self.bytes_seen = 0  # visible bytes for this client at the last look
 
     def has_news(self, answer: FetchedPartition) -> bool:
-        """Whether an incremental answer must mention the partition."""
+        """Whether an incremental answer must contain the partition."""
         return bool(
             answer.records
             or answer.error
@@ -62,7 +61,7 @@ class FetchTarget:
 
 
 class FetchSession:
-    """What one consumer fetches."""
+    """The partitions of one consumer."""
 
     def __init__(self, session_id: int, *, uses_topic_ids: bool) -> None:
         self.id = session_id
@@ -75,7 +74,7 @@ class FetchSession:
         self._by_partition: dict[Partition, FetchTarget] = {}
 
     def want(self, topics: Iterable[tuple[TopicKey, list[FetchPartition]]]) -> None:
-        """Add partitions, or change what is wanted of them."""
+        """Add partitions, or change their fetch positions."""
         for topic, partitions in topics:
             for wanted in partitions:
                 key = (topic, wanted.partition)
@@ -94,7 +93,7 @@ class FetchSession:
                     self._unbind(target)
 
     def bind(self, target: FetchTarget, partition: Partition) -> None:
-        """The target has been found: hear of its changes from now on."""
+        """The partition exists: watch it from now on."""
         target.partition = partition
         self._by_partition[partition] = target
         partition.watch(self)
@@ -122,7 +121,7 @@ class FetchSession:
 
 
 class FetchSessionCache:
-    """The sessions of all consumers: at most `slots` of them, the least recently used at risk."""
+    """The sessions of all consumers: at most `slots`; the least recently used is evicted."""
 
     def __init__(self, slots: int, *, random_source: random.Random | None = None) -> None:
         self._slots = slots
@@ -133,9 +132,9 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def open(self, request: FetchRequest, now_ms: int, *, uses_topic_ids: bool) -> FetchSession:
-        """The session a request belongs to, brought up to what the request says.
+        """The session of a request, updated by it.
 
-        Raises `ApiError` when the request names a session that is not there, or is out of step.
+        Raises `ApiError` for an unknown session or a wrong epoch.
         """
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._drop(request.session_id)
@@ -166,7 +165,7 @@ class FetchSessionCache:
         return session
 
     def _admit(self, session: FetchSession, now_ms: int) -> None:
-        """Keep a new session, if there is room or one that has not been used for long."""
+        """Store a new session, if there is room or a stale one can be evicted."""
         if len(self._sessions) >= self._slots:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now_ms - oldest.last_used_ms < EVICTION_AGE_MS:

@@ -1,18 +1,18 @@
-"""When flushes run, where, and whom they wake: one group commit for all who wait.
+"""Schedules flushes: one group commit for all waiting requests.
 
-Requests that need a flush gather while the event loop works through a turn; at its end one
-`GroupFlush` covers them all, whatever partitions they wrote to. Where several requests have shared
-flushes lately, it waits for as long as every turn brings another one, up to a millisecond: clients
-with much in flight are then served by few flushes, and one that sends and waits is never held up.
-The flush runs
+Requests that need a flush are collected during a turn of the event loop; at its end one
+`GroupFlush` covers them all, in all partitions. If recent flushes were shared by several requests,
+it waits as long as every turn brings another one, up to a millisecond: clients with many requests
+in flight need few flushes, and a client that sends one request and waits is not delayed. The flush
+runs
 
-    inline       on the event loop, while flushes are short: handing over to a thread and back
-                 costs more than such a flush takes
-    in a thread  one dedicated thread, when they are not: the loop goes on, and what arrives
-                 meanwhile gathers for the next flush
+    inline       on the event loop, while flushes are short: switching to a thread and back costs
+                 more than such a flush
+    in a thread  in one dedicated thread, when they are not: the loop continues, and requests that
+                 arrive meanwhile wait for the next flush
 
-Which of the two is decided by how long flushes have taken lately, with a gap between the two
-thresholds so that it does not flap. docs/decisions/0005-event-loop.md has the figures.
+The choice depends on the duration of recent flushes, with hysteresis between the two thresholds.
+See docs/decisions/0005-event-loop.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SMOOTHING = 0.2  # the weight of the newest flush in the running average
 
 
 class Flushable(Protocol):
-    """A partition, as far as a flush is concerned."""
+    """A partition, as seen by a flush."""
 
     @property
     def topic(self) -> str: ...
@@ -66,19 +66,19 @@ class Flusher:
         self._is_scheduled = False
         self._is_closed = False
         self._requests = 0  # since the last flush began
-        self._requests_seen = 0  # of these, those known when the flush was last put off
+        self._requests_seen = 0  # of these, those at the last delay of the flush
         self._gathering_since = 0.0
         self._typical_requests = 1.0
         self._typical_seconds = 0.0
         self.uses_thread = False
         self._thread: _FlushThread | None = None
-        self._in_thread: list[Flushable] | None = None  # whom the thread's flush is for
+        self._in_thread: list[Flushable] | None = None  # the partitions of the thread's flush
         self.on_directory_failed: Callable[[list[Log]], None] | None = None
         self.flush_count = 0
 
     @property
     def typical_ms(self) -> float:
-        """How long a flush has taken lately."""
+        """Running average of the flush duration."""
         return self._typical_seconds * 1000
 
     def request(self, partition: Flushable) -> None:
@@ -90,7 +90,7 @@ class Flusher:
             self._loop.call_soon(self._run)
 
     def note_duration(self, seconds: float) -> None:
-        """Decide from how long a flush took where the next one runs."""
+        """Choose where the next flush runs, from the duration of this one."""
         self._typical_seconds += SMOOTHING * (seconds - self._typical_seconds)
         limit = BACK_INLINE_BELOW_SECONDS if self.uses_thread else TO_THREAD_ABOVE_SECONDS
         self.uses_thread = self._typical_seconds > limit
@@ -101,7 +101,7 @@ class Flusher:
         self.uses_thread = True
 
     def close(self) -> None:
-        """Finish the flush under way and begin no other: the stop that follows flushes all."""
+        """Finish the current flush and start no other: the clean stop flushes everything."""
         self._is_closed = True
         if self._thread is not None:
             self._thread.stop()
@@ -180,7 +180,7 @@ class Flusher:
 
 
 class _FlushThread:
-    """One thread that waits for the disk so that the event loop need not."""
+    """The thread that waits for the disk instead of the event loop."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -191,7 +191,7 @@ class _FlushThread:
         self._jobs.put(job)
 
     def stop(self) -> None:
-        """Finish what was submitted, then end."""
+        """Finish submitted flushes, then end."""
         self._jobs.put(None)
         self._thread.join()
 

@@ -1,4 +1,4 @@
-"""What the leader of a partition decides: what is visible, what is stable, who is answered.
+"""The state of a partition's leader: high watermark, last stable offset, waiting appends.
 
     log start ...... last stable offset ...... high watermark ......... log end
     |  visible to consumers that read committed   |
@@ -42,11 +42,11 @@ from millstream.errors import ApiError, ErrorCode
 class OpenTransactions(Protocol):
     @property
     def first_open_offset(self) -> int | None:
-        """Where the oldest open transaction begins."""
+        """Start of the oldest open transaction."""
 
 
 class LedLog(Protocol):
-    """What a leader looks at in its own log."""
+    """The leader's own log, as needed here."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -103,7 +103,7 @@ class Leadership:
         replica_count: int = 1,
         ended: Iterable[EndedTransaction] = (),
     ) -> None:
-        """`high_watermark` is the last that this replica knows of; `ended` are the transactions
+        """`high_watermark` is the last one known to this replica; `ended` are the transactions
         whose end markers are not below it."""
         self._log = log
         self._changed = changed
@@ -113,7 +113,7 @@ class Leadership:
         self.last_stable_offset = high_watermark
         self.in_sync_followers = in_sync_followers
         self._replica_count = replica_count
-        self.is_alone = replica_count == 1  # the shortest way for the most frequent case
+        self.is_alone = replica_count == 1  # fast path for the common case
         self._follower_ends: dict[int, int] = {}  # those that have fetched in this epoch
         # The followers whose ends hold the high watermark back: of both sets during a change.
         self._holding_back = in_sync_followers
@@ -132,7 +132,7 @@ class Leadership:
         # What had been appended when a transaction, open or among those, began at an offset.
         self._bytes_before: dict[int, int] = {}
         if log.flushed_offset < log.log_end_offset:
-            # Who appended this is not known here, so all of it waits for a flush.
+            # The acks of these appends are unknown, so all of them wait for a flush.
             self._unflushed.append(PendingAppend(log.flushed_offset, log.log_end_offset))
         self._find_stable()
         self._advance_to_committed_end()
@@ -153,7 +153,7 @@ class Leadership:
 
     @property
     def min_in_sync(self) -> int:
-        """What `min.insync.replicas` comes to: no more than there are replicas, as in Kafka."""
+        """Effective `min.insync.replicas`: at most the number of replicas, as in Kafka."""
         return min(self._log.config.min_insync_replicas, self._replica_count)
 
     # Appending
@@ -161,7 +161,7 @@ class Leadership:
     def appended(
         self, pending: PendingAppend, size_bytes: int, *, acks: int, must_flush: bool
     ) -> bool:
-        """An append was written: it is done now, or when enough replicas have it."""
+        """An append was written: it completes now, or when enough replicas have it."""
         bytes_before = self._appended_bytes
         self._appended_bytes = bytes_before + size_bytes
         unflushed = self._unflushed
@@ -197,7 +197,7 @@ class Leadership:
         return must_flush
 
     def check_in_sync(self) -> None:
-        """Refuse an acks=all append where too few replicas would have it."""
+        """Refuse an acks=all append if there are too few in-sync replicas."""
         if self.in_sync_count < self.min_in_sync:
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -251,7 +251,7 @@ class Leadership:
         return end >= max(self.high_watermark, self.epoch_start_offset)
 
     def propose_in_sync(self, followers: frozenset[int]) -> None:
-        """Another in-sync set is asked for; until that is decided, both sets count."""
+        """A new in-sync set is proposed; until that is decided, both sets count."""
         self._holding_back = self.in_sync_followers | followers
 
     def set_in_sync(self, followers: frozenset[int], replica_count: int | None = None) -> None:
@@ -273,7 +273,7 @@ class Leadership:
         """The high watermark stands still now, so that acks=all appends cannot be acknowledged."""
         waiting = [it for it in self._unflushed if it.waits_for_all]
         waiting += [*self._uncommitted, *(it for it, _ in self._duplicates)]
-        # They still hold back the high watermark until they are flushed, but nobody waits.
+        # They still hold back the high watermark until they are flushed, but no request waits.
         for pending in self._unflushed:
             pending.waits_for_all = False
         self._uncommitted.clear()
@@ -287,7 +287,7 @@ class Leadership:
             pending.fail(error)
 
     def begin_epoch(self, epoch: int) -> None:
-        """The same leader goes on in a later epoch: followers report their ends again."""
+        """The same leader continues in a later epoch: followers report their ends again."""
         if epoch <= self.epoch:
             return
         self.epoch = epoch
@@ -295,7 +295,7 @@ class Leadership:
         self._follower_ends.clear()
 
     def resign(self, error: ApiError) -> None:
-        """Another leads, or nobody can: all that waits fails."""
+        """Leadership is lost: fail all waiting appends."""
         waiting = [*self._uncommitted, *self._unflushed, *(it for it, _ in self._duplicates)]
         self._uncommitted.clear()
         self._unflushed.clear()
@@ -307,7 +307,7 @@ class Leadership:
     # The high watermark
 
     def _advance_to_committed_end(self) -> None:
-        """Let everything be seen that the in-sync replicas have, and answer who waits for it."""
+        """Advance the high watermark to the in-sync replicas, and complete waiting appends."""
         if self.in_sync_count < self.min_in_sync:
             return
         unflushed = self._unflushed
@@ -337,7 +337,7 @@ class Leadership:
         return self.visible_bytes - (-share // (log_end - self.high_watermark))
 
     def _advance(self, high_watermark: int, visible_bytes: int) -> None:
-        """More is visible: to those who read committed too, unless transactions hold it back."""
+        """Advance the high watermark, and the last stable offset as far as possible."""
         if high_watermark <= self.high_watermark:
             return
         self.high_watermark = high_watermark
@@ -368,7 +368,7 @@ class Leadership:
         self._changed()
 
     def _find_stable(self) -> None:
-        """Bring the last stable offset up to date with the transactions."""
+        """Update the last stable offset from the transactions."""
         high_watermark, ended, bytes_before = self.high_watermark, self._ended, self._bytes_before
         while ended and ended[0].marker_offset < high_watermark:
             bytes_before.pop(ended.popleft().first_offset, None)

@@ -1,8 +1,8 @@
-"""One partition, as handlers find it: its replica on this broker, and the broker's lead over it.
+"""A partition as handlers use it: its replica on this broker, and its leadership.
 
-`Replica` is the log with its offsets, whoever leads. `Leadership` decides what is visible, what is
-stable and who is answered; it does no I/O. `Partition` checks and appends what producers send,
-reads up to where the leader lets consumers see, and notifies those who watch.
+`Replica` is the log with its offsets. `Leadership` computes the high watermark and last stable
+offset and completes appends; it does no I/O. `Partition` validates and appends producers' batches,
+reads up to the visible offsets, and notifies watchers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Watcher(Protocol):
 
 
 class ProducerState(NamedTuple):
-    """What DescribeProducers tells of a producer; -1 for what there is not."""
+    """A producer in DescribeProducers; -1 for missing values."""
 
     producer_id: int
     epoch: int
@@ -111,7 +111,7 @@ class Partition:
         return self.leadership.stable_bytes
 
     def begin_epoch(self, leader_epoch: int) -> None:
-        """Lead on in a later leader epoch."""
+        """Continue as leader in a later epoch."""
         self.leadership.begin_epoch(leader_epoch)
 
     # Writing
@@ -127,9 +127,9 @@ class Partition:
     ) -> PendingAppend:
         """Append a producer's batches, or with `internal` a coordinator's own.
 
-        A batch that would open a transaction here is refused unless it is `verified` that the
-        transaction's coordinator knows of it, in this very turn of the event loop. Raises
-        `ApiError` when they are refused; nothing is written then.
+        A batch that would open a transaction is refused unless it was `verified` with the
+        transaction's coordinator in this turn of the event loop. Raises `ApiError` when they are
+        refused; nothing is written then.
         """
         if self.offline_error is not None:
             raise self.offline_error
@@ -180,18 +180,18 @@ class Partition:
             self._flusher.request(self)
 
     def _duplicated(self, duplicate: PendingAppend, acks: int) -> PendingAppend:
-        """What was appended before is answered again, once it is durable if that is asked."""
+        """Answer a duplicate with the original offsets, once they are as durable as requested."""
         must_flush = acks == ACKS_ALL and self.log.config.millstream_acks_all_flush
         if self.leadership.duplicated(duplicate, acks=acks, must_flush=must_flush):
             self._flusher.request(self)
         return duplicate
 
     def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether a transaction of this producer is open here: it writes on without a question."""
+        """Whether this producer has an open transaction here, so that no verification is needed."""
         return self.log.producers.is_in_transaction(producer_id, producer_epoch)
 
     def knows(self, producer_id: int) -> bool:
-        """Whether this producer has written here, as far as anybody remembers."""
+        """Whether there is state of this producer."""
         return producer_id in self.log.producers
 
     def coordinator_epoch_of(self, producer_id: int) -> int:
@@ -245,7 +245,7 @@ class Partition:
         return pending
 
     def producer_states(self) -> list[ProducerState]:
-        """All producers that this partition remembers."""
+        """The state of all producers of this partition."""
         producers = self.log.producers
         return [
             ProducerState(
@@ -266,7 +266,7 @@ class Partition:
             self._flusher.request(self)
 
     def go_offline(self, error: ApiError) -> None:
-        """Refuse everything from now on, and tell all who wait."""
+        """Refuse all requests from now on, and fail waiting ones."""
         self.offline_error = error
         self.leadership.resign(error)
         self.notify_watchers()
@@ -286,7 +286,7 @@ class Partition:
         )
 
     def end_of_damage(self, offset: int) -> int:
-        """Where reading may go on if it cannot at `offset`, which is the answer if it can.
+        """The next readable offset if the log is damaged at `offset`; otherwise `offset`.
 
         Reads the disk; safe in any thread.
         """
@@ -313,7 +313,7 @@ class Partition:
         )
 
     def check_leader_epoch(self, epoch: int) -> None:
-        """Refuse a client whose idea of the leader is older, or newer, than ours."""
+        """Refuse a client with a stale or unknown leader epoch."""
         if epoch == NO_EPOCH or epoch == self.leader_epoch:
             return
         if epoch < self.leader_epoch:
@@ -335,7 +335,7 @@ class Partition:
         return self.log.end_offset_for_epoch(epoch)
 
     def diverging_epoch(self, last_fetched_epoch: int, offset: int) -> tuple[int, int] | None:
-        """Where the client's log and ours part, as (epoch, its end offset); None if they agree."""
+        """(epoch, end offset) at which the client's log diverges from ours; None if it agrees."""
         if last_fetched_epoch == NO_EPOCH:
             return None
         epoch, end_offset = self.end_of_epoch(last_fetched_epoch)
@@ -350,7 +350,7 @@ class Partition:
         return None
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """The first record as new or newer, or what a negative timestamp stands for.
+        """The first record at or after the timestamp; negative timestamps are special.
 
         May read the disk; safe in any thread.
         """
@@ -381,10 +381,10 @@ class Partition:
         return self.log_start_offset
 
     def retention_candidate(self) -> Candidate:
-        """What retention needs to delete what the topic's settings no longer keep."""
+        """The input for retention of this partition."""
         return Candidate(self.log, self.high_watermark, self.leadership.log_start_moved)
 
-    # Those who wait
+    # Watchers
 
     def watch(self, watcher: Watcher) -> None:
         self._watchers.add(watcher)
@@ -393,11 +393,11 @@ class Partition:
         self._watchers.discard(watcher)
 
     def notify_watchers(self) -> None:
-        """Something a consumer would see has changed: new records, a new log start, an error."""
+        """The visible state has changed: new records, a new log start, an error."""
         if not self._watchers:
             return
         for watcher in tuple(self._watchers):
             try:
                 watcher.partition_changed(self)
-            except Exception:  # a defect of one must not keep the news from the others
+            except Exception:  # a bug in one watcher must not affect the others
                 logger.exception("a watcher of %r failed", self)

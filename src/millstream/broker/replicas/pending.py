@@ -1,4 +1,4 @@
-"""Appends that wait: until they are flushed here, or on every in-sync replica."""
+"""Appends that wait until they are flushed here, or on every in-sync replica."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ACKS_LEADER = 1
 
 
 class PendingAppend(Completion):
-    """An append that is written, and done once it is as durable as its producer asked."""
+    """A written append that completes once it is as durable as its producer requested."""
 
     # On the class, since most appends never need to change them.
     log_append_time_ms = NO_TIMESTAMP  # only where message.timestamp.type says so
@@ -31,7 +31,7 @@ class PendingAppend(Completion):
         return f"<PendingAppend {self.first_offset}..{self.next_offset}>"
 
     def fail(self, error: ApiError) -> None:
-        """It is done, and not as durable as was asked."""
+        """Complete with an error: it is not as durable as requested."""
         self.error = error
         self.finish()
 

@@ -1,10 +1,10 @@
-"""Templates of Produce requests: the fast path for what producers repeat.
+"""Templates of Produce requests: the fast path for repeated requests.
 
-A producer sends the same request over and over, with other records in it. Everything before the
-records (acks, time-out, one topic, one partition) is then the same bytes, and everything after them
-too. So the first such request is read in full and its beginning remembered, with the partition it
-leads to and the fixed parts of its answer; the next is recognised by one look into a dictionary.
-This halves the cost of a small request. A request of any other shape has no template.
+A producer sends the same request repeatedly, with different records. All bytes before the records
+(acks, timeout, one topic, one partition) are the same, and all bytes after them too. So the first
+such request is decoded in full and its prefix is remembered, with its partition and the fixed parts
+of its response; the next is recognised by one dictionary look-up. This halves the cost of a small
+request. Requests of any other form have no template.
 
     v3-8    ff ff, or length 2 and transactional id | acks 2 | timeout 4 | 00 00 00 01
             | name length 2, name | 00 00 00 01 | partition 4 || records length 4, records
@@ -52,7 +52,7 @@ _PRODUCER = Struct(">qh")
 
 
 class ProduceTemplate:
-    """The partition that requests with one beginning write to, and the form of their response."""
+    """The partition of requests with one prefix, and the form of their response."""
 
     __slots__ = (
         "_head",
@@ -85,10 +85,10 @@ class ProduceTemplate:
         self._tail = answer[start + offsets.size :]
 
     def records_of(self, body: Buffer) -> Buffer | None:
-        """The records of a request with this beginning.
+        """The records of a request with this prefix.
 
-        None if its end is not as expected, or if they are part of a transaction that is not open
-        in the partition.
+        None if its end is not as expected, or if they belong to a transaction that is not open in
+        the partition.
         """
         position = self._records_start
         size = len(body)
@@ -149,7 +149,7 @@ class ProduceTemplates:
     def learn(
         self, version: int, body: Buffer, request: ProduceRequest, partitions: PartitionTable
     ) -> None:
-        """Remember the beginning of a request that was served in full."""
+        """Remember the prefix of a request that was decoded in full."""
         if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
             return
         topic = request.topics[0]

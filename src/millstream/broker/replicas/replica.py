@@ -1,4 +1,4 @@
-"""This broker's copy of a partition: what does not depend on who leads it."""
+"""This broker's copy of a partition, independent of its leader."""
 
 from __future__ import annotations
 
