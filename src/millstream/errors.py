@@ -15,7 +15,7 @@
     +-- ProtocolError        the peer broke the protocol; its connection is closed
 
 `ErrorCode` holds the codes of Kafka 4.3 with Kafka's names, so that a log line, a response and a
-client's exception all say the same word.
+client's exception all use the same name.
 """
 
 from __future__ import annotations

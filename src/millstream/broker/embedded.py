@@ -207,7 +207,7 @@ class _Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is for us, who then stop it when we need it no more
+            start_new_session=True,  # Ctrl-C must not reach it: we stop it ourselves
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -274,7 +274,7 @@ class BrokerServer:
             self._undo.push_async_callback(cleaning.stop)
 
     async def _bind(self) -> list[BrokerEndpoint]:
-        """Open the listeners, not yet accepting; the addresses to tell clients."""
+        """Open the listeners without accepting; returns the advertised addresses."""
         told = self.config.advertised_endpoints
         endpoints = []
         self._undo.push_async_callback(self._close_listeners)
@@ -316,7 +316,7 @@ class BrokerServer:
             raise _cannot_listen(endpoint, os.strerror(errno.EADDRINUSE))
 
     async def _claim_leadership(self) -> None:
-        """Offsets may be used again after an unclean stop: a new leader epoch tells clients."""
+        """After an unclean stop offsets may be reused: a new leader epoch shows it to clients."""
         await self.topics.claim_leadership(() if self.directories.clean else self.directories.logs)
 
     async def _register(self, endpoints: list[BrokerEndpoint]) -> None:

@@ -32,7 +32,7 @@ NEVER_MS = -(1 << 62)  # earlier than any time of a clock
 
 
 class Load:
-    """How busy the broker is: fetch responses are larger while nobody produces."""
+    """Load of the broker: fetch responses are larger while there are no producers."""
 
     __slots__ = ("last_produce_ms",)
 

@@ -1,4 +1,4 @@
-"""`millstream check`: does a cluster keep its word, also while it is broken?
+"""`millstream check`: tests the guarantees of a cluster, also under faults.
 
 The workload and the judge are `millstream.testing.histories`; this module shows how far they are.
 """

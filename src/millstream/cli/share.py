@@ -23,7 +23,7 @@ from millstream.cli.output import console, print_json, print_pairs, print_rows
 from millstream.client.cluster import CoordinatorKind, check
 from millstream.errors import ApiError, ErrorCode
 
-NO_LEADER_EPOCH = -1  # who asks leads nothing
+NO_LEADER_EPOCH = -1  # the caller leads no partition
 
 
 class Delivery(IntEnum):
@@ -43,10 +43,10 @@ class SharePartition:
 
     topic: str
     partition: int
-    start: int | None  # the first record that is not done with; None before the first delivery
+    start: int | None  # the first unfinished record; None before the first delivery
     end: int
-    backlog: int | None  # records that are not done with
-    counts: Counter[Delivery] | None = None  # records in flight by state; None if nobody tells
+    backlog: int | None  # unfinished records
+    counts: Counter[Delivery] | None = None  # records in flight by state; None if unknown
     is_live: bool = False  # whether that has what members hold, or only what is persisted
     deliveries: Counter[int] = field(default_factory=Counter)  # records by how often delivered
 
@@ -188,7 +188,7 @@ def share_partitions(cluster: Cluster, group: str) -> list[SharePartition]:
 def read_state(
     cluster: Cluster, group: str, topic_id: uuid.UUID, partition: SharePartition, is_live: bool
 ) -> None:
-    """Take in what the state persister tells a tool, which leads nothing."""
+    """Read the state from the persister, without leading the partition."""
     places = [{"partition": partition.partition, "leader_epoch": NO_LEADER_EPOCH}]
     try:
         answer = cluster.protocol.ask_coordinator(
@@ -198,7 +198,7 @@ def read_state(
             {"group_id": group, "topics": [{"topic_id": topic_id, "partitions": places}]},
             error_of=lambda answer: answer.results[0].partitions[0].error_code,
         )
-    except ApiError:  # an API between brokers, which not everybody may ask
+    except ApiError:  # an API between brokers, which may be restricted
         return
     found = answer.results[0].partitions[0]
     if found.error_code is ErrorCode.NONE:

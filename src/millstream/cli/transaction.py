@@ -1,8 +1,8 @@
 """`millstream transaction`: open transactions of any Kafka cluster, and an end for those that hang.
 
 A transaction hangs when a partition has it open and no coordinator will ever end it: the last
-stable offset stands still there, and readers of committed records wait for ever. Normally the
-coordinator aborts what its producer left behind after the transaction's time-out.
+stable offset stops there, and read_committed consumers wait forever. Normally the
+coordinator aborts an abandoned transaction after its timeout.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _HEADER = struct.Struct(">hhih")
 _TLS_MISTAKES = {
     "CERTIFICATE_VERIFY_FAILED": "the broker's certificate is not trusted, or is another host's; "
     "set ssl.ca.location to the certificates that you trust",
-    "WRONG_VERSION_NUMBER": "the broker does not speak TLS at this address; use its TLS listener, "
+    "WRONG_VERSION_NUMBER": "the broker does not use TLS at this address; use its TLS listener, "
     "or another security.protocol",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the broker wants a certificate of its clients; set "
     "ssl.certificate.location and ssl.key.location",
@@ -64,7 +64,7 @@ class _InFlight(NamedTuple):
 
 
 class Connection:
-    """See the module. Raises `OSError` (also for time-outs) when the broker cannot be reached."""
+    """See the module. Raises `OSError` (also for timeouts) when the broker cannot be reached."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ A `Schema` ties such fields to a frozen dataclass. Fields may exist only in some
 field is written only when it differs from its default. A tag that we do not know is skipped, so
 that a later Kafka's records can be read.
 
-Bytes that end early or say nonsense raise `CorruptRecord`; a length never allocates by itself.
+Truncated or invalid bytes raise `CorruptRecord`; a length alone never allocates memory.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class ShareState(NamedTuple):
     state_epoch: int  # incremented when the group's offset is reset; older writes are refused
     leader_epoch: int
     start_offset: int
-    delivery_complete_count: int  # offsets from the start offset on that are done with; -1 unknown
+    delivery_complete_count: int  # done offsets from the start offset on; -1: unknown
     batches: tuple[StateBatch, ...]  # in order, none overlaps
 
 

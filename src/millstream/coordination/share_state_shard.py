@@ -349,7 +349,7 @@ class ShareStateShard:
 
 
 def _complete_count(write: StateWrite, known: _Known) -> int:
-    """How many are done with from the new start offset on: a late write knows less."""
+    """The number of done offsets from the new start on: a late write may have less."""
     if write.start_offset > known.start_offset:
         return write.delivery_complete_count
     if write.start_offset == known.start_offset:

@@ -332,7 +332,7 @@ class SyncBatch:
 def replace_file(
     fs: FileSystem, path: str, content: Buffer, *, sync_directory: bool = True
 ) -> None:
-    """Write durably beside it, then rename: a crash leaves the old content or the new."""
+    """Write durably to a temporary file, then rename: a crash leaves the old or the new content."""
     temporary = path + ".tmp"
     write_file(fs, temporary, content, sync=True)
     fs.rename(temporary, path)

@@ -96,7 +96,7 @@ class FileHandles:
                 self._close_locked(handle)
 
     def discard(self, handle: FileHandle) -> None:
-        """The file is gone or no longer wanted: close it as soon as nobody reads it."""
+        """The file was deleted or is no longer needed: close it as soon as it has no readers."""
         with self._lock:
             handle.discarded = True
             if handle.pins == 0:

@@ -1,8 +1,8 @@
 """A filesystem that notices when an event loop waits for the disk.
 
-A broker serves everybody from one event loop, so a call that waits for the disk there holds up all
-clients (docs/decisions/0005-event-loop.md). `LoopGuardFileSystem` is the machine's filesystem. It
-records each call that may wait for the disk and is made in a thread whose event loop is running:
+A broker serves all clients from one event loop, so a call that waits for the disk there holds up
+all clients (docs/decisions/0005-event-loop.md). `LoopGuardFileSystem` is the machine's filesystem.
+It records each call that may wait for the disk and is made in a thread whose event loop is running:
 
 - syncs of files, directories and filesystems;
 - reads that are not restricted to what is cached, and listings of directories;
@@ -40,7 +40,7 @@ class DiskWait(NamedTuple):
 
 
 class LoopGuardFileSystem(OsFileSystem):
-    """See the module. Records nothing inside `paused`: at a start or stop nobody is served."""
+    """See the module. Records nothing inside `paused`: no requests are served at start and stop."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -104,7 +104,7 @@ class SharePersister:
             self._runtime.ensure_loading(index)
 
     def _recovered_end(self, key: SharePartitionKey) -> int | None:
-        """Until a shard is loaded, however often that is tried, nobody has written into it."""
+        """Before a shard is loaded for the first time, nothing was written to it."""
         if self._index_of(key) not in self._recovering:
             return None
         return self._recovered_ends.get((key.topic_id, key.partition))

@@ -49,7 +49,7 @@ _COORDINATOR_IS_BUSY = (
 
 
 class BatchProducer(NamedTuple):
-    """Who wrote a transactional batch."""
+    """The producer of a transactional batch."""
 
     producer_id: int
     epoch: int

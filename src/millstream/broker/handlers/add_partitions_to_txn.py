@@ -3,7 +3,7 @@
 * v2: PRODUCER_FENCED, which before was INVALID_PRODUCER_EPOCH
 * v3: flexible
 * v4: several transactions at once, and `verify_only`: for brokers, which ask on behalf of clients
-  that speak protocol v2 (KIP-890)
+  that use protocol v2 (KIP-890)
 * v5: TRANSACTION_ABORTABLE
 
 All or nothing: where one partition does not exist, none is added (OPERATION_NOT_ATTEMPTED).

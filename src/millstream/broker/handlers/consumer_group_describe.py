@@ -1,6 +1,6 @@
 """ConsumerGroupDescribe, v0-1: epochs, members and assignments of consumer groups (KIP-848).
 
-* v1: whether a member speaks the classic or the consumer protocol
+* v1: whether a member uses the classic or the consumer protocol
 
 Every group that was asked for is in the answer: librdkafka aborts its process otherwise.
 """
@@ -51,7 +51,7 @@ async def _describe(context: RequestContext, group_id: str) -> ConsumerGroupDesc
     except ApiError as error:
         code, message = error.code, error.message
         if code is ErrorCode.COORDINATOR_NOT_AVAILABLE and groups.has_no_groups:
-            # Nobody has ever asked for a coordinator.
+            # There are no groups yet.
             code, message = ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} was not found."
         return ConsumerGroupDescription(group_id, code, message)
 

@@ -1,10 +1,10 @@
 """CreateTopics, v2-7: create topics; each succeeds or fails individually.
 
 * v4: -1 partitions or replicas ask for the broker's defaults (taken in older versions too)
-* v5: flexible; the answer tells the topic's shape and settings (KIP-525)
-* v7: the answer tells the topic's id
+* v5: flexible; the answer contains partitions, replicas and settings (KIP-525)
+* v7: the answer contains the topic's id
 
-The time-out has no meaning: the answer comes when the topic is there.
+The timeout is ignored: the answer is sent when the topic exists.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ async def _describe(context: RequestContext, group_id: str) -> GroupDescription:
     except ApiError as error:
         code = error.code
         if code is ErrorCode.COORDINATOR_NOT_AVAILABLE and groups.has_no_groups:
-            code = ErrorCode.GROUP_ID_NOT_FOUND  # nobody has ever asked for a coordinator
+            code = ErrorCode.GROUP_ID_NOT_FOUND  # there are no groups yet
         if code is not ErrorCode.GROUP_ID_NOT_FOUND:
             return GroupDescription(group_id, code, error.message)
         dead = ClassicState.DEAD.value

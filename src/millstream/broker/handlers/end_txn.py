@@ -4,7 +4,7 @@
 * v3: flexible
 * v4: TRANSACTION_ABORTABLE may be answered (it is not)
 * v5: protocol v2 (KIP-890): the end raises the producer's epoch, and the answer says under which id
-  and epoch it goes on. The same question again gets the same answer
+  and epoch it continues. A repeated request gets the same answer
 
 Answered once the decision is durable; the markers follow. Up to v4 an end that comes late, over a
 connection that its client has replaced, is refused:

@@ -9,11 +9,11 @@
 
 The stored bytes go out as they are. One response is bounded by the client's limits, by
 `fetch.max.bytes`, by what may wait for this client (`network/memory.py`) and by
-`RESPONSE_BYTES_MAX`, so that a consumer that is behind by gigabytes takes turns with everybody
-else; while nobody produces, responses are larger. The first batch is always whole. A cold read is
-answered at once, even below min.bytes: waiting would mean a second cold read. With read_committed,
-a response ends at the last stable offset and names the aborted transactions in it; a fetch that
-waits counts only what is stable.
+`RESPONSE_BYTES_MAX`, so that a consumer that is far behind does not block other clients; responses
+are larger while there are no producers. The first batch is always whole. A cold read is answered at
+once, even below min.bytes: waiting would mean a second cold read. With read_committed, a response
+ends at the last stable offset and names the aborted transactions in it; a fetch that waits counts
+only what is stable.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """JoinGroup, v0-9: join or rejoin a classic group; answered when all members have joined.
 
-* v1: rebalance time-out apart from the session's
+* v1: a rebalance timeout, separate from the session timeout
 * v4: a new dynamic member is first told its id (KIP-394)
 * v5: group instance ids, so static members (KIP-345)
 * v6: flexible

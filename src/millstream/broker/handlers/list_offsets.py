@@ -6,7 +6,7 @@
 * v7: -3, the record with the largest timestamp (KIP-734)
 * v8: -4, the earliest offset on this machine (KIP-405; the same as -2: there are no tiers)
 * v9: -5, the latest offset in a remote tier; v11: -6, the earliest not yet there: both unknown
-* v10: a time-out, for remote tiers (not needed)
+* v10: a timeout, for remote tiers (not needed)
 
 A look-up by timestamp may read the disk, so it runs in a thread.
 """

@@ -1,6 +1,6 @@
 """ShareAcknowledge, v1-2: acknowledge records of a share group.
 
-* v2: renewing locks (KIP-1222), and the answer tells how long a lock lasts
+* v2: renewing locks (KIP-1222), and the lock duration in the answer
 
 Acknowledgements may also come with ShareFetch; this is for members that fetch nothing just now.
 """

@@ -4,7 +4,7 @@
   so fetches nothing
 
 Membership is not checked here (Kafka's leaders do not know it either): the group's coordinator
-tells members which partitions to fetch.
+assigns partitions to members.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ async def _describe(context: RequestContext, group_id: str) -> ShareGroupDescrip
     except ApiError as error:
         code, message = error.code, error.message
         if code is ErrorCode.COORDINATOR_NOT_AVAILABLE and groups.has_no_groups:
-            # Nobody has ever asked for a coordinator.
+            # There are no groups yet.
             code, message = ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found."
         return ShareGroupDescription(group_id, code, message)
 

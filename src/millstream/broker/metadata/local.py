@@ -99,7 +99,7 @@ class MetadataStore(Protocol):
         ...
 
     async def allocate_producer_ids(self, broker_id: int) -> range:
-        """Producer ids that nobody else is given."""
+        """A block of unused producer ids."""
         ...
 
 
@@ -198,7 +198,7 @@ class LocalMetadata:
         return image, [work for work in works if work is not None]
 
     async def finish(self) -> None:
-        """Wait until no commit is under way."""
+        """Wait until no commit is in progress."""
         async with self._changing:
             pass
 

@@ -55,7 +55,7 @@ def change_levels(changes: Iterable[tuple[str, str | None]], *, validate_only: b
 
 
 def logger_setting(name: str) -> Setting:
-    doc = "The level from which on this logger speaks."
+    doc = "The level of this logger."
     return Setting(Kind.STRING, None, doc, name=name, options=tuple(_LEVELS))
 
 

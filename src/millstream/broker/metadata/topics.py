@@ -258,7 +258,7 @@ class TopicManager:
     async def create_partitions(
         self, topics: Sequence[MorePartitions], *, validate_only: bool = False
     ) -> dict[str, ApiError | None]:
-        """Extend topics with different names. Each succeeds (None) or fails by itself."""
+        """Extend topics with different names. Each succeeds (None) or fails individually."""
         outcome: dict[str, ApiError | None] = {}
 
         def decide(image: ClusterImage) -> list[MetadataRecord]:

@@ -132,7 +132,7 @@ class Connections:
             self.serve_memory_queue()
 
     def _close_if_stalled(self, connection: Connection, now: float) -> bool:
-        """Close a connection whose client does not read, or takes for ever to send a request.
+        """Close a connection whose client does not read, or does not finish sending a request.
 
         The second, and the first before it is idle, only while others need the memory.
         """

@@ -1,4 +1,4 @@
-"""Server-side assignors of the consumer protocol (KIP-848): who should own which partition.
+"""Server-side assignors of the consumer protocol (KIP-848).
 
 An assignor is a pure function from the members (what each is subscribed to and was meant to own so
 far) and the topics' partition counts to a new target assignment. Both give every partition of a
@@ -105,7 +105,7 @@ def assign_uniform(members: Members, partition_counts: PartitionCounts) -> dict[
 
 @dataclass(slots=True)
 class _Pool:
-    """Topics that have the same subscribers, and who holds their partitions."""
+    """Topics with the same subscribers, and the owners of their partitions."""
 
     subscribers: list[int]
     topics: list[UUID]

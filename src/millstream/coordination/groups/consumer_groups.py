@@ -1,4 +1,4 @@
-"""The decisions of the consumer protocol (KIP-848): heartbeats, leaving, time-outs.
+"""The consumer protocol (KIP-848): heartbeats, leaving, timeouts.
 
 Everything a member does is a heartbeat. One is handled in three steps:
 
@@ -420,7 +420,7 @@ class ConsumerGroups:
                     reason = f"it gave up no partitions in {member.rebalance_timeout_ms} ms"
                     self.fence(group, [member], reason, out, now_ms)
             case ("join" | "sync" as phase, member_id):
-                reason = f"it did not {phase} within its rebalance time-out"
+                reason = f"it did not {phase} within its rebalance timeout"
                 self._fence_if_there(group, member_id, reason, out, now_ms)
         return out.result()
 

@@ -1,4 +1,4 @@
-"""The assignor of share groups, `simple`: who should fetch from which partition.
+"""The assignor of share groups, `simple`.
 
 Partitions are shared: where there are more members than partitions, several members are given the
 same one. As in Apache Kafka,
@@ -45,7 +45,7 @@ def assign_simple(
 
 
 def _pools(members: Members) -> Iterable[tuple[list[str], Iterable[UUID]]]:
-    """What is handed out together, and to whom."""
+    """Partitions that are assigned together, and their members."""
     subscriptions = {subscriber.topics for subscriber in members.values()}
     if len(subscriptions) == 1:
         return [(sorted(members), subscriptions.pop())]
@@ -56,11 +56,11 @@ def _pools(members: Members) -> Iterable[tuple[list[str], Iterable[UUID]]]:
 def _share_out(
     places: list[TopicPartition], before: Mapping[str, set[TopicPartition]]
 ) -> dict[str, set[TopicPartition]]:
-    """Hand out the partitions to the members that `before` names, who keep what they can."""
+    """Assign the partitions to the members in `before`, which keep theirs where possible."""
     if not places or not before:
         return {member_id: set() for member_id in before}
     holders_each = -(-len(before) // len(places))
-    # Those who have most get the larger quotas: then less has to move.
+    # Members with the most partitions get the larger quotas, to move fewer.
     held = {m: partitions.intersection(places) for m, partitions in before.items()}
     ordered = sorted(held, key=lambda member_id: (-len(held[member_id]), member_id))
     share, extra = divmod(holders_each * len(places), len(ordered))
@@ -76,7 +76,7 @@ def _share_out(
 
 
 class _Handing:
-    """One run: who holds what, and how many more (or fewer, if negative) each should hold."""
+    """One run: current holders, and how many more (or fewer, if negative) each needs."""
 
     def __init__(
         self,

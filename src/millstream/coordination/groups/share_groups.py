@@ -1,4 +1,4 @@
-"""The decisions of share groups (KIP-932): heartbeats, leaving, time-outs, state to initialize.
+"""Share groups (KIP-932): heartbeats, leaving, timeouts, initialization of state.
 
 A heartbeat is handled in four steps, the first three as in consumer groups:
 
@@ -318,7 +318,7 @@ class ShareGroups:
             if isinstance(group, ShareGroup) and topic_id in group.state.topic_ids()
         ]
 
-    # --- leaving, and time-outs ------------------------------------------------------------------
+    # --- leaving, and timeouts ------------------------------------------------------------------
 
     def _leave(self, request: ShareHeartbeat) -> Result[ShareHeartbeatResponse]:
         group = self.group(request.group_id)

@@ -34,7 +34,7 @@ def alter_offsets(
     positions: Sequence[tuple[str, int, int]],
     now_ms: int,
 ) -> Result[AlteredOffsets]:
-    """AlterShareGroupOffsets: (topic, partition, start offset). Makes the group if need be."""
+    """AlterShareGroupOffsets: (topic, partition, start offset). Creates the group if needed."""
     require_group_id(group_id)
     group = groups.group_to_be(group_id)
     group.validate_delete()
@@ -72,7 +72,7 @@ def initialized_partitions(groups: ShareGroups, group_id: str) -> Assignment:
 def begin_delete_offsets(
     groups: ShareGroups, group_id: str, names: Iterable[str]
 ) -> Result[tuple[DeletedTopic, ...]]:
-    """DeleteShareGroupOffsets: what the persister is to forget; nobody is given it any more."""
+    """DeleteShareGroupOffsets: state to delete; these partitions are no longer assigned."""
     require_group_id(group_id)
     group = groups.group(group_id)
     group.validate_delete()

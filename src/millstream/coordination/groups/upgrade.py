@@ -208,7 +208,7 @@ def _records_of(
 
 
 def _release_waiting_members(group: ClassicGroup, out: ResultBuilder) -> None:
-    """Joins and syncs that wait for a classic rebalance would wait for ever: ask them again."""
+    """Joins and syncs that wait for a classic rebalance would wait forever: ask to retry."""
     for member in group.members:
         error = ErrorCode.REBALANCE_IN_PROGRESS
         if member.join_token is not None:
@@ -326,7 +326,7 @@ def join(
     token: object,
     now_ms: int,
 ) -> Result[None]:
-    """A classic member joins or rejoins a consumer group: answered at once, it waits for nobody."""
+    """A classic member joins or rejoins a consumer group: answered without waiting."""
     settings = groups.context.settings
     if settings.group_consumer_migration_policy.lower() == "disabled":
         raise _inconsistent(f"group {group.group_id} is not open to classic members")

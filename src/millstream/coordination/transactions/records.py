@@ -6,7 +6,7 @@ compacted.
 
     key    0, transactional id (string)
 
-    value  producer id int64, producer epoch int16, time-out ms int32, state int8,
+    value  producer id int64, producer epoch int16, timeout ms int32, state int8,
            partitions (null when empty), last update ms int64, start ms int64
 
     partitions is an array of: topic string, partition numbers as an array of int32
