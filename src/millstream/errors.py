@@ -485,6 +485,18 @@ class DirectoryFailed(StorageError):
     """A log directory failed and is offline until the next start."""
 
 
+class FileGone(StorageError):
+    """A file that was removed on purpose, with its segment or its log: nothing is wrong with the
+    disk."""
+
+
+class LogGone(ApiError, StorageError):
+    """A log that was deleted: there is nothing left to read, flush, clean or save."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} was deleted")
+
+
 class NotCached(StorageError):
     """The data is not in the page cache; repeat the read in a thread."""
 

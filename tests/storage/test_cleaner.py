@@ -6,12 +6,13 @@ import threading
 from collections import Counter
 from random import Random
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.errors import CorruptBatch
+from millstream.errors import CorruptBatch, FileGone
 from millstream.records.compression import Compression
 from millstream.records.record import ControlType, encode_end_transaction
 from millstream.storage.cleaner import (
@@ -21,6 +22,8 @@ from millstream.storage.cleaner import (
     read_first_dirty_offsets,
 )
 from millstream.storage.index import OffsetIndex, TimeIndex
+from millstream.storage.log import Log
+from millstream.storage.segment import Segment
 from millstream.storage.transactions import AbortedTransaction
 from tests.storage.cleaning import (
     DAY_MS,
@@ -128,10 +131,21 @@ def test_records_read_while_cleaned_segments_take_their_place() -> None:
     store.write_each(numbered(60))
     store.seal()
     old = store.log().segments[0]
-    before = old.read_at(old.size, 0, may_block=True)
-    old.release()  # its file is closed, and will be opened under its new name
-    store.clean()
-    assert old.read_at(len(before), 0, may_block=True) == before
+    log = store.log()
+    position = log._position
+
+    def clean_on_the_way(segment: Segment, offset: int, *, may_block: bool) -> int | None:
+        if segment is old:
+            old.release()
+            store.clean()
+        return position(segment, offset, may_block=may_block)
+
+    with mock.patch.object(Log, "_position", staticmethod(clean_on_the_way)):
+        data = log.read(0, max_bytes=100_000, end_offset=log.log_end_offset, may_block=True)
+    assert old not in log.segments
+    with pytest.raises(FileGone):
+        old.read_at(1, 0, may_block=True)
+    assert data == log.segments[0].read_at(len(data), 0, may_block=True)
 
 
 # Tombstones

@@ -8,17 +8,22 @@ Leader epochs and indexes below a recovery point are made durable before the rec
 so a recovery point is valid after a crash at any moment. Checkpoints of a directory may overtake
 each other on their threads: an older one is a no-op after a newer one. Truncation and compaction
 rely on this when they save their own recovery point.
+
+A log deleted after `prepare` is left out: its name and path may belong to another log when the
+checkpoint is executed.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
+from millstream.errors import LogGone, StorageError
 from millstream.storage import names
-from millstream.storage.checkpoints import TopicPartition, encode_offsets
+from millstream.storage.checkpoints import TopicPartition, encode_offsets, read_offsets
 from millstream.storage.directory import LogDirectory
 from millstream.storage.filesystem import SyncBatch
 from millstream.storage.log import Log
@@ -35,6 +40,8 @@ class SavedLog(NamedTuple):
     log: Log
     generation: int
     recovery_point: int
+    start_offset: int | None  # None if it is known from the first segment's name
+    high_watermark: int
     epochs: tuple[tuple[int, int], ...]
     sealed: list[Segment]
 
@@ -42,13 +49,10 @@ class SavedLog(NamedTuple):
 class Checkpoint:
     """See the module."""
 
-    def __init__(
-        self, directory: LogDirectory, saved: list[SavedLog], first: SyncBatch, then: SyncBatch
-    ) -> None:
+    def __init__(self, directory: LogDirectory, saved: list[SavedLog], first: SyncBatch) -> None:
         self._directory = directory
         self._saved = saved
         self._first = first
-        self._then = then
         directory.checkpoints_prepared += 1
         self._number = directory.checkpoints_prepared
         self.error: OSError | None = None
@@ -66,19 +70,14 @@ class Checkpoint:
                 log,
                 log.generation,
                 log.recovery_point,
+                _start_offset(log),
+                min(high_watermarks.get(_key(log), log.flushed_offset), log.log_end_offset),
                 log.epochs.entries,
                 log.save_for_recovery(first),
             )
             for log in logs
         ]
-        then = SyncBatch(directory.fs, directory.path)
-        for name, offsets in (
-            (names.RECOVERY_POINTS, {_key(log): log.recovery_point for log in logs}),
-            (names.LOG_START_OFFSETS, _start_offsets(logs)),
-            (names.HIGH_WATERMARKS, _high_watermarks(logs, high_watermarks)),
-        ):
-            then.replace(f"{directory.path}/{name}", encode_offsets(offsets))
-        return cls(directory, saved, first, then)
+        return cls(directory, saved, first)
 
     def execute(self) -> None:
         """Never raises for a disk error: see `error`."""
@@ -88,10 +87,39 @@ class Checkpoint:
                 return
             directory.checkpoints_executed = self._number
             try:
-                self._first.commit()
-                self._then.commit()
+                self._save_logs()
+                self._save_offsets()
             except OSError as error:
                 self.error = error
+
+    def _save_logs(self) -> None:
+        """What the recovery points stand for, in the directories of logs that are still there."""
+        touched = self._first.directories
+        gone: set[str] = set()
+        with ExitStack() as held:
+            for log, *_ in self._saved:
+                if log.path in touched:
+                    try:
+                        held.enter_context(log.held())
+                    except LogGone:
+                        gone.add(log.path)
+            self._first.leave_out(gone)
+            self._first.commit()
+
+    def _save_offsets(self) -> None:
+        path = self._directory.path
+        saved = [(_key(each.log), each) for each in self._saved if not each.log.is_deleted]
+        batch = SyncBatch(self._directory.fs, path)
+        for name, offsets in (
+            (names.RECOVERY_POINTS, {key: each.recovery_point for key, each in saved}),
+            (
+                names.LOG_START_OFFSETS,
+                {key: each.start_offset for key, each in saved if each.start_offset is not None},
+            ),
+            (names.HIGH_WATERMARKS, {key: each.high_watermark for key, each in saved}),
+        ):
+            batch.replace(f"{path}/{name}", encode_offsets(offsets))
+        batch.commit()
 
     def complete(self) -> None:
         """Update the logs, or fail the directory. A full disk is not a failure: the old checkpoint
@@ -104,11 +132,12 @@ class Checkpoint:
             return
         if self._number < self._directory.checkpoints_executed:
             return  # the disk has a newer one
-        for log, generation, recovery_point, epochs, sealed in self._saved:
-            if generation == log.generation:
-                log.saved_recovery_point = recovery_point
-                log.epochs.note_saved(epochs)
-                for segment in sealed:
+        for each in self._saved:
+            log = each.log
+            if each.generation == log.generation:
+                log.saved_recovery_point = each.recovery_point
+                log.epochs.note_saved(each.epochs)
+                for segment in each.sealed:
                     segment.indexes_synced = True
 
 
@@ -116,18 +145,26 @@ def _key(log: Log) -> TopicPartition:
     return log.topic, log.partition
 
 
-def _start_offsets(logs: Sequence[Log]) -> dict[TopicPartition, int]:
-    """Start offsets inside a segment; the others follow from the segment's name."""
-    return {
-        _key(log): log.log_start_offset
-        for log in logs
-        if log.log_start_offset > log.segments[0].base_offset
-    }
+def _start_offset(log: Log) -> int | None:
+    """A start offset inside a segment; otherwise it follows from the segment's name."""
+    start = log.log_start_offset
+    return start if start > log.segments[0].base_offset else None
 
 
-def _high_watermarks(
-    logs: Sequence[Log], known: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    return {
-        _key(log): min(known.get(_key(log), log.flushed_offset), log.log_end_offset) for log in logs
-    }
+def forget_names(directory: LogDirectory, forgotten: Collection[TopicPartition]) -> None:
+    """Durably remove entries from the checkpoint files. On any thread; blocks.
+
+    Checkpoints under way cannot bring them back: these leave out logs that are deleted.
+    """
+    batch = SyncBatch(directory.fs, directory.path)
+    with directory.checkpoint_lock:
+        for name in names.OFFSET_CHECKPOINTS:
+            path = f"{directory.path}/{name}"
+            try:
+                offsets = read_offsets(directory.fs, path)
+            except StorageError:
+                continue  # damaged: nobody will believe it
+            kept = {key: offset for key, offset in offsets.items() if key not in forgotten}
+            if len(kept) < len(offsets):
+                batch.replace(path, encode_offsets(kept))
+        batch.commit()

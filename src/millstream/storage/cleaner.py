@@ -18,7 +18,7 @@ compressed, transactional or control batches come back to Python, one by one.
 
 Threads. `Cleaner` runs in a thread of its own. It reads sealed segments, which do not change, and
 reaches into the log only through `on_owner`, which runs a function on the owner's thread and
-returns its result.
+returns its result. A log that is deleted meanwhile ends its cleaning before anything is renamed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from millstream.errors import CorruptBatch
+from millstream.errors import CorruptBatch, FileGone, LogGone
 from millstream.records._walk import WALK_DONE, WALK_FULL, OffsetMap, RecordFilter
 from millstream.records.batch import (
     COMPRESSION_MASK,
@@ -118,7 +118,7 @@ class Cleaner:
         self._on_owner = on_owner
         self._stopping = stopping or threading.Event()
         self._throttle = Throttle(self._settings.io_max_bytes_per_second, sleep=self._stopping.wait)
-        self._uncleanable_paths: set[str] = set()
+        self._uncleanable: set[Log] = set()
 
     def clean_filthiest(
         self, logs: Callable[[], Iterable[tuple[Log, int]]], now_ms: int
@@ -127,32 +127,38 @@ class Cleaner:
 
         `logs`, called on the owner's thread, gives each log with its last stable offset.
         """
+        candidates = self._on_owner(partial(self._candidates, logs))
+        offsets = read_first_dirty_offsets(log.directory for log, _ in candidates)
 
         def plan() -> CleaningPlan | None:
-            candidates = [
-                (log, stable_offset)
-                for log, stable_offset in logs()
-                if log.config.compact
-                and log.path not in self._uncleanable_paths
-                and log.directory.failure is None
-            ]
-            offsets = read_first_dirty_offsets(log.directory for log, _ in candidates)
-            return plan_filthiest(candidates, offsets, now_ms)
+            # A name in the checkpoint stands for the log that had it when the candidates were
+            # listed, or for none if that was deleted since.
+            alive = [(log, stable) for log, stable in candidates if not log.is_deleted]
+            return plan_filthiest(alive, offsets, now_ms)
 
         chosen = self._on_owner(plan)
         if chosen is None:
             return None
         try:
             return self.clean(chosen)
-        except CleaningAborted as reason:
-            logger.info("cleaning stopped: %s", reason)
+        except (CleaningAborted, FileGone, LogGone) as reason:
+            logger.info("cleaning of %s-%d stopped: %s", *_name(chosen), reason)
         except CorruptBatch as error:
             # It stays unchanged, and readable up to the damage, until the next start.
-            self._uncleanable_paths.add(chosen.log.path)
+            self._uncleanable.add(chosen.log)
             logger.error("%s-%d cannot be cleaned: %s", *_name(chosen), error)
         except OSError as error:
             self._on_owner(partial(_storage_failed, chosen, error))
         return None
+
+    def _candidates(self, logs: Callable[[], Iterable[tuple[Log, int]]]) -> list[tuple[Log, int]]:
+        listed = list(logs())
+        self._uncleanable.intersection_update(log for log, _ in listed)
+        return [
+            (log, stable_offset)
+            for log, stable_offset in listed
+            if log.config.compact and log not in self._uncleanable and log.directory.failure is None
+        ]
 
     def clean(self, plan: CleaningPlan) -> CleaningStats:
         """Execute a plan, and record how far the log is clean."""
@@ -169,7 +175,7 @@ class Cleaner:
             pass_ = CopyPass(plan, offset_map, latest_offset, end_offset, transactions, stats)
             self._copy_group(plan, group, pass_)
             stats.segments_after += 1
-        self._on_owner(partial(_save_first_dirty_offset, plan, stats.next_dirty_offset))
+        _save_first_dirty_offset(plan, stats.next_dirty_offset)
         _log_stats(stats)
         return stats
 
@@ -493,9 +499,12 @@ def read_first_dirty_offsets(directories: Iterable[LogDirectory]) -> dict[tuple[
 def _save_first_dirty_offset(plan: CleaningPlan, offset: int) -> None:
     directory = plan.log.directory
     path = _checkpoint_path(directory)
-    offsets = checkpoints.read_offsets(directory.fs, path)
-    offsets[_name(plan)] = offset
-    checkpoints.write_offsets(directory.fs, path, offsets)
+    with directory.checkpoint_lock:
+        if plan.log.is_deleted:
+            return  # its entry was removed, or is about to be: the name may be another log's soon
+        offsets = checkpoints.read_offsets(directory.fs, path)
+        offsets[_name(plan)] = offset
+        checkpoints.write_offsets(directory.fs, path, offsets)
 
 
 def _checkpoint_path(directory: LogDirectory) -> str:

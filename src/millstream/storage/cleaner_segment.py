@@ -14,15 +14,18 @@ Recovery (`replacement.py`) removes `.cleaned` and `.deleted` files, and where i
 what is left to do. The new segment always ends where the old ones ended (its last batch stays, if
 need be empty): so recovery knows from the `.swap` file alone which segments it replaces.
 
-Names change on the owner's thread, which is quick; what waits for the disk runs in the cleaner's.
+Names change on the owner's thread, which is quick; what waits for the disk runs in the cleaner's. A
+log is deleted on the owner's thread too, so its names never change after that: its path may belong
+to another log. The cleaner's own thread works there only while it holds the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
-from millstream.errors import StorageError
+from millstream.errors import LogGone, StorageError
 from millstream.records._walk import index_points
 from millstream.records.batch import NO_TIMESTAMP
 from millstream.storage import names
@@ -44,16 +47,18 @@ class CleanedSegment:
     """The new segment while it is written, in the cleaner's thread."""
 
     def __init__(self, plan: CleaningPlan, base_offset: int) -> None:
-        self.segment = Segment.create(
-            plan.log.directory.handles,
-            plan.log.path,
-            base_offset,
-            now_ms=plan.now_ms,
-            config=plan.config,
-            suffix=names.CLEANED_SUFFIX,
-        )
-        self._fs = self.segment.fs
-        self._fd = self._fs.open(self.segment.handle.path)
+        self._log = plan.log
+        self._fs = plan.log.directory.fs
+        with plan.log.held():
+            self.segment = Segment.create(
+                plan.log.directory.handles,
+                plan.log.path,
+                base_offset,
+                now_ms=plan.now_ms,
+                config=plan.config,
+                suffix=names.CLEANED_SUFFIX,
+            )
+            self._fd = self._fs.open(self.segment.handle.path)
         self._interval_bytes = plan.config.index_interval_bytes
         self._bytes_since_point = 0
         self._max_timestamp = NO_TIMESTAMP
@@ -91,8 +96,9 @@ class CleanedSegment:
         segment.max_timestamp = self._max_timestamp
         segment.max_timestamp_offset = self._max_timestamp_offset
         segment.synced_bytes = segment.durable_bytes = segment.verified_bytes = segment.size
-        segment.seal()
-        segment.sync_indexes()
+        with self._log.held():
+            segment.seal()
+            segment.sync_indexes()
         return segment
 
     def close(self) -> None:
@@ -101,18 +107,22 @@ class CleanedSegment:
             self._fd = -1
 
     def discard(self) -> None:
-        """The cleaning failed: remove what was written."""
+        """The cleaning failed: remove what was written. (A deleted log's files go with it.)"""
         self.close()
         self.segment.close()
-        for suffix in names.SEGMENT_SUFFIXES:
-            path = self.segment.path(suffix)
-            if self._fs.exists(path):
-                self._fs.unlink(path)
+        with suppress(LogGone), self._log.held():
+            for suffix in names.SEGMENT_SUFFIXES:
+                path = self.segment.path(suffix)
+                if self._fs.exists(path):
+                    self._fs.unlink(path)
 
 
 def swap(plan: CleaningPlan, old: list[Segment], new: Segment, on_owner: OnOwner[None]) -> None:
     """Replace `old` by `new`, still `.cleaned`; returns when that is durable."""
-    fs, path = new.fs, plan.log.path
+
+    def sync_names() -> None:
+        with plan.log.held():
+            new.fs.sync_directory(plan.log.path)
 
     def count_from_now_on() -> None:
         _check_unchanged(plan, old)
@@ -124,19 +134,22 @@ def swap(plan: CleaningPlan, old: list[Segment], new: Segment, on_owner: OnOwner
         replace_segments(plan, old, new)
 
     def drop_suffix() -> None:
-        if new in plan.log.segments:  # else retention has taken it already
+        # Else the log was deleted, or retention has taken the segment already.
+        if not plan.log.is_deleted and new in plan.log.segments:
             new.change_suffix("")
 
     on_owner(count_from_now_on)
-    fs.sync_directory(path)
+    sync_names()
     on_owner(replace)
-    fs.sync_directory(path)
+    sync_names()
     on_owner(drop_suffix)
-    fs.sync_directory(path)
+    sync_names()
 
 
 def _check_unchanged(plan: CleaningPlan, old: list[Segment]) -> None:
     log = plan.log
+    if log.is_deleted:
+        raise CleaningAborted(f"{log.topic}-{log.partition} was deleted")
     if log.directory.failure is not None:
         raise CleaningAborted(f"the directory of {log.topic}-{log.partition} has failed")
     present = set(map(id, log.segments))

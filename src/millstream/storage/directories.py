@@ -4,6 +4,9 @@
 in threads; `close` makes everything durable and records a clean stop. A new log goes to the
 directory with the fewest logs. If a directory fails, only its own logs go offline.
 
+A name is free for a new log when the disk holds nothing of a deleted log of that name
+(`deletion.py`).
+
 All calls belong to the owner's thread, except `sweep`, which only deletes unused files.
 """
 
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -22,6 +25,7 @@ from millstream.errors import ApiError, DirectoryFailed, DirectoryLocked, ErrorC
 from millstream.storage import checkpoints, names
 from millstream.storage.checkpointing import DISK_FULL, Checkpoint
 from millstream.storage.checkpoints import MetaProperties, TopicPartition
+from millstream.storage.deletion import Deletion
 from millstream.storage.directory import PRODUCER_EXPIRATION_MS, LogDirectory
 from millstream.storage.filesystem import FileSystem, OsFileSystem, SyncBatch, write_file
 from millstream.storage.flush import GroupFlush
@@ -45,6 +49,7 @@ class LogDirectories:
         self._handles = handles
         self._locks: dict[LogDirectory, int] = {}
         self._retiring: set[LogDirectory] = set()
+        self._deletions: list[Deletion] = []  # their names are taken
         self.directories: list[LogDirectory] = []
         self.logs: dict[TopicPartition, Log] = {}
         self.cluster_id = ""
@@ -158,8 +163,17 @@ class LogDirectories:
             clean = checkpoints.take_clean_shutdown(self._fs, directory.path)
             recovery_points = self._read_offsets(directory, names.RECOVERY_POINTS)
             start_offsets = self._read_offsets(directory, names.LOG_START_OFFSETS)
-            self.high_watermarks.update(self._read_offsets(directory, names.HIGH_WATERMARKS))
+            high_watermarks = self._read_offsets(directory, names.HIGH_WATERMARKS)
+            first_dirty_offsets = self._read_offsets(directory, names.CLEANER_OFFSETS)
             found = self._find_logs(directory)
+            self.high_watermarks.update(
+                {key: high_watermarks[key] for key in found if key in high_watermarks}
+            )
+            mentioned = {*recovery_points, *start_offsets, *high_watermarks, *first_dirty_offsets}
+            if not mentioned <= set(found):
+                # Deleted before a crash, or by hand: a log of such a name begins without these.
+                left_over = frozenset(mentioned.difference(found))
+                Deletion(directory, left_over, (), self._deletions)
             synced = False
             if not clean:
                 replay_journal(self._fs, directory.path, recovery_points)
@@ -258,7 +272,12 @@ class LogDirectories:
 
     def create(self, topic: str, partition: int, topic_id: UUID, config: TopicConfig) -> Log:
         """A new, empty log. It becomes durable with its first flush: until then there is nothing
-        in it to lose, and the reconciler creates it again after a crash."""
+        in it to lose, and the reconciler creates it again after a crash.
+
+        If the name is not free (`is_free`), this removes the traces of the deleted log first, and
+        blocks; raises `ApiError` if that fails.
+        """
+        self._free_name((topic, partition))
         live = self.live_directories
         if not live:
             raise DirectoryFailed("all log directories have failed; restart the broker")
@@ -284,23 +303,42 @@ class LogDirectories:
         directory.log_count += 1
         return log
 
-    def delete(self, topic: str, partition: int) -> None:
-        """Remove a log; the next `sweep` deletes its files. After a crash it may be back: the
+    def prepare_deletions(self, wanted: Iterable[TopicPartition]) -> list[Deletion]:
+        """Delete logs. Execute each deletion on any thread, then complete it: the names are free
+        then, and the next `sweep` deletes the files. After a crash a log may be back: the
         reconciler then deletes it again, because the metadata is durable first."""
-        log = self.logs.pop((topic, partition))
-        self.high_watermarks.pop((topic, partition), None)
-        log.close()
-        directory = log.directory
-        directory.log_count -= 1
-        if directory.failure is not None:
-            return
-        doomed = f"{log.path}.{uuid4().hex}{names.DELETE_DIRECTORY_SUFFIX}"
-        try:
-            self._fs.rename(log.path, doomed)
-        except OSError as error:
-            directory.fail(error)
-        else:
-            directory.add_garbage(doomed)
+        by_directory: dict[LogDirectory, list[Log]] = {}
+        for name in wanted:
+            log = self.logs.pop(name)
+            self.high_watermarks.pop(name, None)
+            log.directory.log_count -= 1
+            by_directory.setdefault(log.directory, []).append(log)
+        return [
+            Deletion.prepare(directory, logs, self._deletions)
+            for directory, logs in by_directory.items()
+        ]
+
+    def delete(self, topic: str, partition: int) -> None:
+        """All three steps at once. Blocks."""
+        for deletion in self.prepare_deletions([(topic, partition)]):
+            deletion.execute()
+            deletion.complete()
+
+    def is_free(self, topic: str, partition: int) -> bool:
+        """Whether nothing is left of a deleted log of this name."""
+        return not any((topic, partition) in deletion.names for deletion in self._deletions)
+
+    def _free_name(self, name: TopicPartition) -> None:
+        for deletion in [each for each in self._deletions if name in each.names]:
+            deletion.execute()
+            deletion.complete()
+        if not self.is_free(*name):
+            topic, partition = name
+            raise ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"cannot create {topic}-{partition}: the disk is too full to forget the deleted "
+                "log of that name; make room",
+            )
 
     def sweep(self) -> None:
         """Remove the files of deleted segments and logs. May run on any thread; blocks."""
@@ -371,6 +409,9 @@ class LogDirectories:
 
     def close(self, *, broker_epoch: int = -1) -> None:
         """Stop cleanly: make everything durable, record the clean stop, release the locks."""
+        for deletion in list(self._deletions):  # a thread may be executing one
+            deletion.execute()
+            deletion.complete()
         flush = GroupFlush.prepare(self.logs.values(), to_segments=True)
         flush.execute()
         flush.complete(self._clock.now_ms())

@@ -47,7 +47,10 @@ class LogDirectory:
         self.failure: BaseException | None = None
         # Saves the recovery points of all logs here, now; set by `LogDirectories`.
         self.checkpoint: Callable[[], None] = lambda: None
-        # Checkpoints are prepared in order, and executed one at a time (see `checkpointing`).
+        # Guards every log's count of threads at work in its directory. See `Log.held`.
+        self.holds = threading.Condition()
+        # Held while a checkpoint file is replaced. Checkpoints are prepared in order, and executed
+        # one at a time (see `checkpointing`).
         self.checkpoint_lock = threading.Lock()
         self.checkpoints_prepared = 0
         self.checkpoints_executed = 0

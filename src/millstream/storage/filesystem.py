@@ -301,6 +301,22 @@ class SyncBatch:
         """A directory in which somebody else created or removed a name."""
         self._directories[path] = None
 
+    @property
+    def directories(self) -> set[str]:
+        """Those in which something is written or synced."""
+        paths = (*(path for path, _ in self._writes), *self._files)
+        return {path.rpartition("/")[0] for path in paths} | self._directories.keys()
+
+    def leave_out(self, directories: Collection[str]) -> None:
+        """Do nothing in these directories."""
+        self._writes = [
+            write for write in self._writes if write[0].rpartition("/")[0] not in directories
+        ]
+        self._files = {
+            path: None for path in self._files if path.rpartition("/")[0] not in directories
+        }
+        self._directories = {path: None for path in self._directories if path not in directories}
+
     def commit(self) -> None:
         """Blocks until all of it is durable."""
         for path, content in self._writes:

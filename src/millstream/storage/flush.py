@@ -7,24 +7,34 @@ the slow one can run in any thread:
     flush.execute()                      on any thread: blocks, without the interpreter's lock
     flush.complete(now_ms)               on the owner's thread: `flushed_offset` of each log moves
 
+Each directory's part records an outcome in `execute`; without one, `complete` refuses.
+
 Few dirty files are synced individually. For many, the bytes are also written to the directory's
 journal (see `journal.py`), and only that is synced; see docs/decisions/0004-flush.md. A log's flush
 always covers all of its earlier bytes: the durable bytes are a prefix.
 
 A failed sync takes the log's directory offline; other directories continue. It is never retried:
-the kernel would report success although the bytes are lost.
+the kernel would report success although the bytes are lost. Any other exception takes the directory
+offline too, because nobody knows which bytes are durable. A log that was deleted meanwhile, or a
+segment that retention removed, is not a failure: there is nothing to flush.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
+from contextlib import suppress
+from enum import Enum
 from typing import NamedTuple
 
+from millstream.errors import FileGone, LogGone
 from millstream.storage.directory import LogDirectory
 from millstream.storage.filesystem import SYNCED_ONE_BY_ONE_MAX
 from millstream.storage.journal import JournalEntry
 from millstream.storage.log import Log
 from millstream.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
 
 # Measured: docs/decisions/0004-flush.md. Up to here files are synced one by one;
 FILES_SYNCED_ONE_BY_ONE_MAX = 2
@@ -53,6 +63,14 @@ class FlushTarget(NamedTuple):
     names_changed: int
 
 
+class Outcome(Enum):
+    """What the execution of a flush came to, in one directory."""
+
+    SYNCED = "all bytes are durable in their segments"
+    JOURNALED = "all bytes are durable, in their segments or in the journal"
+    FAILED = "nobody knows what is durable"
+
+
 class GroupFlush:
     """See the module."""
 
@@ -69,8 +87,10 @@ class GroupFlush:
         parts: dict[LogDirectory, DirectoryFlush] = {}
         for log in logs:
             directory = log.directory
+            if log.is_deleted or directory.failure is not None:
+                continue
             target = _target(log, to_segments)
-            if target is None or directory.failure is not None:
+            if target is None:
                 continue
             part = parts.get(directory)
             if part is None:
@@ -92,12 +112,17 @@ class GroupFlush:
         return sum(len(target.ranges) for part in self._parts for target in part.targets)
 
     def execute(self) -> None:
-        """Block until everything is durable, or has failed. Never raises for a disk error."""
+        """Block until everything is durable, or has failed. Never raises: see `Outcome`."""
         for part in self._parts:
             part.execute()
 
     def complete(self, now_ms: int) -> list[Log]:
-        """Update the logs. Returns those whose directory failed and is now offline."""
+        """Update the logs. Returns those whose directory failed and is now offline.
+
+        Raises `RuntimeError`, without any effect, if the flush was not executed.
+        """
+        if any(part.outcome is None for part in self._parts):
+            raise RuntimeError("the flush was not executed")
         failed: list[Log] = []
         for part in self._parts:
             failed += part.complete(now_ms)
@@ -111,8 +136,8 @@ class DirectoryFlush:
         self.directory = directory
         self.targets: list[FlushTarget] = []
         self._to_segments = to_segments
-        self._synced = False
-        self._error: OSError | None = None
+        self.outcome: Outcome | None = None
+        self._error: Exception | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -122,10 +147,14 @@ class DirectoryFlush:
         try:
             self._sync_new_logs()
             if self._is_for_journal() and self._write_journal():
-                return
-            self._sync_files()
-            self._synced = True
-        except OSError as error:
+                self.outcome = Outcome.JOURNALED
+            else:
+                self._sync_files()
+                self.outcome = Outcome.SYNCED
+        except Exception as error:
+            if not isinstance(error, OSError):
+                logger.exception("a flush of %s ended unexpectedly", self.directory.path)
+            self.outcome = Outcome.FAILED
             self._error = error
 
     def _is_for_journal(self) -> bool:
@@ -136,24 +165,28 @@ class DirectoryFlush:
         return count > FILES_SYNCED_ONE_BY_ONE_MAX and self.size_bytes <= limit
 
     def _write_journal(self) -> bool:
+        journal = self.directory.journal
+        void_count = journal.void_count  # read before the look at logs that a void may concern
         entries = []
         size = 0
-        for target in self.targets:
-            log_id = target.log.log_id
-            if log_id is None:
+        for log, generation, _, ranges, *_ in self.targets:
+            if log.log_id is None:
                 return False
-            for segment, start, end, copy in target.ranges:
+            if log.is_deleted or log.generation != generation:
+                continue  # its bytes must not come back
+            for segment, start, end, copy in ranges:
                 if start == end:
                     continue  # in the journal already
-                data = copy or segment.read_at(end - start, start, may_block=True)
-                entries.append(JournalEntry(log_id, segment.base_offset, start, data))
-                size += len(data) + 64
-        return self.directory.journal.append(entries, size)
+                with suppress(FileGone):
+                    data = copy or segment.read_at(end - start, start, may_block=True)
+                    entries.append(JournalEntry(log.log_id, segment.base_offset, start, data))
+                    size += len(data) + 64
+        return not entries or journal.append(entries, size, void_count=void_count)
 
     def _sync_new_logs(self) -> None:
         """Replay can create a segment, but not a log."""
         paths = [path for log, *_ in self.targets if log.is_new for path in log.unsynced_names()]
-        if paths:
+        if paths:  # those of a log deleted meanwhile are left out, or are its successor's: no harm
             self.directory.fs.sync_all(self.directory.path, dict.fromkeys(paths))
 
     def _sync_files(self) -> None:
@@ -164,14 +197,11 @@ class DirectoryFlush:
             return
         for target in self.targets:
             for segment, *_ in target.ranges:
-                try:
-                    with handles.borrowed(segment.handle) as fd:
-                        fs.fdatasync(fd)
-                except FileNotFoundError:
-                    if not segment.handle.discarded:  # else retention was faster than this flush
-                        raise
+                with suppress(FileGone), handles.borrowed(segment.handle) as fd:
+                    fs.fdatasync(fd)
             if target.names_unsynced:
-                fs.sync_directory(target.log.path)
+                with suppress(LogGone), target.log.held():
+                    fs.sync_directory(target.log.path)
 
     def _paths(self) -> list[str]:
         paths = [segment.handle.path for target in self.targets for segment, *_ in target.ranges]
@@ -182,15 +212,16 @@ class DirectoryFlush:
             self.directory.fail(self._error)
         if self.directory.failure is not None:
             return [target.log for target in self.targets]
+        synced = self.outcome is Outcome.SYNCED
         for log, generation, end_offset, ranges, _, names_changed in self.targets:
-            if generation != log.generation:
+            if generation != log.generation or log.is_deleted:
                 continue
             log.is_new = False
             for segment, _, end, _ in ranges:
                 segment.durable_bytes = max(segment.durable_bytes, end)
-                if self._synced:
+                if synced:
                     segment.synced_bytes = max(segment.synced_bytes, end)
-            if self._synced:
+            if synced:
                 log.names_synced = max(log.names_synced, names_changed)
             log.note_flushed(end_offset, now_ms)
         return []

@@ -6,8 +6,10 @@ the ones longest unused (second chance: a handle used since the last sweep survi
 
 Threads. The owner's thread uses `handle.fd` directly, without a lock: only that thread evicts, so
 nothing can close the file between its look and its system call. Any other thread borrows the
-handle, which pins it. A handle whose file was deleted is closed when the last borrower returns it:
-readers of a deleted segment finish in peace.
+handle, which pins it. A handle whose file was removed is discarded: it is closed when the last
+borrower returns it, so readers of a deleted segment finish in peace, and it is never opened again.
+Whoever tries gets `FileGone`; the path may belong to another file by then, that of a log of the
+same name.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from millstream.errors import FileGone
 from millstream.storage.filesystem import FileSystem
 
 CLOSED = -1
@@ -35,12 +38,12 @@ class FileHandle:
 
     __slots__ = ("discarded", "fd", "path", "pins", "used")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, discarded: bool = False) -> None:
         self.path = path
         self.fd = CLOSED
         self.pins = 0
         self.used = False
-        self.discarded = False
+        self.discarded = discarded
 
 
 class FileHandles:
@@ -49,7 +52,7 @@ class FileHandles:
     def __init__(self, fs: FileSystem, *, open_files_max: int | None = None) -> None:
         self.fs = fs
         self._open_files_max = open_files_max or default_open_files_max()
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._open: dict[FileHandle, None] = {}
 
     @property
@@ -57,12 +60,15 @@ class FileHandles:
         return len(self._open)
 
     def owner_fd(self, handle: FileHandle) -> int:
-        """The open file, for the owner's thread only, until it next opens another."""
+        """The open file, for the owner's thread only, until it next opens another.
+
+        Raises `FileGone` if the handle was discarded, as does `borrow`.
+        """
         handle.used = True
         fd = handle.fd
         if fd >= 0:
             return fd
-        with self._lock:
+        with self.lock:
             fd = self._open_locked(handle)
             self._evict_locked(keep=handle)
         return fd
@@ -77,40 +83,44 @@ class FileHandles:
             self.give_back(handle)
 
     def borrow(self, handle: FileHandle) -> int:
-        with self._lock:
+        with self.lock:
             fd = self._open_locked(handle)
             handle.pins += 1
             handle.used = True
         return fd
 
     def give_back(self, handle: FileHandle) -> None:
-        with self._lock:
+        with self.lock:
             handle.pins -= 1
             if handle.discarded and handle.pins == 0:
                 self._close_locked(handle)
 
     def release(self, handle: FileHandle) -> None:
         """Close the file for now, unless somebody is reading it; the next use opens it again."""
-        with self._lock:
+        with self.lock:
             if handle.pins == 0:
                 self._close_locked(handle)
 
     def discard(self, handle: FileHandle) -> None:
         """The file was deleted or is no longer needed: close it as soon as it has no readers."""
-        with self._lock:
+        with self.lock:
             handle.discarded = True
             if handle.pins == 0:
                 self._close_locked(handle)
 
     def rename(self, handle: FileHandle, path: str) -> None:
         """Rename the file; it can be opened through the handle at any time."""
-        with self._lock:
+        with self.lock:
+            if handle.discarded:
+                raise FileGone(f"{handle.path} was removed")
             if self.fs.exists(handle.path):  # not every segment has every index
                 self.fs.rename(handle.path, path)
             handle.path = path
 
     def _open_locked(self, handle: FileHandle) -> int:
         if handle.fd < 0:
+            if handle.discarded:
+                raise FileGone(f"{handle.path} was removed")
             handle.fd = self.fs.open(handle.path)
             self._open[handle] = None
         return handle.fd

@@ -73,13 +73,14 @@ class JournalEntry(NamedTuple):
 class JournalFile:
     """One of the two files, and which logs have entries in it."""
 
-    __slots__ = ("_fs", "fd", "free", "generation", "log_ids", "path", "size")
+    __slots__ = ("_fs", "fd", "free", "generation", "log_ids", "name_synced", "path", "size")
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
         self.path = path
         self.fd = -1
         self.free = True
+        self.name_synced = False
         self.generation = 0
         self.size = 0
         self.log_ids: set[LogId] = set()
@@ -141,6 +142,7 @@ class Journal:
         self._current: JournalFile | None = None
         self._full: JournalFile | None = None
         self._generation = 0
+        self.void_count = 0  # how often `void` was called
 
     def start(self) -> None:
         """After replay: continue with the next generation, and drop both files."""
@@ -150,21 +152,26 @@ class Journal:
             if self._fs.exists(file.path):
                 self._generation += 1
                 file.drop(self._generation)
+                file.name_synced = True  # or else recovery would not have found it
 
-    def append(self, entries: list[JournalEntry], size: int) -> bool:
+    def append(
+        self, entries: list[JournalEntry], size: int, *, void_count: int | None = None
+    ) -> bool:
         """Make the entries, of `size` bytes in total, durable.
 
-        False, without any effect, if there is no room: the disk is full, or the segments of the
-        other file are not synced yet.
+        False, without any effect, if there is no room (the disk is full, or the segments of the
+        other file are not synced yet), or if entries were voided since the journal had this
+        `void_count`, which the caller read before it checked its logs.
         """
         with self._lock:
             current = self._current
-            if size > self._bytes_max:
+            if size > self._bytes_max or void_count not in (None, self.void_count):
                 return False
             if current is not None and current.size + size > self._bytes_max:
                 if self._full is not None:
                     return False
-                self._full, current = current, None
+                self._full = current
+                self._current = current = None  # no longer, even if the next cannot be begun
             try:
                 if current is None:
                     current = self._begin()
@@ -177,24 +184,28 @@ class Journal:
 
     def _begin(self) -> JournalFile:
         file = next(file for file in self._files if file.free)
-        created = not self._fs.exists(file.path)
         self._generation += 1
         file.begin(self._generation)
-        if created:
+        if not file.name_synced:
             self._fs.sync_directory(self._directory)
+            file.name_synced = True
         self._current = file
         return file
 
-    def void(self, log_id: LogId) -> None:
-        """Void a log's entries durably; its own files must be synced first."""
+    def void(self, *log_ids: LogId) -> None:
+        """Void the entries of logs durably; their own files are synced, or they are deleted."""
         with self._lock:
-            if any(log_id in file.log_ids for file in self._files):
+            self.void_count += 1
+            mentioned = [
+                log_id for log_id in log_ids if any(log_id in file.log_ids for file in self._files)
+            ]
+            if mentioned:
                 current = self._current
                 if current is None:
                     current = self._begin()
-                current.append([JournalEntry(log_id)])
+                current.append([JournalEntry(log_id) for log_id in mentioned])
                 for file in self._files:
-                    file.log_ids.discard(log_id)
+                    file.log_ids.difference_update(mentioned)
 
     def full_log_ids(self) -> set[LogId] | None:
         """The logs whose segments must be synced before the full file can be dropped, if one is."""

@@ -12,6 +12,10 @@ Four offsets:
 `log_start_offset`: nothing below it is served, even if its segment contains more.
 `flushed_offset`: all below it is durable, in its segment's file or in the directory's journal.
 `recovery_point`: all below it is durable in its segment's file; recovery scans from there.
+
+Deletion (`deletion.py`) is a state of the log, `is_deleted`, and not a disk error: all operations
+raise `LogGone` afterwards. The directory is renamed, and its path may soon belong to another log. So
+a thread that uses paths in the directory does so inside `held`; open files need no such care.
 """
 
 from __future__ import annotations
@@ -19,12 +23,13 @@ from __future__ import annotations
 import errno
 import logging
 from bisect import bisect_right
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from millstream.config.topic import TopicConfig
-from millstream.errors import ApiError, ErrorCode, NotCached
+from millstream.errors import ApiError, ErrorCode, FileGone, LogGone, NotCached
 from millstream.records.batch import LENGTH_OVERHEAD_BYTES, PREFIX, BatchHeader, Buffer
 from millstream.storage import lookup, names, producer_replay, retention, transactions
 from millstream.storage.directory import LogDirectory
@@ -46,6 +51,8 @@ VERIFIED_INLINE_BYTES_MAX = 65_536
 # back from their segments.
 COPIED_BYTES_MAX = 4096
 
+T = TypeVar("T")
+
 
 class Appended(NamedTuple):
     """The offsets of appended batches: from `first_offset` up to, but excluding, `next_offset`."""
@@ -60,6 +67,7 @@ class Log:
     __slots__ = (
         "_active",
         "_bases",
+        "_holders",
         "_recent",
         "_segments",
         "aborted_segments",
@@ -68,6 +76,7 @@ class Log:
         "epochs",
         "flushed_offset",
         "generation",
+        "is_deleted",
         "is_new",
         "last_flush_ms",
         "log_end_offset",
@@ -117,6 +126,8 @@ class Log:
         self.names_changed = 0
         self.names_synced = 0
         self.is_new = False
+        self.is_deleted = False  # set on the owner's thread, never reset
+        self._holders = 0  # threads inside `held`
         # Offsets of the producer snapshots, ascending.
         self.snapshots: list[int] = []
         self._segments: list[Segment] = []
@@ -162,6 +173,62 @@ class Log:
         """Where the oldest open transaction begins; None if none is open."""
         return self.producers.first_open_offset
 
+    # Lifetime
+
+    def check(self) -> None:
+        """Raise `LogGone` if the log was deleted, `ApiError` if its directory has failed."""
+        if self.is_deleted:
+            raise LogGone(self.topic, self.partition)
+        self.directory.check()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the directory where it is while a thread works in it by path. Raises `LogGone`.
+
+        A deletion waits for those inside before it renames the directory: be quick.
+        """
+        holds = self.directory.holds
+        with holds:
+            if self.is_deleted:
+                raise LogGone(self.topic, self.partition)
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with holds:
+                self._holders -= 1
+                if self.is_deleted:
+                    holds.notify_all()
+
+    def mark_deleted(self) -> None:
+        """From now on the log is gone for all who ask. Owner's thread: closes its files."""
+        with self.directory.holds:
+            self.is_deleted = True
+        for segment in self.aborted_segments:
+            self.directory.transaction_indexes.forget(segment)
+        self.close()
+
+    def wait_until_unused(self) -> None:
+        """Return when no thread works in the directory of a deleted log any more. Blocks."""
+        with self.directory.holds:
+            self.directory.holds.wait_for(lambda: not self._holders)
+
+    def _read_files(self, read: Callable[[], T]) -> T:
+        """Call a function that reads segments in any thread, once more if some were removed or
+        replaced meanwhile. What it read by path is good only if the log is still there then."""
+        while True:
+            segments = self._segments
+            try:
+                found = read()
+            except (FileGone, FileNotFoundError):
+                if not self.is_deleted and self._segments is segments:
+                    raise
+            else:
+                if not self.is_deleted:
+                    return found
+            if self.is_deleted:
+                raise LogGone(self.topic, self.partition)
+
     # Appending
 
     def check_producer(self, header: BatchHeader, *, may_open: bool = True) -> Appended | None:
@@ -182,7 +249,8 @@ class Log:
         """Assign offsets to the batches and append them.
 
         `headers` are those of all batches in `records`, in order. Nothing has happened if it
-        raises: `KAFKA_STORAGE_ERROR` when the disk is full or the directory has failed.
+        raises: `KAFKA_STORAGE_ERROR` when the disk is full or the directory has failed, `LogGone`
+        when the log was deleted.
         """
         if self.directory.failure is not None:
             self.directory.check()
@@ -207,10 +275,10 @@ class Log:
             segment.copy_for_journal(buffers, size)
         else:
             segment.uncopied = True
+        self.log_end_offset = offset  # before the segment's size: see `_read_range`
         self._note(segment, headers, first_offset, view)
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, first_offset)
-        self.log_end_offset = offset
         return Appended(first_offset, offset)
 
     def _segment_for(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
@@ -218,6 +286,7 @@ class Log:
         segment = self._active
         config = self.config
         if segment.index is None:
+            self.check()
             segment.wake(now_ms=now_ms)
             segment.draw_jitter(config)
             self.directory.transaction_indexes.forget(segment)  # its file will say more
@@ -246,6 +315,8 @@ class Log:
                 segment.write(buffers, size)
             else:
                 segment.write([b"".join(buffers)], size)
+        except FileGone:
+            raise LogGone(self.topic, self.partition) from None
         except OSError as error:
             self._undo_write(segment, error)
             raise ApiError(
@@ -299,11 +370,14 @@ class Log:
 
     def roll(self, now_ms: int) -> Segment:
         """Seal the active segment and start a new one at the log's end."""
+        self.check()
         directory = self.directory
         base_offset = self.log_end_offset
         try:
             self.save_snapshot()
             self._active.seal()
+            # A thread may have read the file before the segment was woken, and cached that.
+            directory.transaction_indexes.forget(self._active)
             segment = Segment.create(
                 directory.handles, self.path, base_offset, now_ms=now_ms, config=self.config
             )
@@ -324,8 +398,8 @@ class Log:
         than wait for the disk unless `may_block`; `CorruptBatch`, naming the place, instead of
         serving bytes that do not match their CRC.
         """
-        if self.directory.failure is not None:
-            self.directory.check()
+        if self.directory.failure is not None or self.is_deleted:
+            self.check()
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -342,7 +416,9 @@ class Log:
                     return self._read_range(
                         segment, start, max_bytes, end_offset, may_block=may_block
                     )
-            except FileNotFoundError:
+            except (FileGone, FileNotFoundError):
+                if self.is_deleted:
+                    raise LogGone(self.topic, self.partition) from None
                 if segment in self._segments:
                     raise
                 continue  # removed or replaced meanwhile
@@ -379,11 +455,13 @@ class Log:
     def _read_range(
         self, segment: Segment, start: int, max_bytes: int, end_offset: int, *, may_block: bool
     ) -> bytes | bytearray:
+        # In this order: an append in the owner's thread moves the log's end before the size, so
+        # what lies below `limit` lies below the end that is read after it.
         limit = segment.size
         if end_offset < self.log_end_offset:
             end = self._position(segment, end_offset, may_block=may_block)
             if end is not None:
-                limit = end
+                limit = min(limit, end)
         if limit - start > max_bytes:
             limit = self._last_batch_end(segment, start, start + max_bytes, may_block=may_block)
         if limit <= start:
@@ -419,15 +497,15 @@ class Log:
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         """The first record at or after that time; also ListOffsets' -1 to -6. See `lookup`."""
-        return lookup.offset_for_timestamp(self, timestamp_ms)
+        return self._read_files(lambda: lookup.offset_for_timestamp(self, timestamp_ms))
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
         """The record with the largest timestamp; None if the log has none."""
-        return lookup.max_timestamp_offset(self)
+        return self._read_files(lambda: lookup.max_timestamp_offset(self))
 
     def end_of_damage(self, offset: int) -> int:
         """Where reading can continue after damage at `offset`. Reads the disk. See `lookup`."""
-        return lookup.end_of_damage(self, offset)
+        return self._read_files(lambda: lookup.end_of_damage(self, offset))
 
     def aborted_transactions(
         self, first_offset: int, end_offset: int, *, may_block: bool = True
@@ -439,7 +517,9 @@ class Log:
         """
         if not self.aborted_segments:
             return []
-        return transactions.find_aborted(self, first_offset, end_offset, may_block=may_block)
+        return self._read_files(
+            lambda: transactions.find_aborted(self, first_offset, end_offset, may_block=may_block)
+        )
 
     # Durability
 
@@ -495,13 +575,13 @@ class Log:
 
     def retention_steps(self, now_ms: int, *, high_watermark: int | None = None) -> Steps[int]:
         """The same, without blocking the owner's thread."""
-        self.directory.check()
+        self.check()
         limit = self.log_end_offset if high_watermark is None else high_watermark
         return retention.apply_all([retention.Candidate(self, limit, lambda: None)], now_ms)
 
     def truncate_to(self, offset: int) -> None:
         """Remove everything from `offset` on, durably. Blocks; for followers and repair."""
-        self.directory.check()
+        self.check()
         try:
             retention.truncate(self, offset)
         except OSError as error:
@@ -527,6 +607,8 @@ class Log:
     def settle(self) -> None:
         """Sync the log's own files and void its journal entries: after that, a replay cannot
         restore changed or removed bytes. Blocks."""
+        if self.is_deleted:
+            raise LogGone(self.topic, self.partition)
         fs, handles = self.directory.fs, self.directory.handles
         for segment in self._segments:
             if segment.synced_bytes < segment.size:

@@ -37,12 +37,15 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+OFFSET_CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS, CLEANER_OFFSETS)
 JOURNALS = ("millstream-journal-0", "millstream-journal-1")
 
 PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 
 DELETE_DIRECTORY_SUFFIX = "-delete"
+
+NAME_CHARACTERS_MAX = 255  # of a file or directory, as file systems go
 
 _PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 _OFFSET_FILE = re.compile(r"(\d{20})(\.[a-z]+)")
@@ -60,6 +63,12 @@ def parse_offset_file(name: str) -> tuple[int, str] | None:
 
 def partition_directory(topic: str, partition: int) -> str:
     return f"{topic}-{partition}"
+
+
+def deleted_directory(topic: str, partition: int, unique: str) -> str:
+    """What a log's directory is renamed to when it is deleted. Like Kafka, cuts a long name."""
+    suffix = f".{unique}{DELETE_DIRECTORY_SUFFIX}"
+    return partition_directory(topic, partition)[: NAME_CHARACTERS_MAX - len(suffix)] + suffix
 
 
 def parse_partition_directory(name: str) -> tuple[str, int] | None:

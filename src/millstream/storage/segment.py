@@ -72,6 +72,7 @@ class Segment:
         "has_aborted",
         "index",
         "indexes_synced",
+        "is_closed",
         "max_timestamp",
         "max_timestamp_offset",
         "roll_jitter_ms",
@@ -112,6 +113,7 @@ class Segment:
         self.has_aborted = False
         self._index_handle: FileHandle | None = None
         self._time_index_handle: FileHandle | None = None
+        self.is_closed = False
         self.indexes_synced = True
         self._bytes_since_index = 0
         # Of the whole segment; None until they are asked for after a restart.
@@ -433,8 +435,9 @@ class Segment:
         else:
             handle = self._time_index_handle
             if handle is None:
-                handle = FileHandle(self.path(names.TIME_INDEX_SUFFIX))
-                self._time_index_handle = handle
+                with self._handles.lock:  # with `close`: see there
+                    handle = self._new_handle(names.TIME_INDEX_SUFFIX)
+                    self._time_index_handle = handle
             entry = self._search_file(handle, TIME_ENTRY.size, timestamp - 1, may_block=may_block)
         return self.base_offset + entry[1] if entry else self.base_offset
 
@@ -444,8 +447,12 @@ class Segment:
             return index.floor(target, field)
         handle = self._index_handle
         if handle is None:
-            handle = self._index_handle = FileHandle(self.path(names.INDEX_SUFFIX))
+            with self._handles.lock:  # with `close`: see there
+                handle = self._index_handle = self._new_handle(names.INDEX_SUFFIX)
         return self._search_file(handle, OFFSET_ENTRY.size, target, field, may_block=may_block)
+
+    def _new_handle(self, suffix: str) -> FileHandle:
+        return FileHandle(self.path(suffix), discarded=self.is_closed)
 
     def _search_file(
         self, handle: FileHandle, entry_size: int, target: int, field: int = 0, *, may_block: bool
@@ -566,7 +573,10 @@ class Segment:
             self._handles.release(handle)
 
     def close(self) -> None:
-        """Close the files permanently; readers in other threads finish first."""
+        """Close the files permanently. Reads in progress in other threads finish; later ones raise
+        `FileGone`, even if they are the first to need an index file."""
+        with self._handles.lock:
+            self.is_closed = True
         for handle in self._file_handles():
             self._handles.discard(handle)
 

@@ -99,9 +99,11 @@ def find_aborted(
         try:
             return _collect_aborted(log, first_offset, end_offset, may_block=may_block)
         except FileNotFoundError as error:
+            log.check()
             problem = error
             sleep(ATTEMPT_PAUSE_SECONDS)
         except CorruptIndex as error:
+            log.check()
             problem = error
             break
     raise ApiError(
@@ -136,6 +138,7 @@ class TransactionIndexCache:
         self._lock = threading.Lock()
         self._cached: OrderedDict[Segment, list[AbortedTransaction]] = OrderedDict()
         self._entry_count = 0
+        self._forgotten_count = 0  # how often a file has changed
 
     def read(self, segment: Segment, *, may_block: bool) -> list[AbortedTransaction]:
         """Raises `NotCached` rather than read the disk unless it `may_block`."""
@@ -144,10 +147,13 @@ class TransactionIndexCache:
             if entries is not None:
                 self._cached.move_to_end(segment)
                 return entries
+            forgotten_count = self._forgotten_count
         if not may_block:
             raise NotCached(f"{segment.transaction_index.path} is to be read first")
         entries = segment.transaction_index.read(segment.fs)
         with self._lock:
+            if forgotten_count != self._forgotten_count or segment.aborted is not None:
+                return entries  # as of the beginning of this read; the file may say more by now
             self._remove(segment)
             self._cached[segment] = entries
             self._entry_count += len(entries)
@@ -158,6 +164,7 @@ class TransactionIndexCache:
     def forget(self, segment: Segment) -> None:
         """The file has changed or was deleted."""
         with self._lock:
+            self._forgotten_count += 1
             self._remove(segment)
 
     def _remove(self, segment: Segment) -> None:

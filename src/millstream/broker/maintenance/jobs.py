@@ -159,8 +159,9 @@ class Background:
     def _flush_in_thread(self, flush: GroupFlush, then: Callable[[], None]) -> None:
         """Flush without holding up the event loop, then go on there."""
 
-        def done(_: object) -> None:
-            if self._is_stopped:  # what follows is not ours to touch: the stop saves everything
+        def done(execution: asyncio.Future[None]) -> None:
+            # After a stop, what follows is not ours to touch: the stop saves everything.
+            if self._is_stopped or execution.cancelled():
                 return
             failed = flush.complete(self._clock.now_ms())
             if failed:

@@ -5,7 +5,8 @@ was deleted and recreated while this broker was down), is deleted. If a log cann
 commit stands: its partition is offline, and the next start retries.
 
 Logs are created a few at a time, so that other tasks can run in between: ten thousand partitions
-take seconds. The commit waits until they exist.
+take seconds. The commit waits until they exist. Logs are deleted in a thread, all those of a commit
+together; a log of the same name is created after that.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from millstream.broker.metadata.configs import ConfigManager
@@ -24,6 +25,7 @@ from millstream.errors import ApiError, StorageError
 
 if TYPE_CHECKING:
     from millstream.broker.replicas.table import PartitionTable
+    from millstream.storage.deletion import Deletion
     from millstream.storage.directories import LogDirectories
 
 logger = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ class TopicFollower:
         configs: ConfigManager,
         directories: LogDirectories,
         partitions: PartitionTable,
+        run_blocking: Callable[[Callable[[], None]], Awaitable[None]],
     ) -> None:
         self._store = store
         self._configs = configs
@@ -45,6 +48,8 @@ class TopicFollower:
         self._partitions = partitions
         self._unopened: deque[tuple[TopicImage, int]] = deque()
         self._opening: asyncio.Task[None] | None = None
+        self._run_blocking = run_blocking
+        self._deleting: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Create and delete logs to match the metadata, and keep them in sync."""
@@ -58,22 +63,31 @@ class TopicFollower:
         self._configs.subscribe(self._on_broker_config)
 
     def stop(self) -> None:
-        """Create no more logs; the next start creates the missing ones."""
+        """Create no more logs; the next start creates the missing ones. Deletions in progress are
+        finished when the directories are closed."""
         if self._opening is not None:
             self._opening.cancel()
+        for task in self._deleting:
+            task.cancel()
         self._unopened.clear()
 
     def _on_commit(self, before: ClusterImage, now: ClusterImage) -> Awaitable[None] | None:
         changes = now.changed_topics(before)
-        for topic in changes.deleted:
-            self._delete_topic(topic)
+        deletion = self._delete_topics(changes.deleted)
         wanted = [*changes.created, *(topic for _, topic in changes.changed)]
         for topic in wanted:
             self._want(topic)
         for resource in now.changed_configs(before):
             if resource.type is ResourceType.TOPIC and resource.name in now.topics:
                 self._update_config(now.topics[resource.name])
-        return self._open_wanted() if wanted else None
+        opening = self._open_wanted() if wanted else None
+        return (
+            deletion
+            if opening is None
+            else opening
+            if deletion is None
+            else _both(deletion, opening)
+        )
 
     def _want(self, topic: TopicImage) -> None:
         broker_id = self._configs.broker_id
@@ -94,14 +108,24 @@ class TopicFollower:
     async def _open_rest(self) -> None:
         try:
             while self._unopened:
-                await asyncio.sleep(0)
+                if self._must_wait():
+                    await asyncio.wait(self._deleting, return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    await asyncio.sleep(0)
                 self._open_some()
         finally:
             self._opening = None
 
     def _open_some(self) -> None:
         for _ in range(min(PARTITIONS_AT_ONCE, len(self._unopened))):
+            if self._must_wait():
+                return
             self._open_next()
+
+    def _must_wait(self) -> bool:
+        """Whether the next log's name is still that of a log which a thread is deleting."""
+        topic, index = self._unopened[0]
+        return bool(self._deleting) and not self._directories.is_free(topic.name, index)
 
     def _on_broker_config(self, before: BrokerConfig, now: BrokerConfig) -> None:
         """Topics inherit from the broker's settings, so each may have changed."""
@@ -133,14 +157,34 @@ class TopicFollower:
             if log is not None:
                 log.update_config(config)
 
-    def _delete_topic(self, topic: TopicImage) -> None:
-        for index in range(len(topic.partitions)):
-            self._partitions.remove(topic.name, index)
-            if (topic.name, index) in self._directories.logs:
-                self._delete_log(topic.name, index)
+    def _delete_topics(self, topics: Iterable[TopicImage]) -> Awaitable[None] | None:
+        """Forget the partitions at once, and remove their logs in a thread."""
+        names = []
+        for topic in topics:
+            for index in range(len(topic.partitions)):
+                self._partitions.remove(topic.name, index)
+                if (topic.name, index) in self._directories.logs:
+                    names.append((topic.name, index))
+        if not names:
+            return None
+        deletions = self._directories.prepare_deletions(names)
+        task = asyncio.get_running_loop().create_task(self._carry_out(deletions))
+        self._deleting.add(task)
+        task.add_done_callback(self._deleting.discard)
+        # A client that goes away must not take the task along.
+        return asyncio.shield(task)
+
+    async def _carry_out(self, deletions: list[Deletion]) -> None:
+        for deletion in deletions:
+            try:
+                await self._run_blocking(deletion.execute)
+                deletion.complete()
+            except Exception:
+                logger.exception("logs in %s could not be deleted", deletion.directory.path)
 
     def _delete_strays(self, image: ClusterImage) -> None:
-        for (name, index), log in list(self._directories.logs.items()):
+        strays = []
+        for (name, index), log in self._directories.logs.items():
             if name == METADATA_TOPIC:
                 continue
             topic = image.topics.get(name)
@@ -148,10 +192,11 @@ class TopicFollower:
             if is_known and topic is not None and log.topic_id in (None, topic.id):
                 continue
             logger.warning("deleting stray log %s-%d: not in the cluster metadata", name, index)
-            self._delete_log(name, index)
+            strays.append((name, index))
+        for deletion in self._directories.prepare_deletions(strays):
+            deletion.execute()
+            deletion.complete()
 
-    def _delete_log(self, name: str, index: int) -> None:
-        try:
-            self._directories.delete(name, index)
-        except (OSError, StorageError, ApiError) as error:
-            logger.error("cannot delete the log of %s-%d: %s", name, index, error)
+
+async def _both(first: Awaitable[None], second: Awaitable[None]) -> None:
+    await asyncio.gather(first, second)

@@ -148,15 +148,19 @@ class Flusher:
 
         def back_on_the_loop(seconds: float) -> None:
             self._in_thread = None
-            self._finish(flush, partitions, seconds)
-            if self._waiting and not self._is_scheduled:
-                self._run()
+            try:
+                self._finish(flush, partitions, seconds)
+            finally:
+                if self._waiting and not self._is_scheduled:
+                    self._run()
 
         def job() -> None:
             started = perf_counter()
-            flush.execute()
-            seconds = perf_counter() - started
-            self._loop.call_soon_threadsafe(back_on_the_loop, seconds)
+            try:
+                flush.execute()
+            finally:
+                seconds = perf_counter() - started
+                self._loop.call_soon_threadsafe(back_on_the_loop, seconds)
 
         self._thread.submit(job)
 
@@ -165,18 +169,26 @@ class Flusher:
         self.note_duration(seconds)
         failed = flush.complete(self._clock.now_ms())
         for partition in partitions:
-            failure = partition.log.directory.failure
-            if failure is None:
-                partition.flushed()
-            else:
-                partition.go_offline(
-                    ApiError(
-                        ErrorCode.KAFKA_STORAGE_ERROR,
-                        f"{partition.topic}-{partition.index} could not be flushed: {failure}",
-                    )
-                )
+            try:
+                self._tell(partition)
+            except Exception:  # a defect in what one of them wakes must not cost the others theirs
+                logger.exception("%s-%d was flushed", partition.topic, partition.index)
         if failed and self.on_directory_failed is not None:
             self.on_directory_failed(failed)
+
+    def _tell(self, partition: Partition) -> None:
+        if partition.log.is_deleted:
+            return  # those who waited were answered when it was
+        failure = partition.log.directory.failure
+        if failure is None:
+            partition.flushed()
+        else:
+            partition.go_offline(
+                ApiError(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"{partition.topic}-{partition.index} could not be flushed: {failure}",
+                )
+            )
 
 
 class _FlushThread:
@@ -199,5 +211,5 @@ class _FlushThread:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            except Exception:  # the thread must outlive a defect; the waiters' clients time out
+            except Exception:  # the thread must outlive a defect
                 logger.exception("a flush failed unexpectedly")
