@@ -179,7 +179,7 @@ class BrokerServer:
         self.partitions = PartitionTable(self.flusher, self.clock)
         self.topics = TopicManager(self.metadata, self.configs)
         self._follower = TopicFollower(
-            self.metadata, self.configs, self.directories, self.partitions, self.run_blocking
+            self.metadata, self.configs, self.directories, self.partitions, self.tasks.run_blocking
         )
         self.producer_ids = ProducerIds(self.metadata, self.id)
         self.coordinators = Coordinators(

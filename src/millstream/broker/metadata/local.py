@@ -60,7 +60,7 @@ PRODUCER_ID_BLOCK = 1_000
 READ_BYTES = 1 << 20
 REPLAYED_RECORDS_MIN = 1_000  # fewer than this are read faster than they are replaced
 
-Subscriber: TypeAlias = Callable[[ClusterImage, ClusterImage], Awaitable[None] | None]
+Subscriber: TypeAlias = Callable[[ClusterImage, ClusterImage], Awaitable[object] | None]
 """Called with the image before and the image now. Several commits may come as one call. One that
 needs longer returns what the commit has to wait for."""
 
@@ -183,7 +183,7 @@ class LocalMetadata:
             await work
         return image
 
-    async def _change(self, decide: Decision) -> tuple[ClusterImage, list[Awaitable[None]]]:
+    async def _change(self, decide: Decision) -> tuple[ClusterImage, list[Awaitable[object]]]:
         """One at a time: the next decision sees the outcome of this one."""
         async with self._changing:
             before = self._image

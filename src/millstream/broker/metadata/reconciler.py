@@ -71,7 +71,7 @@ class TopicFollower:
             task.cancel()
         self._unopened.clear()
 
-    def _on_commit(self, before: ClusterImage, now: ClusterImage) -> Awaitable[None] | None:
+    def _on_commit(self, before: ClusterImage, now: ClusterImage) -> Awaitable[object] | None:
         changes = now.changed_topics(before)
         deletion = self._delete_topics(changes.deleted)
         wanted = [*changes.created, *(topic for _, topic in changes.changed)]
@@ -80,14 +80,9 @@ class TopicFollower:
         for resource in now.changed_configs(before):
             if resource.type is ResourceType.TOPIC and resource.name in now.topics:
                 self._update_config(now.topics[resource.name])
-        opening = self._open_wanted() if wanted else None
-        return (
-            deletion
-            if opening is None
-            else opening
-            if deletion is None
-            else _both(deletion, opening)
-        )
+        work = (deletion, self._open_wanted() if wanted else None)
+        unfinished = [each for each in work if each is not None]
+        return asyncio.gather(*unfinished) if unfinished else None
 
     def _want(self, topic: TopicImage) -> None:
         broker_id = self._configs.broker_id
@@ -196,7 +191,3 @@ class TopicFollower:
         for deletion in self._directories.prepare_deletions(strays):
             deletion.execute()
             deletion.complete()
-
-
-async def _both(first: Awaitable[None], second: Awaitable[None]) -> None:
-    await asyncio.gather(first, second)
