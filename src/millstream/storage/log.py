@@ -14,8 +14,8 @@ Four offsets:
 `recovery_point`: all below it is durable in its segment's file; recovery scans from there.
 
 Deletion (`deletion.py`) is a state of the log, `is_deleted`, and not a disk error: all operations
-raise `LogGone` afterwards. The directory is renamed, and its path may soon belong to another log. So
-a thread that uses paths in the directory does so inside `held`; open files need no such care.
+raise `LogGone` afterwards. The directory is renamed, and its path may soon belong to another log.
+So a thread that uses paths in the directory does so inside `held`; open files need no such care.
 """
 
 from __future__ import annotations

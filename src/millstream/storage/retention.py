@@ -91,9 +91,13 @@ def _find_expired(candidates: Sequence[Candidate], now_ms: int) -> list[Expired]
     found = []
     for candidate in candidates:
         log = candidate.log
+        if log.is_deleted:
+            continue
         try:
             expired = _expired(candidate, now_ms)
         except (MillstreamError, FileNotFoundError) as error:
+            if log.is_deleted:
+                continue
             # Damaged, or replaced while this thread looked at it: the next round sees more.
             logger.warning("no retention of %s-%d: %s", log.topic, log.partition, error)
             continue
@@ -141,7 +145,9 @@ def _prepare(expired: Expired, now_ms: int) -> list[Removal]:
     log = candidate.log
     for segment, (timestamp, offset) in newest:
         segment.note_max_timestamp(timestamp, offset)
-    if log.directory.failure is not None or log.segments[:count] != segments[:count]:
+    if log.is_deleted or log.directory.failure is not None:
+        return []
+    if log.segments[:count] != segments[:count]:
         return []
     if count == len(log.segments) and 0 < log.active_segment.size == active_size:
         log.roll(now_ms)  # the active one can be deleted too, but the log's end must be kept
@@ -182,6 +188,8 @@ def _remove(removal: Removal) -> int:
     """Owner's thread: the log begins after these segments. Returns their size."""
     log = removal.candidate.log
     count = len(removal.segments)
+    if log.is_deleted:
+        return 0  # its path may belong to another log
     if log.generation != removal.generation or log.segments[:count] != removal.segments:
         return 0  # truncated or compacted meanwhile: the next round retries
     log.set_segments(log.segments[count:])
@@ -233,6 +241,7 @@ def truncate(log: Log, offset: int) -> None:
     """Truncate the log at `offset` or, if that is inside a batch, before the batch."""
     if offset >= log.log_end_offset:
         return
+    log.generation += 1  # before the journal is voided: a flush in progress must not write to it
     log.settle()
     kept = [segment for segment in log.segments if segment.base_offset < offset]
     found = kept[-1].locate(offset, may_block=True) if kept else None
@@ -240,7 +249,6 @@ def truncate(log: Log, offset: int) -> None:
     # Saved before the truncation: offsets appended again must not count as recovered.
     log.recovery_point = end_offset
     log.directory.checkpoint()
-    log.generation += 1
     log.forget_positions()
     for segment in reversed(log.segments[len(kept) :]):
         delete_files(log, segment)

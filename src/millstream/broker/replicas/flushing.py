@@ -176,7 +176,7 @@ class Flusher:
         if failed and self.on_directory_failed is not None:
             self.on_directory_failed(failed)
 
-    def _tell(self, partition: Partition) -> None:
+    def _tell(self, partition: Flushable) -> None:
         if partition.log.is_deleted:
             return  # those who waited were answered when it was
         failure = partition.log.directory.failure
