@@ -1,19 +1,19 @@
-"""Deleting logs, so that a log of the same name can be created and have nothing of theirs.
+"""Deleting logs, so that a new log of the same name inherits nothing.
 
     deletion = Deletion.prepare(directory, logs, pending)    on the owner's thread
     deletion.execute()                                       on any thread: blocks
     deletion.complete()                                      on the owner's thread
 
-`prepare` marks the logs as deleted and closes their files: nobody reads, flushes, cleans or saves
-them from then on, and whoever is about to gets `LogGone`. `execute` waits for threads that are at
-work in their directories, renames these for the sweep, lets the journal forget the logs, and
-removes their entries from the checkpoint files, which know logs only by name: one rewrite for all,
-durable when it returns. Until `complete` the names are taken.
+`prepare` marks the logs as deleted and closes their files: they are no longer read, flushed,
+cleaned or saved, and a thread that tries gets `LogGone`. `execute` waits for threads that use the
+logs' directories, renames these for the sweep, voids the logs' journal entries, and removes their
+entries from the checkpoint files, where logs have no other identity than their names: one rewrite
+for all logs, durable when `execute` returns. The names are taken until `complete`.
 
-Crash rule. Whoever deletes a log has durably noted before that it is to go, and deletes it again
-if it is still there after a crash; what is gone of its entries by then only costs a longer
-recovery. If the directory is gone and entries are left, `LogDirectories` finds names without a log
-in the checkpoint files at the next start, and removes them before it creates a log of such a name.
+Crash rule. The caller has durably recorded that the logs are deleted, and deletes a log again if it
+still exists after a crash; entries that are already removed only make that recovery longer. If the
+directory is gone and entries remain, `LogDirectories` finds names without a log in the checkpoint
+files at the next start, and removes them before it creates a log of such a name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class Deletion:
-    """See the module. Of logs in one directory, or of names that only its checkpoints know."""
+    """See the module. Deletes logs of one directory, or names that only its checkpoints contain."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class Deletion:
         return cls(directory, frozenset((log.topic, log.partition) for log in logs), logs, pending)
 
     def execute(self) -> None:
-        """Do what is left to do; wait if another thread is doing it. Raises nothing for a disk's
-        error, which `complete` deals with."""
+        """Delete what still exists; wait if another thread does. Never raises for a disk error:
+        `complete` handles it."""
         with self._lock:
             if self._is_executed:
                 return
@@ -90,19 +90,19 @@ class Deletion:
         directory.journal.void(*self._log_ids)
         forget_names(directory, self.names)
         if has_renamed:
-            # Else the log could be back after a crash, beside its successor in another directory.
+            # Else a crash could bring it back, with its successor in another directory.
             directory.fs.sync_directory(directory.path)
 
     def complete(self) -> None:
-        """The names are free, or the directory fails. On a full disk neither: the names stay taken,
-        and the next who wants one of them executes this again."""
-        error = self._error
+        """Free the names, or fail the directory. A full disk is not a failure: the names stay
+        taken, and creating a log under one of them executes the deletion again."""
+        error, directory = self._error, self.directory
         if error is not None and error.errno in DISK_FULL:
-            logger.warning("deleted logs leave traces in %s for now: %s", self.directory, error)
+            logger.warning("deleted logs remain in the checkpoints of %s: %s", directory, error)
             return
         if error is not None:
-            self.directory.fail(error)
+            directory.fail(error)
         elif not self._is_executed:
-            raise RuntimeError("a deletion was completed that was not executed")
+            raise RuntimeError("the deletion was not executed")
         if self in self._pending:
             self._pending.remove(self)

@@ -6,10 +6,9 @@ the ones longest unused (second chance: a handle used since the last sweep survi
 
 Threads. The owner's thread uses `handle.fd` directly, without a lock: only that thread evicts, so
 nothing can close the file between its look and its system call. Any other thread borrows the
-handle, which pins it. A handle whose file was removed is discarded: it is closed when the last
-borrower returns it, so readers of a deleted segment finish in peace, and it is never opened again.
-Whoever tries gets `FileGone`; the path may belong to another file by then, that of a log of the
-same name.
+handle, which pins it. The handle of a removed file is discarded: it is closed when the last
+borrower returns it, so that reads of a deleted segment can finish, and it is never opened again:
+that raises `FileGone`, because the path may belong to a file of another log by then.
 """
 
 from __future__ import annotations
