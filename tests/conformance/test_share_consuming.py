@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 
@@ -122,26 +123,56 @@ def test_group_takes_all_partitions(
         assert values == [f"{partition}-{number}" for number in range(25)]
 
 
+def test_member_gets_only_the_partitions_that_it_is_assigned(
+    own_broker: BrokerUnderTest, consumers: list[ShareConsumer]
+) -> None:
+    """Of two members each has one of two partitions: one of them waits while the other one's
+    partition is full. A test must not expect records of a member whose partition may be empty."""
+    queue = Queue(own_broker, partitions=2)
+    consumers += [queue.join(), queue.join()]
+    found: list[set[int]] = [set(), set()]
+    number = 0
+    while [len(partitions) for partitions in found] != [1, 1] or found[0] == found[1]:
+        found = [set(), set()]  # until both know their assignments, one may have both partitions
+        for partition in range(2):
+            queue.produce(str(number), partition=partition)
+        for partitions, records in zip(found, taken(consumers, 2), strict=True):
+            partitions |= {record.partition for record in records}
+        number += 1
+    queue.produce(*["x"] * 10, partition=found[0].pop())
+    records, none = taken(consumers, 10)
+    assert (len(records), none) == (10, [])
+
+
 def test_records_go_once_to_members_that_come_and_go(
     own_broker: BrokerUnderTest, consumers: list[ShareConsumer]
 ) -> None:
     """Members join, close and die while records flow. Only what the dead one had comes again."""
     queue = Queue(own_broker, partitions=2)
-    for number in range(120):
-        queue.produce(str(number), partition=number % 2)
+    numbers = itertools.count()
+
+    def produce(count: int) -> None:
+        for number in itertools.islice(numbers, count):
+            queue.produce(str(number), partition=number % 2)
+
+    # Before one member alone is asked, each partition gets more than the others can take away: a
+    # member may be assigned a partition that was consumed to its end.
     limits = {"max_poll_records": 5}
+    produce(120)
     consumers += [queue.join(**limits) for _ in range(2)]
     records = [it for some in taken(consumers, 30) for it in some]
     consumers.append(queue.join(**limits))
     records += [it for some in taken(consumers, 30) for it in some]
+    produce(60)
     records += accepted(consumers[0])  # what it has fetched would be released, and come again
     consumers.pop(0).close()
     records += [it for some in taken(consumers, 20) for it in some]
+    produce(60)
     held = consumers[0].receive()
     consumers.pop(0).kill()
     consumers.append(queue.join(**limits))
-    records += [it for some in taken(consumers, 120 - len(records)) for it in some]
-    assert sorted(int(record.value) for record in records) == list(range(120))
+    records += [it for some in taken(consumers, 240 - len(records)) for it in some]
+    assert sorted(int(record.value) for record in records) == list(range(240))
     again = {record.value for record in records if record.delivery_count == 2}
     assert again == {record.value for record in held}
     assert {record.delivery_count for record in records} == {1, 2}

@@ -259,11 +259,12 @@ def test_renewal_prolongs_the_lock(own_broker: BrokerUnderTest) -> None:
     queue = Queue(own_broker, 10, share_record_lock_duration_ms=5_000)
     with queue.member() as member, queue.member() as other:
         first_fetch(member)
-        acquired: Acquired = []
-        while not acquired:
+        acquired: Acquired = []  # in several pieces, maybe: Apache Kafka ends the locks one by one
+        while sum(last - first + 1 for first, last, _ in acquired) < 5:
             assert member.acknowledge((0, 4, RENEW), is_renew_ack=True) == NONE
-            acquired = other.fetch(max_wait=200)
-        assert acquired == [(5, 9, 2)]
+            acquired += other.fetch(max_wait=200)
+        offsets = [offset for first, last, _ in acquired for offset in range(first, last + 1)]
+        assert sorted(offsets) == [5, 6, 7, 8, 9]
         assert member.acknowledge((0, 4, ACCEPT)) == NONE
 
 

@@ -152,6 +152,18 @@ def acquired(answer: Any) -> Acquired:
     ]
 
 
+def acquired_by_partition(answer: Any) -> dict[int, Acquired]:
+    """What was acquired of each partition of the only topic, where anything was."""
+    return {
+        partition.partition_index: [
+            (it.first_offset, it.last_offset, it.delivery_count)
+            for it in partition.acquired_records
+        ]
+        for partition in _partitions(answer)
+        if partition.acquired_records
+    }
+
+
 def _partitions(answer: Any) -> list[Any]:
     return [partition for topic in answer.responses for partition in topic.partitions]
 

@@ -62,7 +62,7 @@ def _serve(context: RequestContext, request: ShareFetchRequest) -> Buffers | Def
     )
     if request.session_epoch == FINAL_EPOCH:
         return _close(context, session, acknowledging)
-    partitions = [] if request.is_renew_ack else session.rotated()
+    partitions = [] if request.is_renew_ack else session.rotated(request.session_epoch)
     if not partitions:
         return _without_fetch(context, group_id, acknowledging)
     fetch_max_bytes = context.services.config.fetch_max_bytes

@@ -137,30 +137,35 @@ class ShareFetching:
         return leader
 
     def _read(self, leaders: Sequence[ShareLeader]) -> list[tuple[ShareLeader, LogRead]] | None:
-        """Records from the log, or None if a thread must read it."""
+        """Records from the log, or None if a thread must read it.
+
+        Each partition gets an even share of the bytes. A larger batch is returned only as the first
+        of the response. That bounds the response; no partition starves, as they take turns.
+        """
         if self._request.max_records <= 0 or not self._bytes_max:
             return []
         reads: list[tuple[ShareLeader, LogRead]] = []
+        bytes_max = min(self._bytes_max, self._response_bytes_max())
+        share_bytes = max(bytes_max // max(len(leaders), 1), 1)
         for leader in leaders:
             try:
-                read = self._reading(leader, len(leaders))(may_block=False)
+                read = self._reading(leader, share_bytes)(may_block=False)
             except NotCached:
-                self._read_in_thread(leader, len(leaders))
+                self._read_in_thread(leader, share_bytes)
                 if not reads:
                     return None
                 continue
             except (ApiError, OSError) as error:
                 self._fail_reading(leader, error)
                 continue
-            if read.batches:
+            if read.batches and (not reads or len(read.data) <= share_bytes):
                 reads.append((leader, read))
         return reads
 
-    def _reading(self, leader: ShareLeader, sharers: int) -> Callable[..., LogRead]:
+    def _reading(self, leader: ShareLeader, share_bytes: int) -> Callable[..., LogRead]:
         """The arguments of the next read: a thread must not access the window."""
         assert leader.window is not None
-        share = min(self._bytes_max, self._response_bytes_max()) // sharers
-        bytes_max = bytes_to_read(self._request.max_records, leader.bytes_per_record, max(share, 1))
+        bytes_max = bytes_to_read(self._request.max_records, leader.bytes_per_record, share_bytes)
         return partial(
             read_log,
             leader.partition,
@@ -169,10 +174,10 @@ class ShareFetching:
             committed=self._committed,
         )
 
-    def _read_in_thread(self, leader: ShareLeader, sharers: int) -> None:
+    def _read_in_thread(self, leader: ShareLeader, share_bytes: int) -> None:
         """Read the disk in a thread; one at a time per leader."""
         leader.is_reading = self._is_reading = True
-        read = partial(self._reading(leader, sharers), may_block=True)
+        read = partial(self._reading(leader, share_bytes), may_block=True)
 
         def done(future: asyncio.Future[LogRead]) -> None:
             self._is_reading = False
@@ -186,7 +191,7 @@ class ShareFetching:
                         self._acquire([(leader, found)])
             finally:
                 leader.reading_ended()
-            self._look_now()
+            self.look_now()
 
         self._share_partitions.tasks.run_blocking(read).add_done_callback(done)
 
@@ -246,17 +251,17 @@ class ShareFetching:
 
     def _time_out(self) -> None:
         self._time_is_over = True
-        self._look_now()
+        self.look_now()
 
     def look_again(self) -> None:
         """A leader has changed. Look once at the end of this turn, for all changes."""
         if self._deferred is not None and not self._look_scheduled and not self._is_answered:
             self._look_scheduled = True
-            self._loop.call_soon(self._look_now)
+            self._loop.call_soon(self.look_now)
 
-    def _look_now(self) -> None:
+    def look_now(self) -> None:
         self._look_scheduled = False
-        if self._is_answered or self._is_reading:
+        if self._deferred is None or self._is_answered or self._is_reading:
             return
         if self._has_records():
             self._is_answered = True

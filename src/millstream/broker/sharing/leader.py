@@ -83,7 +83,11 @@ class Persister(Protocol):
 class Waiter(Protocol):
     """A fetch that waits for records."""
 
-    def look_again(self) -> None: ...
+    def look_again(self) -> None:
+        """Something has changed: look at all partitions at the end of this turn of the loop."""
+
+    def look_now(self) -> None:
+        """Look at all partitions at once."""
 
 
 class Owner(Protocol):
@@ -175,6 +179,10 @@ class ShareLeader:
         if self.error is None:
             self.window = ShareWindow.restored(start_offset, batches, self._current_limits())
             self._changed()
+            # As in Kafka, the first partition that is loaded answers a fetch of several: it does
+            # not wait for the others, even if they are loaded in the same turn of the loop.
+            for waiter in tuple(self._waiters):
+                waiter.look_now()
 
     async def _begin(self) -> int:
         """Determine the start of the group. It is persisted at once, or a crash could move it past

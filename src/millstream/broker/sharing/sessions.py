@@ -38,12 +38,16 @@ class ShareSession:
         for partition in partitions:
             self.partitions.pop(partition, None)
 
-    def rotated(self) -> list[tuple[UUID, int]]:
-        """The partitions, starting with another one at each request."""
+    def rotated(self, epoch: int) -> list[tuple[UUID, int]]:
+        """The partitions in the order in which the request of this epoch is served.
+
+        The order rotates by one per request, as in Kafka: the first partitions use up the limits of
+        a request (records, bytes), so each partition must be first in its turn.
+        """
         partitions = list(self.partitions)
         if not partitions:
             return partitions
-        first = self.epoch % len(partitions)
+        first = -epoch % len(partitions)
         return partitions[first:] + partitions[:first]
 
 
