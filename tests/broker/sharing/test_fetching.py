@@ -114,6 +114,36 @@ def test_share_fetch_tells_of_a_log_that_cannot_be_read(
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("outcome", [b"", ValueError("a defect")])
+def test_share_fetch_is_answered_whatever_a_cold_read_brings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: bytes | Exception
+) -> None:
+    """The log may be truncated between the check and the read: then there is nothing to read."""
+    real = Partition.read
+    outcomes = [outcome]
+
+    def read(self: Partition, *args: Any, may_block: bool = False, **fields: Any) -> Any:
+        if outcomes and self.topic == "t":
+            if not may_block:
+                raise NotCached
+            found = outcomes.pop()
+            if isinstance(found, Exception):
+                raise found
+            return found
+        return real(self, *args, may_block=may_block, **fields)
+
+    async def scenario(server: BrokerServer, topic_id: UUID) -> None:
+        async with joined(server, topic_id) as member:
+            response = await member.fetch(max_wait=60_000)
+            if isinstance(outcome, Exception):
+                assert partition_of(response).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+                response = await member.fetch(max_wait=60_000)
+            assert acquired(response) == [(0, 9, 1)]
+
+    monkeypatch.setattr(Partition, "read", read)
+    run(tmp_path, scenario)
+
+
 def test_share_fetch_whose_member_is_gone_takes_nothing(tmp_path: Path) -> None:
     async def scenario(server: BrokerServer, topic_id: UUID) -> None:
         async with joined(server, topic_id, "b") as other:

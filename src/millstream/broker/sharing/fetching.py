@@ -183,17 +183,25 @@ class ShareFetching:
             self._is_reading = False
             try:
                 if not future.cancelled() and not self._is_answered:
-                    try:
-                        found = future.result()
-                    except (ApiError, OSError) as error:
-                        self._fail_reading(leader, error)
-                    else:
-                        self._acquire([(leader, found)])
+                    self._take_read(leader, future)
             finally:
                 leader.reading_ended()
-            self.look_now()
+                self.look_now()  # whatever happened: nothing else would answer this fetch
 
         self._share_partitions.tasks.run_blocking(read).add_done_callback(done)
+
+    def _take_read(self, leader: ShareLeader, future: asyncio.Future[LogRead]) -> None:
+        try:
+            read = future.result()
+        except (ApiError, OSError) as error:
+            self._fail_reading(leader, error)
+        except Exception:
+            logger.exception("%r cannot be read", leader.partition)
+            defect = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the log could not be read")
+            self._fail((leader.key.topic_id, leader.key.partition), defect)
+        else:
+            if read.batches:  # else they were deleted meanwhile
+                self._acquire([(leader, read)])
 
     def _acquire(self, reads: Sequence[tuple[ShareLeader, LogRead]]) -> None:
         request = self._request

@@ -220,8 +220,9 @@ class ShareLeader:
         if self._timer is not None:
             self._timer.cancel()
         self._owner.leader_ended(self)
-        if not self._is_writing:  # else the current write completes or is fenced
-            self._refuse_queued(error)
+        # A write that is under way completes or is fenced. The next one must not be made: if the
+        # state was deleted and created again, it would change the new state.
+        self._refuse_queued(error)
         self._wake()
 
     def _refuse_queued(self, error: ApiError) -> None:
@@ -404,7 +405,7 @@ class ShareLeader:
 
     async def _write_queue(self) -> None:
         try:
-            while self._queue:
+            while self._queue and self.error is None:
                 queued, self._queue = self._queue, []
                 await self._write(queued)
         finally:
