@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, ErrorCode
+from millstream.records import validation
 from millstream.records.batch import (
     CONTROL_FLAG,
     LOG_APPEND_TIME_FLAG,
     BatchHeader,
+    compute_crc,
     parse_header,
     verify_crc,
 )
@@ -350,3 +352,48 @@ def test_mutated_records_are_accepted_or_refused_with_a_code(
         if codec is Compression.NONE or config in (COMPACTED, VERIFIED):
             assert len(decode_batch(stored)) == 5
     assert code in (ErrorCode.NONE, ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP)
+
+
+def outcome(batch: bytes, config: TopicConfig) -> object:
+    try:
+        return validate_produced(batch, config, NOW_MS)
+    except ApiError as refused:
+        return refused.code, str(refused)
+
+
+@given(
+    codec=st.sampled_from(Compression),
+    config=st.sampled_from(
+        [PLAIN, COMPACTED, STAMPED, TopicConfig(message_timestamp_after_max_ms=2**63 - 1)]
+    ),
+    idempotent=st.booleans(),
+    has_crc=st.booleans(),
+    changes=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=3),
+    cut=st.integers(-2, 1),
+)
+def test_small_batch_is_judged_in_one_step_as_it_is_in_many(
+    codec: Compression,
+    config: TopicConfig,
+    idempotent: bool,
+    has_crc: bool,
+    changes: list[tuple[int, int]],
+    cut: int,
+) -> None:
+    options = {"producer_id": 7, "producer_epoch": 1, "base_sequence": 3} if idempotent else {}
+    batch = bytearray(encode_batch(MADE, compression=codec, **options))
+    for place, change in changes:
+        batch[place % len(batch)] ^= change
+    if has_crc:
+        batch[17:21] = compute_crc(batch, 0, len(batch)).to_bytes(4, "big")
+    batch = batch[:cut] if cut < 0 else batch + bytes(cut)
+    in_one_step = outcome(bytes(batch), config)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(validation, "check_small_batch", lambda *_: None)
+        assert outcome(bytes(batch), config) == in_one_step
+
+
+def test_ordinary_small_batch_needs_no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "_single_header", None)
+    batch = encode_batch(MADE, producer_id=7, producer_epoch=1, base_sequence=3)
+    assert validate_produced(batch, PLAIN, NOW_MS) == [parse_header(batch)]
+    assert isinstance(validate_produced(batch, COMPACTED, NOW_MS)[0], BatchHeader)

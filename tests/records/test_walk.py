@@ -21,9 +21,11 @@ from millstream.records._walk import (
     OffsetMap,
     RecordFilter,
     check_records,
+    check_small_batch,
     find_timestamp,
     hash_key,
     index_points,
+    stamp_batch,
 )
 from millstream.records.batch import (
     DELETE_HORIZON_FLAG,
@@ -521,3 +523,37 @@ def test_crc_of_the_walks_is_the_librarys() -> None:
     result = run_filter(data, filter_with(offset_map))
     assert len(decode_batch(result)) == 49
     assert crc32c(result[21:]) == parse_header(result).crc
+
+
+# A producer's small batch
+
+
+def test_batch_is_stamped_in_a_copy() -> None:
+    batch = encode_batch([Record(0, 5, None, b"value")])
+    view = memoryview(bytearray(batch))
+    stamped = stamp_batch(view, 2**40 + 7, 9)
+    header = parse_header(stamped)
+    assert (header.base_offset, header.leader_epoch) == (2**40 + 7, 9)
+    verify_crc(stamped, 0, header)
+    assert stamped[16:] == batch[16:]
+    assert bytes(view) == batch
+    with pytest.raises(CorruptBatch, match="60 bytes"):
+        stamp_batch(batch[:60], 0, 0)
+
+
+@pytest.mark.parametrize("size", [4096, 4097])
+def test_only_small_batches_are_checked_in_one_step(size: int) -> None:
+    empty = len(encode_batch([Record(0, 5, None, bytes(3000))])) - 3000
+    batch = encode_batch([Record(0, 5, None, bytes(size - empty))])
+    assert len(batch) == size
+    fields = check_small_batch(batch, 5, 2**63 - 1, 0, False)
+    assert fields == (parse_header(batch) if size <= 4096 else None)
+
+
+def test_timestamps_are_checked_in_one_step_too() -> None:
+    batch = encode_batch([Record(0, 1000, b"key", b"value")])
+    assert check_small_batch(batch, 1100, 100, 0, True) is not None
+    assert check_small_batch(batch, 1101, 100, 0, True) is None
+    assert check_small_batch(batch, 900, 0, 100, True) is not None
+    assert check_small_batch(batch, 899, 0, 100, True) is None
+    assert check_small_batch(batch, -1, 0, 2**63 - 1, True) is None

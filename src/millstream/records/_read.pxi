@@ -13,6 +13,8 @@ cdef enum:
     NO_TIMESTAMP = -1
     RELEASE_GIL_FROM_BYTES = 65536
     MAX_PROBLEMS = 64
+    MAGIC_V2 = 2
+    SMALL_BATCH = 4096          # more is checked faster with the CRC of the hardware
     PROBLEM_NULL_KEY = 1
     PROBLEM_TIMESTAMP = 2
 

@@ -14,7 +14,7 @@ from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
@@ -94,6 +94,76 @@ def check_records(buffer, Py_ssize_t start, Py_ssize_t end, header,
     if status != DONE:
         raise corrupt(status, header[0])
     return max_timestamp, [(problems[i].index, problems[i].kind) for i in range(problem_count)]
+
+
+def check_small_batch(buffer, int64_t now_ms, int64_t before_max_ms, int64_t after_max_ms,
+                      bint keys_required):
+    """The header fields of a producer's batch with which everything is in order; None otherwise.
+
+    For one uncompressed batch of at most SMALL_BATCH bytes that fills the buffer: header, CRC, count
+    and every record are checked in one step, timestamps against `now_ms` and how far before and
+    after it they may be. None says nothing but that the batch needs a closer look: it may be
+    compressed, or larger, or wrong.
+    """
+    cdef Py_buffer view
+    cdef const uint8_t* at
+    cdef Batch batch
+    cdef Problem problems[MAX_PROBLEMS]
+    cdef int problem_count
+    cdef int64_t max_timestamp, earliest, latest
+    if now_ms < 0 or before_max_ms < 0 or after_max_ms < 0:
+        return None
+    earliest = now_ms - before_max_ms
+    latest = now_ms + after_max_ms if after_max_ms <= INT64_MAX - now_ms else INT64_MAX
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        at = <const uint8_t*>view.buf
+        if (view.len < HEADER_SIZE or view.len > SMALL_BATCH or at[16] != MAGIC_V2
+                or load_int64(at) != 0 or <int64_t>load_int32(at + 8) + 12 != view.len
+                or at[22] & (COMPRESSION_MASK | LOG_APPEND_TIME | CONTROL)):
+            return None
+        batch.records = at + HEADER_SIZE
+        batch.end = at + view.len
+        batch.size = <int32_t>view.len
+        batch.base_offset = 0
+        batch.attributes = <int16_t>((at[21] << 8) | at[22])
+        batch.last_offset_delta = load_int32(at + 23)
+        batch.base_timestamp = load_int64(at + 27)
+        batch.max_timestamp = load_int64(at + 35)
+        batch.producer_id = load_int64(at + 43)
+        batch.record_count = load_int32(at + 57)
+        if (batch.record_count <= 0 or batch.record_count - 1 != batch.last_offset_delta
+                or (batch.producer_id >= 0 and load_int32(at + 53) < 0)
+                or <uint32_t>load_int32(at + 17) != crc32c(at + ATTRIBUTES_AT,
+                                                           view.len - ATTRIBUTES_AT)
+                or check(&batch, earliest, latest, keys_required,
+                         &max_timestamp, problems, &problem_count) != DONE
+                or problem_count != 0 or max_timestamp != batch.max_timestamp):
+            return None
+        return (0, batch.size - 12, load_int32(at + 12), MAGIC_V2, <uint32_t>load_int32(at + 17),
+                batch.attributes, batch.last_offset_delta, batch.base_timestamp,
+                batch.max_timestamp, batch.producer_id, <int16_t>((at[51] << 8) | at[52]),
+                load_int32(at + 53), batch.record_count)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def stamp_batch(buffer, int64_t base_offset, int32_t leader_epoch):
+    """A copy of the batch that the buffer consists of, with its offset and epoch as the leader
+    gives them. The CRC does not cover either."""
+    cdef Py_buffer view
+    cdef uint8_t* out
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        if view.len < HEADER_SIZE:
+            raise CorruptBatch(f"{view.len} bytes are too few for a batch header")
+        stamped = PyBytes_FromStringAndSize(<const char*>view.buf, view.len)
+        out = <uint8_t*>PyBytes_AS_STRING(stamped)
+        store_int64(out, base_offset)
+        store_int32(out + 12, leader_epoch)
+        return stamped
+    finally:
+        PyBuffer_Release(&view)
 
 
 cdef Status find(const Batch* batch, int64_t timestamp, Record* found) noexcept nogil:

@@ -16,7 +16,7 @@ import struct
 
 from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, CorruptBatch, ErrorCode
-from millstream.records._walk import NULL_KEY, check_records
+from millstream.records._walk import NULL_KEY, check_records, check_small_batch
 from millstream.records.batch import (
     COMPRESSION_MASK,
     CONTROL_FLAG,
@@ -44,6 +44,7 @@ _LENGTH = struct.Struct(">i")
 _LENGTH_OFFSET = 8
 _TIMESTAMP = struct.Struct(">q")
 _RECORD_ERRORS_IN_MESSAGE = 3
+_new_header = tuple.__new__
 
 
 class InvalidRecords(ApiError):
@@ -63,6 +64,22 @@ def validate_produced(
     the batch's actual largest timestamp, which `transform_produced` writes into a batch with a
     wrong one.
     """
+    size = len(records)
+    if (
+        size <= config.max_message_bytes
+        and size <= config.segment_bytes
+        and config.message_timestamp_type == "CreateTime"
+    ):
+        fields = check_small_batch(
+            records,
+            now_ms,
+            config.message_timestamp_before_max_ms,
+            config.message_timestamp_after_max_ms,
+            config.compact,
+        )
+        if fields is not None:
+            return [_new_header(BatchHeader, fields)]
+    # Larger, compressed, or something is wrong with it: the following says what.
     header = _single_header(records, zstd_allowed)
     _check_header(records, header, config)
     return [_check_contents(records, header, config, now_ms)]
@@ -77,7 +94,7 @@ def transform_produced(
     topic uses LogAppendTime. Otherwise the unchanged bytes.
     """
     (header,) = headers
-    recompress = _needs_recompression(header, config)
+    recompress = config.compression_type != "producer" and _needs_recompression(header, config)
     if not recompress and config.message_timestamp_type == "CreateTime":
         claimed = _TIMESTAMP.unpack_from(records, MAX_TIMESTAMP_OFFSET)[0]
         if claimed == header.max_timestamp:

@@ -30,6 +30,7 @@ from uuid import UUID
 
 from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, ErrorCode, FileGone, LogGone, NotCached
+from millstream.records._walk import stamp_batch
 from millstream.records.batch import LENGTH_OVERHEAD_BYTES, PREFIX, BatchHeader, Buffer
 from millstream.storage import lookup, names, producer_replay, retention, transactions
 from millstream.storage.directory import LogDirectory
@@ -256,19 +257,13 @@ class Log:
             self.directory.check()
         size = len(records)
         first_offset = offset = self.log_end_offset
-        view = memoryview(records)
-        buffers: list[Buffer] = []
-        start = 0
-        max_timestamp = -1
-        for header in headers:
-            length = header.length
-            end = start + length + LENGTH_OVERHEAD_BYTES
-            buffers.append(PREFIX.pack(offset, length, leader_epoch))
-            buffers.append(view[start + PREFIX_BYTES : end])
-            start = end
-            offset += header.last_offset_delta + 1
-            if header.max_timestamp > max_timestamp:
-                max_timestamp = header.max_timestamp
+        buffers: list[Buffer]
+        if size <= COPIED_BYTES_MAX and len(headers) == 1:  # what most requests of producers have
+            buffers = [stamp_batch(records, offset, leader_epoch)]
+            offset += headers[0].last_offset_delta + 1
+            max_timestamp = max(headers[0].max_timestamp, -1)
+        else:
+            buffers, offset, max_timestamp = _stamp(records, headers, offset, leader_epoch)
         segment = self._segment_for(size, offset - 1, max_timestamp, now_ms)
         self._write(segment, buffers, size)
         if size <= COPIED_BYTES_MAX:
@@ -276,7 +271,7 @@ class Log:
         else:
             segment.uncopied = True
         self.log_end_offset = offset  # before the segment's size: see `_read_range`
-        self._note(segment, headers, first_offset, view)
+        self._note(segment, headers, first_offset, records)
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, first_offset)
         return Appended(first_offset, offset)
@@ -337,7 +332,7 @@ class Log:
             self.directory.fail(failure)
 
     def _note(
-        self, segment: Segment, headers: Sequence[BatchHeader], offset: int, records: memoryview
+        self, segment: Segment, headers: Sequence[BatchHeader], offset: int, records: Buffer
     ) -> None:
         """Update indexes, producers and recent positions for new batches."""
         recent = self._recent
@@ -354,7 +349,8 @@ class Log:
             )
             if header.producer_id >= 0:
                 if header.is_control:
-                    self._note_marker(segment, header, records[position - start :], offset)
+                    batch = memoryview(records)[position - start :]
+                    self._note_marker(segment, header, batch, offset)
                 else:
                     self.producers.record(header, offset)
             offset = last_offset + 1
@@ -684,3 +680,23 @@ class Log:
             ErrorCode.KAFKA_STORAGE_ERROR,
             f"cannot {action} {self.topic}-{self.partition} in {self.directory.path}: {error}",
         )
+
+
+def _stamp(
+    records: Buffer, headers: Sequence[BatchHeader], offset: int, leader_epoch: int
+) -> tuple[list[Buffer], int, int]:
+    """The batches with offsets from `offset` on, in pieces that share the bytes of `records`; the
+    offset after them, and the largest timestamp."""
+    view = memoryview(records)
+    buffers: list[Buffer] = []
+    start = 0
+    max_timestamp = -1
+    for header in headers:
+        length = header.length
+        end = start + length + LENGTH_OVERHEAD_BYTES
+        buffers.append(PREFIX.pack(offset, length, leader_epoch))
+        buffers.append(view[start + PREFIX_BYTES : end])
+        start = end
+        offset += header.last_offset_delta + 1
+        max_timestamp = max(max_timestamp, header.max_timestamp)
+    return buffers, offset, max_timestamp
