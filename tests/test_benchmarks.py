@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks import bench_latency
 from benchmarks.__main__ import DEFAULT, EXTRA
 from benchmarks.measurement import Measurement
 
@@ -53,6 +54,16 @@ def test_measurement_judges_the_ratio_of_the_best_samples() -> None:
     latency.samples = {"millstream": [3.0, 0.8], "kafka": [1.0, 2.0]}
     assert (rate.ratio, rate.verdict) == (1.2, "bar reached")
     assert (latency.ratio, latency.verdict) == (0.8, "bar missed")
+
+
+def test_latency_with_a_flush_is_compared_with_kafkas_and_one_fdatasync() -> None:
+    p50 = Measurement("latency, p50", "ms", "lower is better")
+    p50.samples = {"millstream": [1.0, 0.9], "kafka": [0.8, 0.7]}
+    compared = bench_latency.with_one_sync(p50, [0.5, 0.3])
+    assert compared.samples[bench_latency.KAFKA_AND_SYNC] == [1.0]
+    assert (compared.ratio, compared.verdict) == (0.9, "bar reached")
+    del p50.samples["kafka"]
+    assert bench_latency.with_one_sync(p50, [0.5]).ratio is None
 
 
 def test_report_of_nexmark_says_what_is_missed_and_what_plain_spark_cannot() -> None:
