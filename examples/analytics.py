@@ -1,8 +1,8 @@
-"""A site's visits, asked the usual questions: each a function of a DataFrame, for streams as well.
+"""Common analytics of a site's visits: functions of a DataFrame that also run as streams.
 
-Visits come twice where a client sent them again, one page is slow at noon, and there is a night in
-which nobody comes. What is asked here of a table of all visits, pipelines ask of a topic, with the
-same functions: see docs/guides/analytics.md.
+Some visits are duplicates, one page is slow at noon, and there are no visits at night. The example
+runs the functions on a table of all visits; pipelines run the same functions on a topic: see
+docs/guides/analytics.md.
 """
 
 import os
@@ -31,7 +31,7 @@ NOON = 12 * 3600
 
 
 def make_visits() -> list[tuple[object, ...]]:
-    """Two days; each user comes about once an hour between 6 and 22 and looks at some pages."""
+    """Two days; each user visits some pages about once an hour between 6 and 22."""
     rng = random.Random(8)
     visits: list[tuple[object, ...]] = []
     for day in range(2):

@@ -1,4 +1,4 @@
-"""The same broker from asyncio, with aiokafka: any Kafka client will do."""
+"""The same broker from asyncio, with aiokafka: any Kafka client works."""
 
 import asyncio
 

@@ -1,6 +1,6 @@
-"""Acknowledged means kept: the broker is killed with SIGKILL and started again on its data.
+"""Acknowledged means durable: the broker is killed with SIGKILL and restarted on its data.
 
-`in_process=False` runs it in a child process, which can be killed without taking this one along.
+`in_process=False` runs it in a child process, which can be killed separately.
 """
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -15,7 +15,7 @@ def main() -> None:
             {
                 "bootstrap.servers": broker.bootstrap_servers,
                 "enable.idempotence": True,
-                "log_level": 0,  # it would remark on the lost connection
+                "log_level": 0,  # it would log the lost connection
             }
         )
         for number in range(1000):

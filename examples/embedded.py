@@ -1,4 +1,4 @@
-"""A broker inside a program: start it, use it with any Kafka client, leave nothing behind."""
+"""A broker inside a program: start it, use it with any Kafka client, stop it without leftovers."""
 
 from confluent_kafka import Consumer, Producer
 

@@ -1,8 +1,8 @@
-"""Consume, transform, produce: each record once, though the worker dies in the middle of its work.
+"""Consume, transform, produce: each record exactly once, although a worker dies in the middle.
 
-The records that a worker writes and its place in the topic it reads are committed in one
-transaction: both count, or neither. A new worker takes over by saying the same transactional id,
-which aborts what the dead one left open and shuts it out should it come back.
+The records that a worker writes and the offsets it has read are committed in one transaction, both
+or neither. A new worker takes over with the same transactional id, which aborts the open
+transaction of the dead one and fences it if it comes back.
 """
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -20,7 +20,7 @@ class Worker:
         self.producer = Producer(
             {"bootstrap.servers": servers, "transactional.id": "invoicing", "log_level": 0}
         )
-        self.producer.init_transactions(30)  # whoever had this id before is out
+        self.producer.init_transactions(30)  # fences the previous producer of this id
         self.consumer = Consumer(
             {
                 "bootstrap.servers": servers,
@@ -33,7 +33,7 @@ class Worker:
         self.consumer.subscribe(["orders"])
 
     def write_invoices(self) -> int:
-        """Begin a transaction and do the work of it."""
+        """Begin a transaction and write the invoices."""
         orders = [m for m in self.consumer.consume(AT_ONCE, timeout=1.0) if m.error() is None]
         self.producer.begin_transaction()
         for order in orders:
@@ -41,7 +41,7 @@ class Worker:
         return len(orders)
 
     def commit(self) -> None:
-        """End it: the invoices, and how far the orders were read."""
+        """Commit the invoices and the offsets of the orders."""
         positions = self.consumer.position(self.consumer.assignment())
         group = self.consumer.consumer_group_metadata()
         self.producer.send_offsets_to_transaction(positions, group)

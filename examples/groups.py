@@ -1,4 +1,4 @@
-"""Load balancing and fan-out at once.
+"""Load balancing and fan-out together.
 
 Within a group each record goes to one member; every group gets all of them. Two workers of the
 group `mailer` share the work here, and `audit` sees everything.

@@ -1,6 +1,6 @@
-"""How far a group is behind, from Python: end offset minus committed offset, per partition.
+"""The lag of a group in Python: end offset minus committed offset, per partition.
 
-`millstream group describe` shows the same, and warns before retention takes what is unread.
+`millstream group describe` shows the same, and warns before retention deletes unread records.
 """
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition

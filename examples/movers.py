@@ -1,12 +1,12 @@
-"""The ten stocks that moved most, of all there are, minute by minute: an aggregate of aggregates.
+"""The ten stocks that moved most in each minute: an aggregate of aggregates.
 
 millstream run examples/movers.py        until Ctrl-C, with a broker of its own and SQLite
 python examples/movers.py                ten minutes of trades through all of it, and checked
 
-Twice. `movers` is one query: Spark aggregates per stock, each task ranks its own stocks, and only
-its first ten travel to where the minute is ranked. `moves` and `leaders` are two, with a topic in
-between: the moves of single stocks are there for others to read, each stage runs, scales and is
-restarted by itself, and the topic's partitions, not a shuffle, bring stocks together.
+Two versions. `movers` is one query: Spark aggregates per stock, each task ranks its own stocks, and
+sends only its top ten to the task that ranks the minute. `moves` and `leaders` are two queries with
+a topic in between: others can read the moves of single stocks, each stage runs, scales and restarts
+independently, and the topic's partitions replace a shuffle.
 """
 
 import json
@@ -56,14 +56,14 @@ def moves(trades):
 
 @pipeline(reads=moved, writes=table("leaders", key=("window_end", "rank")))
 def leaders(moves):
-    """The second stage, behind the topic. A minute's moves have its end as their time, which is
-    where the next minute begins."""
+    """The second stage, after the topic. The time of a minute's moves is its end, which is the
+    start of the next minute."""
     found = moves.transform(top_k, "stock", "until", "1 minute", k=10, by="max(move)")
     return found.selectExpr("window_start as window_end", "rank", "stock", "value")
 
 
 def make_trades() -> list[dict[str, object]]:
-    """In the order in which they happen; the last one, much later, ends all minutes."""
+    """Trades in order; the last one, much later, closes all minutes."""
     rng = random.Random(4)
     made: list[dict[str, object]] = []
     for second in range(0, MINUTES * 60, 2):

@@ -1,7 +1,7 @@
-"""A topic as a queue of jobs: workers take records, and say of each one how it went.
+"""A topic as a queue of jobs: workers take records and acknowledge each one.
 
-Three kinds of jobs: most succeed; one fails twice and is tried again, each time after a longer
-wait, while the others go on; one can never succeed, is rejected, and becomes a dead letter.
+Three kinds of jobs: most succeed; one fails twice and is retried with a growing delay, while the
+others continue; one can never succeed, is rejected, and becomes a dead letter.
 """
 
 from collections import Counter
@@ -49,16 +49,16 @@ def send_jobs(servers: str) -> None:
 
 
 def work(job: str, delivery: int) -> AcknowledgeType:
-    """Do the job, and say what is to become of the record."""
+    """Do the job; returns the acknowledgement."""
     if job == "hopeless":
         return AcknowledgeType.REJECT  # never again: a dead letter
     if job == "flaky" and delivery < 3:
-        return AcknowledgeType.RELEASE  # again, later, perhaps by somebody else
+        return AcknowledgeType.RELEASE  # retried later, possibly by another worker
     return AcknowledgeType.ACCEPT
 
 
 def run_worker(servers: str, done_after: int) -> Counter[str]:
-    """Take jobs until so many have come to an end; how often each was delivered."""
+    """Process jobs until that many are finished; returns the delivery count of each."""
     worker = ShareConsumer(
         {
             "bootstrap.servers": servers,

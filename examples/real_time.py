@@ -1,10 +1,10 @@
-"""Spark's real-time mode on a Millstream broker: records pass in milliseconds, not in batches.
+"""Spark's real-time mode on a Millstream broker: latency in milliseconds instead of batches.
 
 python examples/real_time.py path/to/*.jar    with the jars of Spark's Kafka connector
 
 Real-time mode reads with Spark's own Kafka connector only, so it needs its jars (the connector, its
-token provider, kafka-clients, commons-pool2); no Python source or sink may take part. The broker
-does not mind. Delivery is at least once: for exactly once, take `format("millstream")`.
+token provider, kafka-clients, commons-pool2); Python sources and sinks are not supported. Delivery
+is at least once: for exactly once, use `format("millstream")`.
 """
 
 import sys
@@ -47,7 +47,7 @@ def start(spark: SparkSession, bootstrap: str, checkpoint: str):
 
 
 def measure(bootstrap: str) -> list[float]:
-    """Pay, and wait for the alarm: seconds, for each payment."""
+    """Send payments and wait for the alarms; returns the seconds of each."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     group = {"group.id": "alarm", "auto.offset.reset": "earliest"}
     consumer = Consumer({"bootstrap.servers": bootstrap, **group})

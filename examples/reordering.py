@@ -1,9 +1,9 @@
-"""What a queue does not promise: order. And how to live with that.
+"""A queue does not preserve order, and how to handle that.
 
-Five versions of one price are written in order. Version 3 fails once and comes back behind
-version 4: m1 m2 m4 m3 m5. Whoever simply keeps the last value he saw goes back to an old price in
-between. Two remedies: a number in the record that lets the reader ignore what is older than what he
-has; or a consumer group, which reads a partition in its order.
+Five versions of one price are written in order. Version 3 fails once and is redelivered after
+version 4: m1 m2 m4 m3 m5. A reader that keeps the last value it received goes back to an old price
+in between. Two solutions: a version number in the record, so that the reader can ignore older ones;
+or a consumer group, which reads a partition in order.
 """
 
 import json
@@ -60,7 +60,7 @@ def read_as_a_queue(servers: str) -> list[int]:
 
 
 def newest(versions: list[int]) -> list[int]:
-    """What a reader shows over time who ignores versions older than the one he has."""
+    """The values over time of a reader that ignores older versions."""
     shown: list[int] = []
     for version in versions:
         shown.append(max([version, *shown[-1:]]))

@@ -1,6 +1,6 @@
-"""Replay: a copy of a consumer reads the last hour again, and the real one never notices.
+"""Replay: a second consumer reads the last hour again, without affecting the first.
 
-The copy has a group of its own, placed at a timestamp before it starts.
+It has its own group, whose offsets are set by timestamp before it starts.
 """
 
 import time

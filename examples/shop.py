@@ -25,7 +25,7 @@ orders = topic(
 
 @pipeline(reads=orders, writes=table("revenue", key="minute"))
 def revenue(orders):
-    """What came in, minute by minute."""
+    """Revenue per minute."""
     by_minute = orders.groupBy(F.window("at", "1 minute")).agg(
         F.sum("amount").alias("total"), F.count("*").alias("orders")
     )
@@ -34,7 +34,7 @@ def revenue(orders):
 
 @pipeline(reads=orders, writes=topic("alerts", key="user"))
 def alerts(orders):
-    """Orders that somebody should look at."""
+    """Large orders."""
     return orders.where("amount > 100").select("user", "id", "amount")
 
 

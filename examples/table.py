@@ -1,7 +1,7 @@
 """A compacted topic is a table: read it from the beginning and keep the latest value of each key.
 
-A record with a null value (a tombstone) deletes its key. The broker drops what is overwritten in
-its own time; whoever reads meanwhile arrives at the same table.
+A record with a null value (a tombstone) deletes its key. The broker removes overwritten records
+later; readers get the same table at any time.
 """
 
 from confluent_kafka import Consumer, Producer, TopicPartition

@@ -1,4 +1,4 @@
-"""A test of a pipeline of your own: as a stream, whatever happens, it equals itself as a batch.
+"""A test of your own pipeline: the stream equals the batch, whatever happens.
 
 Run it with `pytest examples/test_revenue.py`; the fixture `millstream_spark` comes with the
 package.
@@ -42,18 +42,18 @@ an_order = st.fixed_dictionaries(
 
 
 def test_revenue_is_the_same_however_orders_come(millstream_spark: SparkSession) -> None:
-    """In disorder, cut into micro-batches anywhere, while the query restarts and crashes."""
+    """Out of order, in arbitrary micro-batches, while the query restarts and crashes."""
     check_stream(revenue, {"orders": an_order}, spark=millstream_spark)
 
 
 def test_orders_that_come_too_late_do_not_count(millstream_spark: SparkSession) -> None:
-    """A minute behind the watermark, all windows that an order belongs to are closed."""
+    """One minute behind the watermark, all windows of an order are closed."""
     too_late = Disorder(late=0.2, late_by="1 minute")
     check_stream(revenue, {"orders": an_order}, disorder=too_late, spark=millstream_spark)
 
 
-def test_minute_is_told_once_when_it_is_over(millstream_spark: SparkSession) -> None:
-    """One story, told by hand."""
+def test_minute_is_emitted_once_when_it_is_over(millstream_spark: SparkSession) -> None:
+    """One scenario by hand."""
     with StreamTrial(revenue, spark=millstream_spark) as trial:
         trial.batch(orders=[{"shop": "north", "amount": 5.0, "at": "2026-01-01 10:00:01"}])
         trial.batch(

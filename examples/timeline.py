@@ -1,8 +1,8 @@
-"""A timeline: who sees which posts, while people post, edit, delete, follow and unfollow.
+"""A timeline of posts by followed authors, while people post, edit, delete, follow and unfollow.
 
-Two tables that change, posts and follows, are joined to a third one, which is kept current change
-by change: nothing is computed anew. After every event the timeline is compared with the join of
-both tables. The operators run here by themselves; on Spark, the same is
+Two tables that change, posts and follows, are joined to a third one, which is updated
+incrementally: nothing is recomputed. After every event the timeline is compared with the join of
+both tables. The operators run here without Spark; on Spark, the same is
 
     posts = post_log.transform(changes, "post_id", sequence="offset", deleted=col("op") == "delete")
     follows = follow_log.transform(changes, ("follower", "author"), ...)
@@ -35,7 +35,7 @@ EVENTS: list[tuple[str, dict[str, Any]]] = [
 
 
 class Timeline:
-    """The join, and what a reader knows who adds up all changes that came out."""
+    """The join, and the sum of all emitted changes."""
 
     def __init__(self) -> None:
         self._posts = Trial(Changes(POSTS, ["post_id"], "offset", "is_delete"))
@@ -66,7 +66,7 @@ class Timeline:
 
 
 class Recomputation:
-    """The same, computed from both tables whenever it is asked for."""
+    """The same, recomputed from both tables."""
 
     def __init__(self) -> None:
         self.posts: dict[int, tuple[str, str]] = {}

@@ -125,13 +125,15 @@ class ConsumerGroups:
         before = self._member_for(group, request, out)
         after = self.advance(group, before, _updated(before, request), request.owned, out, now_ms)
         self.extend_session(group, after, out, now_ms)
-        is_told = request.member_epoch == 0 or request.is_full or before.assigned != after.assigned
+        sends_assignment = (
+            request.member_epoch == 0 or request.is_full or before.assigned != after.assigned
+        )
         return out.result(
             ConsumerHeartbeatResponse(
                 after.member_id,
                 after.epoch,
                 self.context.group_config(group.group_id).consumer_heartbeat_interval_ms,
-                {t: frozenset(p) for t, p in after.assigned.items()} if is_told else None,
+                {t: frozenset(p) for t, p in after.assigned.items()} if sends_assignment else None,
             )
         )
 

@@ -114,7 +114,7 @@ class ShareGroups:
             out.extend((after.assignment_record(group.group_id),))
         self._extend_session(group, updated, out, now_ms)
         # A full heartbeat gets a full answer; so does a member that missed its last epoch.
-        is_told = (
+        sends_assignment = (
             request.topic_names is not None
             or request.member_epoch != before.epoch
             or before.assigned != after.assigned
@@ -124,7 +124,7 @@ class ShareGroups:
                 after.member_id,
                 after.epoch,
                 self.context.group_config(group.group_id).share_heartbeat_interval_ms,
-                after.assigned if is_told else None,
+                after.assigned if sends_assignment else None,
                 self._begin_initialization(group, members, epoch, out, now_ms),
             )
         )
