@@ -1,8 +1,8 @@
 """One module per API: `handlers/heartbeat.py` has the function `heartbeat`, and so on.
 
-Which APIs there are stands in `millstream.protocol.apis`. A module is imported when the first
-request for its API comes, and with it all that only this API needs: a broker that serves no groups
-never loads what coordinates them (docs/decisions/0008-start-up.md).
+`millstream.protocol.apis` lists the APIs. A module is imported with the first request for its API,
+with everything that only this API needs: a broker without groups never loads the group coordinator
+(docs/decisions/0008-start-up.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What OffsetCommit and TxnOffsetCommit have in common: which partitions exist, an outcome each.
+"""Shared by OffsetCommit and TxnOffsetCommit: find partitions, commit, and answer for each.
 
-The topics of a request are looked up first. Those partitions that exist are handed to the group's
-shard in one commit; each partition of the request is answered in its place.
+The topics of a request are looked up first. Existing partitions are committed at once in the
+group's shard; each partition of the request is answered in its place.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Known(NamedTuple):
 async def commit_topics(
     image: ClusterImage, topics: Sequence[Any], *, by_id: bool, commit: Commit
 ) -> list[dict[str, Any]]:
-    """Commit what can be, and answer for each topic of the request."""
+    """Commit existing partitions, and answer for each topic of the request."""
     errors: dict[Place, ErrorCode] = {}
     known = [
         found
@@ -56,7 +56,7 @@ async def commit_topics(
 def _find(
     image: ClusterImage, number: int, asked: Any, by_id: bool, errors: dict[Place, ErrorCode]
 ) -> _Known | None:
-    """What exists of a topic; `errors` takes the other partitions."""
+    """The existing partitions of a topic; the others are added to `errors`."""
     topic: TopicImage | None
     if by_id:
         topic = image.topics_by_id.get(asked.topic_id or NO_TOPIC_ID)

@@ -1,7 +1,7 @@
-"""Produce in a transaction: what the transaction's coordinator is asked before an append.
+"""Produce in a transaction: verification with the coordinator before an append.
 
-A producer's first batch in a transaction on a partition may be appended only if the coordinator
-knows that the partition is part of the transaction: else no marker would ever end it there.
+A producer's first batch in a transaction on a partition may be appended only if the coordinator has
+added the partition to the transaction: otherwise no marker would ever end it there.
 
     protocol 1   the client has added the partition (AddPartitionsToTxn); this is verified in the
                  turn of the event loop in which the batch is appended, so nothing comes between
@@ -66,7 +66,7 @@ def producer_of(records: Buffer | None) -> BatchProducer | None:
 
 
 def refusal_of(request: ProduceRequest) -> ApiError | None:
-    """What is wrong with the request as a whole."""
+    """The error of the whole request, if any."""
     producers = {
         producer[:2]
         for topic in request.topics
@@ -95,7 +95,7 @@ def adds_partitions(context: RequestContext) -> bool:
 
 
 def addition_of(context: RequestContext, request: ProduceRequest) -> AddRequest | None:
-    """What the request has to add to its transaction before it can be served; None if nothing."""
+    """Partitions that must be added to the transaction first; None if there are none."""
     if request.transactional_id is None or not adds_partitions(context):
         return None
     partitions = set()
@@ -108,7 +108,7 @@ def addition_of(context: RequestContext, request: ProduceRequest) -> AddRequest 
             try:
                 partition = context.services.partitions.find(topic.key, index)
             except ApiError:
-                continue  # refused when it is its turn
+                continue  # refused later, in order
             if not partition.is_in_transaction(writer.producer_id, writer.epoch):
                 producer = writer
                 partitions.add((partition.topic, index))
@@ -153,8 +153,8 @@ def is_verified(
     except ApiError as error:
         raise in_producers_words(error, context) from error
     if first_sequence != 0 and adds_partitions(context) and not partition.knows(producer_id):
-        # Every transaction has an epoch of its own, in which sequences begin at 0: one before it
-        # was refused, and is on its way again.
+        # Every transaction has its own epoch, in which sequences start at 0: an earlier batch was
+        # refused and is being resent.
         raise ApiError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"producer {producer_id} (epoch {epoch}) begins with sequence {first_sequence}",
@@ -163,7 +163,7 @@ def is_verified(
 
 
 def in_producers_words(error: ApiError, context: RequestContext) -> ApiError:
-    """What the coordinator said, as Kafka answers it to a Produce of this version."""
+    """The coordinator's error, as Kafka returns it in this version of Produce."""
     code = error.code
     if code is ErrorCode.PRODUCER_FENCED:
         return ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, error.message)
@@ -172,7 +172,7 @@ def in_producers_words(error: ApiError, context: RequestContext) -> ApiError:
     is_busy = code in _COORDINATOR_IS_BUSY
     if code is ErrorCode.CONCURRENT_TRANSACTIONS and not adds_partitions(context):
         is_busy = True
-    if is_busy:  # an error that older clients meet by sending the batch again
+    if is_busy:  # an error after which older clients resend the batch
         return ApiError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             "Unable to verify the partition has been added to the transaction. Underlying error: "

@@ -1,7 +1,7 @@
-"""What the APIs of the share state persister (83 to 87) have in common.
+"""Shared by the APIs of the share state persister (83 to 87).
 
-Each asks something of several partitions of one group, topic by topic, and is answered for each of
-them alone. What can be done in one turn is: the records of several partitions share a flush.
+Each request has several partitions of one group, with a separate result for each. They run in one
+turn, so that their records share a flush.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ async def answer_partitions(
 ) -> Fields:
     """Ask for all partitions at once.
 
-    `answer` gives the fields that this API's answer has, `when_failed` says how they are left.
+    `answer` returns the fields of this API's answer, `when_failed` their values on error.
     """
     if not request.group_id:
         return {"results": []}  # as Kafka does
@@ -49,7 +49,7 @@ def share_key(request: Any, topic: Any, partition: Any) -> SharePartitionKey:
 
 
 def outcome(key: SharePartitionKey, error: ApiError | None) -> dict[str, Any]:
-    """How it went for one partition."""
+    """The result of one partition."""
     return {
         "partition": key.partition,
         "error_code": ErrorCode.NONE if error is None else error.code,

@@ -1,4 +1,4 @@
-"""What the handlers of the transactional APIs share."""
+"""Shared by the handlers of the transactional APIs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from millstream.errors import ApiError, ErrorCode
 
 
 def code_for(error: ApiError, context: RequestContext, *, fenced_since: int) -> ErrorCode:
-    """The error's code; clients of before `fenced_since` do not know PRODUCER_FENCED."""
+    """The error's code; versions before `fenced_since` do not have PRODUCER_FENCED."""
     if error.code is ErrorCode.PRODUCER_FENCED and context.api_version < fenced_since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error.code

@@ -1,6 +1,6 @@
 """CreateTopics, v2-7: create topics; each succeeds or fails individually.
 
-* v4: -1 partitions or replicas ask for the broker's defaults (taken in older versions too)
+* v4: -1 partitions or replicas: the broker's defaults (also accepted in older versions)
 * v5: flexible; the answer contains partitions, replicas and settings (KIP-525)
 * v7: the answer contains the topic's id
 

@@ -1,7 +1,7 @@
 """DeleteTopics, v1-6: delete topics by name or by id.
 
 * v4: flexible
-* v5: the answer explains itself
+* v5: error messages
 * v6: topics by id (KIP-516)
 """
 
@@ -51,7 +51,7 @@ def _wanted(version: int, request: Any) -> list[tuple[str | None, uuid.UUID]]:
 def _find(
     context: RequestContext, name: str | None, topic_id: uuid.UUID, *, is_duplicate: bool
 ) -> TopicImage:
-    """The one topic meant. Raises `ApiError`."""
+    """The topic of the request. Raises `ApiError`."""
     services = context.services
     if not services.config.delete_topic_enable:
         if context.api_version < 3:

@@ -2,9 +2,9 @@
 
 * v1: lag (KIP-1226)
 
-What a group has no position in is -1, which is no error; nor is a group that is not there. The lag
-is what lies between the start offset and the end of the partition, less what is done with already;
--1 where the group has not begun to read.
+A partition without an offset has -1, without an error; so does an unknown group. The lag is the
+number of records between the start offset and the end of the partition, without finished ones; -1
+if the group has not started reading.
 """
 
 from __future__ import annotations

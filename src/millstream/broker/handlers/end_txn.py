@@ -2,13 +2,12 @@
 
 * v2: PRODUCER_FENCED, which before was INVALID_PRODUCER_EPOCH
 * v3: flexible
-* v4: TRANSACTION_ABORTABLE may be answered (it is not)
-* v5: protocol v2 (KIP-890): the end raises the producer's epoch, and the answer says under which id
-  and epoch it continues. A repeated request gets the same answer
+* v4: TRANSACTION_ABORTABLE (not used)
+* v5: protocol v2 (KIP-890): the end bumps the producer's epoch, and the answer contains its new id
+  and epoch. A repeated request gets the same answer
 
-Answered once the decision is durable; the markers follow. Up to v4 an end that comes late, over a
-connection that its client has replaced, is refused:
-docs/decisions/0009-late-end-of-transaction.md.
+Answered once the decision is durable; the markers follow. Up to v4, a late EndTxn on a connection
+that its client has replaced is refused: docs/decisions/0009-late-end-of-transaction.md.
 """
 
 from __future__ import annotations

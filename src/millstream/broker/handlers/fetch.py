@@ -41,8 +41,7 @@ from millstream.protocol.wire import Buffer
 logger = logging.getLogger("millstream.fetch")
 
 RESPONSE_BYTES_MAX = 1024 * 1024
-# While nobody has produced for that long: fewer round trips, each of which may find the processors
-# busy.
+# If there was no producer for that long: fewer round trips, each of which may wait for a CPU.
 QUIET_AFTER_MS = 1000
 QUIET_RESPONSE_BYTES_MAX = 4 * 1024 * 1024
 
@@ -63,7 +62,7 @@ def fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
 
 
 class _Fetch:
-    """One request on its way: look, then answer, read in a thread, or wait and look again."""
+    """A request in progress: look, then answer, read in a thread, or wait and look again."""
 
     def __init__(
         self,
@@ -80,7 +79,7 @@ class _Fetch:
         self._is_incremental = request.session_epoch > 0 and session.id != NO_SESSION
         self._deferred: Deferred | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._bytes_found = 0  # what an answer would hold if it left now
+        self._bytes_found = 0  # size of an answer now
         self._answers: dict[FetchTarget, FetchedPartition] = {}
         self._must_answer = False
         self._is_waiting = False
@@ -102,7 +101,7 @@ class _Fetch:
     # Looking
 
     def _resolve(self) -> list[FetchTarget]:
-        """The targets to look at, with their partitions where these exist."""
+        """The targets to look at, with their partitions if these exist."""
         session, table = self._session, self._services.partitions
         targets = list(session.candidates)
         for target in targets:
@@ -130,7 +129,7 @@ class _Fetch:
     def _read(
         self, targets: Iterable[FetchTarget], bytes_max: int, *, may_block: bool
     ) -> list[FetchedPartition]:
-        """What each target has to say. Touches no state, so it may run in a thread."""
+        """The answer of each target. Changes no state, so it may run in a thread."""
         remaining = bytes_max
         answers = []
         has_data = False
@@ -160,7 +159,7 @@ class _Fetch:
         return answers
 
     def _take(self, targets: list[FetchTarget], answers: list[FetchedPartition]) -> None:
-        """Note what was found; only targets that may have more to say stay candidates."""
+        """Store the answers; only targets that may have more data stay candidates."""
         candidates = self._session.candidates
         for target, answer in zip(targets, answers, strict=True):
             partition = target.partition
@@ -175,7 +174,7 @@ class _Fetch:
             self._answers[target] = answer
 
     def _bytes_of(self, partition: Partition) -> int:
-        """What has been appended for this client to see."""
+        """Bytes appended and visible to this client."""
         return partition.stable_bytes if self._is_committed else partition.visible_bytes
 
     def _has_more(self, partition: Partition, target: FetchTarget) -> bool:
@@ -225,7 +224,7 @@ class _Fetch:
         return deferred
 
     def _changed(self, target: FetchTarget) -> None:
-        """A partition has news. Look again when this turn is over, so that one look serves it."""
+        """A partition has changed. Look once at the end of this turn, for all changes."""
         partition = target.partition
         if partition is None:
             self._must_answer = True

@@ -3,11 +3,11 @@
 * v1: key types (0 group, 1 transaction), error message
 * v3: flexible
 * v4: several keys at once (KIP-699)
-* v5: TRANSACTION_ABORTABLE may be answered (it is not)
+* v5: TRANSACTION_ABORTABLE (not used)
 * v6: share partitions (key type 2, KIP-932)
 
-The internal topic is created by the first question about it, and the question answered at once,
-where Kafka says COORDINATOR_NOT_AVAILABLE and leaves it to the client to come back.
+The first request creates the internal topic and is answered when it exists; Kafka answers
+COORDINATOR_NOT_AVAILABLE, and the client retries.
 """
 
 from __future__ import annotations

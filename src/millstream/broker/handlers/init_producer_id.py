@@ -1,12 +1,12 @@
 """InitProducerId, v0-5: a producer id, for an idempotent producer or a transactional one.
 
 * v2: flexible
-* v3: a transactional producer may name its id and epoch to get the next epoch (KIP-360); without
+* v3: a transactional producer may send its id and epoch to get the next epoch (KIP-360); without
   a transactional id every request is answered with a new id
 * v4: PRODUCER_FENCED, which before was INVALID_PRODUCER_EPOCH
 * v5: for transactions of version 2
 
-What an earlier producer of the transactional id left open is aborted first. Kafka answers
+An open transaction of an earlier producer is aborted first. Kafka answers
 CONCURRENT_TRANSACTIONS meanwhile; here the request waits for it, if it does not take long.
 """
 
@@ -35,7 +35,7 @@ async def init_producer_id(context: RequestContext, request: InitProducerIdReque
 
 
 async def _initialize(context: RequestContext, request: InitProducerIdRequest) -> Fields:
-    # Most producers are not transactional: what follows is imported with the first that is.
+    # Most producers are not transactional: imported with the first that is.
     from millstream.broker.handlers._transaction_requests import code_for, require_transactional_id
     from millstream.coordination.transactions.shard import InitRequest
     from millstream.coordination.transactions.transaction import Producer

@@ -1,11 +1,11 @@
 """JoinGroup, v0-9: join or rejoin a classic group; answered when all members have joined.
 
 * v1: a rebalance timeout, separate from the session timeout
-* v4: a new dynamic member is first told its id (KIP-394)
+* v4: a new dynamic member first gets its id (KIP-394)
 * v5: group instance ids, so static members (KIP-345)
 * v6: flexible
 * v7: protocol type in the answer (KIP-559)
-* v8: the client's reason (KIP-800); it goes into the log
+* v8: the client's reason (KIP-800), which is logged
 * v9: skip_assignment (KIP-814)
 """
 

@@ -8,8 +8,8 @@
 * v10: topic ids; v12: topics asked for by id
 * v13: an error for the whole (not needed)
 
-Answers are kept as bytes until the metadata change: hundreds of clients ask the same. A topic that
-is missing is created before the answer, so that the client need not ask again.
+Answers are cached as bytes until the metadata changes: many clients send the same request. A
+missing topic is created before the answer, so that the client need not retry.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from millstream.broker.services import Services
     from millstream.coordination.cluster import TopicImage
 
-# Without an authorizer everyone may do everything: bits of READ, WRITE, CREATE, DELETE, ALTER,
+# Without an authorizer all operations are allowed: bits of READ, WRITE, CREATE, DELETE, ALTER,
 # DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS.
 ALL_TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 
@@ -62,7 +62,7 @@ def metadata(context: RequestContext, body: Buffer) -> bytes | Deferred:
 
 
 def _to_create(services: Services, request: MetadataRequest) -> list[str]:
-    """The topics that the request brings into being."""
+    """The topics that the request creates."""
     if not (request.topics and request.allow_auto_topic_creation):
         return []
     if not services.config.auto_create_topics_enable:

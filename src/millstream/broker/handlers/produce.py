@@ -1,8 +1,8 @@
 """Produce, v3-13: append batches of records.
 
-* v3: record batches (magic 2) and a transactional id. v0-2 carry older formats; they are
-  advertised, because librdkafka before 2.8 gives up compression otherwise (KAFKA-18659), as Kafka
-  advertises them, and not served
+* v3: record batches (magic 2) and a transactional id. v0-2 have older formats; they are advertised,
+  as in Kafka, because librdkafka before 2.8 disables compression otherwise (KAFKA-18659), but not
+  supported
 * v7: zstd
 * v9: flexible
 * v10: the current leader, for clients that are behind (not needed: this broker leads everything)
@@ -10,8 +10,8 @@
 * v12: transactions without AddPartitionsToTxn (KIP-890)
 * v13: topic ids
 
-acks=0 has no response; if something went wrong the connection is closed, as Kafka does, which is
-the only way to tell.
+acks=0 has no response; on an error the connection is closed, as in Kafka, because there is no other
+way to report it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("millstream.produce")
 
-INTERNAL_TOPICS_WRITER = "__admin_client"  # the one client id that Kafka lets write to them
+INTERNAL_TOPICS_WRITER = "__admin_client"  # the only client id that may write to them, as in Kafka
 FIRST_WITH_ZSTD = 7
 
 _VALID_ACKS = (ACKS_ALL, ACKS_LEADER, ACKS_NONE)
@@ -98,14 +98,14 @@ class _TemplateAnswer(Deferred):
 
 
 def _produce(context: RequestContext, body: Buffer) -> bytes | Deferred | None:
-    """Any request, read in full."""
+    """Any request, decoded in full."""
     request = decode_produce_request(body, context.api_version)
     addition = None if _refusal(request) else addition_of(context, request)
     if addition is None:
         return _append(context, body, request)
     if request.acks == ACKS_NONE:
         raise ProtocolError("a Produce with acks=0 cannot begin a transaction")
-    # The buffer that it came in is used again while this request waits.
+    # The receive buffer is reused while this request waits.
     own_body = bytes(body)
     own_request = decode_produce_request(own_body, context.api_version)
     return _AddingFirst(context, own_body, own_request, addition)
@@ -114,7 +114,7 @@ def _produce(context: RequestContext, body: Buffer) -> bytes | Deferred | None:
 class _AddingFirst(Deferred):
     """A request that adds its partitions to its transaction, and is served when that is durable.
 
-    It holds back the connection's later requests: they would overtake it.
+    It delays the connection's later requests: they would overtake it.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class _AddingFirst(Deferred):
             refused = error
         try:
             answer = _append(context, body, request, refused)
-        except Exception:  # a defect of ours: the client learns that something went wrong
+        except Exception:  # a bug: the client gets an error
             logger.exception("a transactional Produce failed")
             answer = None
         if isinstance(answer, Deferred):
@@ -150,7 +150,7 @@ class _AddingFirst(Deferred):
 def _append(
     context: RequestContext, body: Buffer, request: ProduceRequest, refused: ApiError | None = None
 ) -> bytes | Deferred | None:
-    """Append what can be; `refused` is why partitions could not be added to the transaction."""
+    """Append; `refused` is the error of adding partitions to the transaction."""
     answer = _Answer(context.api_version)
     refusal = _refusal(request)
     zstd_allowed = context.api_version >= FIRST_WITH_ZSTD
@@ -184,7 +184,7 @@ def _append(
 
 
 def _refusal(request: ProduceRequest) -> ApiError | None:
-    """What is wrong with the request as a whole."""
+    """The error of the whole request, if any."""
     if request.acks not in _VALID_ACKS:
         return ApiError(
             ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; it must be -1, 0 or 1"
@@ -203,7 +203,7 @@ def _find(context: RequestContext, topic: TopicKey, index: int) -> Partition:
 
 
 class _Answer:
-    """The response in the making: complete when the last append is done."""
+    """A response that completes with its last append."""
 
     __slots__ = (
         "_deferred",
@@ -220,7 +220,7 @@ class _Answer:
         self._topics: list[tuple[bytes, list[ProducedPartition]]] = []
         self._entries: list[ProducedPartition] = []
         self._waiting: list[tuple[list[ProducedPartition], int, Partition, PendingAppend]] = []
-        self._undone = 0  # how many of those that wait are not done
+        self._undone = 0  # number of pending appends
         self._deferred: Deferred | None = None
         self.first_error: ApiError | None = None
 

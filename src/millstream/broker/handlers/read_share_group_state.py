@@ -1,9 +1,8 @@
 """ReadShareGroupState, v0: the state of share partitions, for the partition leader.
 
-Asked with leader epoch -1 it answers a tool that leads nothing. Nobody is fenced, as in Kafka; but
-where Kafka tells what is persisted, this tells what members hold right now if the partition is led
-here. Records that wait for their next delivery have a state of their own then, 10, since the answer
-has no place for due times.
+With leader epoch -1, for tools, it fences no leader, as in Kafka. Kafka then returns the persisted
+state; this returns the current state with locked records, if this broker leads the partition.
+Delayed records then have their own state, 10, because the answer has no field for due times.
 """
 
 from __future__ import annotations

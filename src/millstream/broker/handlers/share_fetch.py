@@ -3,7 +3,7 @@
 * v2: the acquire mode `record limit` (KIP-1206), and renewing locks (KIP-1222): a request that does
   so fetches nothing
 
-Membership is not checked here (Kafka's leaders do not know it either): the group's coordinator
+Membership is not checked here (nor by Kafka's leaders): the group's coordinator
 assigns partitions to members.
 """
 
@@ -38,7 +38,7 @@ def share_fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
         answer = _error(error)
         if error.code is not ErrorCode.SHARE_SESSION_LIMIT_REACHED:
             return answer
-    # As in Kafka: a member that finds no room should not ask again at once.
+    # As in Kafka: a member that finds no room should not retry at once.
     deferred = Deferred(exclusive=True)
     context.services.loop.call_later(max(request.max_wait_ms, 0) / 1000, deferred.complete, answer)
     return deferred

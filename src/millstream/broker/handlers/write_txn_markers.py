@@ -3,9 +3,9 @@
 * v1: flexible
 * v2: the version of each transaction (KIP-890)
 
-Coordinators send it to the leaders of partitions. Here coordinator and leader are one, so it comes
-from administrators who abort a transaction that no coordinator knows of any more (Apache's
-TransactionsCommand, `millstream transaction abort`).
+Coordinators send it to partition leaders. Here coordinator and leader are the same process, so it
+comes from administrators that abort a hanging transaction (Apache's TransactionsCommand,
+`millstream transaction abort`).
 """
 
 from __future__ import annotations
