@@ -2,17 +2,17 @@
 
     MillstreamError          anything Millstream raises on purpose
     +-- ApiError             a request refused with a Kafka error code; dispatch maps it, once
-    +-- ConfigError          a setting that does not exist, or whose value does not fit
-    +-- StorageError         the log on disk cannot do what was asked
-    |   +-- CorruptBatch     bytes that are not the batch they claim to be
+    +-- ConfigError          an unknown setting, or an invalid value
+    +-- StorageError         an operation on the log on disk failed
+    |   +-- CorruptBatch     a damaged record batch
     |   +-- CorruptIndex     an index that contradicts its segment (it is rebuilt)
     |   +-- DirectoryLocked  another process owns the data directory
     |   +-- DirectoryFailed  a log directory failed (I/O error, failed fsync) and is offline
-    |   +-- NotCached        a read would block on the disk; read again in a thread
-    +-- StoreError           a database cannot take what a pipeline writes
-    |   +-- SchemaMismatch   a table that does not fit the rows
+    |   +-- NotCached        the data is not in the page cache; repeat the read in a thread
+    +-- StoreError           a database refused a batch
+    |   +-- SchemaMismatch   a table that does not match the rows
     |   +-- WriterFenced     a newer run of the same query has taken over
-    +-- ProtocolError        the peer broke the protocol; its connection is closed
+    +-- ProtocolError        the peer violated the protocol; its connection is closed
 
 `ErrorCode` holds the codes of Kafka 4.3 with Kafka's names, so that a log line, a response and a
 client's exception all use the same name.

@@ -30,7 +30,7 @@ from millstream.broker.metadata.cache import MetadataCache
 from millstream.broker.metadata.configs import ConfigManager
 from millstream.broker.metadata.local import LocalMetadata, registration
 from millstream.broker.metadata.producer_ids import ProducerIds
-from millstream.broker.metadata.reconciler import TopicFollower
+from millstream.broker.metadata.reconciler import Reconciler
 from millstream.broker.metadata.topics import TopicManager
 from millstream.broker.network.connection import ConnectionLimits
 from millstream.broker.network.connections import Connections
@@ -178,7 +178,7 @@ class BrokerServer:
         self._undo.callback(self.flusher.close)
         self.partitions = PartitionTable(self.flusher, self.clock)
         self.topics = TopicManager(self.metadata, self.configs)
-        self._follower = TopicFollower(
+        self._follower = Reconciler(
             self.metadata, self.configs, self.directories, self.partitions, self.tasks.run_blocking
         )
         self.producer_ids = ProducerIds(self.metadata, self.id)

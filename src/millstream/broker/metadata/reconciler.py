@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 PARTITIONS_AT_ONCE = 32
 
 
-class TopicFollower:
+class Reconciler:
     def __init__(
         self,
         store: MetadataStore,

@@ -1,6 +1,6 @@
 """Topics: created, deleted and extended in the metadata; the logs follow.
 
-`TopicManager` decides the metadata changes of a request and commits them. `TopicFollower` is
+`TopicManager` decides the metadata changes of a request and commits them. `Reconciler` is
 notified of all commits, and opens and deletes logs accordingly: the metadata is durable before the
 logs change, so a crash between the two is repaired at the next start.
 
