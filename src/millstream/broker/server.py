@@ -130,8 +130,8 @@ class BrokerServer:
         self._wire()
         endpoints = await self._bind()
         await self._claim_leadership()
-        self._follower.start()
-        self._undo.callback(self._follower.stop)
+        self._reconciler.start()
+        self._undo.callback(self._reconciler.stop)
         await self._register(endpoints)
         self.coordinators.start()
         self._undo.push_async_callback(self._stop_serving)
@@ -178,7 +178,7 @@ class BrokerServer:
         self._undo.callback(self.flusher.close)
         self.partitions = PartitionTable(self.flusher, self.clock)
         self.topics = TopicManager(self.metadata, self.configs)
-        self._follower = Reconciler(
+        self._reconciler = Reconciler(
             self.metadata, self.configs, self.directories, self.partitions, self.tasks.run_blocking
         )
         self.producer_ids = ProducerIds(self.metadata, self.id)
