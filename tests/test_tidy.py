@@ -1,4 +1,4 @@
-"""The style of the house, as far as a machine can hold it. Each test names all offenders."""
+"""Checks of style and structure. Each test lists all offenders."""
 
 from __future__ import annotations
 
