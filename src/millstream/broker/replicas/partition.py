@@ -17,7 +17,6 @@ from millstream.coordination.cluster import INTERNAL_TOPICS
 from millstream.errors import ApiError, ErrorCode
 from millstream.records.batch import (
     TRANSACTIONAL_FLAG,
-    BatchHeader,
     Buffer,
     iterate_headers,
     parse_header,
@@ -145,9 +144,10 @@ class Partition:
                 log.producers.check_epoch(header.producer_id, header.producer_epoch)
         else:
             headers = validate_produced(records, config, now_ms, zstd_allowed=zstd_allowed)
-            duplicate = self._check_producers(headers, verified)
-            if duplicate is not None:
-                return self._duplicated(duplicate, acks)
+            if headers[0].producer_id >= 0:
+                duplicate = log.check_producer(headers[0], may_open=verified)
+                if duplicate is not None:
+                    return self._duplicated(PendingAppend(*duplicate), acks)
             records, headers = transform_produced(records, headers, config, now_ms)
         appended = log.append(records, headers, leader_epoch=leadership.epoch, now_ms=now_ms)
         pending = PendingAppend(appended[0], appended[1])
@@ -157,14 +157,6 @@ class Partition:
             pending.log_append_time_ms = now_ms
         self._appended(pending, acks, len(records))
         return pending
-
-    def _check_producers(self, headers: list[BatchHeader], verified: bool) -> PendingAppend | None:
-        for header in headers:
-            if header.producer_id >= 0:
-                duplicate = self.log.check_producer(header, may_open=verified)
-                if duplicate is not None:
-                    return PendingAppend(duplicate.first_offset, duplicate.next_offset)
-        return None
 
     def _note_transaction(self, producer_id: int, offset: int) -> None:
         if self.log.producers.open_transaction(producer_id) == offset:  # it begins here
