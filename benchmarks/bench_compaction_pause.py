@@ -29,7 +29,9 @@ from millstream.records.record import Record, encode_batch
 from millstream.storage.cleaner import Cleaner, CleaningStats
 from millstream.storage.cleaner_plan import plan_cleaning
 from millstream.storage.directories import LogDirectories
+from millstream.storage.flush import sync_segments
 from millstream.storage.log import Log
+from millstream.storage.steps import run_here
 
 T = TypeVar("T")
 
@@ -126,7 +128,7 @@ def measure(megabytes: int, records_per_batch: int, compression: Compression) ->
         here, elsewhere = (directories.create("compacted", i, uuid4(), config) for i in (0, 1))
         for log in (here, elsewhere):
             fill(log, megabytes * 1_000_000, records_per_batch, compression)
-            log.settle()
+            run_here(sync_segments(log, 0))
         _, alone = ticks_during(lambda: time.sleep(BASELINE_S))
         _, beside = ticks_during(lambda: clean_in_child(elsewhere))
         (stats, seconds), during = ticks_during(lambda: clean(here))

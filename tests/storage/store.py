@@ -12,6 +12,8 @@ from millstream.records.record import Record, decode_batch, encode_batch
 from millstream.storage.directories import LogDirectories
 from millstream.storage.flush import GroupFlush
 from millstream.storage.log import Appended, Log
+from millstream.storage.steps import run_here
+from millstream.storage.truncation import truncate
 from millstream.testing.clock import ManualClock
 from millstream.testing.filesystem import MemoryFileSystem
 
@@ -150,3 +152,8 @@ def read_all(log: Log, offset: int | None = None, *, max_bytes: int = 1_000_000)
             next_offset = header.next_offset
         position = next_offset
     return records
+
+
+def truncate_to(log: Log, offset: int) -> None:
+    """Cut the log's end; blocks."""
+    run_here(truncate(log, offset))

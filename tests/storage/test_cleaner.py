@@ -34,7 +34,7 @@ from tests.storage.cleaning import (
     compacted,
     headers_of,
 )
-from tests.storage.store import DATA, TOPIC
+from tests.storage.store import DATA, TOPIC, truncate_to
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d", b"e"])
 VALUES = st.none() | st.binary(min_size=1, max_size=30)
@@ -334,7 +334,7 @@ def test_cleaning_of_a_log_that_is_truncated_meanwhile_is_given_up() -> None:
     def on_owner(action: Any) -> Any:
         calls.append(action)
         if len(calls) == 3:  # the plan, the settling, and now the first swap
-            log.truncate_to(10)
+            truncate_to(log, 10)
         return action()
 
     cleaner = Cleaner(on_owner=on_owner)
@@ -407,7 +407,7 @@ def test_full_disk_stops_a_cleaning_and_nothing_else() -> None:
     store = CompactedStore()
     store.write_each(numbered(40, keys=30))
     store.seal()
-    store.fs.fail_writes_after(200)
+    store.fs.fail_writes_after(60)
     log = store.log()
     logs = lambda: [(log, log.log_end_offset)]  # noqa: E731
     assert store.cleaner.clean_filthiest(logs, store.clock.now_ms()) is None

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
 from millstream.storage.cleaner_segment import CleanedSegment, CleaningAborted, swap
+from millstream.storage.flush import sync_segments
 from millstream.storage.segment import Segment
+from millstream.storage.steps import run_here
 from tests.storage.cleaning import CompactedStore
+from tests.storage.store import truncate_to
+
+T = TypeVar("T")
 
 
-def now(action: Callable[[], None]) -> None:
-    action()
+def now(action: Callable[[], T]) -> T:
+    return action()
 
 
 def store_with_copy() -> tuple[CompactedStore, list[Segment], CleanedSegment]:
@@ -20,7 +26,7 @@ def store_with_copy() -> tuple[CompactedStore, list[Segment], CleanedSegment]:
     store = CompactedStore()
     store.write_each((b"key%d" % i, b"value") for i in range(20))
     store.seal()
-    store.log().settle()
+    run_here(sync_segments(store.log(), 0))
     old = store.log().segments[:2]
     cleaned = CleanedSegment(store.plan(), old[0].base_offset)
     for segment in old:
@@ -83,7 +89,7 @@ def test_swap_is_given_up_when_the_log_has_changed(step: int) -> None:
         nonlocal steps
         steps += 1
         if steps == step:
-            store.log().truncate_to(3)
+            truncate_to(store.log(), 3)
         action()
 
     with pytest.raises(CleaningAborted):

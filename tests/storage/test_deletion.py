@@ -10,13 +10,15 @@ import pytest
 from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, ErrorCode, FileGone, LogGone
 from millstream.storage import names
+from millstream.storage.checkpointing import save_recovery_point
 from millstream.storage.checkpoints import read_offsets, write_offsets
 from millstream.storage.cleaner import Cleaner
 from millstream.storage.cleaner_plan import plan_cleaning
 from millstream.storage.cleaner_segment import CleaningAborted
-from millstream.storage.flush import GroupFlush
+from millstream.storage.flush import GroupFlush, sync_segments
+from millstream.storage.steps import run_here
 from tests.storage.cleaning import CompactedStore
-from tests.storage.store import DATA, TOPIC, Store, read_all
+from tests.storage.store import DATA, TOPIC, Store, read_all, truncate_to
 
 NAME = (TOPIC, 0)
 
@@ -228,8 +230,9 @@ def test_everything_asked_of_a_deleted_log_says_that_it_is_gone() -> None:
         lambda: log.end_of_damage(60),
         lambda: log.roll(0),
         lambda: log.apply_retention(0),
-        lambda: log.truncate_to(0),
-        lambda: log.settle(),
+        lambda: truncate_to(log, 0),
+        lambda: run_here(sync_segments(log, 0)),
+        lambda: run_here(save_recovery_point(log)),
         lambda: log.held().__enter__(),
     ):
         with pytest.raises(LogGone) as gone:

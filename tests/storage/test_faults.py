@@ -17,7 +17,7 @@ from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, ErrorCode
 from millstream.records.batch import parse_header
 from millstream.storage.flush import GroupFlush
-from tests.storage.store import Store, make_batch, read_all
+from tests.storage.store import Store, make_batch, read_all, truncate_to
 
 PARTITIONS = 7
 partitions = st.integers(0, PARTITIONS - 1)
@@ -150,7 +150,7 @@ class StorageLife(RuleBasedStateMachine):
             return
         offset = data.draw(st.integers(log.log_start_offset, log.log_end_offset))
         try:
-            log.truncate_to(offset)
+            truncate_to(log, offset)
         except ApiError:
             # Nobody knows how far it came; what was to be cut is no longer promised.
             expected.acked = min(expected.acked, log.recovery_point)

@@ -7,7 +7,7 @@ import pytest
 from millstream.errors import ApiError, ErrorCode
 from millstream.storage import flush as flush_module
 from millstream.storage.flush import GroupFlush
-from tests.storage.store import DATA, Store, read_all
+from tests.storage.store import DATA, Store, read_all, truncate_to
 
 MANY = range(flush_module.FILES_SYNCED_ONE_BY_ONE_MAX + 3)
 
@@ -166,7 +166,7 @@ def test_truncation_during_a_flush_is_not_undone_by_it() -> None:
     log = store.log(0)
     flush = GroupFlush.prepare([log])
     flush.execute()
-    log.truncate_to(0)
+    truncate_to(log, 0)
     flush.complete(0)
     assert log.flushed_offset == log.recovery_point == 0
 
@@ -267,7 +267,7 @@ def test_bytes_that_a_truncation_took_do_not_come_back_with_the_journal() -> Non
     store.flush(*MANY)
     log = store.log(0)
     store.append(b"gone", partition=0)
-    log.truncate_to(log.log_end_offset - 1)
+    truncate_to(log, log.log_end_offset - 1)
     for partition in MANY:
         store.append(b"new", partition=partition)
     store.flush(*MANY)

@@ -9,7 +9,7 @@ from millstream.errors import ApiError, CorruptBatch, ErrorCode, NotCached
 from millstream.records.batch import iterate_headers, parse_header
 from millstream.records.record import decode_batch
 from millstream.storage.log import Appended
-from tests.storage.store import DATA, Store, make_batch, read_all
+from tests.storage.store import DATA, Store, make_batch, read_all, truncate_to
 
 END = 2**62
 
@@ -296,20 +296,6 @@ def test_epochs_of_the_log_are_known() -> None:
     assert log.end_offset_for_epoch(3) == (3, 3)
 
 
-def test_recovery_point_is_saved_on_demand_before_bytes_are_replaced() -> None:
-    store = Store()
-    store.append(b"a")
-    log = store.log()
-    with pytest.raises(ValueError, match="synced only up to"):
-        log.save_recovery_point(1)
-    store.flush(0)
-    log.save_recovery_point(1)
-    assert log.saved_recovery_point == 1
-    store.fs.operations.clear()
-    log.save_recovery_point(1)
-    assert store.fs.operations == []
-
-
 def test_much_that_is_to_be_verified_is_left_to_a_thread() -> None:
     store = Store()
     for _ in range(3):
@@ -343,7 +329,7 @@ def test_full_disk_during_a_truncation_leaves_nothing_that_no_flush_would_cover(
     store.append(b"y")
     store.fs.fail_writes_after(0)
     with pytest.raises(ApiError, match="journal"):
-        log.truncate_to(0)
+        truncate_to(log, 0)
     assert store.flush() == []
     assert log.flushed_offset == log.log_end_offset == 2
     store.kill()

@@ -14,7 +14,7 @@ from tests.storage.cleaning import (
     PowerCut,
     compacted,
 )
-from tests.storage.store import Store, make_batch
+from tests.storage.store import Store, make_batch, truncate_to
 
 FIRST, SECOND = 3, 4
 
@@ -120,10 +120,10 @@ def test_damaged_index_is_made_anew(store: Store) -> None:
 
 
 def test_truncation_opens_a_transaction_again_whose_marker_is_cut_off(store: Store) -> None:
-    store.log().truncate_to(3)
+    truncate_to(store.log(), 3)
     assert aborted_in(store) == EXPECTED[:1]
     assert store.log().first_unstable_offset == 1
-    store.log().truncate_to(2)
+    truncate_to(store.log(), 2)
     assert aborted_in(store) == []
     assert store.log().first_unstable_offset == 0
     assert end(store, SECOND) == 2

@@ -6,7 +6,7 @@ from millstream.config.topic import TopicConfig
 from millstream.storage import flush
 from millstream.storage.filesystem import read_file
 from millstream.storage.replay import replay_journal
-from tests.storage.store import DATA, Store, read_all
+from tests.storage.store import DATA, Store, read_all, truncate_to
 
 MANY = range(flush.FILES_SYNCED_ONE_BY_ONE_MAX + 2)
 
@@ -87,7 +87,7 @@ def test_replay_does_not_bring_back_what_was_truncated() -> None:
     store = journaled_store()
     store.append(b"second", partition=0)
     store.flush(*MANY)
-    store.log(0).truncate_to(0)
+    truncate_to(store.log(0), 0)
     store.append(b"other", partition=0)
     store.flush(0)
     store.crash()

@@ -1,4 +1,4 @@
-"""What is removed from a log, at its start and at its end."""
+"""What is removed from a log's start."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import pytest
 
 from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, ErrorCode
-from millstream.records.batch import parse_header
 from millstream.storage.retention import Candidate, apply_all
 from millstream.storage.steps import run_here
-from tests.storage.store import Store, make_batch, read_all
+from tests.storage.store import Store, make_batch, read_all, truncate_to
 
 
 def make_store(**settings: object) -> Store:
@@ -103,7 +102,7 @@ def test_log_that_changes_while_the_disk_syncs_is_left_alone() -> None:
     log = store.log()
     steps = log.retention_steps(8000)
     sync = steps.send(next(steps)())
-    log.truncate_to(2)
+    truncate_to(log, 2)
     with pytest.raises(StopIteration) as end:
         steps.send(sync())
     assert end.value.value == 0
@@ -187,68 +186,6 @@ def test_delete_records_past_the_end_is_refused() -> None:
     with pytest.raises(ApiError) as raised:
         store.log().delete_records_before(2)
     assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
-
-
-def test_truncation_cuts_at_a_batch_and_is_durable() -> None:
-    store = make_store()
-    store.flush(0)
-    store.log().truncate_to(6)
-    store.crash()
-    log = store.log()
-    assert [record.offset for record in read_all(log)] == list(range(6))
-    assert store.append(b"again").first_offset == 6
-
-
-def test_truncation_inside_a_batch_removes_the_batch() -> None:
-    store = Store()
-    store.append(b"a", b"b", b"c")
-    store.append(b"d", b"e", b"f")
-    store.log().truncate_to(4)
-    assert store.log().log_end_offset == 3
-
-
-def test_truncation_to_the_end_or_beyond_does_nothing() -> None:
-    store = Store()
-    store.append(b"a")
-    store.log().truncate_to(1)
-    store.log().truncate_to(100)
-    assert store.log().log_end_offset == 1
-
-
-def test_truncation_forgets_epochs_and_producers_of_what_went() -> None:
-    store = Store()
-    batches = [
-        make_batch(b"x", producer_id=5, producer_epoch=0, base_sequence=sequence)
-        for sequence in range(3)
-    ]
-    for number, batch in enumerate(batches):
-        store.append_batch(batch, epoch=number)
-    log = store.log()
-    log.truncate_to(1)
-    assert log.epochs.entries == ((0, 0),)
-    assert log.check_producer(parse_header(batches[0])) is not None
-    assert log.check_producer(parse_header(batches[1])) is None
-
-
-def test_truncation_before_the_first_segment_begins_anew_there() -> None:
-    store = make_store(retention_ms=5000)
-    log = store.log()
-    log.apply_retention(8000)
-    log.truncate_to(3)
-    assert (log.log_start_offset, log.log_end_offset) == (3, 3)
-    assert store.append(b"x").first_offset == 3
-
-
-def test_time_is_looked_up_rightly_after_a_truncation() -> None:
-    store = Store(config=TopicConfig(index_interval_bytes=80))
-    for number in range(30):
-        store.append(b"%d" % number, timestamp=1000 * number)
-    log = store.log()
-    log.truncate_to(10)
-    found = log.max_timestamp_offset()
-    assert found is not None
-    assert (found.timestamp, found.offset) == (9000, 9)
-    assert log.offset_for_timestamp(9001) is None
 
 
 def test_failing_disk_is_reported_as_such_and_takes_the_directory_down() -> None:

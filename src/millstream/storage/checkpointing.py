@@ -7,7 +7,7 @@
 Leader epochs and indexes below a recovery point are made durable before the recovery point itself,
 so a recovery point is valid after a crash at any moment. Checkpoints of a directory may overtake
 each other on their threads: an older one is a no-op after a newer one. Truncation and compaction
-rely on this when they save their own recovery point.
+rely on this when they save the recovery point of one log (`save_recovery_point`).
 
 A log deleted after `prepare` is left out: its name and path may belong to another log when the
 checkpoint is executed.
@@ -18,16 +18,22 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 from millstream.errors import LogGone, StorageError
 from millstream.storage import names
-from millstream.storage.checkpoints import TopicPartition, encode_offsets, read_offsets
+from millstream.storage.checkpoints import (
+    TopicPartition,
+    encode_offsets,
+    read_offsets,
+    write_offsets,
+)
 from millstream.storage.directory import LogDirectory
 from millstream.storage.filesystem import SyncBatch
 from millstream.storage.log import Log
 from millstream.storage.segment import Segment
+from millstream.storage.steps import Steps
 
 logger = logging.getLogger(__name__)
 
@@ -133,12 +139,45 @@ class Checkpoint:
         if self._number < self._directory.checkpoints_executed:
             return  # the disk has a newer one
         for each in self._saved:
-            log = each.log
-            if each.generation == log.generation:
-                log.saved_recovery_point = each.recovery_point
-                log.epochs.note_saved(each.epochs)
-                for segment in each.sealed:
-                    segment.indexes_synced = True
+            if each.generation == each.log.generation:
+                _note_saved(each.log, each.recovery_point, each.epochs, each.sealed)
+
+
+def save_recovery_point(log: Log) -> Steps[None]:
+    """Durably save the recovery point of one log, and what it stands for; others stay as they are.
+
+    Raises `OSError`, and `LogGone` if the log is deleted meanwhile.
+    """
+    directory = log.directory
+    generation, recovery_point, epochs = log.generation, log.recovery_point, log.epochs.entries
+    batch = SyncBatch(directory.fs, directory.path)
+    sealed = log.save_for_recovery(batch)
+    directory.checkpoints_prepared += 1
+    number = directory.checkpoints_prepared
+
+    def save() -> None:
+        path = f"{directory.path}/{names.RECOVERY_POINTS}"
+        with directory.checkpoint_lock, log.held():
+            # Those prepared before this one have an older recovery point of the log.
+            directory.checkpoints_executed = max(directory.checkpoints_executed, number)
+            batch.commit()
+            offsets = {}
+            with suppress(StorageError):  # damaged: nobody would believe it
+                offsets = read_offsets(directory.fs, path)
+            write_offsets(directory.fs, path, offsets | {_key(log): recovery_point})
+
+    yield save
+    if generation == log.generation:
+        _note_saved(log, recovery_point, epochs, sealed)
+
+
+def _note_saved(
+    log: Log, recovery_point: int, epochs: tuple[tuple[int, int], ...], sealed: list[Segment]
+) -> None:
+    log.saved_recovery_point = recovery_point
+    log.epochs.note_saved(epochs)
+    for segment in sealed:
+        segment.indexes_synced = True
 
 
 def _key(log: Log) -> TopicPartition:

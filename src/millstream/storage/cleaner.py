@@ -50,8 +50,10 @@ from millstream.storage.cleaner_plan import CleaningPlan, group_segments, plan_f
 from millstream.storage.cleaner_segment import CleanedSegment, CleaningAborted, swap
 from millstream.storage.cleaner_transactions import CleanedTransactions
 from millstream.storage.directory import LogDirectory
+from millstream.storage.flush import sync_segments
 from millstream.storage.log import Log
 from millstream.storage.segment import Segment
+from millstream.storage.steps import run_from_thread
 from millstream.storage.transactions import AbortedTransaction
 
 logger = logging.getLogger(__name__)
@@ -163,7 +165,9 @@ class Cleaner:
     def clean(self, plan: CleaningPlan) -> CleaningStats:
         """Execute a plan, and record how far the log is clean."""
         stats = CleaningStats(*_name(plan), plan.first_dirty_offset)
-        self._settle(plan)
+        # The recovery point is past what is replaced, so that no replay of the journal brings old
+        # bytes back over new segments.
+        run_from_thread(sync_segments(plan.log, plan.now_ms), self._on_owner)
         offset_map, latest_offset = self._build_map(plan)
         stats.map_utilization = offset_map.utilization
         stats.next_dirty_offset = latest_offset + 1
@@ -178,15 +182,6 @@ class Cleaner:
         _save_first_dirty_offset(plan, stats.next_dirty_offset)
         _log_stats(stats)
         return stats
-
-    def _settle(self, plan: CleaningPlan) -> None:
-        """Sync the log to its own files, so that no journal replay writes old bytes over new
-        segments. Most of it is synced here; little is left for the owner."""
-        for segment in plan.log.segments:
-            if segment.synced_bytes < segment.size:
-                with plan.log.directory.handles.borrowed(segment.handle) as fd:
-                    segment.fs.fdatasync(fd)
-        self._on_owner(plan.log.settle)
 
     # First pass: the last offset of each key
 

@@ -29,10 +29,12 @@ from millstream.errors import LogGone, StorageError
 from millstream.records._walk import index_points
 from millstream.records.batch import NO_TIMESTAMP
 from millstream.storage import names
+from millstream.storage.checkpointing import save_recovery_point
 from millstream.storage.cleaner_plan import CleaningPlan
 from millstream.storage.filesystem import write_fully
 from millstream.storage.retention import delete_files, delete_snapshots
 from millstream.storage.segment import Segment
+from millstream.storage.steps import Steps, run_from_thread
 from millstream.storage.transactions import AbortedTransaction
 
 T = TypeVar("T")
@@ -124,9 +126,15 @@ def swap(plan: CleaningPlan, old: list[Segment], new: Segment, on_owner: OnOwner
         with plan.log.held():
             new.fs.sync_directory(plan.log.path)
 
-    def count_from_now_on() -> None:
+    def count_from_now_on() -> Steps[None]:
+        log = plan.log
         _check_unchanged(plan, old)
-        plan.log.save_recovery_point(plan.upper_bound)
+        assert plan.upper_bound <= log.recovery_point, f"{log!r} is not synced up to there"
+        # Replay ignores what lies below, and recovery takes a hole between offsets there for
+        # compaction's work.
+        if log.saved_recovery_point < plan.upper_bound:
+            yield from save_recovery_point(log)
+            _check_unchanged(plan, old)
         new.change_suffix(names.SWAP_SUFFIX)
 
     def replace() -> None:
@@ -138,7 +146,7 @@ def swap(plan: CleaningPlan, old: list[Segment], new: Segment, on_owner: OnOwner
         if not plan.log.is_deleted and new in plan.log.segments:
             new.change_suffix("")
 
-    on_owner(count_from_now_on)
+    run_from_thread(count_from_now_on(), on_owner)
     sync_names()
     on_owner(replace)
     sync_names()

@@ -155,7 +155,6 @@ class LogDirectories:
                 f"{self.node_id}; set node.id={meta.node_id} or choose another directory"
             )
         directory.directory_id = meta.directory_id
-        directory.checkpoint = lambda: self._checkpoint_directory(directory)
 
     def _load(self, directory: LogDirectory, config_for: ConfigFor, threads: int) -> None:
         """Recover all logs of a directory."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
 from uuid import UUID
 
 from millstream.errors import ApiError, ErrorCode
@@ -45,8 +44,6 @@ class LogDirectory:
         self.transaction_indexes = TransactionIndexCache()
         self.log_count = 0
         self.failure: BaseException | None = None
-        # Saves the recovery points of all logs here, now; set by `LogDirectories`.
-        self.checkpoint: Callable[[], None] = lambda: None
         # Guards every log's count of threads at work in its directory. See `Log.held`.
         self.holds = threading.Condition()
         # Held while a checkpoint file is replaced. Checkpoints are prepared in order, and executed

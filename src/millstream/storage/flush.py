@@ -33,6 +33,7 @@ from millstream.storage.filesystem import SYNCED_ONE_BY_ONE_MAX
 from millstream.storage.journal import JournalEntry
 from millstream.storage.log import Log
 from millstream.storage.segment import Segment
+from millstream.storage.steps import Steps
 
 logger = logging.getLogger(__name__)
 
@@ -191,7 +192,7 @@ class DirectoryFlush:
 
     def _sync_files(self) -> None:
         fs, handles = self.directory.fs, self.directory.handles
-        if len(self.targets) > SYNCED_ONE_BY_ONE_MAX:
+        if self._to_segments and len(self.targets) > SYNCED_ONE_BY_ONE_MAX:
             # In the background or at a stop, where it does no harm to sync what others wrote too.
             fs.sync_all(self.directory.path, self._paths())
             return
@@ -225,6 +226,15 @@ class DirectoryFlush:
                 log.names_synced = max(log.names_synced, names_changed)
             log.note_flushed(end_offset, now_ms)
         return []
+
+
+def sync_segments(log: Log, now_ms: int) -> Steps[None]:
+    """Make all bytes of a log durable in its own files. Raises `LogGone`, or `ApiError` when the
+    directory has failed."""
+    flush = GroupFlush.prepare([log], to_segments=True)
+    yield flush.execute
+    flush.complete(now_ms)
+    log.check()
 
 
 def _target(log: Log, to_segments: bool) -> FlushTarget | None:

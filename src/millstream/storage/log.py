@@ -29,7 +29,7 @@ from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from millstream.config.topic import TopicConfig
-from millstream.errors import ApiError, ErrorCode, FileGone, LogGone, NotCached
+from millstream.errors import ApiError, CorruptBatch, ErrorCode, FileGone, LogGone, NotCached
 from millstream.records._walk import stamp_batch
 from millstream.records.batch import LENGTH_OVERHEAD_BYTES, PREFIX, BatchHeader, Buffer
 from millstream.storage import lookup, names, producer_replay, retention, transactions
@@ -79,6 +79,7 @@ class Log:
         "generation",
         "is_deleted",
         "is_new",
+        "is_truncating",
         "last_flush_ms",
         "log_end_offset",
         "log_id",
@@ -128,6 +129,7 @@ class Log:
         self.names_synced = 0
         self.is_new = False
         self.is_deleted = False  # set on the owner's thread, never reset
+        self.is_truncating = False  # nothing may be appended
         self._holders = 0  # threads inside `held`
         # Offsets of the producer snapshots, ascending.
         self.snapshots: list[int] = []
@@ -280,6 +282,10 @@ class Log:
         """The segment for `size` more bytes: the active one, or a new one."""
         segment = self._active
         config = self.config
+        if self.is_truncating:
+            raise ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic}-{self.partition} is being truncated"
+            )
         if segment.index is None:
             self.check()
             segment.wake(now_ms=now_ms)
@@ -358,7 +364,7 @@ class Log:
     def _note_marker(
         self, segment: Segment, header: BatchHeader, batch: memoryview, offset: int
     ) -> None:
-        aborted = producer_replay.replay_marker(self, header, batch, offset)
+        aborted = producer_replay.replay_marker(self.producers, header, batch, offset)
         if aborted is not None:
             segment.note_aborted(aborted)
             if segment not in self.aborted_segments:
@@ -394,6 +400,25 @@ class Log:
         than wait for the disk unless `may_block`; `CorruptBatch`, naming the place, instead of
         serving bytes that do not match their CRC.
         """
+        if not may_block:  # the owner's thread
+            if self._recent is None:
+                self._recent = [None] * RECENT_POSITIONS
+            return self._read(offset, max_bytes, end_offset, self.generation, may_block=False)
+        while True:
+            generation = self.generation
+            try:
+                found = self._read(offset, max_bytes, end_offset, generation, may_block=True)
+            except CorruptBatch:
+                if generation == self.generation:
+                    raise
+            else:
+                if generation == self.generation:
+                    return found
+            # Truncated meanwhile: other batches may be where this thread has looked.
+
+    def _read(
+        self, offset: int, max_bytes: int, end_offset: int, generation: int, *, may_block: bool
+    ) -> bytes | bytearray:
         if self.directory.failure is not None or self.is_deleted:
             self.check()
         if not self.log_start_offset <= offset <= self.log_end_offset:
@@ -410,7 +435,7 @@ class Log:
                 start = self._position(segment, offset, may_block=may_block)
                 if start is not None:
                     return self._read_range(
-                        segment, start, max_bytes, end_offset, may_block=may_block
+                        segment, start, max_bytes, end_offset, generation, may_block=may_block
                     )
             except (FileGone, FileNotFoundError):
                 if self.is_deleted:
@@ -442,14 +467,22 @@ class Log:
         found = segment.locate(offset, may_block=may_block)
         return None if found is None else found[0]
 
-    def _remember(self, segment: Segment, offset: int, position: int) -> None:
+    def _remember(self, segment: Segment, offset: int, position: int, generation: int) -> None:
+        """In any thread. A truncation raises the generation before it replaces the positions, so
+        one found before it is never among those that count after it."""
         recent = self._recent
-        if recent is None:
-            recent = self._recent = [None] * RECENT_POSITIONS
-        recent[offset % RECENT_POSITIONS] = (offset, segment, position)
+        if recent is not None and generation == self.generation:
+            recent[offset % RECENT_POSITIONS] = (offset, segment, position)
 
     def _read_range(
-        self, segment: Segment, start: int, max_bytes: int, end_offset: int, *, may_block: bool
+        self,
+        segment: Segment,
+        start: int,
+        max_bytes: int,
+        end_offset: int,
+        generation: int,
+        *,
+        may_block: bool,
     ) -> bytes | bytearray:
         # In this order: an append in the owner's thread moves the log's end before the size, so
         # what lies below `limit` lies below the end that is read after it.
@@ -459,7 +492,9 @@ class Log:
             if end is not None:
                 limit = min(limit, end)
         if limit - start > max_bytes:
-            limit = self._last_batch_end(segment, start, start + max_bytes, may_block=may_block)
+            limit = self._last_batch_end(
+                segment, start, start + max_bytes, generation, may_block=may_block
+            )
         if limit <= start:
             return b""
         must_verify = start < segment.trusted_from and limit > segment.verified_bytes
@@ -472,7 +507,9 @@ class Log:
                 data = data[:good]
         return data
 
-    def _last_batch_end(self, segment: Segment, start: int, limit: int, *, may_block: bool) -> int:
+    def _last_batch_end(
+        self, segment: Segment, start: int, limit: int, generation: int, *, may_block: bool
+    ) -> int:
         """The last batch boundary in (start, limit]; that of the first batch if it is larger."""
         position = max(start, segment.batch_start_before(limit, may_block=may_block))
         boundary = position
@@ -480,10 +517,10 @@ class Log:
             boundary = found + header.size_bytes
             if boundary > limit and found > start:
                 boundary = found
-                self._remember(segment, header.base_offset, boundary)
+                self._remember(segment, header.base_offset, boundary, generation)
                 break
             if boundary >= limit:
-                self._remember(segment, header.next_offset, boundary)
+                self._remember(segment, header.next_offset, boundary, generation)
                 break
         return boundary
 
@@ -575,22 +612,6 @@ class Log:
         limit = self.log_end_offset if high_watermark is None else high_watermark
         return retention.apply_all([retention.Candidate(self, limit, lambda: None)], now_ms)
 
-    def truncate_to(self, offset: int) -> None:
-        """Remove everything from `offset` on, durably. Blocks; for followers and repair."""
-        self.check()
-        try:
-            retention.truncate(self, offset)
-        except OSError as error:
-            raise self.storage_error("truncate", error) from error
-
-    def save_recovery_point(self, offset: int) -> None:
-        """Save a recovery point of at least `offset`, before bytes below it are replaced: replay
-        then ignores them, and recovery accepts gaps between their offsets. Blocks briefly."""
-        if offset > self.recovery_point:
-            raise ValueError(f"{self!r} is synced only up to offset {self.recovery_point}")
-        if self.saved_recovery_point < offset:
-            self.directory.checkpoint()
-
     def update_config(self, config: TopicConfig) -> None:
         self.config = config
 
@@ -599,27 +620,6 @@ class Log:
         if not self.is_new:
             return [self.path]
         return [f"{self.path}/{names.PARTITION_METADATA}", self.path, self.directory.path]
-
-    def settle(self) -> None:
-        """Sync the log's own files and void its journal entries: after that, a replay cannot
-        restore changed or removed bytes. Blocks."""
-        if self.is_deleted:
-            raise LogGone(self.topic, self.partition)
-        fs, handles = self.directory.fs, self.directory.handles
-        for segment in self._segments:
-            if segment.synced_bytes < segment.size:
-                size = segment.size
-                with handles.borrowed(segment.handle) as fd:
-                    fs.fdatasync(fd)
-                segment.synced_bytes = segment.durable_bytes = size
-        if self.names_unsynced:
-            fs.sync_all(self.directory.path, self.unsynced_names())
-            self.names_synced = self.names_changed
-            self.is_new = False
-        # True even if the journal cannot be written: there is nothing left to flush.
-        self.flushed_offset = self.recovery_point = self.log_end_offset
-        if self.log_id is not None:
-            self.directory.journal.void(self.log_id)
 
     def save_for_recovery(self, batch: SyncBatch) -> list[Segment]:
         """Write everything that recovery trusts, before the recovery point is saved.
@@ -668,7 +668,7 @@ class Log:
         self.aborted_segments = [segment for segment in segments if segment.has_aborted]
 
     def forget_positions(self) -> None:
-        self._recent = None
+        self._recent = [None] * RECENT_POSITIONS
 
     # Errors
 

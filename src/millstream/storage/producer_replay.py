@@ -16,6 +16,7 @@ from millstream.records.batch import BatchHeader, Buffer
 from millstream.records.record import ControlType, decode_end_transaction
 from millstream.storage import names
 from millstream.storage.filesystem import read_file
+from millstream.storage.producers import ProducerStates
 from millstream.storage.segment import Segment
 from millstream.storage.transactions import AbortedTransaction
 
@@ -28,24 +29,38 @@ logger = logging.getLogger(__name__)
 def rebuild_producers(
     log: Log, *, from_offset: int | None = None, now_ms: int | None = None
 ) -> None:
-    """From the newest valid snapshot, or the newest up to `from_offset`, and all batches after."""
-    producers = log.producers
-    offset = _load_snapshot(log, log.log_end_offset if from_offset is None else from_offset)
+    """Replace what the log knows of its producers. Blocks."""
+    log.producers, segments = read_producers(log, from_offset=from_offset)
+    log.set_segments(segments)  # it keeps those with aborted transactions apart
+    if now_ms is not None:
+        log.producers.expire(now_ms, log.directory.producer_expiration_ms)
+
+
+def read_producers(
+    log: Log, *, from_offset: int | None = None
+) -> tuple[ProducerStates, list[Segment]]:
+    """From the newest valid snapshot, or the newest up to `from_offset`, and all batches after.
+
+    On any thread, while nothing is appended. The segments, whose indexes of aborted transactions
+    are right then, are to be set by the owner's.
+    """
+    producers, offset = _load_snapshot(
+        log, log.log_end_offset if from_offset is None else from_offset
+    )
     segments, number = log.find_segment(offset)
     for segment in segments[number:]:
         try:
             aborted = _aborted_before(segment, offset)
         except CorruptIndex as error:
             logger.warning("%s: rebuilding it from the log", error)
-            rebuild_producers(log, from_offset=segment.base_offset, now_ms=now_ms)
-            return
+            return read_producers(log, from_offset=segment.base_offset)
         position = segment.floor_position(offset, may_block=True)
         for found, header in segment.walk(position, may_block=True):
             if header.base_offset < offset or header.producer_id < 0:
                 continue
             if header.is_control:
                 marker = segment.read_at(header.size_bytes, found, may_block=True)
-                ended = replay_marker(log, header, marker, header.base_offset)
+                ended = replay_marker(producers, header, marker, header.base_offset)
                 if ended is not None:
                     aborted.append(ended)
             else:
@@ -53,9 +68,7 @@ def rebuild_producers(
         if aborted or segment.has_aborted:
             segment.set_aborted(aborted)
             log.directory.transaction_indexes.forget(segment)
-    log.set_segments(segments)  # it keeps those with aborted transactions apart
-    if now_ms is not None:
-        producers.expire(now_ms, log.directory.producer_expiration_ms)
+    return producers, segments
 
 
 def _aborted_before(segment: Segment, offset: int) -> list[AbortedTransaction]:
@@ -64,9 +77,9 @@ def _aborted_before(segment: Segment, offset: int) -> list[AbortedTransaction]:
     return [aborted for aborted in segment.read_aborted() if aborted.last_offset < offset]
 
 
-def _load_snapshot(log: Log, offset_max: int) -> int:
-    """Returns the offset of the loaded snapshot. Unusable snapshots are removed."""
-    fs, producers = log.directory.fs, log.producers
+def _load_snapshot(log: Log, offset_max: int) -> tuple[ProducerStates, int]:
+    """The producers, and the offset as of which they are known. Snapshots of no use are removed."""
+    fs, producers = log.directory.fs, ProducerStates()
     for offset in reversed(log.snapshots.copy()):
         path = names.offset_file(log.path, offset, names.SNAPSHOT_SUFFIX)
         try:
@@ -77,21 +90,21 @@ def _load_snapshot(log: Log, offset_max: int) -> int:
             log.snapshots.remove(offset)
         else:
             if offset <= offset_max:
-                return offset
+                return producers, offset
     producers.clear()
     # Not from the log's start: that may be inside a batch, and inside a transaction.
-    return log.segments[0].base_offset
+    return producers, log.segments[0].base_offset
 
 
 def replay_marker(
-    log: Log, header: BatchHeader, batch: Buffer, offset: int
+    producers: ProducerStates, header: BatchHeader, batch: Buffer, offset: int
 ) -> AbortedTransaction | None:
     """A control batch at `offset` ends its producer's transaction; returns one that it aborts."""
     decoded = decode_end_transaction(batch)
     if decoded is None:
         return None
     kind, coordinator_epoch = decoded
-    completed = log.producers.record_marker(
+    completed = producers.record_marker(
         header,
         offset,
         coordinator_epoch=coordinator_epoch,
@@ -99,7 +112,7 @@ def replay_marker(
     )
     if completed is None or not completed.aborted:
         return None
-    still_open = log.producers.first_open_offset
+    still_open = producers.first_open_offset
     return AbortedTransaction(
         completed.producer_id,
         completed.first_offset,

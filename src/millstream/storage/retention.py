@@ -1,10 +1,10 @@
-"""Deletes from a log: at its start by age and size, at its end by truncation.
+"""Deletes segments at a log's start: by age, by size, and after DeleteRecords.
 
 Retention takes whole sealed segments, oldest first. Their files get the suffix `.deleted` at once
 and are unlinked later, by `LogDirectories.sweep`, off the owner's thread: unlinking a gigabyte can
 take long. After a crash in between, start-up removes them.
 
-Both are steps (see `steps.py`): names and lists of segments change on the owner's thread, a few
+It runs in steps (see `steps.py`): names and lists of segments change on the owner's thread, a few
 logs at a time; what reads or syncs files runs in any other.
 """
 
@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from millstream.errors import MillstreamError
+from millstream.errors import FileGone, MillstreamError
 from millstream.storage import names
-from millstream.storage.producer_replay import rebuild_producers
 from millstream.storage.segment import Segment
 from millstream.storage.steps import Steps
 
@@ -95,10 +94,9 @@ def _find_expired(candidates: Sequence[Candidate], now_ms: int) -> list[Expired]
             continue
         try:
             expired = _expired(candidate, now_ms)
-        except (MillstreamError, FileNotFoundError) as error:
-            if log.is_deleted:
-                continue
-            # Damaged, or replaced while this thread looked at it: the next round sees more.
+        except (FileGone, FileNotFoundError):
+            continue  # deleted or replaced while this thread looked at it
+        except MillstreamError as error:
             logger.warning("no retention of %s-%d: %s", log.topic, log.partition, error)
             continue
         if expired.removable or expired.newest:
@@ -145,7 +143,7 @@ def _prepare(expired: Expired, now_ms: int) -> list[Removal]:
     log = candidate.log
     for segment, (timestamp, offset) in newest:
         segment.note_max_timestamp(timestamp, offset)
-    if log.is_deleted or log.directory.failure is not None:
+    if log.is_deleted or log.directory.failure is not None or log.is_truncating:
         return []
     if log.segments[:count] != segments[:count]:
         return []
@@ -188,10 +186,10 @@ def _remove(removal: Removal) -> int:
     """Owner's thread: the log begins after these segments. Returns their size."""
     log = removal.candidate.log
     count = len(removal.segments)
-    if log.is_deleted:
-        return 0  # its path may belong to another log
-    if log.generation != removal.generation or log.segments[:count] != removal.segments:
-        return 0  # truncated or compacted meanwhile: the next round retries
+    if log.is_deleted or log.generation != removal.generation:
+        return 0
+    if log.segments[:count] != removal.segments:
+        return 0  # compacted meanwhile: the next round retries
     log.set_segments(log.segments[count:])
     log.log_start_offset = max(log.log_start_offset, log.segments[0].base_offset)
     log.flushed_offset = max(log.flushed_offset, log.log_start_offset)
@@ -235,33 +233,3 @@ def delete_snapshots(log: Log, offsets: Iterable[int]) -> None:
         path = names.offset_file(log.path, offset, names.SNAPSHOT_SUFFIX)
         log.directory.fs.rename(path, path + names.DELETED_SUFFIX)
         log.directory.add_garbage(path + names.DELETED_SUFFIX)
-
-
-def truncate(log: Log, offset: int) -> None:
-    """Truncate the log at `offset` or, if that is inside a batch, before the batch."""
-    if offset >= log.log_end_offset:
-        return
-    log.generation += 1  # before the journal is voided: a flush in progress must not write to it
-    log.settle()
-    kept = [segment for segment in log.segments if segment.base_offset < offset]
-    found = kept[-1].locate(offset, may_block=True) if kept else None
-    end_offset = found[1].base_offset if found else offset
-    # Saved before the truncation: offsets appended again must not count as recovered.
-    log.recovery_point = end_offset
-    log.directory.checkpoint()
-    log.forget_positions()
-    for segment in reversed(log.segments[len(kept) :]):
-        delete_files(log, segment)
-    if not kept:
-        handles, config = log.directory.handles, log.config
-        kept = [Segment.create(handles, log.path, offset, now_ms=0, config=config)]
-    elif found:
-        kept[-1].truncate(found[0])
-        kept[-1].cut_indexes(end_offset)
-    log.set_segments(kept)
-    delete_snapshots(log, [it for it in log.snapshots if it > end_offset])
-    log.directory.fs.sync_directory(log.path)
-    log.log_end_offset = log.flushed_offset = end_offset
-    log.log_start_offset = min(log.log_start_offset, end_offset)
-    log.epochs.truncate_from_end(end_offset)
-    rebuild_producers(log)

@@ -281,23 +281,6 @@ class Segment:
         self.fs.sync_all(self.directory, self.index_files())
         self.indexes_synced = True
 
-    def cut_indexes(self, end_offset: int) -> None:
-        """Remove the entries of batches from `end_offset` on, durably."""
-        fs = self._handles.fs
-        relative = end_offset - self.base_offset
-        index = self.index or OffsetIndex(self.path(names.INDEX_SUFFIX))
-        time_index = self.time_index or TimeIndex(self.path(names.TIME_INDEX_SUFFIX))
-        if self.index is None:
-            index.load(fs)
-            time_index.load(fs)
-        index.truncate(search_count(index, relative - 1, 0))
-        time_index.truncate(search_count(time_index, relative - 1, 1))
-        index.save(fs, sync=True)
-        time_index.save(fs, sync=True)
-        self.index = self.time_index = None  # the next append reads them again
-        self.set_aborted([it for it in self.read_aborted() if it.last_offset < end_offset])
-        self.max_timestamp = None
-
     def wake(self, *, now_ms: int) -> None:
         """Make a segment read from disk active: load its indexes and timestamps into memory.
 
@@ -542,16 +525,40 @@ class Segment:
 
     # The end of a segment
 
-    def truncate(self, position: int) -> None:
-        """Truncate the file; `position` must be the start of a batch."""
-        fs = self._handles.fs
-        with self._handles.borrowed(self.handle) as fd:
-            fs.truncate(fd, position)
-            fs.fdatasync(fd)
+    def cut(self, position: int) -> None:
+        """Owner's thread: the segment ends at `position`, the start of a batch.
+
+        It is asleep then: the next append reads the indexes again, once `cut_files` has returned.
+        """
         self.size = self.synced_bytes = self.durable_bytes = self._copies_start = position
         self._copies, self._copies_bytes, self.uncopied = [], 0, False
         self.verified_bytes = min(self.verified_bytes, position)
         self.trusted_from = min(self.trusted_from, position)
+        if self.index is not None and self.time_index is not None:
+            # `cut_files` removes the entries that are too many.
+            self.save_indexes()
+            self.index = self.time_index = None
+        if self.aborted is not None:
+            self.transaction_index.write(self.fs, self.aborted, sync=False)
+            self.aborted = None
+        self.max_timestamp = None
+
+    def cut_files(self, position: int, end_offset: int) -> None:
+        """Make `cut` durable. On any thread; blocks."""
+        fs = self._handles.fs
+        with self._handles.borrowed(self.handle) as fd:
+            fs.truncate(fd, position)
+            fs.fdatasync(fd)
+        relative = end_offset - self.base_offset
+        index = OffsetIndex(self.path(names.INDEX_SUFFIX))
+        time_index = TimeIndex(self.path(names.TIME_INDEX_SUFFIX))
+        index.load(fs)
+        time_index.load(fs)
+        index.truncate(search_count(index, relative - 1, 0))
+        time_index.truncate(search_count(time_index, relative - 1, 1))
+        index.save(fs, sync=True)
+        time_index.save(fs, sync=True)
+        self.set_aborted([it for it in self.read_aborted() if it.last_offset < end_offset])
 
     def change_suffix(self, suffix: str) -> None:
         """Give the files another suffix (`.swap`, `.deleted`); readers keep finding them."""
