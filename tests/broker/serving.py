@@ -24,7 +24,7 @@ from millstream.testing.loop_guard import LoopGuardFileSystem
 async def serving(directory: Path, **settings: object) -> AsyncIterator[BrokerServer]:
     """A running broker. Settings are Kafka's names with underscores for dots.
 
-    Its filesystem notices when the event loop waits for the disk.
+    Fails if the event loop waited for the disk while the broker served.
     """
     values: dict[str, object] = {
         "listeners": "PLAINTEXT://127.0.0.1:0",
@@ -42,6 +42,7 @@ async def serving(directory: Path, **settings: object) -> AsyncIterator[BrokerSe
     finally:
         with guard.paused():
             await server.stop()
+    guard.check()
 
 
 class WireClient:

@@ -28,6 +28,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -46,7 +47,12 @@ from millstream.records.batch import (
 from millstream.records.compression import compress, decompress
 from millstream.records.record import ControlType, assemble_batch, decode_records
 from millstream.storage import checkpoints, names
-from millstream.storage.cleaner_plan import CleaningPlan, group_segments, plan_filthiest
+from millstream.storage.cleaner_plan import (
+    CleaningPlan,
+    group_segments,
+    load_timestamps,
+    plan_filthiest,
+)
 from millstream.storage.cleaner_segment import CleanedSegment, CleaningAborted, swap
 from millstream.storage.cleaner_transactions import CleanedTransactions
 from millstream.storage.directory import LogDirectory
@@ -131,6 +137,9 @@ class Cleaner:
         """
         candidates = self._on_owner(partial(self._candidates, logs))
         offsets = read_first_dirty_offsets(log.directory for log, _ in candidates)
+        for log, _ in candidates:
+            with suppress(CorruptBatch, FileGone, FileNotFoundError):  # the cleaning will find out
+                load_timestamps(log)
 
         def plan() -> CleaningPlan | None:
             # A name in the checkpoint stands for the log that had it when the candidates were

@@ -158,10 +158,17 @@ def _is_overdue(dirty: list[Segment], config: TopicConfig, now_ms: int) -> bool:
 
 
 def _oldest_ms(segment: Segment) -> int:
-    """An estimate of the oldest timestamp, as in Kafka: the first batch's largest."""
-    for _, header in segment.walk(0, may_block=True):
-        return header.max_timestamp
-    return -1
+    """About the oldest timestamp, as in Kafka: the first batch's largest. -1 if it is not known."""
+    return -1 if segment.first_timestamp is None else segment.first_timestamp
+
+
+def load_timestamps(log: Log) -> None:
+    """Read what `plan_cleaning` needs to know of sealed segments. In any thread; blocks."""
+    for segment in log.segments[:-1]:
+        if log.config.min_compaction_lag_ms > 0:
+            segment.load_timestamps()
+        if log.config.max_compaction_lag_ms != _NEVER_MS and segment.first_timestamp is None:
+            segment.load_first_timestamp()
 
 
 def _producer_ends(log: Log) -> array[int]:

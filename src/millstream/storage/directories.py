@@ -368,7 +368,8 @@ class LogDirectories:
         return GroupFlush.prepare(logs, to_segments=True) if self._retiring else None
 
     def finish_journal_retirement(self) -> None:
-        """The retirement's flush is complete: drop the journal that is no longer needed."""
+        """The retirement's flush is complete: drop the journal that is no longer needed. On any
+        thread; blocks."""
         for directory in self._retiring:
             if directory.failure is None:
                 try:

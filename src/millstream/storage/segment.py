@@ -296,9 +296,7 @@ class Segment:
 
     def _load(self, *, may_block: bool) -> None:
         fs = self._handles.fs
-        self.first_timestamp = None
-        if self.size:
-            self.first_timestamp = next(self.walk(0, may_block=may_block))[1].max_timestamp
+        self.load_first_timestamp(may_block=may_block)
         self.load_timestamps(may_block=may_block)
         index = OffsetIndex(self.path(names.INDEX_SUFFIX))
         index.load(fs, may_block=may_block)
@@ -314,6 +312,12 @@ class Segment:
         self.max_timestamp = last[0] if last else NO_TIMESTAMP
         self.max_timestamp_offset = self.base_offset + (last[1] if last else 0)
         self._bytes_since_index = 0
+
+    def load_first_timestamp(self, *, may_block: bool = True) -> None:
+        """Find the first batch's timestamp, if there is a batch."""
+        self.first_timestamp = None
+        if self.size:
+            self.first_timestamp = next(self.walk(0, may_block=may_block))[1].max_timestamp
 
     def load_timestamps(self, *, may_block: bool = True) -> None:
         """Find the largest timestamp of a segment that was read from disk."""

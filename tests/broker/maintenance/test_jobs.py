@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from millstream.broker.metadata.topics import NewTopic
-from millstream.broker.replicas.pending import ACKS_LEADER
+from millstream.broker.replicas.pending import ACKS_ALL, ACKS_LEADER
 from millstream.records.record import Record, encode_batch
 from millstream.storage.retention import Candidate
+from millstream.storage.steps import run_in_thread
+from millstream.storage.truncation import truncate
 from tests.broker.serving import serving
 
 
@@ -119,3 +121,51 @@ def test_closed_segments_are_synced_whatever_the_acks(tmp_path: Path) -> None:
             await until(lambda: checkpoint.exists() and "t 0 20" in checkpoint.read_text())
 
     asyncio.run(main())
+
+
+HOUSEKEEPING = {
+    "log_retention_check_interval_ms": 20,
+    "log_flush_offset_checkpoint_interval_ms": 20,
+    "log_cleaner_backoff_ms": 20,
+}
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.01",
+    "min.compaction.lag.ms": "1",
+    "max.compaction.lag.ms": "100",
+    "internal.segment.bytes": "1024",
+}
+
+
+def test_event_loop_waits_for_no_disk_while_the_broker_keeps_house(tmp_path: Path) -> None:
+    """Twice: after a restart, timestamps and indexes have to be read. `serving` checks the loop."""
+
+    async def keep_house() -> None:
+        async with serving(tmp_path, **HOUSEKEEPING) as broker:
+            shrinking = {"retention.bytes": "1500", "internal.segment.bytes": "1024"}
+            if "compacted" not in broker.metadata.image.topics:
+                await broker.topics.create([NewTopic("compacted", 1, 1, settings=COMPACTED)])
+                await broker.topics.create([NewTopic("shrinking", 30, 1, settings=shrinking)])
+            await broker.topics.create([NewTopic("short", 30, 1)])
+            compacted = broker.partitions.find("compacted", 0)
+            ends = [broker.partitions.find("shrinking", index) for index in range(30)]
+            appends = []
+            for number in range(20):
+                data = batch(broker.clock.now_ms(), 300)
+                appends += [partition.append(data, acks=ACKS_ALL) for partition in ends]
+                appends.append(compacted.append(data, acks=ACKS_ALL))
+                short = broker.partitions.find("short", number)
+                appends.append(short.append(batch(broker.clock.now_ms(), 50_000), acks=ACKS_ALL))
+            for append in appends:
+                await append
+            short.delete_records_before(1)
+            await until(lambda: all(it.log_start_offset > it.high_watermark - 10 for it in ends))
+            await until(lambda: compacted.log.size_bytes < 3_000)
+            checkpoint = tmp_path / "recovery-point-offset-checkpoint"
+            await until(lambda: "shrinking 29 " in checkpoint.read_text())
+            await broker.topics.delete([broker.metadata.image.topics["short"].id])
+            truncation = truncate(ends[0].log, ends[0].high_watermark - 1)
+            await run_in_thread(truncation, asyncio.to_thread)
+
+    asyncio.run(keep_house())
+    asyncio.run(keep_house())

@@ -78,7 +78,7 @@ def letters_in(broker: BrokerServer, topic: str = DLQ, index: int = 0) -> list[R
     partition = broker.partitions.find(topic, index)
     if partition.high_watermark == 0:
         return []
-    data = partition.read(0, max_bytes=1 << 20, may_block=True)
+    data = partition.read(0, max_bytes=1 << 20)
     return [it for position, _ in iterate_headers(data) for it in decode_batch(data, position)]
 
 

@@ -154,9 +154,10 @@ class Background:
         directories = self._directories
         flush = directories.prepare_journal_retirement()
         if flush is not None:
-            self._flush_in_thread(flush, directories.finish_journal_retirement)
+            finish = partial(self._tasks.run_blocking, directories.finish_journal_retirement)
+            self._flush_in_thread(flush, finish)
 
-    def _flush_in_thread(self, flush: GroupFlush, then: Callable[[], None]) -> None:
+    def _flush_in_thread(self, flush: GroupFlush, then: Callable[[], object]) -> None:
         """Flush without holding up the event loop, then go on there."""
 
         def done(execution: asyncio.Future[None]) -> None:
