@@ -79,18 +79,18 @@ def test_steps_of_a_swap_reach_the_disk_in_order() -> None:
     assert steps[steps.index("swap") :] == ["swap", "sync", "deleted", "sync", "final", "sync"]
 
 
-@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("step", [1, 2, 3])
 def test_swap_is_given_up_when_the_log_has_changed(step: int) -> None:
     store, old, cleaned = store_with_copy()
     new, plan = cleaned.finish(), store.plan()
     steps = 0
 
-    def truncating(action: Callable[[], None]) -> None:
+    def truncating(action: Callable[[], T]) -> T:
         nonlocal steps
         steps += 1
         if steps == step:
             truncate_to(store.log(), 3)
-        action()
+        return action()
 
     with pytest.raises(CleaningAborted):
         swap(plan, old, new, truncating)

@@ -78,7 +78,7 @@ def _aborted_before(segment: Segment, offset: int) -> list[AbortedTransaction]:
 
 
 def _load_snapshot(log: Log, offset_max: int) -> tuple[ProducerStates, int]:
-    """The producers, and the offset as of which they are known. Snapshots of no use are removed."""
+    """The producers, and the offset as of which they are known. Unusable snapshots are removed."""
     fs, producers = log.directory.fs, ProducerStates()
     for offset in reversed(log.snapshots.copy()):
         path = names.offset_file(log.path, offset, names.SNAPSHOT_SUFFIX)

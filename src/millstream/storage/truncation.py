@@ -12,7 +12,7 @@ Steps (see `steps.py`), none of which waits for the disk on the owner's thread:
        again.
 
 Nothing may be appended meanwhile: an append to a log that is being cut is refused. After a crash
-before the end the log may have its old end, and whoever wanted it cut will want it again.
+before the end the log may have its old end, and the caller has to truncate it again.
 """
 
 from __future__ import annotations
