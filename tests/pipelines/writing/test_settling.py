@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -94,11 +95,14 @@ class Query:
 
 
 def send(producer: RawProducer, topic: str, values: list[str]) -> None:
+    """Records of now: a broker deletes a segment of old records when retention first runs, 30 s
+    after its start, unless a marker, which has the broker's time, is in it already."""
     if not values:
         return
     identity = producer.identity(topic, 0)
+    now_ms = int(time.time() * 1000)
     batch = encode_batch(
-        [Record(number, 1000, None, value.encode()) for number, value in enumerate(values)],
+        [Record(number, now_ms, None, value.encode()) for number, value in enumerate(values)],
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
         base_sequence=identity.base_sequence,
@@ -124,8 +128,6 @@ def query(server: Server) -> Iterator[Query]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    import time
-
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
