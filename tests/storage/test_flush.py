@@ -6,6 +6,7 @@ import pytest
 
 from millstream.errors import ApiError, ErrorCode
 from millstream.storage import flush as flush_module
+from millstream.storage.filesystem import SYNCED_ONE_BY_ONE_MAX
 from millstream.storage.flush import GroupFlush
 from tests.storage.store import DATA, Store, read_all, truncate_to
 
@@ -54,6 +55,23 @@ def test_much_data_per_file_is_not_written_twice() -> None:
     store.flush(*MANY)
     assert f"{DATA}/millstream-journal-0" not in syncs(store)
     assert len(syncs(store)) == len(MANY)
+
+
+def test_acknowledged_writes_never_wait_for_the_whole_filesystem(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many = range(2 * SYNCED_ONE_BY_ONE_MAX)
+    store = settled_store(many)
+    whole: list[str] = []
+    monkeypatch.setattr(store.fs, "sync_all", lambda root, paths: whole.append(root))
+    for partition in many:
+        store.append(b"x" * 2 * flush_module.JOURNALED_BYTES_PER_FILE_MAX, partition=partition)
+    store.flush(*many)
+    assert (whole, len(syncs(store))) == ([], len(many))
+    for partition in many:
+        store.append(b"x", partition=partition)
+    store.flush(*many, to_segments=True)
+    assert whole == [DATA]  # in the background
 
 
 def test_flush_comes_after_the_write_that_it_covers() -> None:
