@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
 from millstream.errors import ApiError, ErrorCode
@@ -291,3 +293,23 @@ def test_bytes_that_a_truncation_took_do_not_come_back_with_the_journal() -> Non
     store.flush(*MANY)
     store.kill()
     assert [record.value for record in read_all(store.log(0))] == [b"one", b"two", b"new"]
+
+
+def test_flush_that_was_not_executed_moves_nothing() -> None:
+    store = Store()
+    store.append(b"a")
+    flush = GroupFlush.prepare([store.log()])
+    with pytest.raises(RuntimeError, match="not executed"):
+        flush.complete(0)
+    assert store.log().flushed_offset == 0
+
+
+def test_flush_that_ends_with_a_defect_fails_its_directory_and_moves_nothing() -> None:
+    store = Store()
+    store.append(b"a")
+    flush = GroupFlush.prepare([store.log()])
+    with mock.patch.object(store.fs, "fdatasync", side_effect=TypeError("a defect")):
+        flush.execute()
+    assert flush.complete(0) == [store.log()]
+    assert store.log().flushed_offset == 0
+    assert not store.directories.live_directories

@@ -146,3 +146,27 @@ def test_clean_stop_leaves_no_journal() -> None:
     fs.crash()
     assert not fs.exists(FIRST)
     assert not fs.exists(SECOND)
+
+
+def test_disk_that_is_full_at_the_switch_of_files_loses_no_entry() -> None:
+    fs, journal = make_journal(bytes_max=1000)
+    data = b"x" * 400
+    assert journal.append([entry(A, 0, data)], 464)
+    assert journal.append([entry(A, 1, data)], 464)
+    fs.fail_writes_after(0)
+    assert not journal.append([entry(A, 2, data)], 464)
+    fs.fail_writes_after(None)
+    journal.drop_full()
+    for position in (3, 4, 5):
+        assert journal.append([entry(A, position, data)], 464)
+    fs.crash()
+    assert [it.position for it in read_journals(fs, "/data")] == [3, 4, 5]
+
+
+def test_entries_collected_before_a_void_are_refused_after_it() -> None:
+    _, journal = make_journal()
+    assert journal.append([entry(A, 0)], 100)
+    void_count = journal.void_count
+    journal.void(A)
+    assert not journal.append([entry(A, 1)], 100, void_count=void_count)
+    assert journal.append([entry(A, 1)], 100, void_count=journal.void_count)

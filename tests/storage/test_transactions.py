@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from unittest import mock
+
 import pytest
 
 from millstream.errors import CorruptIndex, NotCached
-from millstream.storage.filesystem import read_file, write_file
+from millstream.records.record import ControlType, encode_end_transaction
+from millstream.storage.filesystem import FileSystem, read_file, write_file
 from millstream.storage.handles import FileHandles
 from millstream.storage.segment import Segment
 from millstream.storage.transactions import (
@@ -15,6 +19,7 @@ from millstream.storage.transactions import (
     overlapping,
 )
 from millstream.testing.filesystem import MemoryFileSystem
+from tests.storage.store import Store, make_batch
 
 PATH = "/data/00000000000000000000.txnindex"
 FIRST = AbortedTransaction(7, 10, 20, 10)
@@ -89,3 +94,51 @@ def test_cache_forgets_what_was_not_asked_for_lately() -> None:
     with pytest.raises(NotCached):
         cache.read(segments[0], may_block=False)
     assert len(cache.read(segments[1], may_block=False)) == 10
+
+
+def abort(store: Store, producer_id: int) -> None:
+    store.append_batch(
+        make_batch(
+            b"x", producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True
+        )
+    )
+    store.append_batch(
+        encode_end_transaction(
+            ControlType.ABORT,
+            offset=0,
+            timestamp=1,
+            producer_id=producer_id,
+            producer_epoch=0,
+            coordinator_epoch=0,
+        )
+    )
+
+
+def test_index_cached_before_a_segment_wakes_is_forgotten_at_its_roll() -> None:
+    """A thread reads the file of a segment that is then appended to, and sealed again."""
+    store = Store()
+    abort(store, 7)
+    store.restart()
+    log = store.log()
+    has_read, go_on = threading.Event(), threading.Event()
+    read = TransactionIndex.read
+
+    def read_slowly(
+        self: TransactionIndex, fs: FileSystem, *, may_block: bool = True
+    ) -> list[AbortedTransaction]:
+        entries = read(self, fs, may_block=may_block)
+        if threading.current_thread() is reader:
+            has_read.set()
+            go_on.wait()
+        return entries
+
+    reader = threading.Thread(target=log.aborted_transactions, args=(0, log.log_end_offset))
+    with mock.patch.object(TransactionIndex, "read", read_slowly):
+        reader.start()
+        has_read.wait()
+        abort(store, 8)
+        go_on.set()
+        reader.join()
+    log.roll(0)
+    found = log.aborted_transactions(0, log.log_end_offset)
+    assert [aborted.producer_id for aborted in found] == [7, 8]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from unittest import mock
+
+import pytest
 
 from millstream.broker.replicas import flushing
 from millstream.broker.replicas.pending import ACKS_ALL
+from millstream.errors import ApiError, ErrorCode
 from tests.broker.sharing.leading import Leader, turn
 
 
@@ -119,5 +123,34 @@ def test_flush_waits_while_every_turn_brings_another_request() -> None:
         assert first.is_done
         assert second.is_done
         assert leader.flusher.flush_count == 2
+
+    asyncio.run(main())
+
+
+def test_partition_whose_waiters_fail_does_not_cost_the_others_their_answers() -> None:
+    async def main() -> None:
+        leader = Leader()
+        first, second = leader.partition("a"), leader.partition("b")
+        with mock.patch.object(first, "flushed", side_effect=RuntimeError("a defect")):
+            first.append(leader.batch(b"x"), acks=ACKS_ALL)
+            pending = second.append(leader.batch(b"x"), acks=ACKS_ALL)
+            await turn()
+        assert pending.is_done
+
+    asyncio.run(main())
+
+
+def test_flush_in_the_thread_that_ends_with_a_defect_is_answered() -> None:
+    async def main() -> None:
+        leader = Leader()
+        partition = leader.partition()
+        leader.flusher.use_thread()
+        with mock.patch.object(leader.fs, "fdatasync", side_effect=TypeError("a defect")):
+            pending = partition.append(leader.batch(b"x"), acks=ACKS_ALL)
+            with pytest.raises(ApiError) as refused:
+                await pending
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert leader.flusher.flush_count == 1
+        leader.flusher.close()
 
     asyncio.run(main())
