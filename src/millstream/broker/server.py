@@ -131,7 +131,7 @@ class BrokerServer:
         endpoints = await self._bind()
         await self._claim_leadership()
         self._reconciler.start()
-        self._undo.callback(self._reconciler.stop)
+        self._undo.push_async_callback(self._reconciler.stop)
         await self._register(endpoints)
         self.coordinators.start()
         self._undo.push_async_callback(self._stop_serving)

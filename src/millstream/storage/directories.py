@@ -12,6 +12,7 @@ All calls belong to the owner's thread, except `sweep`, which only deletes unuse
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,17 +26,20 @@ from millstream.errors import ApiError, DirectoryFailed, DirectoryLocked, ErrorC
 from millstream.storage import checkpoints, names
 from millstream.storage.checkpointing import DISK_FULL, Checkpoint
 from millstream.storage.checkpoints import MetaProperties, TopicPartition
+from millstream.storage.creation import NewLog, make_log, write_topic_ids
 from millstream.storage.deletion import Deletion
 from millstream.storage.directory import PRODUCER_EXPIRATION_MS, LogDirectory
-from millstream.storage.filesystem import FileSystem, OsFileSystem, SyncBatch, write_file
+from millstream.storage.filesystem import FileSystem, OsFileSystem, SyncBatch
 from millstream.storage.flush import GroupFlush
 from millstream.storage.handles import FileHandles
 from millstream.storage.log import Log
 from millstream.storage.recovery import StartingPoint, load_log
 from millstream.storage.replay import replay_journal
-from millstream.storage.segment import Segment
+from millstream.storage.steps import Steps, run_here
 
 logger = logging.getLogger(__name__)
+
+NAME_IS_TAKEN = "the disk is too full to forget the deleted log of that name; make room"
 
 ConfigFor = Callable[[str], TopicConfig]
 
@@ -270,37 +274,63 @@ class LogDirectories:
     # Creating and deleting
 
     def create(self, topic: str, partition: int, topic_id: UUID, config: TopicConfig) -> Log:
-        """A new, empty log. It becomes durable with its first flush: until then there is nothing
-        in it to lose, and the reconciler creates it again after a crash.
+        """A new, empty log (see `creation.py`). Raises `ApiError`. Blocks."""
+        (outcome,) = run_here(self.create_steps([NewLog(topic, partition, topic_id, config)]))
+        if isinstance(outcome, ApiError):
+            raise outcome
+        return outcome
 
-        If the name is not free (`is_free`), this removes the traces of the deleted log first, and
-        blocks; raises `ApiError` if that fails.
+    def create_steps(self, wanted: Sequence[NewLog]) -> Steps[list[Log | ApiError]]:
+        """New, empty logs, each in the directory that has the fewest then.
+
+        Where a name is not free (`is_free`), what is left of the deleted log is removed first.
         """
-        self._free_name((topic, partition))
+        keys = [(new.topic, new.partition) for new in wanted]
+        for deletion in [it for it in self._deletions if not it.names.isdisjoint(keys)]:
+            yield deletion.execute
+            deletion.complete()
         live = self.live_directories
         if not live:
             raise DirectoryFailed("all log directories have failed; restart the broker")
-        directory = min(live, key=lambda live: live.log_count)
-        log = Log(directory, topic, partition, topic_id, config)
         now_ms = self._clock.now_ms()
-        try:
-            self._fs.make_directory(log.path)
-            content = checkpoints.encode_partition_metadata(topic_id)
-            write_file(self._fs, f"{log.path}/{names.PARTITION_METADATA}", content, sync=False)
-            segment = Segment.create(self._handles, log.path, 0, now_ms=now_ms, config=config)
-        except OSError as error:
-            if error.errno not in DISK_FULL:
-                directory.fail(error)
-            raise ApiError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"cannot create {log.path}: {error}"
-            ) from error
-        log.names_changed = 1
-        log.is_new = True
-        log.set_segments([segment])
-        log.last_flush_ms = now_ms
-        self.logs[topic, partition] = log
-        directory.log_count += 1
-        return log
+        places: list[LogDirectory] = []
+        for _ in wanted:
+            directory = min(live, key=lambda live: live.log_count)
+            directory.log_count += 1  # counted now, so that the next one goes elsewhere
+            places.append(directory)
+
+        is_free = [self.is_free(*key) for key in keys]
+
+        def make() -> list[Log | OSError]:
+            return [
+                _attempt(directory, new, now_ms) if free else OSError(errno.ENOSPC, NAME_IS_TAKEN)
+                for directory, new, free in zip(places, wanted, is_free, strict=True)
+            ]
+
+        made = yield make
+        return [self._created(*it) for it in zip(places, wanted, made, strict=True)]
+
+    def _created(
+        self, directory: LogDirectory, new: NewLog, outcome: Log | OSError
+    ) -> Log | ApiError:
+        if isinstance(outcome, Log):
+            self.logs[outcome.topic, outcome.partition] = outcome
+            return outcome
+        directory.log_count -= 1
+        if outcome.errno not in DISK_FULL:
+            directory.fail(outcome)
+        path = directory.log_path(new.topic, new.partition)
+        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot create {path}: {outcome}")
+
+    def adopt(self, topic_ids: Mapping[Log, UUID]) -> None:
+        """Give logs whose `partition.metadata` is missing or torn a topic id, durably. Blocks."""
+        for directory in self.live_directories:
+            own = {log: it for log, it in topic_ids.items() if log.directory is directory}
+            if own:
+                try:
+                    write_topic_ids(directory, own)
+                except OSError as error:
+                    directory.fail(error)
 
     def prepare_deletions(self, wanted: Iterable[TopicPartition]) -> list[Deletion]:
         """Delete logs. Execute each deletion on any thread, then complete it: the names are free
@@ -326,18 +356,6 @@ class LogDirectories:
     def is_free(self, topic: str, partition: int) -> bool:
         """Whether nothing is left of a deleted log of this name."""
         return not any((topic, partition) in deletion.names for deletion in self._deletions)
-
-    def _free_name(self, name: TopicPartition) -> None:
-        for deletion in [each for each in self._deletions if name in each.names]:
-            deletion.execute()
-            deletion.complete()
-        if not self.is_free(*name):
-            topic, partition = name
-            raise ApiError(
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                f"cannot create {topic}-{partition}: the disk is too full to forget the deleted "
-                "log of that name; make room",
-            )
 
     def sweep(self) -> None:
         """Remove the files of deleted segments and logs. May run on any thread; blocks."""
@@ -444,3 +462,10 @@ class LogDirectories:
         for fd in self._locks.values():
             self._fs.close(fd)
         self._locks.clear()
+
+
+def _attempt(directory: LogDirectory, new: NewLog, now_ms: int) -> Log | OSError:
+    try:
+        return make_log(directory, new, now_ms=now_ms)
+    except OSError as error:
+        return error

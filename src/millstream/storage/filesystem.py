@@ -215,7 +215,13 @@ class OsFileSystem:
         return Path(path).stat().st_mtime_ns // 1_000_000
 
     def make_directory(self, path: str) -> None:
-        Path(path).mkdir(parents=True, exist_ok=True)
+        try:
+            os.mkdir(path)  # noqa: PTH102 - half the time of Path's, and there may be thousands
+        except FileExistsError:
+            if not self.is_directory(path):
+                raise
+        except FileNotFoundError:
+            Path(path).mkdir(parents=True, exist_ok=True)
 
     def lock(self, path: str) -> int:
         fd = self.open(path, create=True)

@@ -107,9 +107,11 @@ class Log:
         self.directory = directory
         self.topic = topic
         self.partition = partition
-        self.topic_id = topic_id
+        self.topic_id: UUID | None = None
         # Its id in the journal; a log of an unknown topic has none.
-        self.log_id = None if topic_id is None else (topic_id.bytes, partition)
+        self.log_id: tuple[bytes, int] | None = None
+        if topic_id is not None:
+            self.set_topic_id(topic_id)
         self.config = config
         self.path = directory.log_path(topic, partition)
         self.epochs = LeaderEpochs(self.path)
@@ -611,6 +613,10 @@ class Log:
         self.check()
         limit = self.log_end_offset if high_watermark is None else high_watermark
         return retention.apply_all([retention.Candidate(self, limit, lambda: None)], now_ms)
+
+    def set_topic_id(self, topic_id: UUID) -> None:
+        self.topic_id = topic_id
+        self.log_id = (topic_id.bytes, self.partition)
 
     def update_config(self, config: TopicConfig) -> None:
         self.config = config

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from millstream.broker.metadata.configs import Change, Operation
-from millstream.broker.metadata.reconciler import PARTITIONS_AT_ONCE
+from millstream.broker.metadata.reconciler import LOGS_AT_ONCE
 from millstream.broker.metadata.topics import MorePartitions, NewTopic
 from millstream.broker.server import BrokerServer
 from millstream.coordination.cluster import Resource, ResourceType
+from millstream.storage.checkpoints import encode_uuid
 from tests.broker.metadata.homes import home
 from tests.broker.serving import serving
 
@@ -95,16 +100,138 @@ def test_log_of_an_earlier_topic_of_that_name_is_not_served(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
-def test_others_get_their_turn_while_many_logs_are_made(tmp_path: Path) -> None:
+def hold_file_work(server: BrokerServer, monkeypatch: pytest.MonkeyPatch) -> asyncio.Semaphore:
+    """Files of new logs are made only as often as the semaphore is released."""
+    permits = asyncio.Semaphore(0)
+
+    async def run_blocking(function: Callable[[], Any]) -> Any:
+        await permits.acquire()
+        return await server.tasks.run_blocking(function)
+
+    monkeypatch.setattr(server._follower, "_run_blocking", run_blocking)
+    return permits
+
+
+def test_others_get_their_turn_while_many_logs_are_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as server:
+            permits = hold_file_work(server, monkeypatch)
             creation = asyncio.create_task(server.topics.create([NewTopic("t", 500)]))
-            turns = 0
-            while not creation.done():
+            while "t" not in server.metadata.image.topics:
                 await asyncio.sleep(0)
-                turns += 1
-            assert turns > 500 // PARTITIONS_AT_ONCE
+            # A commit that adds no partitions does not wait for those of another.
+            await server.metadata.allocate_producer_ids(1)
+            for created in range(0, 500, LOGS_AT_ONCE):
+                assert len(server.partitions) == created
+                assert not creation.done()
+                permits.release()
+                while len(server.partitions) == created:
+                    await asyncio.sleep(0)
+            await creation
             assert all(server.partitions.get("t", index) for index in range(500))
+
+    asyncio.run(scenario())
+
+
+def test_partitions_added_while_others_are_created_are_created_too(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            creation = asyncio.create_task(server.topics.create([NewTopic("t", 200)]))
+            while "t" not in server.metadata.image.topics:
+                await asyncio.sleep(0)
+            await server.topics.create_partitions([MorePartitions("t", 300)])
+            await creation
+            assert all(server.partitions.get("t", index) for index in range(300))
+
+    asyncio.run(scenario())
+
+
+def test_topic_deleted_and_created_again_while_its_logs_are_created_has_the_new_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            permits = hold_file_work(server, monkeypatch)
+            creation = asyncio.create_task(server.topics.create([NewTopic("t", 200)]))
+            while "t" not in server.metadata.image.topics:
+                await asyncio.sleep(0)
+            first_id = server.metadata.image.topics["t"].id
+            await server.topics.delete([first_id])
+            again = asyncio.create_task(server.topics.create([NewTopic("t", 100)]))
+            while "t" not in server.metadata.image.topics:
+                await asyncio.sleep(0)
+            for _ in range(10):
+                permits.release()
+            await asyncio.gather(creation, again)
+            topic_id = server.metadata.image.topics["t"].id
+            logs = [log for key, log in server.directories.logs.items() if key[0] == "t"]
+            assert len(logs) == len(server.partitions) == 100
+            assert {log.topic_id for log in logs} == {topic_id}
+            for log in logs:
+                text = (Path(log.path) / "partition.metadata").read_text()
+                assert encode_uuid(topic_id) in text
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "gone"])
+def test_log_whose_topic_id_is_torn_takes_that_of_the_metadata(tmp_path: Path, damage: str) -> None:
+    async def create() -> uuid.UUID:
+        async with with_topic(tmp_path) as server:
+            return server.metadata.image.topics["t"].id
+
+    async def is_found(topic_id: uuid.UUID) -> bool:
+        async with serving(tmp_path) as server:
+            return server.partitions.get_by_id(topic_id, 0) is not None
+
+    topic_id = asyncio.run(create())
+    path = tmp_path / "t-0" / "partition.metadata"
+    whole = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(b"" if damage == "empty" else whole[:25])
+    assert asyncio.run(is_found(topic_id))
+    assert path.read_bytes() == whole
+    assert asyncio.run(is_found(topic_id))
+
+
+def test_creation_that_a_crash_cut_off_is_finished(tmp_path: Path) -> None:
+    """Any part of the files may be there: a directory, an empty file."""
+
+    async def create() -> None:
+        async with serving(tmp_path) as server:
+            await server.topics.create([NewTopic("t", 4)])
+
+    async def started_again() -> None:
+        async with serving(tmp_path) as server:
+            topic_id = server.metadata.image.topics["t"].id
+            for index in range(4):
+                partition = server.partitions.get_by_id(topic_id, index)
+                assert partition is not None
+                assert partition.log.log_end_offset == 0
+
+    asyncio.run(create())
+    for path in (tmp_path / "t-0", tmp_path / "t-1", tmp_path / "t-2"):
+        shutil.rmtree(path)
+    (tmp_path / "t-1").mkdir()
+    (tmp_path / "t-2").mkdir()
+    (tmp_path / "t-2" / "partition.metadata").touch()
+    asyncio.run(started_again())
+    asyncio.run(started_again())
+
+
+def test_log_that_cannot_be_created_leaves_its_partition_offline(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            (tmp_path / "t-1").touch()  # a file where the directory should be
+            await server.topics.create([NewTopic("t", 3)])
+            assert server.partitions.get("t", 1) is None
+            assert "partition t-1 is offline: cannot create" in caplog.text
 
     asyncio.run(scenario())
 

@@ -79,6 +79,7 @@ class ConfigManager:
         self._groups: dict[str, GroupConfig] = {}
         self._subscribers: list[ConfigSubscriber] = []
         self.current = config
+        self._default_topic = config.topic_config()  # of all topics that set nothing themselves
         self._refresh(store.image)
         store.subscribe(self._on_commit)
 
@@ -94,7 +95,8 @@ class ConfigManager:
         config = self._topics.get(name)
         if config is None:
             overrides = _usable(self._store.image.topic_overrides(name), TOPIC_SETTINGS, name)
-            config = self._topics[name] = self.current.topic_config(overrides)
+            config = self.current.topic_config(overrides) if overrides else self._default_topic
+            self._topics[name] = config
         return config
 
     def group(self, group_id: str) -> GroupConfig:
@@ -128,6 +130,7 @@ class ConfigManager:
         )
         if self.current is before:
             return
+        self._default_topic = self.current.topic_config()
         self._topics.clear()
         self._groups.clear()
         for subscriber in self._subscribers:
@@ -316,7 +319,7 @@ class ConfigManager:
 
     def check_topic_settings(self, overrides: Mapping[str, str]) -> None:
         """Raises `ConfigError`."""
-        check_topic(self.current.topic_config(overrides))
+        check_topic(self.current.topic_config(overrides) if overrides else self._default_topic)
 
     def _check_topic_exists(self, image: ClusterImage, name: str) -> None:
         if not name:

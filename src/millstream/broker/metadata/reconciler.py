@@ -1,36 +1,44 @@
 """Creates and deletes logs to match the metadata, at start and after every commit.
 
 A partition without a log gets one; a log without a partition, or with another topic's id (the topic
-was deleted and recreated while this broker was down), is deleted. If a log cannot be created, the
-commit stands: its partition is offline, and the next start retries.
+was deleted and recreated while this broker was down), is deleted. A log that does not know its
+topic's id, because a crash tore the file that holds it, gets it from the metadata. If a log cannot
+be created, the commit stands: its partition is offline, and the next start retries.
 
-Logs are created a few at a time, so that other tasks can run in between: ten thousand partitions
-take seconds. The commit waits until they exist. Logs are deleted in a thread, all those of a commit
-together; a log of the same name is created after that.
+The files of new logs are made in a thread, a few logs at a time, so that ten thousand partitions do
+not hold the event loop. The commit waits until its logs exist. Logs are deleted in a thread, all
+those of a commit together; a log of the same name is created after that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millstream.broker.metadata.configs import ConfigManager
 from millstream.broker.metadata.local import METADATA_TOPIC, MetadataStore
 from millstream.config.broker import BrokerConfig
 from millstream.coordination.cluster import ClusterImage, ResourceType, TopicImage
 from millstream.errors import ApiError, StorageError
+from millstream.storage.creation import NewLog
+from millstream.storage.steps import Steps, run_here, run_in_thread
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from millstream.broker.replicas.table import PartitionTable
     from millstream.storage.deletion import Deletion
     from millstream.storage.directories import LogDirectories
+    from millstream.storage.log import Log
 
 logger = logging.getLogger(__name__)
 
-PARTITIONS_AT_ONCE = 32
+LOGS_AT_ONCE = 64
+
+RunBlocking: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Calls a function in another thread."""
 
 
 class Reconciler:
@@ -40,110 +48,142 @@ class Reconciler:
         configs: ConfigManager,
         directories: LogDirectories,
         partitions: PartitionTable,
-        run_blocking: Callable[[Callable[[], None]], Awaitable[None]],
+        run_blocking: RunBlocking,
     ) -> None:
         self._store = store
         self._configs = configs
         self._directories = directories
         self._partitions = partitions
-        self._unopened: deque[tuple[TopicImage, int]] = deque()
-        self._opening: asyncio.Task[None] | None = None
         self._run_blocking = run_blocking
+        self._missing: dict[tuple[UUID, int], None] = {}  # topic id, partition; in order
+        self._creating: asyncio.Task[None] | None = None
         self._deleting: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
 
     def start(self) -> None:
-        """Create and delete logs to match the metadata, and keep them in sync."""
+        """Create and delete logs to match the metadata, and keep them in sync. Blocks."""
         image = self._store.image
         self._delete_strays(image)
+        self._adopt_logs(image)
         for topic in image.topics.values():
-            self._want(topic)
-        while self._unopened:
-            self._open_next()
+            self._open(topic)
+        while self._missing:
+            run_here(self._create_some())
         self._store.subscribe(self._on_commit)
         self._configs.subscribe(self._on_broker_config)
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Create no more logs; the next start creates the missing ones. Deletions in progress are
         finished when the directories are closed."""
-        if self._opening is not None:
-            self._opening.cancel()
+        self._is_stopped = True
+        self._missing.clear()
+        if self._creating is not None:
+            await self._creating
         for task in self._deleting:
             task.cancel()
-        self._unopened.clear()
 
     def _on_commit(self, before: ClusterImage, now: ClusterImage) -> Awaitable[object] | None:
+        if self._is_stopped:
+            return None
         changes = now.changed_topics(before)
         deletion = self._delete_topics(changes.deleted)
-        wanted = [*changes.created, *(topic for _, topic in changes.changed)]
-        for topic in wanted:
-            self._want(topic)
+        is_complete = True
+        for topic in (*changes.created, *(topic for _, topic in changes.changed)):
+            is_complete &= self._open(topic)
         for resource in now.changed_configs(before):
             if resource.type is ResourceType.TOPIC and resource.name in now.topics:
                 self._update_config(now.topics[resource.name])
-        work = (deletion, self._open_wanted() if wanted else None)
+        work = (deletion, None if is_complete else self._create_in_background())
         unfinished = [each for each in work if each is not None]
         return asyncio.gather(*unfinished) if unfinished else None
 
-    def _want(self, topic: TopicImage) -> None:
-        broker_id = self._configs.broker_id
-        for index, partition in enumerate(topic.partitions):
-            if broker_id in partition.replicas:
-                self._unopened.append((topic, index))
-
-    def _open_wanted(self) -> Awaitable[None] | None:
-        """Open a few partitions at once, and any others in a separate task."""
-        if self._opening is None:
-            self._open_some()
-            if not self._unopened:
-                return None
-            self._opening = asyncio.get_running_loop().create_task(self._open_rest())
+    def _create_in_background(self) -> Awaitable[None]:
+        if self._creating is None:
+            self._creating = asyncio.get_running_loop().create_task(self._create_missing())
         # A disconnecting client must not cancel the task.
-        return asyncio.shield(self._opening)
+        return asyncio.shield(self._creating)
 
-    async def _open_rest(self) -> None:
+    def _open(self, topic: TopicImage) -> bool:
+        """Lead the topic's partitions whose logs exist; the others' have to be created.
+
+        Returns whether all exist.
+        """
+        is_complete = True
+        broker_id = self._configs.broker_id
+        config = self._configs.topic(topic.name)
+        for index, partition in enumerate(topic.partitions):
+            if broker_id not in partition.replicas:
+                continue
+            log = self._directories.logs.get((topic.name, index))
+            if log is None:
+                self._missing[topic.id, index] = None
+                is_complete = False
+            else:
+                log.update_config(config)
+                self._lead(topic, index, log)
+        return is_complete
+
+    def _lead(self, topic: TopicImage, index: int, log: Log) -> None:
+        leader_epoch = topic.partitions[index].leader_epoch
+        self._partitions.add(topic.name, index, log, leader_epoch=leader_epoch)
+
+    async def _create_missing(self) -> None:
         try:
-            while self._unopened:
-                if self._must_wait():
-                    await asyncio.wait(self._deleting, return_when=asyncio.FIRST_COMPLETED)
-                else:
-                    await asyncio.sleep(0)
-                self._open_some()
+            while self._missing:
+                await run_in_thread(self._create_some(), self._run_blocking)
         finally:
-            self._opening = None
+            self._creating = None
 
-    def _open_some(self) -> None:
-        for _ in range(min(PARTITIONS_AT_ONCE, len(self._unopened))):
-            if self._must_wait():
-                return
-            self._open_next()
+    def _create_some(self) -> Steps[None]:
+        """Create the next missing logs. Topics may be changed or deleted while it waits."""
+        wanted: list[NewLog] = []
+        while self._missing and len(wanted) < LOGS_AT_ONCE:
+            topic_id, index = next(iter(self._missing))
+            del self._missing[topic_id, index]
+            topic = self._store.image.topics_by_id.get(topic_id)
+            if topic is None:
+                continue  # deleted before its turn came
+            log = self._directories.logs.get((topic.name, index))
+            if log is not None:  # the topic was changed while this log was being created
+                self._lead(topic, index, log)
+            else:
+                config = self._configs.topic(topic.name)
+                wanted.append(NewLog(topic.name, index, topic_id, config))
+        try:
+            outcomes = yield from self._directories.create_steps(wanted)
+        except StorageError as error:
+            logger.error("%d partitions are offline: %s", len(wanted), error)
+            return
+        for new, outcome in zip(wanted, outcomes, strict=True):
+            if isinstance(outcome, ApiError):
+                logger.error("partition %s-%d is offline: %s", *new[:2], outcome)
+            else:
+                self._take_over(new, outcome)
 
-    def _must_wait(self) -> bool:
-        """Whether the next log's name is still that of a log which a thread is deleting."""
-        topic, index = self._unopened[0]
-        return bool(self._deleting) and not self._directories.is_free(topic.name, index)
+    def _take_over(self, new: NewLog, log: Log) -> None:
+        topic = self._store.image.topics_by_id.get(new.topic_id)
+        if topic is None:
+            self._delete_logs([(new.topic, new.partition)])  # deleted while the log was created
+            return
+        log.update_config(self._configs.topic(new.topic))
+        self._lead(topic, new.partition, log)
+
+    def _adopt_logs(self, image: ClusterImage) -> None:
+        """Give logs without a topic id, as a crash right after their creation leaves them, that
+        of their topic."""
+        topic_ids = {
+            log: image.topics[name].id
+            for (name, _), log in self._directories.logs.items()
+            if log.topic_id is None and name in image.topics
+        }
+        for log in topic_ids:
+            logger.warning("%s has no topic id: taking it from the metadata", log.path)
+        self._directories.adopt(topic_ids)
 
     def _on_broker_config(self, before: BrokerConfig, now: BrokerConfig) -> None:
         """Topics inherit from the broker's settings, so each may have changed."""
         for topic in self._store.image.topics.values():
             self._update_config(topic)
-
-    def _open_next(self) -> None:
-        topic, index = self._unopened.popleft()
-        current = self._store.image.topics_by_id.get(topic.id)
-        if current is None:
-            return  # deleted before its turn came
-        config = self._configs.topic(topic.name)
-        try:
-            log = self._directories.logs.get((topic.name, index))
-            if log is None:
-                log = self._directories.create(topic.name, index, topic.id, config)
-            else:
-                log.update_config(config)
-        except (OSError, StorageError, ApiError) as error:
-            logger.error("partition %s-%d is offline: %s", topic.name, index, error)
-            return
-        leader_epoch = current.partitions[index].leader_epoch
-        self._partitions.add(topic.name, index, log, leader_epoch=leader_epoch)
 
     def _update_config(self, topic: TopicImage) -> None:
         config = self._configs.topic(topic.name)
@@ -160,13 +200,14 @@ class Reconciler:
                 self._partitions.remove(topic.name, index)
                 if (topic.name, index) in self._directories.logs:
                     names.append((topic.name, index))
-        if not names:
-            return None
+        return self._delete_logs(names) if names else None
+
+    def _delete_logs(self, names: Iterable[tuple[str, int]]) -> Awaitable[None]:
         deletions = self._directories.prepare_deletions(names)
         task = asyncio.get_running_loop().create_task(self._carry_out(deletions))
         self._deleting.add(task)
         task.add_done_callback(self._deleting.discard)
-        # A client that goes away must not take the task along.
+        # A disconnecting client must not cancel the task.
         return asyncio.shield(task)
 
     async def _carry_out(self, deletions: list[Deletion]) -> None:
