@@ -15,7 +15,7 @@ from millstream.broker.handlers.fetch import (
     QUIET_AFTER_MS,
 )
 from millstream.broker.metadata.topics import NewTopic
-from millstream.errors import ErrorCode
+from millstream.errors import ErrorCode, NotCached
 from millstream.records.batch import iterate_headers
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.broker.handlers.calls import append, create_topic, topic_id_of
@@ -337,5 +337,27 @@ def test_response_is_smaller_while_other_clients_do_not_read(tmp_path: Path) -> 
             whole = await client.call(FETCH, 11, **wanted)
             assert 50_000 < len(short.responses[0].partitions[0].records) < 100_000
             assert len(whole.responses[0].partitions[0].records) > 400_000
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_cold", [True, False])
+def test_read_that_fails_by_a_defect_leaves_no_watcher(
+    is_cold: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server, WireClient.connected(server) as client:
+            await server.topics.create([NewTopic("t", 1)])
+            partition = server.partitions.find("t", 0)
+
+            def read(offset: int, *, max_bytes: int, may_block: bool) -> bytes:
+                if is_cold and not may_block:
+                    raise NotCached("not in memory")
+                raise RuntimeError("a defect")
+
+            monkeypatch.setattr(partition, "read", read)
+            with pytest.raises(asyncio.IncompleteReadError):
+                await client.call(FETCH, 11, **fields("t", {0: 0}))
+            assert not partition._watchers
 
     asyncio.run(scenario())

@@ -231,7 +231,7 @@ def test_log_that_cannot_be_created_leaves_its_partition_offline(
             (tmp_path / "t-1").touch()  # a file where the directory should be
             await server.topics.create([NewTopic("t", 3)])
             assert server.partitions.get("t", 1) is None
-            assert "partition t-1 is offline: cannot create" in caplog.text
+            assert "partition t-1 is offline: KAFKA_STORAGE_ERROR: cannot create" in caplog.text
 
     asyncio.run(scenario())
 

@@ -16,9 +16,12 @@ from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.replicas.produce_templates import TEMPLATES_MAX, ProduceTemplates
 from millstream.errors import ErrorCode
 from millstream.protocol.produce import decode_produce_request
+from millstream.records.record import Record, encode_batch
 from tests.broker.serving import serving
 from tests.broker.sharing.leading import Leader
 from tests.protocol.kio_messages import kio_request, kio_response
+
+SENDER = (None, "PLAINTEXT")
 
 
 def body_of(
@@ -44,14 +47,14 @@ def test_answers_are_the_same_in_a_template_and_without(version: int, tmp_path: 
         async with serving(tmp_path) as broker:
             await broker.topics.create([NewTopic("topic", 1, 1)])
             context: Any = SimpleNamespace(
-                services=broker.services, api_version=version, client_id=None
+                services=broker.services, api_version=version, client_id=None, listener="PLAINTEXT"
             )
             batch = Leader().batch(b"value" * 100)
             topic_id = broker.metadata.image.topics["topic"].id
             body = body_of(version, batch, name="topic", topic_id=topic_id)
-            assert broker.services.produce_templates.find(version, body) is None
+            assert broker.services.produce_templates.find(version, SENDER, body) is None
             answers = [produce(context, memoryview(body)) for _ in range(3)]
-            assert broker.services.produce_templates.find(version, body) is not None
+            assert broker.services.produce_templates.find(version, SENDER, body) is not None
             for offset, answer in enumerate(answers):
                 assert isinstance(answer, bytes)
                 (topic,) = kio_response("produce", version, answer).responses
@@ -67,7 +70,7 @@ def test_template_refuses_records_and_forgets_a_deleted_topic(version: int, tmp_
         async with serving(tmp_path) as broker:
             await broker.topics.create([NewTopic("topic", 1, 1)])
             context: Any = SimpleNamespace(
-                services=broker.services, api_version=version, client_id=None
+                services=broker.services, api_version=version, client_id=None, listener="PLAINTEXT"
             )
             batch = Leader().batch(b"value")
             topic_id = broker.metadata.image.topics["topic"].id
@@ -89,6 +92,36 @@ def test_template_refuses_records_and_forgets_a_deleted_topic(version: int, tmp_
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("other", [("someone", "PLAINTEXT"), ("__admin_client", "PUBLIC")])
+def test_template_serves_its_own_sender_only(other: tuple[str, str], tmp_path: Path) -> None:
+    """The one client id that may write to internal topics opens them to nobody else."""
+
+    async def main() -> None:
+        async with serving(tmp_path) as broker:
+            await broker.topics.auto_create(["__consumer_offsets"])
+            body = body_of(
+                9, encode_batch([Record(0, 0, b"key", b"value")]), name="__consumer_offsets"
+            )
+            admin = ("__admin_client", "PLAINTEXT")
+
+            def error_for(client_id: str, listener: str) -> int:
+                context: Any = SimpleNamespace(
+                    services=broker.services, api_version=9, client_id=client_id, listener=listener
+                )
+                answer = produce(context, memoryview(body))
+                assert isinstance(answer, bytes)
+                (topic,) = kio_response("produce", 9, answer).responses
+                return int(topic.partition_responses[0].error_code)
+
+            assert error_for(*admin) == ErrorCode.NONE
+            assert broker.services.produce_templates.find(9, admin, body) is not None
+            assert broker.services.produce_templates.find(9, other, body) is None
+            expected = ErrorCode.NONE if other[0] == admin[0] else ErrorCode.INVALID_TOPIC_EXCEPTION
+            assert error_for(*other) == expected
+
+    asyncio.run(main())
+
+
 def without_transaction(records: bytes) -> bytes:
     return records[:22] + bytes([records[22] & ~0x10]) + records[23:]
 
@@ -106,8 +139,10 @@ def test_template_finds_the_records_where_the_decoder_does(
         leader.partition(name)
         templates = ProduceTemplates()
         body = body_of(version, records, name=name)
-        templates.learn(version, body, decode_produce_request(body, version), leader.partitions)
-        template = templates.find(version, body)
+        templates.learn(
+            version, SENDER, body, decode_produce_request(body, version), leader.partitions
+        )
+        template = templates.find(version, SENDER, body)
         assert template is not None
         assert template.records_of(body) == records
         assert template.records_of(body + b"\0") is None
@@ -133,8 +168,10 @@ def test_template_of_a_transaction_takes_batches_while_that_is_open(
         )
         body = body_of(version, batch, name=name, transactional_id=transactional_id)
         await partition.append(batch, acks=-1, verified=True)
-        templates.learn(version, body, decode_produce_request(body, version), leader.partitions)
-        template = templates.find(version, body)
+        templates.learn(
+            version, SENDER, body, decode_produce_request(body, version), leader.partitions
+        )
+        template = templates.find(version, SENDER, body)
         if template is None:
             assert len(transactional_id) > 126, "only a long one is read in full every time"
             return
@@ -162,8 +199,8 @@ def test_template_without_transactional_id_takes_no_transactional_batch() -> Non
         )
         await partition.append(batch, acks=-1, verified=True)
         body = body_of(9, plain, name="topic")
-        templates.learn(9, body, decode_produce_request(body, 9), leader.partitions)
-        template = templates.find(9, body)
+        templates.learn(9, SENDER, body, decode_produce_request(body, 9), leader.partitions)
+        template = templates.find(9, SENDER, body)
         assert template is not None
         assert template.records_of(body) == plain
         assert template.records_of(body_of(9, batch, name="topic")) is None

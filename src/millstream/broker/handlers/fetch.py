@@ -86,6 +86,13 @@ class _Fetch:
         self._look_scheduled = False
 
     def start(self) -> Buffers | Deferred:
+        try:
+            return self._start()
+        except BaseException:  # a defect: the session must not watch partitions for ever
+            self._give_up()
+            raise
+
+    def _start(self) -> Buffers | Deferred:
         targets = self._resolve()
         try:
             answers = self._read(targets, self._bytes_max(), may_block=False)
@@ -200,10 +207,12 @@ class _Fetch:
         def done(future: asyncio.Future[list[FetchedPartition]]) -> None:
             assert self._deferred is not None
             if future.cancelled():
+                self._give_up()
                 return
             error = future.exception()
             if error is not None:
                 logger.error("a cold read failed", exc_info=error)
+                self._give_up()
                 self._deferred.complete(None)
                 return
             self._take(targets, future.result())

@@ -50,7 +50,8 @@ _VALID_ACKS = (ACKS_ALL, ACKS_LEADER, ACKS_NONE)
 def produce(context: RequestContext, body: Buffer) -> bytes | Deferred | None:
     services = context.services
     services.load.last_produce_ms = services.clock.monotonic_ms()
-    template = services.produce_templates.find(context.api_version, body)
+    sender = (context.client_id, context.listener)
+    template = services.produce_templates.find(context.api_version, sender, body)
     if template is not None:
         return _produce_by_template(context, template, body)
     return _produce(context, body)
@@ -173,8 +174,9 @@ def _append(
             except ApiError as error:
                 answer.refuse(index, error)
     if answer.first_error is None:
+        sender = (context.client_id, context.listener)
         context.services.produce_templates.learn(
-            context.api_version, body, request, context.services.partitions
+            context.api_version, sender, body, request, context.services.partitions
         )
     if request.acks == ACKS_NONE:
         if answer.first_error is not None:

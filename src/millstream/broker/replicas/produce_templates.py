@@ -15,12 +15,16 @@ request. Requests of any other form have no template.
 
 A transactional batch takes the fast path only if its transaction is open in the partition already:
 opening one needs the checks of the slow path.
+
+A template skips the checks that a request passes before its records are looked at, so it serves
+only requests that would pass them too: what these checks depend on is in the beginning of a request
+or in its sender, and both are part of the key.
 """
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.replicas.pending import PendingAppend
@@ -43,6 +47,9 @@ if TYPE_CHECKING:
     from millstream.broker.replicas.table import PartitionTable
 
 TEMPLATES_MAX = 16_384  # each is about a kilobyte
+
+Sender: TypeAlias = tuple[str | None, str]
+"""Client id and listener."""
 
 _NO_TAGS_AT_ALL = b"\0\0\0"  # of partition, topic and request
 _OFFSETS = Struct(">qqq")
@@ -138,16 +145,23 @@ class ProduceTemplates:
     """All templates of a broker."""
 
     def __init__(self) -> None:
-        self._templates: dict[tuple[int, bytes], ProduceTemplate] = {}
+        self._templates: dict[tuple[int, Sender, bytes], ProduceTemplate] = {}
 
-    def find(self, version: int, body: Buffer) -> ProduceTemplate | None:
+    def find(self, version: int, sender: Sender, body: Buffer) -> ProduceTemplate | None:
         try:
-            return self._templates.get((version, bytes(body[: _prefix_bytes(version, body)])))
+            return self._templates.get(
+                (version, sender, bytes(body[: _prefix_bytes(version, body)]))
+            )
         except IndexError:
             return None
 
     def learn(
-        self, version: int, body: Buffer, request: ProduceRequest, partitions: PartitionTable
+        self,
+        version: int,
+        sender: Sender,
+        body: Buffer,
+        request: ProduceRequest,
+        partitions: PartitionTable,
     ) -> None:
         """Remember the prefix of a request that was decoded in full."""
         if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
@@ -165,7 +179,7 @@ class ProduceTemplates:
             return
         if len(self._templates) >= TEMPLATES_MAX:
             self._templates.clear()
-        self._templates[version, prefix] = template
+        self._templates[version, sender, prefix] = template
 
 
 def _prefix_bytes(version: int, body: Buffer) -> int:
