@@ -43,6 +43,7 @@ DEFAULT = (
     "queues",
     "connections",
     "footprint",
+    "creation",
     "loop_lag",
 )
 EXTRA = (

@@ -57,17 +57,20 @@ def _serving_after(target: Target) -> float:
     deadline = started + 120
     while time.perf_counter() < deadline:
         try:
-            with connect(target.bootstrap, timeout=60) as connection:
-                connection.sendall(
-                    b"".join(produce_request(target.last_topic, p, 1) for p in range(PARTITIONS))
-                )
-                answers = [receive_frame(connection) for _ in range(PARTITIONS)]
+            if accepts_records(target):
+                return time.perf_counter() - started
         except OSError:
             time.sleep(0.01)
-            continue
-        if all(_accepted(answer, target.last_topic) for answer in answers):
-            return time.perf_counter() - started
     raise TimeoutError(f"{target.name} did not serve its partitions again")
+
+
+def accepts_records(target: Target) -> bool:
+    """Whether every partition of the last topic took a record."""
+    topic = target.last_topic
+    with connect(target.bootstrap, timeout=60) as connection:
+        connection.sendall(b"".join(produce_request(topic, p, 1) for p in range(PARTITIONS)))
+        answers = [receive_frame(connection) for _ in range(PARTITIONS)]
+    return all(_accepted(answer, topic) for answer in answers)
 
 
 def _accepted(answer: bytes, topic: str) -> bool:
