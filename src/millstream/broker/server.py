@@ -130,7 +130,7 @@ class BrokerServer:
         self._wire()
         endpoints = await self._bind()
         await self._claim_leadership()
-        self._reconciler.start()
+        self._reconciler.start(self.metadata.deleted_topic_ids)
         self._undo.push_async_callback(self._reconciler.stop)
         await self._register(endpoints)
         self.coordinators.start()

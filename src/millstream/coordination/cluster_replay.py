@@ -9,6 +9,7 @@ does. Millstream begins none, since each of its commits is one batch.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from uuid import UUID
 
 from millstream.coordination.cluster import ClusterImage
 from millstream.coordination.cluster_records import (
@@ -16,6 +17,7 @@ from millstream.coordination.cluster_records import (
     BeginTransactionRecord,
     EndTransactionRecord,
     MetadataRecord,
+    RemoveTopicRecord,
 )
 from millstream.coordination.record_codec import CorruptRecord
 
@@ -31,6 +33,7 @@ class ClusterReplay:
         self._version = image.version
         self._records: list[MetadataRecord] = []
         self._in_transaction: list[MetadataRecord] | None = None
+        self.deleted_topic_ids: set[UUID] = set()
 
     @property
     def is_in_transaction(self) -> bool:
@@ -63,4 +66,7 @@ class ClusterReplay:
         """The image after all records, but those of a transaction that is still open."""
         if self._version == self._image.version:
             return self._image
+        self.deleted_topic_ids.update(
+            record.topic_id for record in self._records if isinstance(record, RemoveTopicRecord)
+        )
         return self._image.apply(self._records, self._version)

@@ -41,10 +41,13 @@ class Deletion:
         taken: frozenset[TopicPartition],
         logs: Sequence[Log],
         pending: list[Deletion],
+        *,
+        keeps_files: bool = False,
     ) -> None:
         self.directory = directory
         self.names = taken
         self._unrenamed = list(logs)
+        self._keeps_files = keeps_files
         self._log_ids = [log.log_id for log in logs if log.log_id is not None]
         self._pending = pending
         self._lock = threading.Lock()
@@ -54,12 +57,21 @@ class Deletion:
 
     @classmethod
     def prepare(
-        cls, directory: LogDirectory, logs: Sequence[Log], pending: list[Deletion]
+        cls,
+        directory: LogDirectory,
+        logs: Sequence[Log],
+        pending: list[Deletion],
+        *,
+        keeps_files: bool = False,
     ) -> Deletion:
-        """Joins `pending`, and leaves it when the names are free."""
+        """Joins `pending`, and leaves it when the names are free.
+
+        With `keeps_files` the logs' directories are set aside, for an operator to look at.
+        """
         for log in logs:
             log.mark_deleted()
-        return cls(directory, frozenset((log.topic, log.partition) for log in logs), logs, pending)
+        taken = frozenset((log.topic, log.partition) for log in logs)
+        return cls(directory, taken, logs, pending, keeps_files=keeps_files)
 
     def execute(self) -> None:
         """Delete what still exists; wait if another thread does. Never raises for a disk error:
@@ -82,16 +94,23 @@ class Deletion:
         while self._unrenamed:
             log = self._unrenamed[-1]
             log.wait_until_unused()
-            name = names.deleted_directory(log.topic, log.partition, uuid4().hex)
-            doomed = f"{directory.path}/{name}"
-            directory.fs.rename(log.path, doomed)
-            directory.add_garbage(doomed)
+            self._rename(log)
             self._unrenamed.pop()
         directory.journal.void(*self._log_ids)
         forget_names(directory, self.names)
         if has_renamed:
             # Else a crash could bring it back, with its successor in another directory.
             directory.fs.sync_directory(directory.path)
+
+    def _rename(self, log: Log) -> None:
+        directory, unique = self.directory, uuid4().hex
+        if self._keeps_files:
+            name = names.stray_directory(log.topic, log.partition, unique)
+            directory.fs.rename(log.path, f"{directory.path}/{name}")
+            return
+        doomed = f"{directory.path}/{names.deleted_directory(log.topic, log.partition, unique)}"
+        directory.fs.rename(log.path, doomed)
+        directory.add_garbage(doomed)
 
     def complete(self) -> None:
         """Free the names, or fail the directory. A full disk is not a failure: the names stay

@@ -332,10 +332,13 @@ class LogDirectories:
                 except OSError as error:
                     directory.fail(error)
 
-    def prepare_deletions(self, wanted: Iterable[TopicPartition]) -> list[Deletion]:
+    def prepare_deletions(
+        self, wanted: Iterable[TopicPartition], *, keeps_files: bool = False
+    ) -> list[Deletion]:
         """Delete logs. Execute each deletion on any thread, then complete it: the names are free
         then, and the next `sweep` deletes the files. After a crash a log may be back: the
-        reconciler then deletes it again, because the metadata is durable first."""
+        reconciler then deletes it again, because the metadata is durable first. With `keeps_files`
+        the directories are renamed and stay."""
         by_directory: dict[LogDirectory, list[Log]] = {}
         for name in wanted:
             log = self.logs.pop(name)
@@ -343,7 +346,7 @@ class LogDirectories:
             log.directory.log_count -= 1
             by_directory.setdefault(log.directory, []).append(log)
         return [
-            Deletion.prepare(directory, logs, self._deletions)
+            Deletion.prepare(directory, logs, self._deletions, keeps_files=keeps_files)
             for directory, logs in by_directory.items()
         ]
 

@@ -44,6 +44,7 @@ PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 
 DELETE_DIRECTORY_SUFFIX = "-delete"
+STRAY_DIRECTORY_SUFFIX = "-stray"
 
 NAME_CHARACTERS_MAX = 255  # of a file or directory, as file systems go
 
@@ -67,13 +68,21 @@ def partition_directory(topic: str, partition: int) -> str:
 
 def deleted_directory(topic: str, partition: int, unique: str) -> str:
     """What a log's directory is renamed to when it is deleted. Like Kafka, cuts a long name."""
-    suffix = f".{unique}{DELETE_DIRECTORY_SUFFIX}"
+    return _renamed_directory(topic, partition, f".{unique}{DELETE_DIRECTORY_SUFFIX}")
+
+
+def stray_directory(topic: str, partition: int, unique: str) -> str:
+    """What a log's directory is renamed to when it is set aside. Kafka does the same."""
+    return _renamed_directory(topic, partition, f".{unique}{STRAY_DIRECTORY_SUFFIX}")
+
+
+def _renamed_directory(topic: str, partition: int, suffix: str) -> str:
     return partition_directory(topic, partition)[: NAME_CHARACTERS_MAX - len(suffix)] + suffix
 
 
 def parse_partition_directory(name: str) -> tuple[str, int] | None:
     """(topic, partition) of a live log's directory; None for any other directory."""
-    if name.endswith((DELETE_DIRECTORY_SUFFIX, "-future", "-stray")):
+    if name.endswith((DELETE_DIRECTORY_SUFFIX, "-future", STRAY_DIRECTORY_SUFFIX)):
         return None
     match = _PARTITION_DIRECTORY.fullmatch(name)
     return (match[1], int(match[2])) if match else None

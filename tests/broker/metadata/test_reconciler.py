@@ -18,6 +18,7 @@ from millstream.broker.metadata.reconciler import LOGS_AT_ONCE
 from millstream.broker.metadata.topics import MorePartitions, NewTopic
 from millstream.broker.server import BrokerServer
 from millstream.coordination.cluster import Resource, ResourceType
+from millstream.records.record import Record, encode_batch
 from millstream.storage.checkpoints import encode_uuid
 from tests.broker.metadata.homes import home
 from tests.broker.serving import serving
@@ -85,6 +86,71 @@ def test_missing_logs_are_made_and_strays_deleted_at_the_start(tmp_path: Path) -
             assert not (tmp_path / "deleted-0").exists()
 
     asyncio.run(scenario())
+
+
+async def with_record(directory: Path) -> None:
+    async with with_topic(directory) as server:
+        await server.partitions.find("t", 0).append(
+            encode_batch([Record(0, 0, None, b"value")]), acks=-1
+        )
+
+
+def test_log_with_records_that_older_metadata_do_not_know_is_set_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The directory was restored in part: nobody has deleted the topic."""
+    with home(tmp_path / "older"):
+        pass
+    asyncio.run(with_record(tmp_path / "data"))
+    shutil.rmtree(tmp_path / "data" / "__cluster_metadata-0")
+    shutil.copytree(
+        tmp_path / "older" / "__cluster_metadata-0", tmp_path / "data" / "__cluster_metadata-0"
+    )
+
+    async def scenario() -> None:
+        async with serving(tmp_path / "data") as server:
+            assert not [key for key in server.directories.logs if key[0] == "t"]
+
+    asyncio.run(scenario())
+    (kept,) = (tmp_path / "data").glob("t-0.*-stray")
+    assert (kept / "00000000000000000000.log").stat().st_size > 0
+    assert not list((tmp_path / "data").glob("t-1.*-stray")), "an empty one is deleted"
+    assert "setting aside stray log t-0: not in the cluster metadata" in caplog.text
+    assert "deleting stray log t-1: not in the cluster metadata" in caplog.text
+    asyncio.run(scenario())
+
+
+def test_log_of_a_topic_deleted_before_a_crash_is_deleted(tmp_path: Path) -> None:
+    asyncio.run(with_record(tmp_path))
+    with home(tmp_path) as it:
+        asyncio.run(it.topics.delete([it.image.topics["t"].id]))  # no log is deleted here
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            assert not [key for key in server.directories.logs if key[0] == "t"]
+
+    asyncio.run(scenario())
+    assert not list(tmp_path.glob("t-0")) + list(tmp_path.glob("t-0.*-stray"))
+
+
+def test_logs_older_than_the_metadata_are_created_again_where_missing(tmp_path: Path) -> None:
+    asyncio.run(with_record(tmp_path))
+    shutil.copytree(tmp_path / "t-0", tmp_path.parent / f"{tmp_path.name}-older")
+
+    async def extended() -> None:
+        async with serving(tmp_path) as server:
+            await server.topics.create_partitions([MorePartitions("t", 4)])
+
+    async def restored() -> None:
+        async with serving(tmp_path) as server:
+            ends = [server.partitions.find("t", index).log.log_end_offset for index in range(4)]
+            assert ends == [1, 0, 0, 0]
+
+    asyncio.run(extended())
+    for index in range(4):
+        shutil.rmtree(tmp_path / f"t-{index}")
+    shutil.copytree(tmp_path.parent / f"{tmp_path.name}-older", tmp_path / "t-0")
+    asyncio.run(restored())
 
 
 def test_log_of_an_earlier_topic_of_that_name_is_not_served(tmp_path: Path) -> None:

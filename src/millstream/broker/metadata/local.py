@@ -150,6 +150,7 @@ class LocalMetadata:
         for records, last_offset in self._stored_batches():
             replay.add(records, last_offset)
         self._image = replay.finish()
+        self.deleted_topic_ids = frozenset(replay.deleted_topic_ids)  # since the last snapshot
         if replay.is_in_transaction:  # Kafka was killed in the middle of one, and would abort it
             self._commit([AbortTransactionRecord("the controller has stopped")])
         missing = missing_features(self._image.features)

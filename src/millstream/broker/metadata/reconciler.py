@@ -1,7 +1,8 @@
 """Creates and deletes logs to match the metadata, at start and after every commit.
 
 A partition without a log gets one; a log without a partition, or with another topic's id (the topic
-was deleted and recreated while this broker was down), is deleted. A log that does not know its
+was deleted and recreated while this broker was down), is deleted, or set aside if the metadata does
+not tell that its topic was deleted. A log that does not know its
 topic's id, because a crash tore the file that holds it, gets it from the metadata. If a log cannot
 be created, the commit stands: its partition is offline, and the next start retries.
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millstream.broker.metadata.configs import ConfigManager
@@ -23,6 +24,7 @@ from millstream.config.broker import BrokerConfig
 from millstream.coordination.cluster import ClusterImage, ResourceType, TopicImage
 from millstream.errors import ApiError, StorageError
 from millstream.storage.creation import NewLog
+from millstream.storage.names import STRAY_DIRECTORY_SUFFIX
 from millstream.storage.steps import Steps, run_here, run_in_thread
 
 if TYPE_CHECKING:
@@ -60,10 +62,13 @@ class Reconciler:
         self._deleting: set[asyncio.Task[None]] = set()
         self._is_stopped = False
 
-    def start(self) -> None:
-        """Create and delete logs to match the metadata, and keep them in sync. Blocks."""
+    def start(self, deleted_ids: Collection[UUID] = ()) -> None:
+        """Create and delete logs to match the metadata, and keep them in sync. Blocks.
+
+        `deleted_ids` are topics that were deleted recently.
+        """
         image = self._store.image
-        self._delete_strays(image)
+        self._remove_strays(image, deleted_ids)
         self._adopt_logs(image)
         for topic in image.topics.values():
             self._open(topic)
@@ -218,8 +223,12 @@ class Reconciler:
             except Exception:
                 logger.exception("logs in %s could not be deleted", deletion.directory.path)
 
-    def _delete_strays(self, image: ClusterImage) -> None:
-        strays = []
+    def _remove_strays(self, image: ClusterImage, deleted_ids: Collection[UUID]) -> None:
+        """Delete the logs of deleted topics. Other logs that the metadata does not know may hold
+        records that nobody meant to delete, if the metadata is that of an older copy: like Kafka,
+        set them aside."""
+        deleted: list[tuple[str, int]] = []
+        set_aside: list[tuple[str, int]] = []
         for (name, index), log in self._directories.logs.items():
             if name == METADATA_TOPIC:
                 continue
@@ -227,8 +236,19 @@ class Reconciler:
             is_known = topic is not None and index < len(topic.partitions)
             if is_known and topic is not None and log.topic_id in (None, topic.id):
                 continue
-            logger.warning("deleting stray log %s-%d: not in the cluster metadata", name, index)
-            strays.append((name, index))
-        for deletion in self._directories.prepare_deletions(strays):
+            if log.topic_id in deleted_ids or log.log_end_offset == 0:
+                logger.warning("deleting stray log %s-%d: not in the cluster metadata", name, index)
+                deleted.append((name, index))
+            else:
+                logger.warning(
+                    "setting aside stray log %s-%d: not in the cluster metadata; its directory is "
+                    "renamed to end in %s, delete it if its records are not needed",
+                    *(name, index, STRAY_DIRECTORY_SUFFIX),
+                )
+                set_aside.append((name, index))
+        for deletion in (
+            *self._directories.prepare_deletions(deleted),
+            *self._directories.prepare_deletions(set_aside, keeps_files=True),
+        ):
             deletion.execute()
             deletion.complete()
