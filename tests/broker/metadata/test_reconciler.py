@@ -174,7 +174,7 @@ def hold_file_work(server: BrokerServer, monkeypatch: pytest.MonkeyPatch) -> asy
         await permits.acquire()
         return await server.tasks.run_blocking(function)
 
-    monkeypatch.setattr(server._follower, "_run_blocking", run_blocking)
+    monkeypatch.setattr(server._reconciler, "_run_blocking", run_blocking)
     return permits
 
 
