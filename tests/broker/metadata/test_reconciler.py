@@ -228,7 +228,7 @@ def test_topic_deleted_and_created_again_while_its_logs_are_created_has_the_new_
             again = asyncio.create_task(server.topics.create([NewTopic("t", 100)]))
             while "t" not in server.metadata.image.topics:
                 await asyncio.sleep(0)
-            for _ in range(10):
+            for _ in range(100):
                 permits.release()
             await asyncio.gather(creation, again)
             topic_id = server.metadata.image.topics["t"].id

@@ -159,19 +159,18 @@ class Reconciler:
         except StorageError as error:
             logger.error("%d partitions are offline: %s", len(wanted), error)
             return
+        obsolete = []  # deleted while their logs were created
         for new, outcome in zip(wanted, outcomes, strict=True):
+            topic = self._store.image.topics_by_id.get(new.topic_id)
             if isinstance(outcome, ApiError):
                 logger.error("partition %s-%d is offline: %s", *new[:2], outcome)
+            elif topic is None:
+                obsolete.append((new.topic, new.partition))
             else:
-                self._take_over(new, outcome)
-
-    def _take_over(self, new: NewLog, log: Log) -> None:
-        topic = self._store.image.topics_by_id.get(new.topic_id)
-        if topic is None:
-            self._delete_logs([(new.topic, new.partition)])  # deleted while the log was created
-            return
-        log.update_config(self._configs.topic(new.topic))
-        self._lead(topic, new.partition, log)
+                outcome.update_config(self._configs.topic(new.topic))
+                self._lead(topic, new.partition, outcome)
+        if obsolete:
+            self._delete_logs(obsolete)
 
     def _adopt_logs(self, image: ClusterImage) -> None:
         """Give logs without a topic id, as a crash right after their creation leaves them, that
