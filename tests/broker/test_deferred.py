@@ -8,17 +8,17 @@ from millstream.broker.deferred import Buffers, Deferred
 def test_callback_gets_the_body_whether_it_comes_before_or_after() -> None:
     bodies: list[Buffers | None] = []
     early, late = Deferred(), Deferred()
-    early.when_complete(bodies.append)
+    early.when_done(lambda deferred: bodies.append(deferred.body))
     early.complete(b"early")
     late.complete(b"late")
-    late.when_complete(bodies.append)
+    late.when_done(lambda deferred: bodies.append(deferred.body))
     assert bodies == [b"early", b"late"]
 
 
 def test_only_the_first_completion_counts() -> None:
     bodies: list[Buffers | None] = []
     deferred = Deferred()
-    deferred.when_complete(bodies.append)
+    deferred.when_done(lambda done: bodies.append(done.body))
     deferred.complete(b"first")
     deferred.complete(b"second")
     assert bodies == [b"first"]
@@ -30,7 +30,7 @@ def test_cancelled_response_is_never_given_and_its_work_is_stopped_once() -> Non
     deferred = Deferred(exclusive=True)
     assert deferred.exclusive
     deferred.on_cancel = lambda: stopped.append(True)
-    deferred.when_complete(bodies.append)
+    deferred.when_done(lambda done: bodies.append(done.body))
     deferred.cancel()
     deferred.cancel()
     deferred.complete(b"too late")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from millstream.broker.completion import Completion
 from millstream.protocol.wire import Buffer
 
 Buffers: TypeAlias = bytes | Sequence[Buffer]
 """An encoded response body: whole, or in pieces that are written one after the other."""
 
 
-class Deferred:
+class Deferred(Completion):
     """A response body that a raw handler completes later: no Task, no Future.
 
     `exclusive` delays the connection's later requests until this one is answered. Kafka does this
@@ -21,9 +22,7 @@ class Deferred:
     # On the class: thousands of these are made per second, and few need all of it.
     exclusive = False
     on_cancel: Callable[[], None] | None = None  # called when the client is gone
-    _body: Buffers | None = None
-    _is_complete = False
-    _on_complete: Callable[[Buffers | None], None] | None = None
+    body: Buffers | None = None  # None closes the connection
 
     def __init__(self, *, exclusive: bool = False) -> None:
         if exclusive:
@@ -31,23 +30,14 @@ class Deferred:
 
     def complete(self, body: Buffers | None) -> None:
         """Answer; None closes the connection instead. Only the first call counts."""
-        if self._is_complete:
-            return
-        self._is_complete = True
-        self._body = body
-        if self._on_complete is not None:
-            self._on_complete(body)
+        if not self.is_done:
+            self.body = body
+            self.finish()
 
     def cancel(self) -> None:
-        """The client is gone: stop working on the answer."""
-        if not self._is_complete:
-            self._is_complete = True
+        """The client is gone: stop working on the response, and call nobody back."""
+        if not self.is_done:
+            self.is_done = True
+            self._callbacks = ()
             if self.on_cancel is not None:
                 self.on_cancel()
-
-    def when_complete(self, callback: Callable[[Buffers | None], None]) -> None:
-        """Call back with the body, at once if it is complete."""
-        if self._is_complete:
-            callback(self._body)
-        else:
-            self._on_complete = callback

@@ -44,8 +44,10 @@ def markers(server: BrokerServer, written: asyncio.Event, **changes: Any) -> Mar
     def write(topic: str, index: int, marker: TransactionMarker) -> PendingAppend:
         return server.coordinators.write_marker(topic, index, marker)
 
-    options = {"write": write, "exists": exists, "when_written": written.set} | changes
-    return Markers(MARKER, changes.pop("partitions", [T0, T1]), **options)
+    options = {"write": write, "exists": exists} | changes
+    made = Markers(MARKER, changes.pop("partitions", [T0, T1]), **options)
+    made.when_done(lambda _: written.set())
+    return made
 
 
 async def within_a_while(event: asyncio.Event) -> None:
@@ -67,9 +69,9 @@ def test_all_partitions_share_one_flush(tmp_path: Path) -> None:
 
 def test_transaction_without_partitions_needs_no_markers(tmp_path: Path) -> None:
     async def scenario(server: BrokerServer) -> None:
-        written = asyncio.Event()
-        Markers(MARKER, [], write=_never, exists=lambda *_: True, when_written=written.set).start()
-        assert written.is_set()
+        none = Markers(MARKER, [], write=_never, exists=lambda *_: True)
+        none.start()
+        assert none.is_done
 
     run(tmp_path, scenario)
 

@@ -1,18 +1,31 @@
-"""A share partition's leader in a real broker: retries, dead letters, failures, restarts."""
+"""A share partition's leader, in a real broker (retries, dead letters, restarts) and by itself."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from millstream.broker.replicas.partition import Partition
+from millstream.broker.replicas.partition import ACKS_LEADER, Partition
 from millstream.broker.server import BrokerServer
-from millstream.coordination.share_state import DeliveryState, SharePartitionKey, StateBatch
+from millstream.broker.sharing.dead_letters import DeadLetter
+from millstream.broker.sharing.leader import ShareLeader
+from millstream.broker.sharing.reading import read_log
+from millstream.broker.tasks import Tasks
+from millstream.config.broker import BrokerConfig
+from millstream.coordination.share_state import (
+    NO_START_OFFSET,
+    DeliveryState,
+    SharePartitionKey,
+    ShareState,
+    StateBatch,
+)
+from millstream.coordination.sharing.acquisition import Wish
 from millstream.errors import ApiError, ErrorCode
 from tests.broker.serving import serving
 from tests.broker.sharing.calls import (
@@ -26,6 +39,7 @@ from tests.broker.sharing.calls import (
     produce,
     run,
 )
+from tests.broker.sharing.leading import Leader
 
 ACKNOWLEDGED = DeliveryState.ACKNOWLEDGED
 AVAILABLE = DeliveryState.AVAILABLE
@@ -375,3 +389,143 @@ def test_group_goes_on_from_the_log_s_end_where_the_log_lost_records(tmp_path: P
             assert state.batches == (StateBatch(12, 12, AVAILABLE, 1),)
 
     run(tmp_path, scenario)
+
+
+# Without a server
+
+
+class MemoryPersister:
+    """Keeps the state of one share partition in memory."""
+
+    def __init__(self) -> None:
+        self.state = ShareState(0, 0, NO_START_OFFSET, 0, ())
+        self.error: ApiError | None = None
+
+    async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
+        self.state = ShareState(state_epoch, 0, start_offset, 0, ())
+
+    async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
+        return self.state
+
+    async def write(self, key: SharePartitionKey, **fields: Any) -> None:
+        if self.error is not None:
+            raise self.error
+        self.state = ShareState(**fields | {"batches": tuple(fields["batches"])})
+
+
+class RecordingListener:
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def leader_ended(self, leader: ShareLeader) -> None:
+        self.events.append("ended")
+
+    def leader_rests(self, leader: ShareLeader) -> None:
+        self.events.append("rests")
+
+
+class MemoryDeadLetters:
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+
+    async def write(
+        self, group_id: str, partition: Partition, letters: Sequence[DeadLetter]
+    ) -> None:
+        self.offsets += [letter.offset for letter in letters]
+
+
+class Standalone:
+    """A share leader with its surroundings in memory; make it inside a running event loop."""
+
+    def __init__(self, **settings: str) -> None:
+        table = Leader()
+        self.clock = table.clock
+        self.partition = table.partition()
+        self.partition.append(
+            table.batch(*(b"%d" % number for number in range(10))), acks=ACKS_LEADER
+        )
+        self.persister = MemoryPersister()
+        self.dead_letters = MemoryDeadLetters()
+        self.listener = RecordingListener()
+        overrides = {name.replace("_", "."): value for name, value in settings.items()}
+        config = BrokerConfig.from_values({"log.dirs": "/data"}).group_config(
+            {"share.auto.offset.reset": "earliest"} | overrides
+        )
+        self.leader = ShareLeader(
+            SharePartitionKey("g", UUID(int=1), 0),
+            self.partition,
+            self.listener,
+            tasks=Tasks(asyncio.get_running_loop()),
+            clock=self.clock,
+            persister=self.persister,
+            group_config=lambda _: config,
+            dead_letters=self.dead_letters,
+        )
+
+    async def acquire(self, member_id: str = "m") -> list[tuple[int, int, int]]:
+        """What a member gets of all that there is, once the leader is loaded."""
+        while self.leader.window is None:
+            await asyncio.sleep(0)
+        offset = self.leader.window.next_fetch_offset
+        read = read_log(self.partition, offset, 2**20, committed=False, may_block=True)
+        return [tuple(it) for it in self.leader.acquire(Wish(member_id, 100, 100), read)]
+
+    async def acknowledge(self, kind: int, first: int = 0, last: int = 9) -> ApiError | None:
+        done: asyncio.Future[ApiError | None] = asyncio.get_running_loop().create_future()
+        self.leader.acknowledge("m", [(first, last, kind)], done.set_result)
+        return await done
+
+
+def test_leader_alone_acquires_persists_and_rests() -> None:
+    async def main() -> None:
+        alone = Standalone()
+        alone.leader.start()
+        assert await alone.acquire() == [(0, 9, 1)]
+        assert alone.persister.state.start_offset == 0, "where the group begins is persisted first"
+        assert await alone.acknowledge(ACCEPT) is None
+        assert alone.persister.state.start_offset == 10
+        while alone.listener.events != ["rests"]:
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def test_leader_alone_gives_records_back_when_the_write_fails() -> None:
+    async def main() -> None:
+        alone = Standalone()
+        alone.leader.start()
+        await alone.acquire()
+        alone.persister.error = ApiError(ErrorCode.NOT_COORDINATOR, "moved")
+        error = await alone.acknowledge(ACCEPT)
+        assert error is not None
+        assert error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        alone.persister.error = None
+        assert await alone.acknowledge(ACCEPT) is None
+
+    asyncio.run(main())
+
+
+def test_leader_alone_ends_when_another_has_fenced_it() -> None:
+    async def main() -> None:
+        alone = Standalone()
+        alone.leader.start()
+        await alone.acquire()
+        alone.persister.error = ApiError(ErrorCode.FENCED_LEADER_EPOCH, "older")
+        error = await alone.acknowledge(ACCEPT)
+        assert error is not None
+        assert error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert alone.listener.events[:1] == ["ended"]
+
+    asyncio.run(main())
+
+
+def test_leader_alone_writes_dead_letters_of_what_is_rejected() -> None:
+    async def main() -> None:
+        alone = Standalone(errors_deadletterqueue_topic_name="dlq.g")
+        alone.leader.start()
+        await alone.acquire()
+        assert await alone.acknowledge(REJECT, 3, 4) is None
+        while alone.dead_letters.offsets != [3, 4]:
+            await asyncio.sleep(0)
+
+    asyncio.run(main())

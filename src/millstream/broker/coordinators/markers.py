@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from millstream.broker.completion import Completion
 from millstream.coordination.transactions.marker import TransactionMarker
 from millstream.errors import ApiError, ErrorCode
 
@@ -33,8 +34,8 @@ TopicPartition: TypeAlias = tuple[str, int]
 WriteMarker: TypeAlias = "Callable[[str, int, TransactionMarker], PendingAppend]"
 
 
-class Markers:
-    """The markers of one transaction, until all are written."""
+class Markers(Completion):
+    """The markers of one transaction; done when all are written."""
 
     def __init__(
         self,
@@ -43,13 +44,11 @@ class Markers:
         *,
         write: WriteMarker,
         exists: Callable[[str, int], bool],
-        when_written: Callable[[], None],
     ) -> None:
         self._marker = marker
         self._missing = set(partitions)
         self._write = write
         self._exists = exists
-        self._when_written = when_written
         self._retry_seconds = RETRY_SECONDS_MIN
         self._retry: asyncio.TimerHandle | None = None
         self._to_retry: set[TopicPartition] = set()
@@ -59,7 +58,7 @@ class Markers:
         if self._missing:
             self._write_to(self._missing)
         else:
-            self._when_written()
+            self.finish()
 
     def cancel(self) -> None:
         """Stop waiting; markers in flight are still written."""
@@ -95,7 +94,7 @@ class Markers:
     def _has_it(self, partition: TopicPartition) -> None:
         self._missing.discard(partition)
         if not self._missing and not self._is_cancelled:
-            self._when_written()
+            self.finish()
 
     def _try_again(self, partition: TopicPartition, error: ApiError) -> None:
         if self._is_cancelled:

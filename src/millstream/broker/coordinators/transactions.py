@@ -263,8 +263,8 @@ class TransactionCoordinator:
             transaction.partitions,
             write=self._write_marker,
             exists=self._exists,
-            when_written=lambda: self._complete(index, transactional_id),
         )
+        markers.when_done(lambda _: self._complete(index, transactional_id))
         superseded = self._markers.pop(transactional_id, None)
         if superseded is not None:  # of a shard that was reloaded
             superseded.cancel()

@@ -140,7 +140,7 @@ class _AddingFirst(Deferred):
             logger.exception("a transactional Produce failed")
             answer = None
         if isinstance(answer, Deferred):
-            answer.when_complete(self.complete)
+            answer.when_done(lambda done: self.complete(done.body))
         else:
             self.complete(answer)
 

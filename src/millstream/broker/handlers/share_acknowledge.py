@@ -61,11 +61,11 @@ def _serve(context: RequestContext, request: ShareAcknowledgeRequest) -> Buffers
         may_renew=context.api_version >= FIRST_WITH_RENEWAL and request.is_renew_ack,
     )
     if request.session_epoch == FINAL_EPOCH:
-        acknowledging.when_done(lambda: sessions.close(session))
+        acknowledging.when_done(lambda _: sessions.close(session))
     if acknowledging.is_done:
         return _answer(context, group_id, acknowledging)
     deferred = Deferred()
-    acknowledging.when_done(lambda: deferred.complete(_answer(context, group_id, acknowledging)))
+    acknowledging.when_done(lambda _: deferred.complete(_answer(context, group_id, acknowledging)))
     return deferred
 
 

@@ -123,7 +123,7 @@ def _close(
     context: RequestContext, session: ShareSession, acknowledging: Acknowledging
 ) -> Buffers | Deferred:
     sessions = context.services.share_partitions.sessions
-    acknowledging.when_done(lambda: sessions.close(session))
+    acknowledging.when_done(lambda _: sessions.close(session))
     return _without_fetch(context, session.group_id, acknowledging)
 
 
@@ -134,7 +134,7 @@ def _without_fetch(
     if acknowledging.is_done:
         return encode_answer({}, acknowledging, lock_ms)
     deferred = Deferred(exclusive=True)
-    acknowledging.when_done(lambda: deferred.complete(encode_answer({}, acknowledging, lock_ms)))
+    acknowledging.when_done(lambda _: deferred.complete(encode_answer({}, acknowledging, lock_ms)))
     return deferred
 
 

@@ -132,6 +132,9 @@ class _Slot:
         self.correlation_id = correlation_id
         self.flexible = flexible
 
+    def deferred_is_done(self, deferred: Deferred) -> None:
+        self.complete(deferred.body)
+
     def complete(self, body: Buffers | None) -> None:
         if body is None:
             self.connection.abort("the response could not be produced")
@@ -502,9 +505,9 @@ class Connection(asyncio.BufferedProtocol):
         if deferred.exclusive:
             self._exclusive = deferred
             self._is_blocked = True
-            deferred.when_complete(lambda body: self._exclusive_is_answered(slot, body))
+            deferred.when_done(lambda done: self._exclusive_is_answered(slot, done.body))
         else:
-            deferred.when_complete(slot.complete)
+            deferred.when_done(slot.deferred_is_done)
 
     def _exclusive_is_answered(self, slot: _Slot, body: Buffers | None) -> None:
         self._exclusive = None

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
+from millstream.broker.completion import Completion
 from millstream.coordination.cluster_features import SHARE_VERSION
 from millstream.coordination.sharing.window import REJECT, RENEW
 from millstream.errors import ApiError, ErrorCode
@@ -24,24 +25,12 @@ PartitionId: TypeAlias = tuple[UUID, int]
 MEMBER_ID_LENGTH_MAX = 36
 
 
-class Acknowledging:
-    """Acknowledgements that are being persisted."""
+class Acknowledging(Completion):
+    """Acknowledgements that are being persisted; done when all are, or were refused."""
 
     def __init__(self) -> None:
         self.results: dict[PartitionId, ApiError | None] = {}  # None: all is well
-        self._pending = 0
-        self._on_done: list[Callable[[], None]] = []
-
-    @property
-    def is_done(self) -> bool:
-        return self._pending == 0
-
-    def when_done(self, callback: Callable[[], None]) -> None:
-        """Call back once, at once if it is done already."""
-        if self.is_done:
-            callback()
-        else:
-            self._on_done.append(callback)
+        self._pending = 1  # `start` counts as one, until it has handed out all of them
 
     def start(
         self,
@@ -72,17 +61,19 @@ class Acknowledging:
                 else:
                     self._pending += 1
                     leader.acknowledge(member_id, ranges, self._taker((topic_id, index)))
+        self._one_is_done()
 
     def _taker(self, partition: PartitionId) -> Callable[[ApiError | None], None]:
         def take(error: ApiError | None) -> None:
             self.results[partition] = error
-            self._pending -= 1
-            if not self._pending:
-                waiting, self._on_done = self._on_done, []
-                for callback in waiting:
-                    callback()
+            self._one_is_done()
 
         return take
+
+    def _one_is_done(self) -> None:
+        self._pending -= 1
+        if not self._pending:
+            self.finish()
 
 
 def require_share_groups(image: ClusterImage) -> None:

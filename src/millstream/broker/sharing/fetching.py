@@ -294,7 +294,7 @@ class ShareFetching:
 
     # Answering
 
-    def _complete(self) -> None:
+    def _complete(self, _: Acknowledging) -> None:
         assert self._deferred is not None
         self._deferred.complete(self._answer())
 

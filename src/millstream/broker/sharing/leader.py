@@ -34,7 +34,7 @@ from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from millstream.broker.replicas.partition import Partition
-    from millstream.broker.sharing.dead_letters import DeadLetters
+    from millstream.broker.sharing.dead_letters import DeadLetter
     from millstream.broker.sharing.reading import LogRead
     from millstream.broker.tasks import Tasks
     from millstream.clock import Clock
@@ -80,7 +80,15 @@ class Persister(Protocol):
     ) -> None: ...
 
 
-class Waiter(Protocol):
+class DeadLetterWriter(Protocol):
+    """Writes the dead letters of a group; they are durable when `write` returns."""
+
+    async def write(
+        self, group_id: str, partition: Partition, letters: Sequence[DeadLetter]
+    ) -> None: ...
+
+
+class WaitingFetch(Protocol):
     """A fetch that waits for records."""
 
     def look_again(self) -> None:
@@ -90,7 +98,7 @@ class Waiter(Protocol):
         """Look at all partitions at once."""
 
 
-class Owner(Protocol):
+class LeaderListener(Protocol):
     """Notified when a share leader ends or becomes idle."""
 
     def leader_ended(self, leader: ShareLeader) -> None: ...
@@ -105,13 +113,13 @@ class ShareLeader:
         self,
         key: SharePartitionKey,
         partition: Partition,
-        owner: Owner,
+        listener: LeaderListener,
         *,
         tasks: Tasks,
         clock: Clock,
         persister: Persister,
         group_config: Callable[[str], GroupConfig],
-        dead_letters: DeadLetters,
+        dead_letters: DeadLetterWriter,
     ) -> None:
         """`group_config` returns the same object until the group's settings may have changed."""
         self.key = key
@@ -126,13 +134,13 @@ class ShareLeader:
         self._persister = persister
         self._group_config = group_config
         self._dead_letters = dead_letters
-        self._owner = owner
+        self._listener = listener
         self._leader_epoch = partition.leader_epoch
         self._state_epoch = 0
         self._limits = Limits()
         self._limits_config: GroupConfig | None = None  # that they were taken from
         self._said_that_delays_are_refused = False
-        self._waiters: dict[Waiter, None] = {}
+        self._waiting: dict[WaitingFetch, None] = {}
         self._queue: list[tuple[Change, Done | None]] = []
         self._is_writing = False
         self._is_burying = False
@@ -181,7 +189,7 @@ class ShareLeader:
             self._changed()
             # As in Kafka, the first partition that is loaded answers a fetch of several: it does
             # not wait for the others, even if they are loaded in the same turn of the loop.
-            for waiter in tuple(self._waiters):
+            for waiter in tuple(self._waiting):
                 waiter.look_now()
 
     async def _begin(self) -> int:
@@ -219,7 +227,7 @@ class ShareLeader:
         self.partition.unwatch(self)
         if self._timer is not None:
             self._timer.cancel()
-        self._owner.leader_ended(self)
+        self._listener.leader_ended(self)
         # A write that is under way completes or is fenced. The next one must not be made: if the
         # state was deleted and created again, it would change the new state.
         self._refuse_queued(error)
@@ -370,15 +378,15 @@ class ShareLeader:
 
     # Waiting fetches
 
-    def watch(self, waiter: Waiter) -> None:
-        self._waiters[waiter] = None
+    def watch(self, fetch: WaitingFetch) -> None:
+        self._waiting[fetch] = None
 
-    def unwatch(self, waiter: Waiter) -> None:
-        self._waiters.pop(waiter, None)
+    def unwatch(self, fetch: WaitingFetch) -> None:
+        self._waiting.pop(fetch, None)
 
     def _wake(self) -> None:
-        for waiter in tuple(self._waiters):
-            waiter.look_again()
+        for fetch in tuple(self._waiting):
+            fetch.look_again()
 
     def reading_ended(self) -> None:
         self.is_reading = False
@@ -411,7 +419,7 @@ class ShareLeader:
         finally:
             self._is_writing = False
         if self.is_at_rest:
-            self._owner.leader_rests(self)
+            self._listener.leader_rests(self)
 
     async def _write(self, queued: Sequence[tuple[Change, Done | None]]) -> None:
         assert self.window is not None
