@@ -18,6 +18,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from millstream.broker.error_codes import translate
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.services import RequestContext
 from millstream.coordination.cluster_features import TRANSACTION_VERSION
@@ -34,18 +35,11 @@ from millstream.records.batch import (
 if TYPE_CHECKING:
     from millstream.coordination.transactions.shard import AddRequest
 
-FIRST_WITH_ABORTABLE = 11
 FIRST_THAT_ADDS = 12
 PROTOCOL_2 = 2
 
 _FLAGS_OFFSET = ATTRIBUTES_OFFSET + 1  # the attributes' low byte
 _PRODUCER = Struct(">qhi")
-_COORDINATOR_IS_BUSY = (
-    ErrorCode.NETWORK_EXCEPTION,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-)
 
 
 class BatchProducer(NamedTuple):
@@ -151,7 +145,7 @@ def is_verified(
             transactional_id, producer_id, epoch, partition.topic, partition.index
         )
     except ApiError as error:
-        raise in_producers_words(error, context) from error
+        raise to_produce_error(error, context) from error
     if first_sequence != 0 and adds_partitions(context) and not partition.knows(producer_id):
         # Every transaction has its own epoch, in which sequences start at 0: an earlier batch was
         # refused and is being resent.
@@ -162,20 +156,18 @@ def is_verified(
     return True
 
 
-def in_producers_words(error: ApiError, context: RequestContext) -> ApiError:
-    """The coordinator's error, as Kafka returns it in this version of Produce."""
-    code = error.code
-    if code is ErrorCode.PRODUCER_FENCED:
-        return ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, error.message)
-    if code is ErrorCode.INVALID_TXN_STATE and context.api_version >= FIRST_WITH_ABORTABLE:
-        return ApiError(ErrorCode.TRANSACTION_ABORTABLE, error.message)
-    is_busy = code in _COORDINATOR_IS_BUSY
-    if code is ErrorCode.CONCURRENT_TRANSACTIONS and not adds_partitions(context):
-        is_busy = True
-    if is_busy:  # an error after which older clients resend the batch
+def to_produce_error(error: ApiError, context: RequestContext) -> ApiError:
+    """The coordinator's error, as Kafka returns it to a Produce of this version."""
+    version = context.api_version
+    if not adds_partitions(context):
+        version = min(version, FIRST_THAT_ADDS - 1)
+    code = translate("produce", error.code, version)
+    if code is error.code:
+        return error
+    if code is ErrorCode.NOT_ENOUGH_REPLICAS:  # Kafka's message
         return ApiError(
-            ErrorCode.NOT_ENOUGH_REPLICAS,
+            code,
             "Unable to verify the partition has been added to the transaction. Underlying error: "
             f"{error}",
         )
-    return error
+    return ApiError(code, error.message)

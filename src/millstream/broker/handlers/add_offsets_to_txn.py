@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.error_codes import translate
 from millstream.broker.handlers._transaction_requests import (
-    code_for,
     connection_of,
     require_transactional_id,
 )
@@ -43,5 +43,5 @@ async def add_offsets_to_txn(context: RequestContext, request: AddOffsetsToTxnRe
             )
         )
     except ApiError as error:
-        return {"error_code": code_for(error, context, fenced_since=2)}
+        return {"error_code": translate("add_offsets_to_txn", error.code, context.api_version)}
     return {"error_code": ErrorCode.NONE}

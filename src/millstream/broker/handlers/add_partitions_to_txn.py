@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from millstream.broker.error_codes import translate
 from millstream.broker.handlers._transaction_requests import (
-    code_for,
     connection_of,
     require_transactional_id,
 )
@@ -100,7 +100,9 @@ async def _errors(context: RequestContext, asked: _Asked) -> dict[TopicPartition
             return _verify(context, asked)
         await _add(context, asked)
     except ApiError as error:
-        return dict.fromkeys(asked.partitions, code_for(error, context, fenced_since=2))
+        return dict.fromkeys(
+            asked.partitions, translate("add_partitions_to_txn", error.code, context.api_version)
+        )
     return {}
 
 

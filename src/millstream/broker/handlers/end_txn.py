@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.error_codes import translate
 from millstream.broker.handlers._transaction_requests import (
-    code_for,
     connection_of,
     require_transactional_id,
 )
@@ -46,7 +46,7 @@ async def end_txn(context: RequestContext, request: EndTxnRequest) -> Fields:
         require_transactional_id(request.transactional_id)
         producer = await context.services.coordinators.transactions.end(end)
     except ApiError as error:
-        return _answer(code_for(error, context, fenced_since=2), NOBODY)
+        return _answer(translate("end_txn", error.code, context.api_version), NOBODY)
     return _answer(ErrorCode.NONE, producer)
 
 

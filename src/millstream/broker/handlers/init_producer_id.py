@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.error_codes import translate
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.messages import milliseconds
@@ -36,7 +37,7 @@ async def init_producer_id(context: RequestContext, request: InitProducerIdReque
 
 async def _initialize(context: RequestContext, request: InitProducerIdRequest) -> Fields:
     # Most producers are not transactional: imported with the first that is.
-    from millstream.broker.handlers._transaction_requests import code_for, require_transactional_id
+    from millstream.broker.handlers._transaction_requests import require_transactional_id
     from millstream.coordination.transactions.shard import InitRequest
     from millstream.coordination.transactions.transaction import Producer
 
@@ -49,7 +50,7 @@ async def _initialize(context: RequestContext, request: InitProducerIdRequest) -
             InitRequest(transactional_id, timeout_ms, expected if expected.id != NONE else None)
         )
     except ApiError as error:
-        return _refused(code_for(error, context, fenced_since=4))
+        return _refused(translate("init_producer_id", error.code, context.api_version))
     return _answer(*producer)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.broker.error_codes import translate
 from millstream.broker.handlers._offset_commits import commit_topics
 from millstream.broker.services import RequestContext
 from millstream.coordination.cluster import OFFSETS_TOPIC
@@ -24,15 +25,13 @@ from millstream.coordination.groups.offsets import (
 )
 from millstream.coordination.groups.shard import GroupShard
 from millstream.coordination.result import Result
-from millstream.errors import ApiError, ErrorCode
+from millstream.errors import ApiError
 
 if TYPE_CHECKING:
     from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest
 
     from millstream.protocol.messages import Fields
 
-FIRST_THAT_WAITS_FOR_LOADING = 2
-FIRST_WITH_ABORTABLE = 4
 FIRST_THAT_ADDS_ITS_PARTITION = 5
 
 
@@ -41,7 +40,9 @@ async def txn_offset_commit(context: RequestContext, request: TxnOffsetCommitReq
         try:
             return await _commit(context, request, topics)
         except ApiError as error:
-            raise ApiError(_told_as(error.code, context.api_version), error.message) from error
+            raise ApiError(
+                translate("txn_offset_commit", error.code, context.api_version), error.message
+            ) from error
 
     image = context.services.metadata.image
     return {"topics": await commit_topics(image, request.topics, by_id=False, commit=commit)}
@@ -75,20 +76,3 @@ async def _commit(
         return shard.commit_offsets(wanted, now_ms)
 
     return await groups.run(request.group_id, verify_and_commit, transaction=(producer_id, epoch))
-
-
-def _told_as(code: ErrorCode, api_version: int) -> ErrorCode:
-    """What this version of the API says for what went wrong."""
-    match code:
-        case ErrorCode.PRODUCER_FENCED:
-            return ErrorCode.INVALID_PRODUCER_EPOCH
-        case ErrorCode.STALE_MEMBER_EPOCH | ErrorCode.GROUP_ID_NOT_FOUND:
-            return ErrorCode.ILLEGAL_GENERATION
-        case ErrorCode.INVALID_TXN_STATE if api_version >= FIRST_WITH_ABORTABLE:
-            return ErrorCode.TRANSACTION_ABORTABLE
-        case ErrorCode.TRANSACTION_ABORTABLE if api_version < FIRST_WITH_ABORTABLE:
-            return ErrorCode.INVALID_TXN_STATE
-        case ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if api_version < FIRST_THAT_WAITS_FOR_LOADING:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        case _:
-            return code

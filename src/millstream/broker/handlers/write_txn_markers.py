@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millstream.broker.error_codes import translate
 from millstream.broker.services import RequestContext
 from millstream.coordination.transactions.marker import TransactionMarker
 from millstream.errors import ApiError, ErrorCode
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 # Errors of a group coordinator that is not ready, as errors of the partition leader.
-_NOT_READY = (
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.NOT_COORDINATOR,
-)
 
 
 async def write_txn_markers(context: RequestContext, request: WriteTxnMarkersRequest) -> Fields:
@@ -86,5 +82,5 @@ async def _result(index: int, written: PendingAppend | ApiError) -> Fields:
             raise written
         await written
     except ApiError as error:
-        code = ErrorCode.NOT_LEADER_OR_FOLLOWER if error.code in _NOT_READY else error.code
+        code = translate("write_txn_markers", error.code)
     return {"partition_index": index, "error_code": code}

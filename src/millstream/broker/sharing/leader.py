@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from millstream.broker.error_codes import SHARE_STATE_GONE, to_member_error
 from millstream.config.groups import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -48,15 +49,6 @@ LETTER_RETRY_SECONDS = 0.5
 LETTER_RETRY_SECONDS_MAX = 30.0
 
 Done: TypeAlias = Callable[[ApiError | None], None]
-
-# Errors of the persister as errors for members, as in Kafka.
-_TRY_LATER = (
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-)
-_FENCED = (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH)
-_GONE = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 class Persister(Protocol):
@@ -160,7 +152,7 @@ class ShareLeader:
         try:
             await self._read_state()
         except ApiError as error:
-            self.end(_told_to_members(error))
+            self.end(to_member_error(error))
         except Exception:
             logger.exception("failed to load %r", self)
             self.end(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the share state was not loaded"))
@@ -436,7 +428,7 @@ class ShareLeader:
                 batches=self._to_wall_clock(write.batches),
             )
         except ApiError as refusal:
-            error = _told_to_members(refusal)
+            error = to_member_error(refusal)
         except Exception:
             logger.exception("%r: failed to write the share state", self)
             error = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the share state was not written")
@@ -448,7 +440,10 @@ class ShareLeader:
         for _, done in queued:
             if done is not None:
                 done(error)
-        if error is not None and error.code in (*_GONE, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+        if error is not None and error.code in (
+            *SHARE_STATE_GONE,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ):
             self.end(error)
         self._changed()
 
@@ -551,14 +546,3 @@ def _at_most(count: int, dying: Iterable[Dying]) -> list[Dying]:
         some.append(run._replace(last_offset=last_offset))
         count -= last_offset - run.first_offset + 1
     return some
-
-
-def _told_to_members(error: ApiError) -> ApiError:
-    """An error of the persister, as an error for members."""
-    if error.code in _TRY_LATER:
-        return ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
-    if error.code in _FENCED:
-        return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, error.message)
-    if error.code in _GONE:
-        return error
-    return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, error.message)
