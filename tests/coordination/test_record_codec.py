@@ -103,7 +103,7 @@ def test_varint_reads_what_was_written(value: int) -> None:
     write_varint(out, value)
     reader = Reader(bytes(out))
     assert reader.varint() == value
-    assert reader.exhausted
+    assert reader.position == len(out)
 
 
 def test_varint_of_six_bytes_is_corrupt() -> None:

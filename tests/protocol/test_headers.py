@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.request_header.v1.header import RequestHeader as HeaderV1
 from kio.schema.request_header.v2.header import RequestHeader as HeaderV2
-from kio.schema.response_header.v0.header import ResponseHeader as ResponseHeaderV0
-from kio.schema.response_header.v1.header import ResponseHeader as ResponseHeaderV1
 from kio.serial import entity_writer
 
 from millstream.errors import ProtocolError
@@ -65,11 +63,3 @@ def test_request_that_ends_inside_its_header_is_refused() -> None:
     frame = b"\x00\x03\x00\x09\x00\x00\x00\x01\xff\xff"
     with pytest.raises(ProtocolError, match="truncated inside its header"):
         headers.body_start(frame, 10, flexible=True)
-
-
-@given(st.integers(-(2**31), 2**31 - 1))
-def test_response_header_is_written_as_kio_writes_it(correlation_id: int) -> None:
-    plain = encode(ResponseHeaderV0(correlation_id=correlation_id))  # type: ignore[arg-type]
-    flexible = encode(ResponseHeaderV1(correlation_id=correlation_id))  # type: ignore[arg-type]
-    assert headers.encode_response_header(correlation_id, flexible=False) == plain
-    assert headers.encode_response_header(correlation_id, flexible=True) == flexible

@@ -14,9 +14,10 @@ from millstream.records.batch import (
     DELETE_HORIZON_FLAG,
     HEADER_SIZE_BYTES,
     LOG_APPEND_TIME_FLAG,
+    NO_PRODUCER_ID,
+    PREFIX,
     TRANSACTIONAL_FLAG,
     BatchHeader,
-    encode_prefix,
     iterate_headers,
     parse_header,
     verify_crc,
@@ -82,7 +83,7 @@ def test_header_derives_what_follows_from_its_fields() -> None:
     assert (header.last_offset, header.next_offset) == (42, 43)
     assert header.size_bytes == len(batch_of(3, first_offset=40))
     assert header.compression is Compression.NONE
-    assert not header.has_producer_id
+    assert header.producer_id == NO_PRODUCER_ID
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_crc_notices_any_changed_byte_from_the_attributes_on(place: int, change:
 def test_crc_leaves_out_what_the_leader_writes() -> None:
     batch = batch_of(2)
     header = parse_header(batch)
-    stored = encode_prefix(header, 1_234, 9) + batch[16:]
+    stored = PREFIX.pack(1_234, header.length, 9) + batch[16:]
     verify_crc(stored, 0, parse_header(stored))
     assert parse_header(stored) == header._replace(base_offset=1_234, leader_epoch=9)
 

@@ -108,7 +108,7 @@ class CompactedStore(Store):
 
     def plan(self) -> CleaningPlan:
         log = self.log()
-        stable = log.first_unstable_offset
+        stable = log.producers.first_open_offset
         return plan_cleaning(
             log,
             self.first_dirty_offset,

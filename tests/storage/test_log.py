@@ -274,18 +274,6 @@ def test_roll_before_offsets_outgrow_an_index_entry() -> None:
     assert [segment.base_offset for segment in log.segments] == [0, 2**31]
 
 
-def test_flush_is_due_after_messages_or_time() -> None:
-    store = Store(config=TopicConfig(flush_messages=3, flush_ms=500))
-    log = store.log()
-    now = store.clock.now_ms()
-    assert not log.flush_is_due(now + 10_000)
-    store.append(b"a", b"b")
-    assert not log.flush_is_due(now + 499)
-    assert log.flush_is_due(now + 500)
-    store.append(b"c")
-    assert log.flush_is_due(now)
-
-
 def test_epochs_of_the_log_are_known() -> None:
     store = Store()
     store.append(b"a", b"b", epoch=1)

@@ -67,7 +67,7 @@ EXPECTED = [AbortedTransaction(FIRST, 0, 2, 1), AbortedTransaction(SECOND, 1, 3,
 
 def test_entries_have_the_last_stable_offset_as_of_their_markers(store: Store) -> None:
     assert aborted_in(store) == EXPECTED
-    assert store.log().first_unstable_offset == 4
+    assert store.log().producers.first_open_offset == 4
 
 
 @pytest.mark.parametrize("stop", [Store.restart, Store.kill, Store.crash])
@@ -75,7 +75,7 @@ def test_open_and_aborted_transactions_survive_every_stop(store: Store, stop: ob
     for _ in range(2):
         stop(store)  # type: ignore[operator]
         assert aborted_in(store) == EXPECTED
-        assert store.log().first_unstable_offset == 4
+        assert store.log().producers.first_open_offset == 4
         assert store.log().producers[SECOND].coordinator_epoch == 9
     end(store, FIRST)
     assert len(aborted_in(store)) == 3
@@ -122,10 +122,10 @@ def test_damaged_index_is_made_anew(store: Store) -> None:
 def test_truncation_opens_a_transaction_again_whose_marker_is_cut_off(store: Store) -> None:
     truncate_to(store.log(), 3)
     assert aborted_in(store) == EXPECTED[:1]
-    assert store.log().first_unstable_offset == 1
+    assert store.log().producers.first_open_offset == 1
     truncate_to(store.log(), 2)
     assert aborted_in(store) == []
-    assert store.log().first_unstable_offset == 0
+    assert store.log().producers.first_open_offset == 0
     assert end(store, SECOND) == 2
     store.restart()
     assert aborted_in(store) == [AbortedTransaction(SECOND, 1, 2, 0)]
@@ -159,7 +159,7 @@ def test_snapshot_from_before_the_first_segment_opens_no_transaction() -> None:
         store.fs.unlink(path)  # as a crash may
     write_file(store.fs, stale[0], stale[1], sync=True)
     store.kill()
-    assert store.log().first_unstable_offset is None
+    assert store.log().producers.first_open_offset is None
     assert not store.files("00000000000000000001.snapshot")
 
 
@@ -174,7 +174,7 @@ def test_transaction_in_the_middle_of_which_the_log_starts_stays_open() -> None:
     store.directories.checkpoint()
     store.kill()
     assert store.log().log_start_offset == 1
-    assert store.log().first_unstable_offset == 0
+    assert store.log().producers.first_open_offset == 0
     end(store, FIRST)
     store.kill()
     assert aborted_in(store) == [AbortedTransaction(FIRST, 0, 3, 4)]
@@ -227,7 +227,7 @@ def test_transaction_whose_end_was_compacted_away_stays_ended(stop: object) -> N
     assert store.log().snapshots == [store.log().active_segment.base_offset]
     for _ in range(2):
         stop(store)  # type: ignore[operator]
-        assert store.log().first_unstable_offset is None
+        assert store.log().producers.first_open_offset is None
 
 
 def test_snapshot_inside_a_sealed_segment_opens_no_transaction() -> None:
@@ -237,7 +237,7 @@ def test_snapshot_inside_a_sealed_segment_opens_no_transaction() -> None:
     clean_until_the_marker_is_empty(store)
     write_file(store.fs, *stale, sync=True)
     store.kill()
-    assert store.log().first_unstable_offset is None
+    assert store.log().producers.first_open_offset is None
     assert not store.files("00000000000000000007.snapshot")
 
 
@@ -253,7 +253,7 @@ def test_crash_at_every_operation_of_the_cleanings_opens_no_transaction() -> Non
             clean_until_the_marker_is_empty(store)
         except PowerCut:
             store.crash(operations)
-            assert store.log().first_unstable_offset is None
+            assert store.log().producers.first_open_offset is None
         else:
             break
     assert operations > 100

@@ -129,9 +129,6 @@ class Connection:
         """Whether no requests are in flight, so that others may use the connection."""
         return not self._in_flight
 
-    def set_timeout(self, seconds: float) -> None:
-        self._socket.settimeout(seconds)
-
     # Requests and responses
 
     def call(self, api: str, fields: Fields, *, version: int | None = None) -> Any:

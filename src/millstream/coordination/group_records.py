@@ -40,8 +40,8 @@ from millstream.coordination.record_codec import (
     RecordType,
     Schema,
 )
+from millstream.records.batch import NO_TIMESTAMP
 
-NO_TIMESTAMP: Final = -1
 NO_TOPIC_ID: Final = uuid.UUID(int=0)
 _ALWAYS_FLEXIBLE: Final = 0
 

@@ -73,10 +73,6 @@ class Reader:
                 return value
         raise CorruptRecord("varint longer than five bytes")
 
-    @property
-    def exhausted(self) -> bool:
-        return self.position >= len(self.buffer)
-
 
 def write_varint(out: bytearray, value: int) -> None:
     while value > 0x7F:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from struct import Struct, error
 
 from millstream.errors import ProtocolError
-from millstream.protocol.wire import INT32, Buffer, skip_tags
+from millstream.protocol.wire import Buffer, skip_tags
 
 API_VERSIONS_KEY = 18
 
@@ -49,7 +49,3 @@ def body_start(frame: Buffer, client_id_end: int, *, flexible: bool) -> int:
         return skip_tags(frame, client_id_end)
     except IndexError:
         raise ProtocolError("request truncated inside its header") from None
-
-
-def encode_response_header(correlation_id: int, *, flexible: bool) -> bytes:
-    return INT32.pack(correlation_id) + b"\x00" if flexible else INT32.pack(correlation_id)

@@ -35,13 +35,13 @@ from millstream.protocol.wire import (
     write_nullable_string,
     write_tags,
 )
+from millstream.records.batch import NO_TIMESTAMP
 
 FIRST_FLEXIBLE = 9
 FIRST_WITH_TOPIC_IDS = 13
 
 TopicKey: TypeAlias = str | UUID
 NO_OFFSET = -1
-NO_TIMESTAMP = -1
 
 _ACKS_AND_TIMEOUT = Struct(">hi")
 _RESULT = Struct(">ihqq")

@@ -47,6 +47,7 @@ LEADER_EPOCH_OFFSET = 12
 MAGIC_OFFSET = 16
 CRC_OFFSET = 17
 ATTRIBUTES_OFFSET = 21
+FLAGS_OFFSET = ATTRIBUTES_OFFSET + 1  # the low byte of the attributes
 MAX_TIMESTAMP_OFFSET = 35
 PRODUCER_ID_OFFSET = 43
 
@@ -58,6 +59,7 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
 NO_LEADER_EPOCH = -1
+PRODUCER_EPOCH_MAX = 32767
 
 COMPRESSION_MASK = 0x07
 LOG_APPEND_TIME_FLAG = 0x08
@@ -123,10 +125,6 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         return self.attributes & CONTROL_FLAG != 0
-
-    @property
-    def has_producer_id(self) -> bool:
-        return self.producer_id > NO_PRODUCER_ID
 
     @property
     def delete_horizon_ms(self) -> int | None:
@@ -213,8 +211,3 @@ def verify_crc(buffer: Buffer, position: int, header: BatchHeader) -> None:
             f"batch at position {position} (base offset {header.base_offset}) has CRC "
             f"{header.crc:#010x}, but its bytes give {crc:#010x}"
         )
-
-
-def encode_prefix(header: BatchHeader, base_offset: int, leader_epoch: int) -> bytes:
-    """The first 16 bytes of a batch as the leader writes them; its own bytes follow from there."""
-    return PREFIX.pack(base_offset, header.length, leader_epoch)

@@ -108,10 +108,6 @@ class GroupFlush:
         """The bytes to write: an estimate of the duration."""
         return sum(part.size_bytes for part in self._parts)
 
-    @property
-    def file_count(self) -> int:
-        return sum(len(target.ranges) for part in self._parts for target in part.targets)
-
     def execute(self) -> None:
         """Block until everything is durable, or has failed. Never raises: see `Outcome`."""
         for part in self._parts:

@@ -173,11 +173,6 @@ class Log:
         closed = self._segments[-2] if len(self._segments) > 1 else None
         return closed is not None and closed.synced_bytes < closed.size
 
-    @property
-    def first_unstable_offset(self) -> int | None:
-        """Where the oldest open transaction begins; None if none is open."""
-        return self.producers.first_open_offset
-
     # Lifetime
 
     def check(self) -> None:
@@ -557,14 +552,6 @@ class Log:
         )
 
     # Durability
-
-    def flush_is_due(self, now_ms: int) -> bool:
-        """Whether `flush.messages` or `flush.ms` require a flush now, whatever the acks."""
-        unflushed = self.log_end_offset - self.flushed_offset
-        if not unflushed:
-            return False
-        config = self.config
-        return unflushed >= config.flush_messages or now_ms - self.last_flush_ms >= config.flush_ms
 
     def note_flushed(self, end_offset: int, now_ms: int) -> None:
         """A flush that covers everything below `end_offset` has succeeded."""

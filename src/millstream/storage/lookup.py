@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.errors import ApiError, CorruptBatch, ErrorCode
 from millstream.records._walk import find_timestamp
-from millstream.records.batch import HEADER_SIZE_BYTES, BatchHeader, verify_crc
+from millstream.records.batch import HEADER_SIZE_BYTES, NO_TIMESTAMP, BatchHeader, verify_crc
 from millstream.records.compression import decompress
 from millstream.records.record import decode_records
 from millstream.storage.segment import Segment
@@ -34,7 +34,6 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
-NO_TIMESTAMP = -1
 UNKNOWN_OFFSET = -1
 
 

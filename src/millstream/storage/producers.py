@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from millstream.errors import ApiError, ErrorCode, StorageError
-from millstream.records.batch import TRANSACTIONAL_FLAG, BatchHeader
+from millstream.records.batch import PRODUCER_EPOCH_MAX, TRANSACTIONAL_FLAG, BatchHeader
 from millstream.records.checksum import crc32c
 
 BATCHES_KEPT = 5
@@ -46,7 +46,6 @@ SEQUENCE_MASK = 0x7FFFFFFF
 NO_OFFSET = -1
 NO_EPOCH = -1
 NO_SEQUENCE = -1
-EPOCH_MAX = 32767
 FIRST_VERSION_WITH_EPOCH_BUMP = 2
 
 _SNAPSHOT_HEADER = struct.Struct(">hIi")
@@ -222,7 +221,7 @@ class ProducerStates:
         is_retry = epoch == entry.epoch and (
             transaction_version < FIRST_VERSION_WITH_EPOCH_BUMP
             or entry.transaction_first_offset < 0
-            or epoch == EPOCH_MAX
+            or epoch == PRODUCER_EPOCH_MAX
         )
         if epoch <= entry.epoch and not is_retry:
             raise ApiError(

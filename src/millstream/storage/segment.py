@@ -22,6 +22,7 @@ from millstream.config.topic import TopicConfig
 from millstream.errors import CorruptBatch, NotCached
 from millstream.records.batch import (
     HEADER_SIZE_BYTES,
+    NO_TIMESTAMP,
     BatchHeader,
     Buffer,
     parse_header,
@@ -42,7 +43,6 @@ from millstream.storage.index import (
 )
 from millstream.storage.transactions import AbortedTransaction, TransactionIndex
 
-NO_TIMESTAMP = -1
 WALK_CHUNK_BYTES = 16_384
 # Appended bytes kept in memory per log until they are flushed.
 COPIES_BYTES_MAX = 16_384

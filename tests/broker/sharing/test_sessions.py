@@ -6,7 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from millstream.broker.sharing.sessions import EPOCH_MAX, ShareSession, ShareSessions
+from millstream.broker.replicas.fetch_sessions import SESSION_EPOCH_MAX
+from millstream.broker.sharing.sessions import ShareSession, ShareSessions
 from millstream.errors import ApiError, ErrorCode
 
 TOPIC = UUID(int=1)
@@ -32,8 +33,8 @@ def test_session_expects_its_epochs_in_order_and_wraps_them() -> None:
     with pytest.raises(ApiError) as error:
         table.next("g", "a", 1)
     assert code(error) is ErrorCode.INVALID_SHARE_SESSION_EPOCH
-    session.epoch = EPOCH_MAX
-    table.next("g", "a", EPOCH_MAX)
+    session.epoch = SESSION_EPOCH_MAX
+    table.next("g", "a", SESSION_EPOCH_MAX)
     assert session.epoch == 1
 
 

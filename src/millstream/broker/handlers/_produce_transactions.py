@@ -26,7 +26,7 @@ from millstream.errors import ApiError, ErrorCode
 from millstream.protocol.produce import ProduceRequest
 from millstream.protocol.wire import Buffer
 from millstream.records.batch import (
-    ATTRIBUTES_OFFSET,
+    FLAGS_OFFSET,
     HEADER_SIZE_BYTES,
     PRODUCER_ID_OFFSET,
     TRANSACTIONAL_FLAG,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 FIRST_THAT_ADDS = 12
 PROTOCOL_2 = 2
 
-_FLAGS_OFFSET = ATTRIBUTES_OFFSET + 1  # the attributes' low byte
 _PRODUCER = Struct(">qhi")
 
 
@@ -54,7 +53,7 @@ def producer_of(records: Buffer | None) -> BatchProducer | None:
     """The producer of a transactional batch; None for any other."""
     if records is None or len(records) < HEADER_SIZE_BYTES:
         return None
-    if not records[_FLAGS_OFFSET] & TRANSACTIONAL_FLAG:
+    if not records[FLAGS_OFFSET] & TRANSACTIONAL_FLAG:
         return None
     return BatchProducer(*_PRODUCER.unpack_from(records, PRODUCER_ID_OFFSET))
 

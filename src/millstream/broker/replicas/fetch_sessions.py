@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NO_SESSION = 0
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
-EPOCH_MAX = 2**31 - 1
+SESSION_EPOCH_MAX = 2**31 - 1
 SESSION_ID_MAX = 2**31 - 1
 EVICTION_AGE_MS = 120_000  # Kafka's min.incremental.fetch.session.eviction.ms
 
@@ -145,7 +145,7 @@ class FetchSessionCache:
             return session
         session = self._continued(request, uses_topic_ids)
         session.last_used_ms = now_ms
-        session.epoch = session.epoch + 1 if session.epoch < EPOCH_MAX else 1
+        session.epoch = session.epoch + 1 if session.epoch < SESSION_EPOCH_MAX else 1
         session.want(request.topics)
         session.forget(request.forgotten)
         if not session.targets:

@@ -37,7 +37,7 @@ from millstream.protocol.produce import (
 )
 from millstream.protocol.wire import INT32, Buffer
 from millstream.records.batch import (
-    ATTRIBUTES_OFFSET,
+    FLAGS_OFFSET,
     HEADER_SIZE_BYTES,
     PRODUCER_ID_OFFSET,
     TRANSACTIONAL_FLAG,
@@ -54,7 +54,6 @@ Sender: TypeAlias = tuple[str | None, str]
 _NO_TAGS_AT_ALL = b"\0\0\0"  # of partition, topic and request
 _OFFSETS = Struct(">qqq")
 _OFFSETS_BEFORE_V5 = Struct(">qq")
-_FLAGS_OFFSET = ATTRIBUTES_OFFSET + 1  # the attributes' low byte
 _PRODUCER = Struct(">qh")
 
 
@@ -120,7 +119,7 @@ class ProduceTemplate:
             if end + 3 != size or body[end:] != _NO_TAGS_AT_ALL:
                 return None
         if end - start < HEADER_SIZE_BYTES or (
-            body[start + _FLAGS_OFFSET] & TRANSACTIONAL_FLAG and not self._is_open(body, start)
+            body[start + FLAGS_OFFSET] & TRANSACTIONAL_FLAG and not self._is_open(body, start)
         ):
             return None
         return body[start:end]

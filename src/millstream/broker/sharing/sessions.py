@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from uuid import UUID
 
+from millstream.broker.replicas.fetch_sessions import SESSION_EPOCH_MAX
 from millstream.errors import ApiError, ErrorCode
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
-EPOCH_MAX = 2**31 - 1
 
 
 class ShareSession:
@@ -102,7 +102,7 @@ class ShareSessions:
                 ErrorCode.INVALID_SHARE_SESSION_EPOCH,
                 f"the share session expects epoch {session.epoch}, not {epoch}",
             )
-        session.epoch = session.epoch + 1 if session.epoch < EPOCH_MAX else 1
+        session.epoch = session.epoch + 1 if session.epoch < SESSION_EPOCH_MAX else 1
         return session
 
     def close(self, session: ShareSession) -> None:

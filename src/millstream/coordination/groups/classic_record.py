@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 
 from millstream.coordination.group_records import (
-    NO_TIMESTAMP,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitValue,
@@ -30,6 +29,7 @@ from millstream.coordination.groups.group import (
 )
 from millstream.coordination.result import CoordinatorRecord
 from millstream.errors import ApiError, ErrorCode
+from millstream.records.batch import NO_TIMESTAMP
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +57,6 @@ class ClassicGroupRecord:
     @property
     def is_empty(self) -> bool:
         return self.state is ClassicState.EMPTY
-
-    @property
-    def is_simple(self) -> bool:
-        """Whether it only commits offsets: it never had a member."""
-        return not self.protocol_type and self.is_empty and not self.members.pending_ids
 
     @property
     def uses_consumer_protocol(self) -> bool:

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from millstream.coordination.group_records import (
-    NO_TIMESTAMP,
     NO_TOPIC_ID,
     OffsetCommitKey,
     OffsetCommitValue,
@@ -34,6 +33,7 @@ from millstream.coordination.groups.group import Group, OffsetCommitter, Partiti
 from millstream.coordination.groups.pending_offsets import PendingOffsets
 from millstream.coordination.result import CoordinatorRecord
 from millstream.errors import ApiError, ErrorCode
+from millstream.records.batch import NO_TIMESTAMP
 
 NO_OFFSET = -1
 NO_RETENTION_MS = -1  # the committer leaves the expiry to the broker

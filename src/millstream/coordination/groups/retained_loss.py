@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from millstream.records.batch import NO_TIMESTAMP
+
 UNLIMITED = -1
-NO_TIMESTAMP = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,10 @@ from millstream.coordination.record_codec import (
     RecordType,
     Schema,
 )
+from millstream.records.batch import NO_TIMESTAMP
 
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
-NO_TIMESTAMP: Final = -1
 
 
 class TransactionState(IntEnum):

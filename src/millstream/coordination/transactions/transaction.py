@@ -29,15 +29,14 @@ from millstream.coordination.transactions.marker import TransactionMarker
 from millstream.coordination.transactions.records import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
-    NO_TIMESTAMP,
     TopicPartitions,
     TransactionState,
     TransactionValue,
 )
 from millstream.errors import ApiError, ErrorCode
+from millstream.records.batch import NO_TIMESTAMP, PRODUCER_EPOCH_MAX
 
-EPOCH_MAX: Final = 32767  # for fencing only
-LAST_CLIENT_EPOCH: Final = EPOCH_MAX - 1
+LAST_CLIENT_EPOCH: Final = PRODUCER_EPOCH_MAX - 1  # the last one is for fencing only
 FIRST_VERSION_WITH_EPOCH_BUMP: Final = 2
 
 TopicPartition: TypeAlias = tuple[str, int]
@@ -252,7 +251,7 @@ class Transaction:
         return self._next(
             _prepare(committed),
             now_ms,
-            producer_epoch=min(value.producer_epoch + 1, EPOCH_MAX),
+            producer_epoch=min(value.producer_epoch + 1, PRODUCER_EPOCH_MAX),
             last_producer_epoch=value.producer_epoch,
             next_producer_id=new_producer_id() if is_used_up else NO_PRODUCER_ID,
             partitions=_grouped(self.partitions),
@@ -269,7 +268,7 @@ class Transaction:
         return self._next(
             TransactionState.PREPARE_ABORT,
             now_ms,
-            producer_epoch=min(self.value.producer_epoch + 1, EPOCH_MAX),
+            producer_epoch=min(self.value.producer_epoch + 1, PRODUCER_EPOCH_MAX),
             last_producer_epoch=NO_PRODUCER_EPOCH,
             client_version=0,
         )
