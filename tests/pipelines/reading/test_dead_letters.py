@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from millstream.errors import ApiError
 from millstream.pipelines.offsets import OffsetRange
 from millstream.pipelines.reading.dead_letters import DeadLetters, bytes_at, headers_at
-from millstream.pipelines.reading.decoding import Failure
+from millstream.pipelines.reading.decoding.results import Failure
 from millstream.pipelines.reading.fetching import fetch_columns
 from millstream.pipelines.reading.options import ReadOptions, parse_read_options
 from millstream.records.columns import decode_columns

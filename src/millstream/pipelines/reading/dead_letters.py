@@ -37,7 +37,7 @@ from millstream.records.record import Header, Record, encode_batch
 
 if TYPE_CHECKING:
     from millstream.pipelines.offsets import OffsetRange
-    from millstream.pipelines.reading.decoding import Failure
+    from millstream.pipelines.reading.decoding.results import Failure
     from millstream.pipelines.reading.options import ReadOptions
     from millstream.records.columns import BinaryBuffers, Columns
 

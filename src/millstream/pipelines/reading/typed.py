@@ -30,7 +30,8 @@ import pyarrow.compute as pc
 from millstream.errors import ConfigError, MillstreamError
 from millstream.pipelines.reading.arrow import raw_batch
 from millstream.pipelines.reading.dead_letters import DeadLetters
-from millstream.pipelines.reading.decoding import Decoded, Failure, make_decoder
+from millstream.pipelines.reading.decoding import make_decoder
+from millstream.pipelines.reading.decoding.results import Decoded, Failure
 from millstream.pipelines.reading.fetching import fetch_columns
 from millstream.pipelines.reading.options import WATERMARK_COLUMN
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import ConfigError
-from millstream.pipelines.reading.decoding import Decoded
+from millstream.pipelines.reading.decoding.results import Decoded
 from tests.pipelines.reading.decoding import values
 from tests.pipelines.reading.decoding.avro_values import (
     ROWS,

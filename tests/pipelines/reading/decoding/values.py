@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from millstream.pipelines.reading.decoding import Decoded, Decoder, make_decoder
+from millstream.pipelines.reading.decoding import make_decoder
+from millstream.pipelines.reading.decoding.results import Decoded, Decoder
 from millstream.pipelines.reading.options import parse_read_options
 from millstream.records.columns import Columns, decode_columns
 from millstream.records.record import Record, encode_batch

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from millstream.pipelines.reading.avro_options import AvroOptions
-    from millstream.pipelines.reading.decoding import Decoded
+    from millstream.pipelines.reading.decoding.results import Decoded
     from millstream.records.columns import Columns
 
 UNKNOWN_SCHEMA = "unknown schema"  # a reason for failures: the registry has none of this id

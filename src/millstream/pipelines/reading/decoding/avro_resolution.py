@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import MillstreamError
-from millstream.pipelines.reading.decoding import WRONG_TYPE
 from millstream.pipelines.reading.decoding.avro_default import encode_default
 from millstream.pipelines.reading.decoding.avro_schema import NO_DEFAULT, AvroField, AvroType
+from millstream.pipelines.reading.decoding.results import WRONG_TYPE
 
 if TYPE_CHECKING:
     from millstream.pipelines.reading.decoding._avro import Step

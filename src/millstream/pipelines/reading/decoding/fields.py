@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millstream.errors import ConfigError
-from millstream.pipelines.reading.decoding import Decoded, Failure
+from millstream.pipelines.reading.decoding.results import Decoded, Failure
 
 if TYPE_CHECKING:
     from millstream.pipelines.reading.decoding._rows import Field, Taken

@@ -14,8 +14,8 @@ from millstream.pipelines.reading.decoding.fields import decode_values, describe
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from millstream.pipelines.reading.decoding import Decoded
     from millstream.pipelines.reading.decoding._rows import Field
+    from millstream.pipelines.reading.decoding.results import Decoded
     from millstream.pipelines.reading.options import ReadOptions
     from millstream.records.columns import Columns
 

@@ -1,0 +1,97 @@
+"""No two modules of the package import each other, not even for type checking or in functions.
+
+import-linter (`pyproject.toml`) holds the direction of imports between packages; this finds cycles
+between single modules, which it does not look for.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests.test_tidy import PACKAGE, complain
+
+# Objects of the user's that start what takes them as an argument (`Pipeline.start`, `Log.read`),
+# each cycle by its first module. Do not add to them.
+FACADES = {
+    "millstream.pipelines.pipeline": 10,
+    "millstream.pipelines.state.bucket": 2,
+    "millstream.pipelines.windows.definition": 4,
+    "millstream.storage.directory": 7,
+}
+
+
+def module_paths() -> dict[str, Path]:
+    paths = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return paths
+
+
+def imports_of(tree: ast.Module, known: set[str]) -> set[str]:
+    """The modules of the package that a module imports, anywhere in its text."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                found.add(submodule if submodule in known else node.module)
+    return found & known
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that reach each other (Tarjan's strongly connected components)."""
+    numbers: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    open_modules: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        numbers[module] = lowest[module] = len(numbers)
+        open_modules.append(module)
+        for imported in graph[module]:
+            if imported not in numbers:
+                visit(imported)
+                lowest[module] = min(lowest[module], lowest[imported])
+            elif imported in open_modules:
+                lowest[module] = min(lowest[module], numbers[imported])
+        if lowest[module] == numbers[module]:
+            group = open_modules[open_modules.index(module) :]
+            del open_modules[-len(group) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for module in graph:
+        if module not in numbers:
+            visit(module)
+    return sorted(found)
+
+
+def test_cycles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set[str](), "e": {"a"}}
+    assert cycles(graph) == [["b", "c"]]
+
+
+def test_imports_are_seen_wherever_they_stand() -> None:
+    source = """
+import m.a
+if TYPE_CHECKING:
+    from m import b
+def late():
+    from m.c import name
+"""
+    assert imports_of(ast.parse(source), {"m", "m.a", "m.b", "m.c"}) == {"m.a", "m.b", "m.c"}
+
+
+def test_modules_do_not_import_each_other() -> None:
+    paths = module_paths()
+    trees = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in paths.items()}
+    graph = {module: imports_of(tree, set(paths)) - {module} for module, tree in trees.items()}
+    found = cycles(graph)
+    offenders = [" <-> ".join(group) for group in found if len(group) > FACADES.get(group[0], 0)]
+    complain("modules that import each other; see docs/decisions/0016", offenders)
+    gone = set(FACADES) - {group[0] for group in found}
+    complain("no longer in a cycle: take them off FACADES", sorted(gone))
