@@ -312,7 +312,7 @@ class BrokerServer:
         except OSError as error:
             raise _cannot_listen(endpoint, error.strerror or str(error)) from error
         # uvloop raises nothing, but closes the socket.
-        if any(not it or it.fileno() < 0 for it in server.sockets):
+        if any(not bound or bound.fileno() < 0 for bound in server.sockets):
             raise _cannot_listen(endpoint, os.strerror(errno.EADDRINUSE))
 
     async def _claim_leadership(self) -> None:
@@ -326,7 +326,9 @@ class BrokerServer:
                 endpoints,
                 epoch=self.metadata.image.version + 1,
                 rack=self.config.broker_rack,
-                directories=[it.directory_id for it in self.directories.live_directories],
+                directories=[
+                    directory.directory_id for directory in self.directories.live_directories
+                ],
             )
         )
 

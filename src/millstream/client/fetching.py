@@ -86,7 +86,7 @@ def _list_offset(cluster: Cluster, topic: str, partition: int, timestamp: int) -
         partition,
         "list_offsets",
         fields,
-        error_of=lambda it: it.topics[0].partitions[0].error_code,
+        error_of=lambda answer: answer.topics[0].partitions[0].error_code,
     )
     found = answer.topics[0].partitions[0]
     check(found.error_code, f"where {topic}-{partition} begins and ends")

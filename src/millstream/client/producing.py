@@ -133,7 +133,7 @@ class RawProducer:
     def join(self, partitions: Iterable[tuple[str, int]], group_id: str | None = None) -> None:
         """Add partitions to the transaction, in one request instead of one per `send`, and
         optionally a group whose offsets will be committed with it."""
-        new = [it for it in partitions if it not in self._joined]
+        new = [partition for partition in partitions if partition not in self._joined]
         if self.transaction is None or not new:
             return
         if group_id is None:
@@ -184,11 +184,11 @@ class RawProducer:
         self._waiting_bytes = 0
         if not batches:
             return
-        self.join((it.topic, it.partition) for it in batches)
-        if any((it.topic, it.partition) in self._introducing for it in batches):
+        self.join((batch.topic, batch.partition) for batch in batches)
+        if any((batch.topic, batch.partition) in self._introducing for batch in batches):
             self._drain()
         self._introducing.update(
-            key for it in batches if (key := (it.topic, it.partition)) not in self._written
+            key for batch in batches if (key := (batch.topic, batch.partition)) not in self._written
         )
         self._unacknowledged += batches
         try:
@@ -225,15 +225,15 @@ class RawProducer:
     def _receive(self, flying: deque[_Request]) -> None:
         """Read the oldest answer of a broker; raises `_Refused` if it refused a batch."""
         answer = flying[0].connection.receive()
-        batches = {(it.topic, it.partition): it for it in flying.popleft().batches}
+        batches = {(sent.topic, sent.partition): sent for sent in flying.popleft().batches}
         refused: _Batch | None = None
         for topic in answer.responses:
-            for it in topic.partition_responses:
-                batch = batches[topic.name, int(it.index)]
-                if it.error_code is ErrorCode.NONE:
-                    self._acknowledged(batch, int(it.base_offset))
+            for response in topic.partition_responses:
+                batch = batches[topic.name, int(response.index)]
+                if response.error_code is ErrorCode.NONE:
+                    self._acknowledged(batch, int(response.base_offset))
                 else:
-                    batch.error = it.error_code
+                    batch.error = response.error_code
                     refused = refused or batch
         if refused is not None:
             assert refused.error is not None

@@ -117,10 +117,10 @@ def _partitions_to_add(
 def _worst_of_partitions(answer: Any) -> ErrorCode:
     """The most important error: a permanent one rather than a retriable one."""
     codes = [
-        it.partition_error_code
+        result.partition_error_code
         for topic in answer.results_by_topic_v3_and_below
-        for it in topic.results_by_partition
-        if it.partition_error_code is not ErrorCode.NONE
+        for result in topic.results_by_partition
+        if result.partition_error_code is not ErrorCode.NONE
     ]
     # OPERATION_NOT_ATTEMPTED only means that another partition failed.
     telling = [code for code in codes if code is not ErrorCode.OPERATION_NOT_ATTEMPTED] or codes
@@ -202,9 +202,9 @@ def commit_offsets(
 
 def _first_offset_error(answer: Any) -> ErrorCode:
     for topic in answer.topics:
-        for it in topic.partitions:
-            if it.error_code is not ErrorCode.NONE:
-                code: ErrorCode = it.error_code
+        for partition in topic.partitions:
+            if partition.error_code is not ErrorCode.NONE:
+                code: ErrorCode = partition.error_code
                 return code
     return ErrorCode.NONE
 
@@ -248,9 +248,12 @@ def _end_at_once(
 ) -> list[ErrorCode]:
     ends = [
         _Request(
-            it.transactional_id, "end_txn", END_VERSION_MAX, {**_identity(it), "committed": commit}
+            transaction.transactional_id,
+            "end_txn",
+            END_VERSION_MAX,
+            {**_identity(transaction), "committed": commit},
         )
-        for it in transactions
+        for transaction in transactions
     ]
     return [answer.error_code for answer in _ask_at_once(cluster, ends)]
 
@@ -268,8 +271,8 @@ def _ask_at_once(cluster: Cluster, requests: Sequence[_Request]) -> list[Any]:
     """Each answer. Requests are in flight at once; those of one broker keep their order."""
     answers: list[Any] = [None] * len(requests)
     by_coordinator: dict[int, list[int]] = {}
-    for number, it in enumerate(requests):
-        broker_id = cluster.coordinator(CoordinatorKind.TRANSACTION, it.transactional_id)
+    for number, request in enumerate(requests):
+        broker_id = cluster.coordinator(CoordinatorKind.TRANSACTION, request.transactional_id)
         by_coordinator.setdefault(broker_id, []).append(number)
     for broker_id, numbers in by_coordinator.items():
         connection = cluster.connection(broker_id)
@@ -293,7 +296,7 @@ def open_transactions(
 
     def listed() -> list[OpenTransaction]:
         brokers = cluster.broker_ids(seconds_old_max=seconds_old_max)
-        return [it for broker_id in brokers for it in _open_on(cluster, broker_id, prefix)]
+        return [found for broker_id in brokers for found in _open_on(cluster, broker_id, prefix)]
 
     return cluster.retrying(listed)
 
@@ -307,9 +310,9 @@ def _open_on(cluster: Cluster, broker_id: int, prefix: str) -> list[OpenTransact
     answer = cluster.connection(broker_id).call("list_transactions", fields)
     check(answer.error_code, f"listing the transactions of {prefix}")
     return [
-        OpenTransaction(it.transactional_id, int(it.producer_id), it.transaction_state)
-        for it in answer.transaction_states
-        if it.transactional_id.startswith(prefix)  # older brokers do not support patterns
+        OpenTransaction(state.transactional_id, int(state.producer_id), state.transaction_state)
+        for state in answer.transaction_states
+        if state.transactional_id.startswith(prefix)  # older brokers do not support patterns
     ]
 
 

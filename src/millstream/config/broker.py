@@ -134,7 +134,11 @@ class BrokerConfig(
     def endpoints(self) -> tuple[Endpoint, ...]:
         """The listeners, without those of controllers."""
         every = _parse_endpoints("listeners", self.listeners)
-        return tuple(it for it in every if it.listener not in self.controller_listener_names)
+        return tuple(
+            endpoint
+            for endpoint in every
+            if endpoint.listener not in self.controller_listener_names
+        )
 
     @property
     def advertised_endpoints(self) -> Mapping[str, Endpoint]:

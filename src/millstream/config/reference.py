@@ -87,7 +87,7 @@ def _describe(setting: Setting, *, with_mode: bool) -> Iterator[str]:
             "changes at start" if setting.mode is Mode.READ_ONLY else "changes at run time"
         )
     if setting.synonyms:
-        facts.append("inherits " + ", ".join(f"`{it.name}`" for it in setting.synonyms))
+        facts.append("inherits " + ", ".join(f"`{synonym.name}`" for synonym in setting.synonyms))
     yield f"*{'; '.join(facts)}*\n"
 
 

@@ -83,7 +83,7 @@ class BrokerImage(NamedTuple):
     directories: tuple[uuid.UUID, ...] = ()
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
-        return next((it for it in self.endpoints if it.name == listener), None)
+        return next((endpoint for endpoint in self.endpoints if endpoint.name == listener), None)
 
 
 class PartitionImage(NamedTuple):
@@ -191,13 +191,17 @@ class ClusterImage:
         if self.configs is previous.configs:
             return frozenset()
         every = self.configs.keys() | previous.configs.keys()
-        return frozenset(it for it in every if self.configs.get(it) is not previous.configs.get(it))
+        return frozenset(
+            resource
+            for resource in every
+            if self.configs.get(resource) is not previous.configs.get(resource)
+        )
 
     def records(self) -> Iterator[MetadataRecord]:
         """Records that create this image from the empty one: the content of a snapshot."""
         # Kafka requires the metadata version first: it defines the format of the rest.
         for name, level in sorted(
-            self.features.items(), key=lambda it: it[0] != "metadata.version"
+            self.features.items(), key=lambda feature: feature[0] != "metadata.version"
         ):
             yield FeatureLevelRecord(name, level)
         for broker in self.brokers.values():

@@ -34,7 +34,7 @@ SUPPORTED_FEATURES = (
     BrokerFeature(SHARE_VERSION, 0, 1),
 )
 # Levels of a new cluster, and of new features in an older one.
-INITIAL_FEATURES = {it.name: it.max_supported_version for it in SUPPORTED_FEATURES}
+INITIAL_FEATURES = {feature.name: feature.max_supported_version for feature in SUPPORTED_FEATURES}
 
 
 class UpgradeType(IntEnum):

@@ -123,7 +123,9 @@ class ShareStateShard:
     def loaded(self, now_ms: int) -> Result[None]:
         """Every record has been replayed. Topics and ends of logs may have gone meanwhile."""
         topic_ids = {key.topic_id for key in self._states}
-        gone = self.topics_deleted(it for it in topic_ids if self._partition_count(it) is None)
+        gone = self.topics_deleted(
+            known for known in topic_ids if self._partition_count(known) is None
+        )
         again = SetTimer(COLD_SNAPSHOT_TIMER, now_ms + COLD_SNAPSHOT_INTERVAL_MS)
         return Result((*self._cut_to_logs(now_ms), *gone.records), timers=(again,))
 
@@ -308,7 +310,9 @@ class ShareStateShard:
             )
             batches = cut(known.batches, end)
             done_count = sum(
-                it.last_offset - it.first_offset + 1 for it in batches if it.delivery_state in DONE
+                batch.last_offset - batch.first_offset + 1
+                for batch in batches
+                if batch.delivery_state in DONE
             )
             value = ShareSnapshotValue(
                 known.snapshot_epoch + 1,

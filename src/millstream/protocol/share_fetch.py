@@ -194,7 +194,7 @@ def encode_share_fetch_response(
                 buffers += (b"".join(small), partition.records)
                 small = []
             small.append(write_array_length(len(partition.acquired), compact=True))
-            small += (_ACQUIRED.pack(*it) for it in partition.acquired)
+            small += (_ACQUIRED.pack(*run) for run in partition.acquired)
             small.append(NO_TAGS)
         small.append(NO_TAGS)
     small += (write_array_length(0, compact=True), NO_TAGS)  # no node endpoints

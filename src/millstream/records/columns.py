@@ -163,7 +163,7 @@ def _visible(
 
     A transaction is aborted from its first offset on until its producer's abort marker.
     """
-    to_come = sorted(aborted, key=lambda it: it.first_offset, reverse=True)
+    to_come = sorted(aborted, key=lambda transaction: transaction.first_offset, reverse=True)
     open_aborts: set[int] = set()
     for position, header in iterate_headers(view):
         if header.base_offset >= end_offset:

@@ -127,7 +127,9 @@ def _lag(key: OffsetCommitKey, value: OffsetCommitValue, partition: Partition) -
 
 def _oldest_unread(lag: PartitionLag, partition: Partition) -> OldestUnread:
     segments = partition.log.segments
-    position = max(bisect_right(segments, lag.committed, key=lambda it: it.base_offset) - 1, 0)
+    position = max(
+        bisect_right(segments, lag.committed, key=lambda found: found.base_offset) - 1, 0
+    )
     segment = segments[position]
     with suppress(NotCached):  # not known yet: retention will determine it in its thread
         segment.load_timestamps(may_block=False)

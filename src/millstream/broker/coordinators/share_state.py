@@ -116,9 +116,9 @@ class SharePersister:
 
     def _log_ends(self) -> dict[tuple[uuid.UUID, int], int]:
         return {
-            (it.topic_id, it.index): it.log.log_end_offset
-            for it in self._partitions
-            if it.topic_id is not None
+            (partition.topic_id, partition.index): partition.log.log_end_offset
+            for partition in self._partitions
+            if partition.topic_id is not None
         }
 
     async def all_loaded(self) -> None:

@@ -40,7 +40,7 @@ async def answer_partitions(
         except ApiError as error:
             return {**outcome(key, error), **when_failed}
 
-    outcomes = await asyncio.gather(*(outcome_of(topic, it) for topic, it in asked))
+    outcomes = await asyncio.gather(*(outcome_of(topic, entry) for topic, entry in asked))
     return {"results": by_topic(request, iter(outcomes).__next__)}
 
 

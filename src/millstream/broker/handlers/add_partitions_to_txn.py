@@ -56,18 +56,18 @@ async def add_partitions_to_txn(context: RequestContext, request: Any) -> Fields
         "error_code": ErrorCode.NONE,
         "results_by_transaction": [
             {
-                "transactional_id": it.transactional_id,
+                "transactional_id": transaction.transactional_id,
                 "topic_results": await _topic_results(
                     context,
                     _Asked(
-                        it.transactional_id,
-                        Producer(it.producer_id, it.producer_epoch),
-                        it.topics,
-                        it.verify_only,
+                        transaction.transactional_id,
+                        Producer(transaction.producer_id, transaction.producer_epoch),
+                        transaction.topics,
+                        transaction.verify_only,
                     ),
                 ),
             }
-            for it in request.transactions
+            for transaction in request.transactions
         ],
     }
 

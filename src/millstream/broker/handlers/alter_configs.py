@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 
 
 async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -> Fields:
-    counts = Counter((it.resource_type, it.resource_name) for it in request.resources)
+    counts = Counter((asked.resource_type, asked.resource_name) for asked in request.resources)
     wanted: dict[Resource, dict[str, str]] = {}
     refused: dict[Resource, ApiError] = {}
-    for it in request.resources:
-        resource = Resource.of(it.resource_type, it.resource_name)
-        is_duplicate = counts[it.resource_type, it.resource_name] > 1
+    for asked in request.resources:
+        resource = Resource.of(asked.resource_type, asked.resource_name)
+        is_duplicate = counts[asked.resource_type, asked.resource_name] > 1
         try:
-            wanted[resource] = _settings(it, is_duplicate=is_duplicate)
+            wanted[resource] = _settings(asked, is_duplicate=is_duplicate)
         except ApiError as error:
             refused[resource] = error
     outcomes = refused | await context.services.configs.replace(
         wanted, validate_only=request.validate_only
     )
-    return {"responses": [answer(it, outcomes) for it in request.resources]}
+    return {"responses": [answer(asked, outcomes) for asked in request.resources]}
 
 
 def _settings(wanted: AlterConfigsResource, *, is_duplicate: bool) -> dict[str, str]:
     if is_duplicate:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-    settings = {it.name: it.value for it in wanted.configs if it.value is not None}
+    settings = {config.name: config.value for config in wanted.configs if config.value is not None}
     if len(settings) < len(wanted.configs):
         raise ApiError(
             ErrorCode.INVALID_REQUEST,

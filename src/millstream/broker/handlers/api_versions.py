@@ -43,7 +43,7 @@ def api_versions(context: RequestContext, body: Buffer) -> bytes:
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(software_version)):
             error = ErrorCode.INVALID_REQUEST
     image = context.services.metadata.image
-    finalized = tuple(sorted(it for it in image.features.items() if it[1] > 0))
+    finalized = tuple(sorted(feature for feature in image.features.items() if feature[1] > 0))
     return encode(version, error, image.version, finalized)
 
 
@@ -88,9 +88,9 @@ def _client_software(body: Buffer) -> tuple[str, str]:
 def _feature_tags(version: int, epoch: int, finalized: tuple[tuple[str, int], ...]) -> bytes:
     # Before v4 a supported feature whose minimum is 0 must be left out (KAFKA-17011).
     supported = [
-        _feature(it.name, it.min_supported_version, it.max_supported_version)
-        for it in SUPPORTED_FEATURES
-        if version >= 4 or it.min_supported_version > 0
+        _feature(feature.name, feature.min_supported_version, feature.max_supported_version)
+        for feature in SUPPORTED_FEATURES
+        if version >= 4 or feature.min_supported_version > 0
     ]
     levels = [_feature(name, level, level) for name, level in finalized]
     return write_tags({0: _array(supported), 1: INT64.pack(epoch), 2: _array(levels)})

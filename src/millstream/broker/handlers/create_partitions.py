@@ -36,7 +36,7 @@ async def create_partitions(context: RequestContext, request: CreatePartitionsRe
 def _more(topic: CreatePartitionsTopic) -> MorePartitions:
     assignments = None
     if topic.assignments is not None:
-        assignments = tuple(tuple(it.broker_ids) for it in topic.assignments)
+        assignments = tuple(tuple(assignment.broker_ids) for assignment in topic.assignments)
     return MorePartitions(topic.name, topic.count, assignments)
 
 

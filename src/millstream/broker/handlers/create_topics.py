@@ -46,13 +46,18 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
         name=topic.name,
         partition_count=topic.num_partitions,
         replication_factor=topic.replication_factor,
-        assignments=tuple((it.partition_index, tuple(it.broker_ids)) for it in topic.assignments),
-        settings={it.name: it.value for it in topic.configs},
+        assignments=tuple(
+            (assignment.partition_index, tuple(assignment.broker_ids))
+            for assignment in topic.assignments
+        ),
+        settings={config.name: config.value for config in topic.configs},
     )
 
 
 def _created(context: RequestContext, topic: TopicImage, request: CreatableTopic) -> dict[str, Any]:
-    overrides = {it.name: it.value for it in request.configs if it.value is not None}
+    overrides = {
+        config.name: config.value for config in request.configs if config.value is not None
+    }
     return {
         "name": topic.name,
         "topic_id": topic.id,
@@ -61,13 +66,13 @@ def _created(context: RequestContext, topic: TopicImage, request: CreatableTopic
         "replication_factor": len(topic.partitions[0].replicas),
         "configs": [
             {
-                "name": it.setting.name,
-                "value": it.value,
-                "read_only": it.read_only,
-                "config_source": it.source,
-                "is_sensitive": it.setting.sensitive,
+                "name": described.setting.name,
+                "value": described.value,
+                "read_only": described.read_only,
+                "config_source": described.source,
+                "is_sensitive": described.setting.sensitive,
             }
-            for it in context.services.configs.describe_new_topic(overrides)
+            for described in context.services.configs.describe_new_topic(overrides)
         ],
     }
 

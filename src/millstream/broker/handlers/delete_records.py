@@ -22,7 +22,9 @@ async def delete_records(context: RequestContext, request: DeleteRecordsRequest)
     topics = [
         {
             "name": topic.name,
-            "partitions": [_delete(context, topic.name, it) for it in topic.partitions],
+            "partitions": [
+                _delete(context, topic.name, partition) for partition in topic.partitions
+            ],
         }
         for topic in request.topics
     ]

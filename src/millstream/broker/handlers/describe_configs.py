@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -> Fields:
-    return {"results": [_describe(context, request, it) for it in request.resources]}
+    return {"results": [_describe(context, request, resource) for resource in request.resources]}
 
 
 def _describe(
@@ -44,7 +44,7 @@ def _describe(
         settings = context.services.configs.describe(resource, wanted.configuration_keys)
     except ApiError as error:
         return answer | {"error_code": error.code, "error_message": error.message}
-    return answer | {"configs": [_entry(request, it) for it in settings]}
+    return answer | {"configs": [_entry(request, setting) for setting in settings]}
 
 
 def _entry(request: DescribeConfigsRequest, described: DescribedSetting) -> dict[str, Any]:
@@ -58,11 +58,11 @@ def _entry(request: DescribeConfigsRequest, described: DescribedSetting) -> dict
         "is_sensitive": setting.sensitive,
         "synonyms": [
             {
-                "name": it.name,
-                "value": None if setting.sensitive else it.value,
-                "source": it.source,
+                "name": synonym.name,
+                "value": None if setting.sensitive else synonym.value,
+                "source": synonym.source,
             }
-            for it in synonyms
+            for synonym in synonyms
         ],
         "config_type": setting.kind,
         "documentation": setting.doc if request.include_documentation else None,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) -> Fields:
     wanted = None
     if request.topics is not None:
-        wanted = {(it.topic, index) for it in request.topics for index in it.partitions}
+        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     logs: dict[LogDirectory, list[Log]] = {}
     for key, log in context.services.directories.logs.items():
         if key[0] != METADATA_TOPIC and (wanted is None or key in wanted):
@@ -68,7 +68,7 @@ def _describe(directory: LogDirectory, logs: Collection[Log]) -> dict[str, Any]:
             }
         )
     return answer | {
-        "topics": [{"name": name, "partitions": it} for name, it in topics.items()],
+        "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
         "total_bytes": volume.f_blocks * volume.f_frsize,
         "usable_bytes": volume.f_bavail * volume.f_frsize,
     }

@@ -19,7 +19,10 @@ async def describe_transactions(
     context: RequestContext, request: DescribeTransactionsRequest
 ) -> Fields:
     return {
-        "transaction_states": [await _describe(context, it) for it in request.transactional_ids]
+        "transaction_states": [
+            await _describe(context, transactional_id)
+            for transactional_id in request.transactional_ids
+        ]
     }
 
 
@@ -46,6 +49,7 @@ def _fields(described: TransactionValue) -> Fields:
         "producer_id": described.producer_id,
         "producer_epoch": described.producer_epoch,
         "topics": [
-            {"topic": it.topic, "partitions": it.partitions} for it in described.partitions or ()
+            {"topic": partition.topic, "partitions": partition.partitions}
+            for partition in described.partitions or ()
         ],
     }

@@ -31,7 +31,9 @@ def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> Fiel
     results = [
         {
             "topic": wanted.topic,
-            "partition_result": [_elect(image, wanted.topic, it) for it in wanted.partitions],
+            "partition_result": [
+                _elect(image, wanted.topic, partition) for partition in wanted.partitions
+            ],
         }
         for wanted in request.topic_partitions or ()
     ]

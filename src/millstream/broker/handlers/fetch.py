@@ -309,7 +309,9 @@ def _read_partition(
             records, transactions = partition.read_committed(
                 offset, max_bytes=limit, may_block=may_block
             )
-            aborted = [(it.producer_id, it.first_offset) for it in transactions]
+            aborted = [
+                (transaction.producer_id, transaction.first_offset) for transaction in transactions
+            ]
         else:
             records = partition.read(offset, max_bytes=limit, may_block=may_block)
         if len(records) > remaining_bytes and not is_first:

@@ -29,26 +29,28 @@ if TYPE_CHECKING:
 async def incremental_alter_configs(
     context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> Fields:
-    counts = Counter((it.resource_type, it.resource_name) for it in request.resources)
+    counts = Counter((asked.resource_type, asked.resource_name) for asked in request.resources)
     wanted: dict[Resource, list[Change]] = {}
     refused: dict[Resource, ApiError] = {}
-    for it in request.resources:
-        resource = Resource.of(it.resource_type, it.resource_name)
-        is_duplicate = counts[it.resource_type, it.resource_name] > 1
+    for asked in request.resources:
+        resource = Resource.of(asked.resource_type, asked.resource_name)
+        is_duplicate = counts[asked.resource_type, asked.resource_name] > 1
         try:
-            wanted[resource] = _changes(it, is_duplicate=is_duplicate)
+            wanted[resource] = _changes(asked, is_duplicate=is_duplicate)
         except ApiError as error:
             refused[resource] = error
     outcomes = refused | await context.services.configs.alter(
         wanted, validate_only=request.validate_only
     )
-    return {"responses": [answer(it, outcomes) for it in request.resources]}
+    return {"responses": [answer(asked, outcomes) for asked in request.resources]}
 
 
 def _changes(wanted: AlterConfigsResource, *, is_duplicate: bool) -> list[Change]:
     if is_duplicate:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-    changes = [Change(it.name, it.config_operation, it.value) for it in wanted.configs]
+    changes = [
+        Change(config.name, config.config_operation, config.value) for config in wanted.configs
+    ]
     if len({change.name for change in changes}) < len(changes):
         raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     return changes

@@ -52,7 +52,9 @@ def _decoded(context: RequestContext, request: JoinGroupRequest) -> JoinRequest:
         client_id=context.client_id or "",
         client_host=f"/{context.client_host}",
         protocol_type=request.protocol_type,
-        protocols=tuple(ClassicProtocol(it.name, it.metadata) for it in request.protocols),
+        protocols=tuple(
+            ClassicProtocol(protocol.name, protocol.metadata) for protocol in request.protocols
+        ),
         session_timeout_ms=session_timeout_ms,
         rebalance_timeout_ms=rebalance_timeout_ms,
         api_version=context.api_version,

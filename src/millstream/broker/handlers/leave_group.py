@@ -31,7 +31,8 @@ async def leave_group(context: RequestContext, request: Any) -> Fields:
             return {"error_code": error.code, "members": []}
         # There is no such group: each of them is unknown.
         left = tuple(
-            LeftMember(it.member_id, it.group_instance_id, error.code) for it in leave.members
+            LeftMember(leaving.member_id, leaving.group_instance_id, error.code)
+            for leaving in leave.members
         )
     if context.api_version < FIRST_WITH_SEVERAL_MEMBERS:
         return {"error_code": left[0].error}

@@ -25,9 +25,9 @@ def list_partition_reassignments(
         answers = [_moving(topics[name], indexes) for name, indexes in wanted.items()]
     else:
         answers = [
-            _moving(topics[it.name], it.partition_indexes)
-            for it in request.topics
-            if it.name in topics
+            _moving(topics[wanted.name], wanted.partition_indexes)
+            for wanted in request.topics
+            if wanted.name in topics
         ]
     return {
         "error_code": ErrorCode.NONE,

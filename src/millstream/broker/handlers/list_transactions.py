@@ -37,7 +37,7 @@ async def list_transactions(context: RequestContext, request: ListTransactionsRe
     is_wanted = _filter(request, context.services.clock.now_ms())
     return {
         "error_code": ErrorCode.NONE,
-        "unknown_state_filters": [it for it in request.state_filters if it not in _STATES],
+        "unknown_state_filters": [name for name in request.state_filters if name not in _STATES],
         "transaction_states": [
             {
                 "transactional_id": transactional_id,

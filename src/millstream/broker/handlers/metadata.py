@@ -80,7 +80,11 @@ async def _create_and_answer(
 ) -> None:
     try:
         outcomes = await context.services.topics.auto_create(missing)
-        errors = {name: it.code for name, it in outcomes.items() if isinstance(it, ApiError)}
+        errors = {
+            name: outcome.code
+            for name, outcome in outcomes.items()
+            if isinstance(outcome, ApiError)
+        }
     except ApiError as error:  # the commit failed
         errors = dict.fromkeys(missing, error.code)
     deferred.complete(_answer(context, request, errors))

@@ -25,9 +25,9 @@ async def offset_delete(context: RequestContext, request: OffsetDeleteRequest) -
         (
             topic.name,
             tuple(
-                it.partition_index
-                for it in topic.partitions
-                if (topic.name, it.partition_index) in known
+                partition.partition_index
+                for partition in topic.partitions
+                if (topic.name, partition.partition_index) in known
             ),
         )
         for topic in request.topics
@@ -41,7 +41,10 @@ async def offset_delete(context: RequestContext, request: OffsetDeleteRequest) -
     except ApiError as error:
         return {"error_code": error.code, "topics": []}
     errors = {(outcome.topic, outcome.partition): outcome.error for outcome in outcomes}
-    return {"error_code": ErrorCode.NONE, "topics": [_answer(it, errors) for it in request.topics]}
+    return {
+        "error_code": ErrorCode.NONE,
+        "topics": [_answer(topic, errors) for topic in request.topics],
+    }
 
 
 def _exists(context: RequestContext, topic: str, partition: int) -> bool:
@@ -54,11 +57,11 @@ def _answer(topic: Any, errors: dict[tuple[str, int], ErrorCode]) -> dict[str, A
         "name": topic.name,
         "partitions": [
             {
-                "partition_index": it.partition_index,
+                "partition_index": partition.partition_index,
                 "error_code": errors.get(
-                    (topic.name, it.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    (topic.name, partition.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 ),
             }
-            for it in topic.partitions
+            for partition in topic.partitions
         ],
     }

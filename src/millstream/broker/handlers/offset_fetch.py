@@ -78,7 +78,10 @@ def _topics_asked(
 
 def _unknown_topic(topic_id: uuid.UUID | None, partitions: Iterable[int]) -> dict[str, Any]:
     error = ErrorCode.UNKNOWN_TOPIC_ID
-    return {"topic_id": topic_id, "partitions": [_no_offset(it, error) for it in partitions]}
+    return {
+        "topic_id": topic_id,
+        "partitions": [_no_offset(partition, error) for partition in partitions],
+    }
 
 
 def _no_offset(partition: int, error: ErrorCode) -> dict[str, Any]:
@@ -121,7 +124,10 @@ def _failed(context: RequestContext, group: Any, error: ErrorCode) -> dict[str, 
     topics = []
     if context.api_version < FIRST_WITH_ERROR:  # the error can only stand with each partition
         topics = [
-            {"name": it.name, "partitions": [_no_offset(p, error) for p in it.partition_indexes]}
-            for it in group.topics
+            {
+                "name": topic.name,
+                "partitions": [_no_offset(p, error) for p in topic.partition_indexes],
+            }
+            for topic in group.topics
         ]
     return {"group_id": group.group_id, "error_code": error, "topics": topics}

@@ -94,11 +94,15 @@ def _session(
 ) -> ShareSession:
     """The session that the request opens, continues or closes."""
     sessions = context.services.share_partitions.sessions
-    named = [(topic_id, it[0]) for topic_id, partitions in request.topics for it in partitions]
+    named = [
+        (topic_id, partition[0])
+        for topic_id, partitions in request.topics
+        for partition in partitions
+    ]
     if request.session_epoch == FINAL_EPOCH:
         return sessions.find(group_id, member_id)
     if request.session_epoch == INITIAL_EPOCH:
-        if any(it[1] for _, partitions in request.topics for it in partitions):
+        if any(partition[1] for _, partitions in request.topics for partition in partitions):
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
                 "a request that opens a session cannot acknowledge records",

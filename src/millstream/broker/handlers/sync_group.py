@@ -29,7 +29,9 @@ async def sync_group(context: RequestContext, request: SyncGroupRequest) -> Fiel
         generation=request.generation_id,
         protocol_type=request.protocol_type,
         protocol_name=request.protocol_name,
-        assignments=tuple((it.member_id, it.assignment) for it in request.assignments),
+        assignments=tuple(
+            (assignment.member_id, assignment.assignment) for assignment in request.assignments
+        ),
     )
     groups = context.services.coordinators.groups
     try:

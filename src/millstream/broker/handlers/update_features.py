@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 async def update_features(context: RequestContext, request: UpdateFeaturesRequest) -> Fields:
     updates = [
-        FeatureUpdate(it.feature, it.max_version_level, it.upgrade_type)
-        for it in request.feature_updates
+        FeatureUpdate(update.feature, update.max_version_level, update.upgrade_type)
+        for update in request.feature_updates
     ]
     controller_id = context.services.broker_id
 
@@ -47,6 +47,7 @@ async def update_features(context: RequestContext, request: UpdateFeaturesReques
     return {
         "error_code": ErrorCode.NONE,
         "results": [
-            {"feature": it.feature, "error_code": ErrorCode.NONE} for it in request.feature_updates
+            {"feature": update.feature, "error_code": ErrorCode.NONE}
+            for update in request.feature_updates
         ],
     }

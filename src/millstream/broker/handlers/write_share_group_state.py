@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from millstream.protocol.messages import Fields
 
 # Kafka does not look at them. A record that the state says is held, but by nobody, would stay so.
-_PERSISTED_STATES = [it for it in DeliveryState if it is not DeliveryState.ACQUIRED]
+_PERSISTED_STATES = [state for state in DeliveryState if state is not DeliveryState.ACQUIRED]
 
 
 async def write_share_group_state(
@@ -76,6 +76,6 @@ def _batch(batch: Any) -> StateBatch:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
             f"{batch.delivery_state} is not a persistent delivery state; use one of "
-            f"{', '.join(f'{it:d} ({it.name})' for it in _PERSISTED_STATES)}.",
+            f"{', '.join(f'{state:d} ({state.name})' for state in _PERSISTED_STATES)}.",
         )
     return StateBatch(first, last, DeliveryState(batch.delivery_state), count)

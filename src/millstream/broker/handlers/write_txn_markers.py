@@ -27,13 +27,16 @@ if TYPE_CHECKING:
 
 
 async def write_txn_markers(context: RequestContext, request: WriteTxnMarkersRequest) -> Fields:
-    started = [(it.producer_id, _start(context, it)) for it in request.markers]
+    started = [(marker.producer_id, _start(context, marker)) for marker in request.markers]
     return {
         "markers": [
             {
                 "producer_id": producer_id,
                 "topics": [
-                    {"name": name, "partitions": [await _result(*it) for it in partitions]}
+                    {
+                        "name": name,
+                        "partitions": [await _result(*partition) for partition in partitions],
+                    }
                     for name, partitions in topics
                 ],
             }

@@ -141,7 +141,11 @@ class Background:
     def _checkpoint(self) -> None:
         """Sync the segments closed since the last time, whatever the acks, so that recovery never
         has to look at more than the newest; then save recovery points and high watermarks."""
-        logs = [it.log for it in self._partitions if it.log.has_unsynced_closed_segment]
+        logs = [
+            partition.log
+            for partition in self._partitions
+            if partition.log.has_unsynced_closed_segment
+        ]
         self._flush_in_thread(GroupFlush.prepare(logs, to_segments=True), self._save_checkpoints)
 
     def _save_checkpoints(self) -> None:

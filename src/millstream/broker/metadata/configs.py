@@ -155,15 +155,15 @@ class ConfigManager:
             case _:
                 raise _unsupported(resource)
         return [
-            it
-            for it in described
-            if not it.setting.internal and (wanted is None or it.setting.name in wanted)
+            entry
+            for entry in described
+            if not entry.setting.internal and (wanted is None or entry.setting.name in wanted)
         ]
 
     def describe_new_topic(self, overrides: Mapping[str, str]) -> list[DescribedSetting]:
         """What a topic created with these settings will have."""
         described = self._derived(TOPIC_SETTINGS, overrides, Source.DYNAMIC_TOPIC)
-        return [it for it in described if not it.setting.internal]
+        return [entry for entry in described if not entry.setting.internal]
 
     def _describe_topic(self, name: str) -> Iterator[DescribedSetting]:
         if name not in self._store.image.topics:
@@ -214,8 +214,8 @@ class ConfigManager:
 
     def _describe_this_broker(self) -> Iterator[DescribedSetting]:
         for name, setting in BROKER_SETTINGS.items():
-            values = [it for alias in _aliases(name) for it in self.current.sources(alias)]
-            own = [it for it in values if it.name == name]
+            values = [source for alias in _aliases(name) for source in self.current.sources(alias)]
+            own = [source for source in values if source.name == name]
             value = setting.format(getattr(self.current, name.replace(".", "_")))
             source = (own or values)[0].source if own or values else Source.DEFAULT
             read_only = setting.mode is Mode.READ_ONLY
@@ -340,7 +340,7 @@ class ConfigManager:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Invalid broker name {name}")
         if name and int(name) != self.broker_id and int(name) not in image.brokers:
             raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {name} found.")
-        touched = [it for it in after if after[it] != before.get(it)]
+        touched = [changed for changed in after if after[changed] != before.get(changed)]
         check_dynamic(touched, per_broker=bool(name))
         if name:
             self._static.with_dynamic(self.current.dynamic_default, after)

@@ -118,7 +118,9 @@ class LocalMetadata:
         log = directories.logs.get((METADATA_TOPIC, 0))
         if log is not None:
             return cls(log, clock, snapshot_bytes=snapshot_bytes)
-        failed = [it.path for it in directories.directories if it.failure is not None]
+        failed = [
+            directory.path for directory in directories.directories if directory.failure is not None
+        ]
         if failed:
             raise StorageError(
                 f"no working log directory contains the metadata log; {', '.join(failed)} "
@@ -235,7 +237,9 @@ class LocalMetadata:
         the directory down, and with it this store, until the next start."""
         image = self._image.apply(records, self._image.version + len(records))
         now_ms = self._clock.now_ms()
-        encoded = [Record(i, now_ms, None, encode_record(it)) for i, it in enumerate(records)]
+        encoded = [
+            Record(i, now_ms, None, encode_record(record)) for i, record in enumerate(records)
+        ]
         batch = encode_batch(encoded)
         header = parse_header(batch)
         self._log.append(batch, [header], leader_epoch=self._epoch, now_ms=now_ms)
@@ -280,7 +284,10 @@ class LocalMetadata:
             for position, header in iterate_headers(data):
                 if not header.is_control and header.last_offset > self._image.version:
                     records = decode_batch(data, position)
-                    yield [decode_record(it.value or b"") for it in records], header.last_offset
+                    yield (
+                        [decode_record(record.value or b"") for record in records],
+                        header.last_offset,
+                    )
                 offset = header.next_offset
 
 

@@ -52,7 +52,8 @@ def write_snapshot(
     offset = 1
     for chunk in _chunks(image.records()):
         records = [
-            Record(offset + i, now_ms, None, encode_record(it)) for i, it in enumerate(chunk)
+            Record(offset + i, now_ms, None, encode_record(record))
+            for i, record in enumerate(chunk)
         ]
         content += encode_batch(records, leader_epoch=epoch)
         offset += len(chunk)

@@ -134,7 +134,10 @@ class TopicManager:
             ConfigRecord(ResourceType.TOPIC, topic.name, name, value)
             for name, value in settings.items()
         ]
-        records += [_new_partition(image, topic_id, index, it) for index, it in enumerate(replicas)]
+        records += [
+            _new_partition(image, topic_id, index, assigned)
+            for index, assigned in enumerate(replicas)
+        ]
         return records
 
     def _check_name(self, image: ClusterImage, name: str) -> None:
@@ -235,7 +238,7 @@ class TopicManager:
         elif unknown:
             problem = f"broker {unknown[0]}, but no such broker is registered."
         elif len(set(replicas)) < len(replicas):
-            twice = next(it for it in sorted(replicas) if replicas.count(it) > 1)
+            twice = next(replica for replica in sorted(replicas) if replicas.count(replica) > 1)
             problem = f"the broker {twice} more than once."
         elif len(replicas) != factor:
             problem = (
@@ -297,7 +300,10 @@ class TopicManager:
             raise _too_many_partitions()
         factor = len(topic.partitions[0].replicas)
         replicas = self._place_more(image, more.assignments, added, factor)
-        return [_new_partition(image, topic.id, current + i, it) for i, it in enumerate(replicas)]
+        return [
+            _new_partition(image, topic.id, current + i, assigned)
+            for i, assigned in enumerate(replicas)
+        ]
 
     def _place_more(
         self, image: ClusterImage, given: tuple[Replicas, ...] | None, added: int, factor: int
@@ -321,7 +327,9 @@ class TopicManager:
         wanted = tuple(topic_ids)
 
         def decide(image: ClusterImage) -> list[MetadataRecord]:
-            return [RemoveTopicRecord(it) for it in wanted if it in image.topics_by_id]
+            return [
+                RemoveTopicRecord(topic_id) for topic_id in wanted if topic_id in image.topics_by_id
+            ]
 
         await self._store.change(decide)
 

@@ -213,8 +213,8 @@ class Leadership:
         while unflushed and unflushed[0].next_offset <= flushed_offset:
             done.append(unflushed.popleft())
         if not self.is_alone:
-            self._uncommitted.extend(it for it in done if it.waits_for_all)
-            done = [it for it in done if not it.waits_for_all]
+            self._uncommitted.extend(append for append in done if append.waits_for_all)
+            done = [append for append in done if not append.waits_for_all]
             self._advance_to_committed_end()
         elif unflushed:
             self._advance(unflushed[0].first_offset, unflushed[0].bytes_before)
@@ -271,8 +271,8 @@ class Leadership:
 
     def _fail_uncommitted(self) -> None:
         """The high watermark stands still now, so that acks=all appends cannot be acknowledged."""
-        waiting = [it for it in self._unflushed if it.waits_for_all]
-        waiting += [*self._uncommitted, *(it for it, _ in self._duplicates)]
+        waiting = [append for append in self._unflushed if append.waits_for_all]
+        waiting += [*self._uncommitted, *(append for append, _ in self._duplicates)]
         # They still hold back the high watermark until they are flushed, but no request waits.
         for pending in self._unflushed:
             pending.waits_for_all = False
@@ -296,7 +296,11 @@ class Leadership:
 
     def resign(self, error: ApiError) -> None:
         """Leadership is lost: fail all waiting appends."""
-        waiting = [*self._uncommitted, *self._unflushed, *(it for it, _ in self._duplicates)]
+        waiting = [
+            *self._uncommitted,
+            *self._unflushed,
+            *(append for append, _ in self._duplicates),
+        ]
         self._uncommitted.clear()
         self._unflushed.clear()
         self._duplicates.clear()

@@ -222,7 +222,7 @@ class DeadLetters:
         breaker.close()
 
     def _forget_idle_breakers(self, now_ms: int) -> None:
-        for group_id in [it for it, known in self._breakers.items() if known.is_idle(now_ms)]:
+        for group_id in [group for group, known in self._breakers.items() if known.is_idle(now_ms)]:
             del self._breakers[group_id]
 
     # The letters
@@ -318,7 +318,7 @@ def _batch_with(offset: int, data: bytes | bytearray) -> dict[int, Record | None
     for position, header in iterate_headers(data):
         if header.base_offset <= offset <= header.last_offset:
             records = decode_batch(data, position)
-            return {it.offset: None if header.is_control else it for it in records}
+            return {record.offset: None if header.is_control else record for record in records}
     return {}
 
 
@@ -347,7 +347,7 @@ def _size_bytes(letter: Record) -> int:
 
 
 def _batch(letters: Sequence[Record], size_bytes_max: int) -> bytes:
-    batch = encode_batch(replace(it, offset=index) for index, it in enumerate(letters))
+    batch = encode_batch(replace(letter, offset=index) for index, letter in enumerate(letters))
     if len(batch) > size_bytes_max and len(letters) == 1:
         return encode_batch([_without_copy(letters[0])])
     return batch

@@ -122,7 +122,7 @@ class SharePartitions:
         self.sessions.close_all()
         leaders = [leader for group in self._groups.values() for leader in group.values()]
         deadline = self.tasks.loop.time() + STOP_SECONDS_MAX
-        while any(it.is_writing for it in leaders) and self.tasks.loop.time() < deadline:
+        while any(each.is_writing for each in leaders) and self.tasks.loop.time() < deadline:
             await asyncio.sleep(STOP_POLL_SECONDS)
         for leader in leaders:
             leader.end(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker is stopping"))

@@ -80,8 +80,8 @@ def _is_aborted(header: BatchHeader, transactions: Sequence[AbortedTransaction])
         header.is_transactional
         and not header.is_control
         and any(
-            it.producer_id == header.producer_id
-            and it.first_offset <= header.base_offset <= it.last_offset
-            for it in transactions
+            transaction.producer_id == header.producer_id
+            and transaction.first_offset <= header.base_offset <= transaction.last_offset
+            for transaction in transactions
         )
     )

@@ -204,7 +204,9 @@ class TransactionShard:
 
     def prepared(self) -> list[Transaction]:
         """Decided transactions whose markers are not all written."""
-        return [it for it in self.transactions.values() if it.is_prepared]
+        return [
+            transaction for transaction in self.transactions.values() if transaction.is_prepared
+        ]
 
     def describe(self, transactional_id: str) -> TransactionValue | None:
         """DescribeTransactions, for one."""
@@ -213,13 +215,20 @@ class TransactionShard:
 
     def list_all(self) -> dict[str, TransactionValue]:
         """ListTransactions: all, as they are now."""
-        return {it.transactional_id: it.value for it in self.transactions.values()}
+        return {
+            transaction.transactional_id: transaction.value
+            for transaction in self.transactions.values()
+        }
 
     # --- time
 
     def timed_out(self, now_ms: int) -> list[str]:
         """The transactional ids whose transaction has been open for too long."""
-        return [it.transactional_id for it in self.transactions.values() if it.is_timed_out(now_ms)]
+        return [
+            transaction.transactional_id
+            for transaction in self.transactions.values()
+            if transaction.is_timed_out(now_ms)
+        ]
 
     def abort_timed_out(self, transactional_id: str, now_ms: int) -> Result[bool]:
         """Abort it and fence its producer, if it is still open; returns whether it was."""
@@ -232,9 +241,9 @@ class TransactionShard:
         """Expire unused transactional ids."""
         expiration_ms = self._settings().transactional_id_expiration_ms
         expired = [
-            CoordinatorRecord(TransactionKey(it.transactional_id), None)
-            for it in self.transactions.values()
-            if it.is_idle and it.value.last_update_ms <= now_ms - expiration_ms
+            CoordinatorRecord(TransactionKey(transaction.transactional_id), None)
+            for transaction in self.transactions.values()
+            if transaction.is_idle and transaction.value.last_update_ms <= now_ms - expiration_ms
         ]
         if not expired:
             return Result(timers=(self._next_expiry(now_ms),))
