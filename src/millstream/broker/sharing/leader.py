@@ -181,8 +181,8 @@ class ShareLeader:
             self._changed()
             # As in Kafka, the first partition that is loaded answers a fetch of several: it does
             # not wait for the others, even if they are loaded in the same turn of the loop.
-            for waiter in tuple(self._waiting):
-                waiter.look_now()
+            for fetch in tuple(self._waiting):
+                fetch.look_now()
 
     async def _begin(self) -> int:
         """Determine the start of the group. It is persisted at once, or a crash could move it past
