@@ -135,3 +135,9 @@ def test_program_that_ends_without_stopping_its_broker_stops_it(tmp_path: Path) 
     program = f"from millstream import Broker; Broker.start({str(tmp_path)!r})"
     subprocess.run([sys.executable, "-c", program], check=True)
     assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_caller_hears_of_a_server_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "millstream.broker.server", None)
+    with pytest.raises(ImportError):
+        Broker.start()

@@ -174,15 +174,17 @@ class _Thread:
         raise NotImplementedError("a thread cannot be killed")
 
     def _run(self) -> None:
-        from millstream.broker.server import new_event_loop
-
-        self._loop = new_event_loop()
         try:
-            self._loop.run_until_complete(self._serve())
+            from millstream.broker.server import new_event_loop
+
+            self._loop = new_event_loop()
+            try:
+                self._loop.run_until_complete(self._serve())
+            finally:
+                self._loop.close()
         except BaseException as error:  # noqa: BLE001 - the caller's thread raises it
             self._error = error
         finally:
-            self._loop.close()
             self._started.set()
 
     async def _serve(self) -> None:
