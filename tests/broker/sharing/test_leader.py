@@ -11,7 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from millstream.broker.replicas.partition import ACKS_LEADER, Partition
+from millstream.broker.replicas.partition import Partition
+from millstream.broker.replicas.pending import ACKS_LEADER
 from millstream.broker.server import BrokerServer
 from millstream.broker.sharing.dead_letters import DeadLetter
 from millstream.broker.sharing.leader import ShareLeader
