@@ -37,7 +37,7 @@ class ReceiveBuffer:
     `kept_bytes` is what the readers keep beside it, together.
     """
 
-    __slots__ = ("kept_bytes", "kept_bytes_max", "view")
+    __slots__ = ("is_scarce", "kept_bytes", "kept_bytes_max", "view")
 
     def __init__(
         self, size_bytes: int = SHARED_BUFFER_BYTES, kept_bytes_max: int = sys.maxsize
@@ -45,6 +45,12 @@ class ReceiveBuffer:
         self.view = memoryview(bytearray(size_bytes))
         self.kept_bytes = 0
         self.kept_bytes_max = kept_bytes_max
+        self.is_scarce = False  # whether more is kept than that
+
+    def add(self, size_bytes: int) -> None:
+        """Count more bytes that a reader keeps, or fewer."""
+        self.kept_bytes += size_bytes
+        self.is_scarce = self.kept_bytes > self.kept_bytes_max
 
 
 class FrameReader:
@@ -88,11 +94,11 @@ class FrameReader:
         if self._long_needed:
             return self._long[self._long_filled : self._long_needed]
         rest = self._rest
-        pool = self._pool
-        if not rest and pool.kept_bytes <= pool.kept_bytes_max:
+        if rest:
+            self._shared[: len(rest)] = rest
+        elif not self._pool.is_scarce:
             return self._shared
-        self._shared[: len(rest)] = rest
-        if pool.kept_bytes <= pool.kept_bytes_max:
+        if not self._pool.is_scarce:
             return self._shared[len(rest) :]
         # What cannot be handled at once has to be kept: receive little.
         return self._shared[len(rest) : len(rest) + SCARCE_READ_BYTES]
@@ -238,5 +244,5 @@ class FrameReader:
         kept = len(self._rest) + len(self._long)
         if self._data is not self._shared and self._data.obj is not self._long.obj:
             kept += len(self._data)
-        self._pool.kept_bytes += kept - self._kept_bytes
+        self._pool.add(kept - self._kept_bytes)
         self._kept_bytes = kept

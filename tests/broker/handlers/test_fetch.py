@@ -331,9 +331,9 @@ def test_response_is_smaller_while_other_clients_do_not_read(tmp_path: Path) -> 
                 "session_epoch": -1,
                 "topics": [{"topic": "t", "partitions": [partition]}],
             }
-            server.connections.response_memory.held_bytes += 2**30
+            server.connections.response_memory.add(2**30)
             short = await client.call(FETCH, 11, **wanted)
-            server.connections.response_memory.held_bytes -= 2**30
+            server.connections.response_memory.add(-(2**30))
             whole = await client.call(FETCH, 11, **wanted)
             assert 50_000 < len(short.responses[0].partitions[0].records) < 100_000
             assert len(whole.responses[0].partitions[0].records) > 400_000

@@ -12,21 +12,21 @@ MB = 1024 * 1024
 
 def test_connection_may_use_its_own_limit_while_there_is_plenty() -> None:
     memory = ResponseMemory(128 * MB, 4 * MB)
-    assert memory.allowance() == 4 * MB
+    assert memory.allowance == 4 * MB
     assert not memory.is_short
 
 
 def test_connection_may_use_a_part_of_what_is_left() -> None:
     memory = ResponseMemory(128 * MB, 4 * MB)
-    memory.held_bytes = 120 * MB
-    assert memory.allowance() == 8 * MB // ALLOWANCE_DIVISOR
+    memory.add(120 * MB)
+    assert memory.allowance == 8 * MB // ALLOWANCE_DIVISOR
     assert memory.is_short
 
 
 def test_connection_may_always_use_the_minimum() -> None:
     memory = ResponseMemory(MB, 4 * MB)
-    memory.held_bytes = 50 * MB
-    assert memory.allowance() == MINIMUM_BYTES
+    memory.add(50 * MB)
+    assert memory.allowance == MINIMUM_BYTES
 
 
 @given(connections=st.integers(1, 3000), bytes_max=st.integers(MB, 512 * MB))
@@ -35,5 +35,5 @@ def test_connections_that_never_read_hold_the_limit_and_their_minimum_at_the_mos
 ) -> None:
     memory = ResponseMemory(bytes_max, 4 * MB)
     for _ in range(connections):
-        memory.held_bytes += memory.allowance()
+        memory.add(memory.allowance)
     assert memory.held_bytes <= bytes_max + connections * MINIMUM_BYTES

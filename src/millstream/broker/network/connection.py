@@ -169,6 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         self._task_is_starting = False
         self._tasks = 0  # under way
         self._task_request_bytes = 0
+        self._tasks_are_full = False
         self._needs_memory = False  # to receive the rest of a request
         self._write_paused = False
         self._reading_paused = False
@@ -272,7 +273,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def response_bytes_max(self) -> int:
         """Maximum size of the next response."""
-        return max(MINIMUM_BYTES, self._memory.allowance() - self._waiting_bytes)
+        return max(MINIMUM_BYTES, self._memory.allowance - self._waiting_bytes)
 
     def stalled_seconds(self, now: float) -> float:
         """For how long the client has not read waiting responses."""
@@ -315,8 +316,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         while slots and slots[0].is_ready:
             slot = slots.popleft()
-            self._behind_bytes -= slot.waiting_bytes
-            self._waiting_bytes -= slot.waiting_bytes
+            if slot.waiting_bytes:
+                self._behind_bytes -= slot.waiting_bytes
+                self._waiting_bytes -= slot.waiting_bytes
             self._put(slot.correlation_id, slot.flexible, slot.body)
         if self._in_process:
             return
@@ -329,21 +331,20 @@ class Connection(asyncio.BufferedProtocol):
     def _process(self) -> None:
         """Handle received frames, within the limits; write the responses."""
         frames, slots, in_flight_max = self._frames, self._slots, self._limits.in_flight_max
-        allowance = self._memory.allowance()
-        requests = 0
+        waiting_max = min(self._memory.allowance, self._waiting_bytes + TURN_RESPONSE_BYTES_MAX)
+        requests_left = TURN_REQUESTS_MAX
         self._in_process = True
         try:
             while (
                 not self._is_blocked
+                and requests_left
                 and len(slots) < in_flight_max
-                and requests < TURN_REQUESTS_MAX
-                and self._out_bytes < TURN_RESPONSE_BYTES_MAX
-                and (self._waiting_bytes < allowance or not self._waiting_bytes)
+                and self._waiting_bytes < waiting_max
             ):
                 frame = frames.next_frame()
                 if frame is None:
                     break
-                requests += 1
+                requests_left -= 1
                 self._handle(frame)
             else:
                 if frames.hold():
@@ -371,8 +372,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_blocked = (
             self._exclusive is not None
             or self._task_is_starting
-            or self._tasks >= TASKS_MAX
-            or self._task_request_bytes >= TASK_REQUEST_BYTES_MAX
+            or self._tasks_are_full
             or self._needs_memory
             or self.is_closing
         )
@@ -383,7 +383,7 @@ class Connection(asyncio.BufferedProtocol):
         return (
             self._check_blocked()
             or len(self._slots) >= self._limits.in_flight_max
-            or 0 < self._waiting_bytes >= self._memory.allowance()
+            or self._waiting_bytes >= self._memory.allowance
         )
 
     def _handle(self, frame: memoryview) -> None:
@@ -442,8 +442,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         slot = _Slot(self, correlation_id, route.flexible_response)
         self._slots.append(slot)
-        self._tasks += 1
-        self._task_request_bytes += len(own_body)
+        self._count_task(1, len(own_body))
         ended = partial(self._task_has_ended, slot, len(own_body))
         self._connections.tasks.start(_run_handler(route, request, ended))
         # Later requests must not overtake it: a task takes its first step in the loop's next turn.
@@ -455,18 +454,24 @@ class Connection(asyncio.BufferedProtocol):
         self._resume()
 
     def _task_has_ended(self, slot: _Slot, request_bytes: int, body: Buffers | None) -> None:
-        self._tasks -= 1
-        self._task_request_bytes -= request_bytes
+        self._count_task(-1, -request_bytes)
         self._check_blocked()
         slot.complete(body)
         if self._reading_paused:
             self._loop.call_soon(self._resume)
 
+    def _count_task(self, tasks: int, request_bytes: int) -> None:
+        self._tasks += tasks
+        self._task_request_bytes += request_bytes
+        self._tasks_are_full = (
+            self._tasks >= TASKS_MAX or self._task_request_bytes >= TASK_REQUEST_BYTES_MAX
+        )
+
     def _resume(self) -> None:
         """Continue with the waiting requests."""
-        if self._in_process or self._is_held_back():
+        if self._check_blocked() or self._in_process or not self._reading_paused:
             return
-        if self._reading_paused:
+        if not self._is_held_back():
             self._reading_paused = False
             self._process()
             if not self._reading_paused and not self.is_closing:
@@ -493,10 +498,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _count_waiting(self) -> None:
         """Update the memory accounting for this client."""
-        waiting = self._waiting_bytes
-        if waiting != self._counted_bytes:
-            self._memory.held_bytes += waiting - self._counted_bytes
-            self._counted_bytes = waiting
+        self._memory.add(self._waiting_bytes - self._counted_bytes)
+        self._counted_bytes = self._waiting_bytes
 
     def _wait_for(self, deferred: Deferred, correlation_id: int, flexible: bool) -> None:
         slot = _Slot(self, correlation_id, flexible)
@@ -552,7 +555,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines(out)
         if not self._write_paused:  # all of it was sent
             self._waiting_bytes = self._behind_bytes
-        self._count_waiting()
+        if self._waiting_bytes != self._counted_bytes:
+            self._count_waiting()
 
     def _pause_reading(self) -> None:
         if not self._reading_paused:

@@ -24,17 +24,21 @@ ALLOWANCE_DIVISOR = 8
 class ResponseMemory:
     """Counts the bytes of responses that clients have not read, over all connections."""
 
-    __slots__ = ("_bytes_max", "_connection_bytes_max", "held_bytes")
+    __slots__ = ("_bytes_max", "_connection_bytes_max", "allowance", "held_bytes")
 
     def __init__(self, bytes_max: int, connection_bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._connection_bytes_max = connection_bytes_max
         self.held_bytes = 0
+        self.allowance = 0  # how many bytes may wait for one client
+        self.add(0)
 
-    def allowance(self) -> int:
-        """How many bytes may wait for one client."""
+    def add(self, size_bytes: int) -> None:
+        """Count more bytes, or fewer."""
+        self.held_bytes += size_bytes
+        # Computed here because it is read for every request and changes only for slow clients.
         share = (self._bytes_max - self.held_bytes) // ALLOWANCE_DIVISOR
-        return max(MINIMUM_BYTES, min(self._connection_bytes_max, share))
+        self.allowance = max(MINIMUM_BYTES, min(self._connection_bytes_max, share))
 
     @property
     def is_short(self) -> bool:
