@@ -47,6 +47,7 @@ DEFAULT = (
     "loop_lag",
 )
 EXTRA = (
+    "slow_clients",
     "cold_reads",
     "soak",
     "stores",
