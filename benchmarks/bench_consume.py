@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.bench_produce import produce
 from benchmarks.measurement import Measurement, interleave
@@ -29,8 +29,28 @@ def run(targets: Sequence[Target], scale: Scale) -> Iterator[Measurement]:
 
         yield interleave(measurement, targets, scale.rounds, sample)
 
+    # librdkafka stops fetching for a second whenever 100,000 records are queued, so this measures
+    # how often a client is given records faster than it consumes them.
+    defaults = Measurement("consume 100 B, default settings", "records/s", bar=1.0)
 
-def consume(target: Target, topic: str, count: int) -> float:
+    def sample_defaults(target: Target) -> float:
+        return consume(target, topics[target.name], count, settings={})
+
+    yield interleave(defaults, targets, scale.rounds, sample_defaults)
+
+
+TUNED: Mapping[str, object] = {
+    "fetch.message.max.bytes": 4_194_304,
+    "queued.min.messages": 1_000_000,
+    "queued.max.messages.kbytes": 262_144,
+    "fetch.queue.backoff.ms": 5,
+    "check.crcs": False,
+}
+
+
+def consume(
+    target: Target, topic: str, count: int, settings: Mapping[str, object] = TUNED
+) -> float:
     """Records per second, from the first record to the last."""
     from confluent_kafka import Consumer, TopicPartition
 
@@ -39,11 +59,7 @@ def consume(target: Target, topic: str, count: int) -> float:
             "bootstrap.servers": target.bootstrap,
             "group.id": "bench",
             "enable.auto.commit": False,
-            "fetch.message.max.bytes": 4_194_304,
-            "queued.min.messages": 1_000_000,
-            "queued.max.messages.kbytes": 262_144,
-            "fetch.queue.backoff.ms": 5,
-            "check.crcs": False,
+            **settings,
         }
     )
     try:
