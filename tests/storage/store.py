@@ -59,16 +59,21 @@ class Store:
         self.clock = ManualClock()
         self.config = config or TopicConfig()
         self.paths = paths
+        self.topic_ids: dict[tuple[str, int], UUID] = {}  # of logs that were deleted once
         self.directories = self._open()
 
     def _open(self) -> LogDirectories:
-        return LogDirectories.open(
+        directories = LogDirectories.open(
             self.paths,
             fs=self.fs,
             clock=self.clock,
             config_for=lambda topic: self.config,
             recovery_threads=1,
         )
+        for name, wanted in self.topic_ids.items():
+            if name in directories.logs and directories.logs[name].topic_id != wanted:
+                directories.delete(*name)  # as the broker does at its start
+        return directories
 
     def reopen(self) -> None:
         """Start again; once more if a fault that was waiting hits the start itself."""
@@ -81,7 +86,8 @@ class Store:
     def log(self, partition: int = 0, topic: str = TOPIC) -> Log:
         found = self.directories.logs.get((topic, partition))
         if found is None:
-            found = self.directories.create(topic, partition, topic_id(topic), self.config)
+            wanted = self.topic_ids.get((topic, partition), topic_id(topic))
+            found = self.directories.create(topic, partition, wanted, self.config)
         return found
 
     def append(

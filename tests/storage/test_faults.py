@@ -1,12 +1,14 @@
 """Random lives of a broker's storage, on a filesystem that forgets, fails and fills up.
 
 After every recovery: each acknowledged record is there, once, in order; whatever else is there is
-what was appended at that offset; and a second recovery changes nothing.
+what was appended at that offset; and a second recovery changes nothing. Logs are deleted and
+created again under the same name, with crashes in between: the new one has nothing of the old one.
 """
 
 from __future__ import annotations
 
 import itertools
+from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,14 +16,23 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from millstream.config.topic import TopicConfig
-from millstream.errors import ApiError, ErrorCode
+from millstream.errors import ApiError, DirectoryFailed, ErrorCode, LogGone
 from millstream.records.batch import parse_header
 from millstream.storage.flush import GroupFlush
-from tests.storage.store import Store, make_batch, read_all, truncate_to
+from tests.storage.store import TOPIC, Store, make_batch, read_all, truncate_to
 
 PARTITIONS = 7
 partitions = st.integers(0, PARTITIONS - 1)
 seeds = st.integers(0, 2**32 - 1)
+# How a deletion ends before the next log of the name is created.
+FATES = (
+    "complete",
+    "create first",
+    "crash before execution",
+    "crash after execution",
+    "kill before execution",
+    "kill after execution",
+)
 
 
 class Expected:
@@ -48,6 +59,7 @@ class StorageLife(RuleBasedStateMachine):
         self.expected = [Expected() for _ in range(PARTITIONS)]
         self.sequences = dict.fromkeys(range(PARTITIONS), 0)
         self.counter = itertools.count()
+        self.disk_is_full = False
         for partition in range(PARTITIONS):
             self.store.log(partition)
 
@@ -159,6 +171,66 @@ class StorageLife(RuleBasedStateMachine):
         expected.cut(log.log_end_offset)
         self._forget_producer(partition)
 
+    # Deleting, and creating again under the same name
+
+    @rule(chosen=st.sets(partitions, min_size=1), fate=st.sampled_from(FATES), seed=seeds)
+    def delete(self, chosen: set[int], fate: str, seed: int) -> None:
+        if self.disk_is_full or not self.store.directories.live_directories:
+            return
+        for partition in chosen:
+            self.expected[partition] = Expected()
+            self.sequences[partition] = 0
+            self.store.topic_ids[TOPIC, partition] = uuid4()
+        deletions = self.store.directories.prepare_deletions(
+            [(TOPIC, partition) for partition in chosen]
+        )
+        if fate not in ("crash before execution", "kill before execution", "create first"):
+            for deletion in deletions:
+                deletion.execute()
+        if fate == "complete":
+            for deletion in deletions:
+                deletion.complete()
+        if "kill" in fate:
+            self.store.fs.heal()
+            self.kill()
+        elif "crash" in fate:
+            self.cut_power(seed)
+        self._create_deleted()
+
+    @rule(partition=partitions, fate=st.sampled_from(FATES), seed=seeds, is_early=st.booleans())
+    def delete_while_it_is_used(self, partition: int, fate: str, seed: int, is_early: bool) -> None:
+        """A flush and a checkpoint in progress end after the log has gone."""
+        directories = self.store.directories
+        old = self.store.log(partition)
+        if self.disk_is_full or not directories.live_directories:
+            return
+        flush = GroupFlush.prepare(directories.logs.values())
+        checkpoints = directories.prepare_checkpoints()
+        if is_early:
+            flush.execute()
+        self.delete({partition}, fate, seed)
+        if self.store.directories is not directories:
+            return  # a crash has ended them
+        self.append(partition, 1, 10)
+        if not is_early:
+            flush.execute()
+        flush.complete(self.store.clock.now_ms())
+        for checkpoint in checkpoints:
+            checkpoint.execute()
+            checkpoint.complete()
+        with pytest.raises(LogGone):
+            old.read(old.log_start_offset, max_bytes=1, end_offset=1, may_block=True)
+
+    def _create_deleted(self) -> None:
+        """A sync that failed takes the directory down: then the broker is started again first."""
+        try:
+            for partition in range(PARTITIONS):
+                self.store.log(partition)
+        except (ApiError, DirectoryFailed):
+            self.cut_power(None)
+            for partition in range(PARTITIONS):
+                self.store.log(partition)
+
     @rule()
     def retire_journal(self) -> None:
         flush = self.store.directories.prepare_journal_retirement()
@@ -188,6 +260,7 @@ class StorageLife(RuleBasedStateMachine):
 
     @rule(seed=st.none() | seeds)
     def cut_power(self, seed: int | None) -> None:
+        self.disk_is_full = False
         self.store.crash(seed)
         self._compare(clean=False)
 
@@ -202,10 +275,12 @@ class StorageLife(RuleBasedStateMachine):
 
     @rule(size=st.integers(0, 500))
     def fill_disk(self, size: int) -> None:
+        self.disk_is_full = True
         self.store.fs.fail_writes_after(size)
 
     @rule()
     def make_room(self) -> None:
+        self.disk_is_full = False
         self.store.fs.fail_writes_after(None)
 
     # What must hold
