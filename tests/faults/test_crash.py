@@ -157,6 +157,50 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
         server.kill()
 
 
+@pytest.mark.parametrize(
+    "rounds", [2, pytest.param(15, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
+def test_topic_created_again_keeps_its_own_records_when_the_server_is_killed(
+    tmp_path: Path, rounds: int
+) -> None:
+    """Deleted while others write, after some of its records were deleted; then the power goes."""
+    dice = random.Random(rounds)
+    port = free_port()
+    settings = SETTINGS | {"log.flush.offset.checkpoint.interval.ms": "50"}
+    server = start_millstream(tmp_path / "data", settings, port=port)
+    admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic("plain", PARTITIONS, 1)])["plain"].result(PATIENCE_SECONDS)
+    plain = Ledger(server.bootstrap, "plain", max_in_flight=1)
+    try:
+        for _ in range(rounds):
+            recreate(admin, "churn")
+            busy = Ledger(server.bootstrap, "churn")
+            busy.wait_for(dice.randrange(100, 1000))
+            busy.finish()
+            parts = [TopicPartition("churn", partition, 20) for partition in range(PARTITIONS)]
+            for deleted in admin.delete_records(parts).values():
+                deleted.result(PATIENCE_SECONDS)
+            plain.wait_for(500)  # long enough for a checkpoint to mention it
+            recreate(admin, "churn")
+            again = Ledger(server.bootstrap, "churn")
+            again.wait_for(30)
+            again.finish()
+            server.kill()
+            server = start_millstream(tmp_path / "data", settings, port=port)
+            check(server.bootstrap, again, once=False)
+        plain.finish()
+        check(server.bootstrap, plain, once=False)
+    finally:
+        plain._stop.set()
+        server.kill()
+
+
+def recreate(admin: AdminClient, topic: str) -> None:
+    if topic in admin.list_topics(timeout=PATIENCE_SECONDS).topics:
+        admin.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(PATIENCE_SECONDS)
+
+
 def test_checker_notices_a_lost_record(tmp_path: Path) -> None:
     """The ledger claims one record too many: the check above can fail."""
     server = start_millstream(tmp_path / "data")
