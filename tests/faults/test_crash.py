@@ -166,7 +166,10 @@ def test_topic_created_again_keeps_its_own_records_when_the_server_is_killed(
     """Deleted while others write, after some of its records were deleted; then the power goes."""
     dice = random.Random(rounds)
     port = free_port()
-    settings = SETTINGS | {"log.flush.offset.checkpoint.interval.ms": "50"}
+    settings = SETTINGS | {
+        "log.flush.offset.checkpoint.interval.ms": "50",
+        "auto.create.topics.enable": "false",  # else a producer creates the topic in between
+    }
     server = start_millstream(tmp_path / "data", settings, port=port)
     admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic("plain", PARTITIONS, 1)])["plain"].result(PATIENCE_SECONDS)
