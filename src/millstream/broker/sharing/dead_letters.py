@@ -99,6 +99,8 @@ class DeadLetters:
         self._partitions = partitions
         self._breakers: dict[str, Breaker] = {}
         self._problems: dict[str, str] = {}  # by group, problems already logged
+        # Held until the logs of a new topic are open, which is after the topic is in the metadata.
+        self._creating = asyncio.Lock()
 
     async def write(
         self, group_id: str, partition: Partition, letters: Sequence[DeadLetter]
@@ -146,8 +148,9 @@ class DeadLetters:
                 f"{config.errors_deadletterqueue_topic_name_prefix!r}, which the broker's "
                 "errors.deadletterqueue.topic.name.prefix asks for",
             )
-        if topic not in self._metadata.image.topics:
-            await self._create(topic)
+        async with self._creating:
+            if topic not in self._metadata.image.topics:
+                await self._create(topic)
         if not self._configs.topic(topic).errors_deadletterqueue_group_enable:
             raise ApiError(
                 ErrorCode.INVALID_CONFIG,
