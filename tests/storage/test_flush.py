@@ -76,6 +76,20 @@ def test_acknowledged_writes_never_wait_for_the_whole_filesystem(
     assert whole == [DATA]  # in the background
 
 
+def test_first_flush_of_many_logs_syncs_them_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with acks=all: what other programs wrote must not delay it."""
+    many = range(2 * SYNCED_ONE_BY_ONE_MAX)
+    store = Store()
+    whole: list[str] = []
+    monkeypatch.setattr(store.fs, "sync_all", lambda root, paths: whole.append(root))
+    for partition in many:
+        store.append(b"x", partition=partition)
+    store.flush(*many)
+    assert whole == []
+    store.crash()
+    assert {store.log(partition).log_end_offset for partition in many} == {1}
+
+
 def test_flush_comes_after_the_write_that_it_covers() -> None:
     store = settled_store()
     store.append(b"x", partition=0)

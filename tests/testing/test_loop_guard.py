@@ -20,6 +20,7 @@ def act(fs: LoopGuardFileSystem, directory: Path) -> dict[str, Callable[[], obje
         "fdatasync": lambda: write_file(fs, f"{path}/file", b"x", sync=True),
         "pread": lambda: read_file(fs, f"{path}/file"),
         "sync_directory": lambda: fs.sync_directory(path),
+        "sync_each": lambda: fs.sync_each([path]),
         "sync_all": lambda: fs.sync_all(path, [path]),
         "listdir": lambda: fs.listdir(path),
         "unlink": lambda: fs.unlink(f"{path}/file"),

@@ -23,7 +23,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -94,12 +94,16 @@ class FileSystem(Protocol):
 
     def sync_directory(self, path: str) -> None: ...
 
-    def sync_all(self, root: str, paths: Collection[str]) -> bool:
-        """Make files (their bytes) and directories (their names), all below `root`, durable.
+    def sync_each(self, paths: Iterable[str]) -> None:
+        """Make files (their bytes) and directories (their names) durable, one by one.
 
-        Those that are gone are left out. Cheaper than one by one where there are many: the whole
-        filesystem may be synced instead; then it returns True.
+        Those that are gone are left out.
         """
+        ...
+
+    def sync_all(self, root: str, paths: Collection[str]) -> bool:
+        """Like `sync_each`, for paths below `root`, but cheaper if there are many: the whole
+        filesystem may be synced instead; then it returns True. Not where a request waits."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -187,6 +191,10 @@ class OsFileSystem:
         finally:
             os.close(fd)
 
+    def sync_each(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            _sync(path)
+
     def sync_all(self, root: str, paths: Collection[str]) -> bool:
         if len(paths) > SYNCED_ONE_BY_ONE_MAX and _syncfs is not None:
             fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -197,15 +205,7 @@ class OsFileSystem:
                 os.close(fd)
             return True
         for path in paths:
-            # Opened for reading: a directory cannot be opened otherwise.
-            try:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                continue
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            _sync(path)
         return False
 
     def file_size(self, path: str) -> int:
@@ -233,6 +233,18 @@ class OsFileSystem:
             os.close(fd)
             raise BlockingIOError(error.errno, "locked by another process", path) from None
         return fd
+
+
+def _sync(path: str) -> None:
+    try:
+        # For reading: a directory cannot be opened otherwise.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def write_fully(fs: FileSystem, fd: int, buffers: Sequence[Buffer], position: int) -> int:

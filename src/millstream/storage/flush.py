@@ -22,7 +22,7 @@ segment that retention removed, is not a failure: there is nothing to flush.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple
@@ -42,6 +42,7 @@ FILES_SYNCED_ONE_BY_ONE_MAX = 2
 # and so they are if there is more than this in each: writing it twice costs more than it saves.
 JOURNALED_BYTES_PER_FILE_MAX = 32 * 1024
 JOURNALED_BYTES_MAX = 16 * 1024 * 1024
+SYNCS_OF_NEW_LOG = 2  # its directory and `partition.metadata`
 
 
 class DirtyRange(NamedTuple):
@@ -108,6 +109,11 @@ class GroupFlush:
         """The bytes to write: an estimate of the duration."""
         return sum(part.size_bytes for part in self._parts)
 
+    @property
+    def sync_count(self) -> int:
+        """How often the disk has to sync something, about: an estimate of the duration."""
+        return sum(part.sync_count for part in self._parts)
+
     def execute(self) -> None:
         """Block until everything is durable, or has failed. Never raises: see `Outcome`."""
         for part in self._parts:
@@ -139,6 +145,11 @@ class DirectoryFlush:
     @property
     def size_bytes(self) -> int:
         return sum(end - start for target in self.targets for _, start, end, _ in target.ranges)
+
+    @property
+    def sync_count(self) -> int:
+        new = SYNCS_OF_NEW_LOG * sum(target.log.is_new for target in self.targets)
+        return new + (1 if self._is_for_journal() else len(self.targets))
 
     def execute(self) -> None:
         try:
@@ -184,13 +195,12 @@ class DirectoryFlush:
         """Replay can create a segment, but not a log."""
         paths = [path for log, *_ in self.targets if log.is_new for path in log.unsynced_names()]
         if paths:  # those of a log deleted meanwhile are left out, or are its successor's: no harm
-            self.directory.fs.sync_all(self.directory.path, dict.fromkeys(paths))
+            self._sync(dict.fromkeys(paths))
 
     def _sync_files(self) -> None:
         fs, handles = self.directory.fs, self.directory.handles
         if self._to_segments and len(self.targets) > SYNCED_ONE_BY_ONE_MAX:
-            # In the background or at a stop, where it does no harm to sync what others wrote too.
-            fs.sync_all(self.directory.path, self._paths())
+            self._sync(self._paths())
             return
         for target in self.targets:
             for segment, *_ in target.ranges:
@@ -199,6 +209,13 @@ class DirectoryFlush:
             if target.names_unsynced:
                 with suppress(LogGone), target.log.held():
                     fs.sync_directory(target.log.path)
+
+    def _sync(self, paths: Collection[str]) -> None:
+        if self._to_segments:
+            # In the background or at a stop, where it does no harm to sync what others wrote too.
+            self.directory.fs.sync_all(self.directory.path, paths)
+        else:
+            self.directory.fs.sync_each(paths)
 
     def _paths(self) -> list[str]:
         paths = [segment.handle.path for target in self.targets for segment, *_ in target.ranges]

@@ -23,7 +23,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 from random import Random
 from typing import NamedTuple
@@ -233,7 +233,7 @@ class MemoryFileSystem:
                     self._unsynced_names.append(change)
             self._note("sync_directory", path)
 
-    def sync_all(self, root: str, paths: Collection[str]) -> bool:
+    def sync_each(self, paths: Iterable[str]) -> None:
         for path in paths:
             if path in self._directories:
                 self.sync_directory(path)
@@ -243,6 +243,9 @@ class MemoryFileSystem:
                     self.fdatasync(fd)
                 finally:
                     self.close(fd)
+
+    def sync_all(self, root: str, paths: Collection[str]) -> bool:
+        self.sync_each(paths)
         return False
 
     def exists(self, path: str) -> bool:

@@ -18,7 +18,7 @@ import asyncio
 import os
 import sys
 import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -71,6 +71,12 @@ class LoopGuardFileSystem(OsFileSystem):
     def sync_directory(self, path: str) -> None:
         self._notice("sync_directory", path)
         super().sync_directory(path)
+
+    def sync_each(self, paths: Iterable[str]) -> None:
+        paths = list(paths)
+        for path in paths:
+            self._notice("sync_each", path)
+        super().sync_each(paths)
 
     def sync_all(self, root: str, paths: Collection[str]) -> bool:
         self._notice("sync_all", root)

@@ -65,6 +65,33 @@ def test_flush_in_the_thread_leaves_the_loop_free_and_gathers_what_comes_meanwhi
     asyncio.run(main())
 
 
+def test_flush_of_many_new_logs_runs_in_the_thread() -> None:
+    """Each of them has names to sync: together they are not short."""
+
+    async def main() -> None:
+        leader = Leader()
+        threads: set[threading.Thread] = set()
+        real = leader.fs.fdatasync
+
+        def sync(fd: int) -> None:
+            threads.add(threading.current_thread())
+            real(fd)
+
+        leader.fs.fdatasync = sync  # type: ignore[method-assign]
+        names = [f"t{number}" for number in range(flushing.INLINE_SYNCS_MAX)]
+        pending = [
+            leader.partition(name).append(leader.batch(b"x"), acks=ACKS_ALL) for name in names
+        ]
+        for it in pending:
+            await it
+        assert threads
+        assert threading.main_thread() not in threads
+        assert leader.flusher.flush_count == 1
+        leader.flusher.close()
+
+    asyncio.run(main())
+
+
 def test_flusher_moves_to_the_thread_when_flushes_are_long_and_back_when_short() -> None:
     async def main() -> None:
         leader = Leader()

@@ -11,7 +11,8 @@ runs
     in a thread  in one dedicated thread, when they are not: the loop continues, and requests that
                  arrive meanwhile wait for the next flush
 
-The choice depends on the duration of recent flushes, with hysteresis between the two thresholds.
+The choice depends on the duration of recent flushes, with hysteresis between the two thresholds. A
+flush that has to sync many files, as the first one of many logs, always runs in the thread.
 See docs/decisions/0005-event-loop.md.
 """
 
@@ -34,6 +35,7 @@ logger = logging.getLogger("millstream.flush")
 
 TO_THREAD_ABOVE_SECONDS = 0.004
 BACK_INLINE_BELOW_SECONDS = 0.002
+INLINE_SYNCS_MAX = 8  # more syncs are not short, whatever earlier flushes took
 GATHER_SECONDS_MAX = 0.001
 SHARED_ABOVE_REQUESTS = 1.5  # per flush, on average: more than one client's one request
 SMOOTHING = 0.2  # the weight of the newest flush in the running average
@@ -119,10 +121,11 @@ class Flusher:
         self._requests = self._requests_seen = 0
         partitions = list(self._waiting)
         self._waiting.clear()
-        if self.uses_thread:
-            self._flush_in_thread(partitions)
+        flush = GroupFlush.prepare([partition.log for partition in partitions])
+        if self.uses_thread or flush.sync_count > INLINE_SYNCS_MAX:
+            self._flush_in_thread(flush, partitions)
         else:
-            self._flush_inline(partitions)
+            self._flush_inline(flush, partitions)
 
     def _should_gather(self) -> bool:
         """Whether another turn is likely to bring more to share this flush."""
@@ -134,16 +137,14 @@ class Flusher:
         self._requests_seen = self._requests
         return now - self._gathering_since < GATHER_SECONDS_MAX
 
-    def _flush_inline(self, partitions: list[Flushable]) -> None:
-        flush = GroupFlush.prepare([partition.log for partition in partitions])
+    def _flush_inline(self, flush: GroupFlush, partitions: list[Flushable]) -> None:
         started = perf_counter()
         flush.execute()
         self._finish(flush, partitions, perf_counter() - started)
 
-    def _flush_in_thread(self, partitions: list[Flushable]) -> None:
+    def _flush_in_thread(self, flush: GroupFlush, partitions: list[Flushable]) -> None:
         if self._thread is None:
             self._thread = _FlushThread()
-        flush = GroupFlush.prepare([partition.log for partition in partitions])
         self._in_thread = partitions
 
         def back_on_the_loop(seconds: float) -> None:
