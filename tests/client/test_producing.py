@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,8 +55,9 @@ def create_topic(cluster: Cluster, partitions: int = 1, **settings: str) -> str:
 
 def send(producer: RawProducer, topic: str, partition: int, values: list[str]) -> None:
     identity = producer.identity(topic, partition)
+    now_ms = int(time.time() * 1000)  # retention deletes what is older than it allows
     batch = encode_batch(
-        [Record(number, 1000, None, value.encode()) for number, value in enumerate(values)],
+        [Record(number, now_ms, None, value.encode()) for number, value in enumerate(values)],
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
         base_sequence=identity.base_sequence,

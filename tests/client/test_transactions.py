@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -61,7 +62,8 @@ def write(cluster: Cluster, transactional_id: str, topic: str, values: list[byte
     producer = RawProducer(cluster)
     producer.begin(transactional_id, 60_000)
     identity = producer.identity(topic, 0)
-    records = [Record(number, 1000, None, value) for number, value in enumerate(values)]
+    now_ms = int(time.time() * 1000)  # retention deletes what is older than it allows
+    records = [Record(number, now_ms, None, value) for number, value in enumerate(values)]
     batch = encode_batch(
         records,
         producer_id=identity.producer_id,

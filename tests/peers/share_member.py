@@ -55,23 +55,30 @@ class ShareMember:
         partitions: Sequence[int] = (0,),
         **fields: Any,
     ) -> Any:
-        """The whole answer to one ShareFetch; what is acknowledged is of partition 0."""
-        limits = {
+        """The whole answer to one ShareFetch; the acknowledgements are of partition 0."""
+        return self.send_fetch(*acks, epoch=epoch, partitions=partitions, **fields)()
+
+    def send_fetch(
+        self,
+        *acks: Acknowledgement,
+        epoch: int | None = None,
+        partitions: Sequence[int] = (0,),
+        **fields: Any,
+    ) -> Callable[[], Any]:
+        """Send one ShareFetch; the function returned waits for its answer."""
+        values = {
             "max_wait": 500,
             "min_bytes": 1,
             "max_bytes": 1 << 20,
             "max_records": 500,
             "batch_size": 500,
-        }
-        return self.wire.call(
-            "share_fetch",
-            self.version,
-            group_id=self.group,
-            member_id=self.member_id,
-            share_session_epoch=self._next_epoch(epoch),
-            topics=(self._topic(partitions, acks),),
-            **limits | fields,
-        )
+            "group_id": self.group,
+            "member_id": self.member_id,
+            "share_session_epoch": self._next_epoch(epoch),
+            "topics": (self._topic(partitions, acks),),
+        } | fields
+        self.wire.send(request_frame("share_fetch", self.version, **values))
+        return lambda: self.wire.receive("share_fetch", self.version)
 
     def fetch(self, *acks: Acknowledgement, **fields: Any) -> Acquired:
         """What one ShareFetch acquires; its acknowledgements must be well."""

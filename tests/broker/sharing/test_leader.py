@@ -392,6 +392,45 @@ def test_group_goes_on_from_the_log_s_end_where_the_log_lost_records(tmp_path: P
     run(tmp_path, scenario)
 
 
+def test_recreated_state_is_not_changed_by_acknowledgements_of_the_deleted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One acknowledgement is being written, another one waits behind it."""
+
+    async def scenario(server: BrokerServer, topic_id: UUID) -> None:
+        persister = server.coordinators.share_state
+        key = SharePartitionKey("g", topic_id, 0)
+        written = asyncio.Event()
+        real = persister.write
+
+        async def write(*args: Any, **fields: Any) -> None:
+            await real(*args, **fields)
+            await written.wait()
+
+        async with joined(server, topic_id) as member:
+            assert acquired(await member.fetch(max_wait=5_000)) == [(0, 9, 1)]
+            leader = server.services.share_partitions.get("g", topic_id, 0)
+            assert leader is not None
+            monkeypatch.setattr(persister, "write", write)
+            outcomes: list[ApiError | None] = []
+            leader.acknowledge("a", [(0, 4, ACCEPT)], outcomes.append)
+            while (await persister.read(key, 0)).start_offset != 5:
+                await asyncio.sleep(0)
+            leader.acknowledge("a", [(5, 9, ACCEPT)], outcomes.append)
+            await persister.delete(key)
+            await persister.initialize(key, 0, 0)
+            server.services.share_partitions.forget(key)
+            written.set()
+            while leader.is_writing:
+                await asyncio.sleep(0)
+            codes = [outcome and outcome.code for outcome in outcomes]
+            assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, None]
+            state = await persister.read(key, 0)
+            assert (state.start_offset, state.batches) == (0, ())
+
+    run(tmp_path, scenario)
+
+
 # Without a server
 
 

@@ -131,7 +131,7 @@ class ShareLeader:
         self._state_epoch = 0
         self._limits = Limits()
         self._limits_config: GroupConfig | None = None  # that they were taken from
-        self._said_that_delays_are_refused = False
+        self._warned_of_refused_delays = False
         self._waiting: dict[WaitingFetch, None] = {}
         self._queue: list[tuple[Change, Done | None]] = []
         self._is_writing = False
@@ -459,8 +459,8 @@ class ShareLeader:
         """The window has changed: update the timer, dead letters and waiting fetches."""
         if self.error is not None or self.window is None:
             return
-        if self.window.delay_was_refused and not self._said_that_delays_are_refused:
-            self._said_that_delays_are_refused = True
+        if self.window.delay_was_refused and not self._warned_of_refused_delays:
+            self._warned_of_refused_delays = True
             logger.warning(
                 "%r: more released records than share.retry.max.delayed.records (%d): the others "
                 "are redelivered without delay",

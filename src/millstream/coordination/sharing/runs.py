@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from millstream.coordination.share_state import DeliveryState
 
-NOBODY = ""
+NO_MEMBER = ""
 
 # Reasons for dead letters.
 REJECTED = "rejected"  # by a member
@@ -51,7 +51,7 @@ class Run:
         self.state = state
         self.delivery_count = delivery_count
         self.due_ms = due_ms  # AVAILABLE, but not before; 0 for at once
-        self.member_id = NOBODY  # member id
+        self.member_id = NO_MEMBER  # of the member that holds it
         self.lock_end_ms = 0
         # The batch of its first delivery: redelivered as a whole if possible.
         self.batch_first = first

@@ -32,7 +32,7 @@ from typing import NamedTuple
 from millstream.coordination.share_state import DONE, DeliveryState, StateBatch
 from millstream.coordination.sharing.changes import Change, Write, combined
 from millstream.coordination.sharing.limits import Limits
-from millstream.coordination.sharing.runs import CORRUPT, LIMIT, NOBODY, REJECTED, Run, Runs
+from millstream.coordination.sharing.runs import CORRUPT, LIMIT, NO_MEMBER, REJECTED, Run, Runs
 from millstream.errors import ApiError, ErrorCode
 
 GAP = 0
@@ -472,7 +472,7 @@ class ShareWindow:
         if run.due_ms or run.target_due_ms:
             self.delayed_count -= count
         if up_to is None or up_to == run.last:
-            run.member_id = NOBODY
+            run.member_id = NO_MEMBER
             run.lock_end_ms = 0
 
     def _offer(self, run: Run) -> None:

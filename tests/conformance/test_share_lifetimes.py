@@ -1,0 +1,106 @@
+"""Share groups whose topics are deleted and recreated."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from tests.conformance.brokers import BrokerUnderTest, eventually, unique
+from tests.conformance.queues import QUEUE_SETTINGS, Queue
+from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.share_consumers import Delivered
+from tests.peers.share_member import ACCEPT, ShareMember, initialize
+from tests.peers.transactional import TransactionalProducer
+
+pytestmark = pytest.mark.xdist_group("share-lifetimes")
+
+OWN_SETTINGS = QUEUE_SETTINGS
+UNKNOWN_TOPIC_OR_PARTITION = 3
+UNKNOWN_TOPIC_ID = 100
+
+
+def delete(broker: BrokerUnderTest, topic: str) -> None:
+    broker.admin.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
+
+
+def recreate(broker: BrokerUnderTest, topic: str) -> None:
+    """Apache Kafka may know the deleted topic for a moment longer."""
+
+    def is_created() -> bool:
+        try:
+            broker.create_topic(name=topic)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return False
+        return True
+
+    eventually(is_created)
+
+
+def member_of(queue: Queue) -> ShareMember:
+    """A member that fetches from the topic as it is now, wherever its name goes later."""
+    topic_id = queue.broker.topic_id(queue.topic)
+    initialize(queue.broker.bootstrap, queue.group, topic_id)
+    return ShareMember(queue.broker.bootstrap, queue.group, topic_id)
+
+
+def test_acknowledgements_for_a_deleted_topic_do_not_affect_the_new_one(
+    own_broker: BrokerUnderTest,
+) -> None:
+    queue = Queue(own_broker)
+    queue.produce("a", "b", "c")
+    with member_of(queue) as member:
+        assert member.fetch(max_wait=60_000) == [(0, 2, 1)]
+        delete(own_broker, queue.topic)
+        recreate(own_broker, queue.topic)
+        queue.produce("new")
+        assert member.acknowledge((0, 2, ACCEPT)) in (UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID)
+    with queue.join() as consumer:
+        assert consumer.receive() == [Delivered(0, 0, "new", 1)]
+
+
+def test_fetch_that_waits_is_answered_when_its_topic_is_deleted(
+    own_broker: BrokerUnderTest,
+) -> None:
+    queue = Queue(own_broker)
+    with member_of(queue) as member:
+        assert member.fetch() == []
+        receive = member.send_fetch(max_wait=2_000)
+        delete(own_broker, queue.topic)
+        assert receive().error_code == 0  # of the request; the partition has one, or is left out
+
+
+def test_consumer_continues_with_a_recreated_topic(own_broker: BrokerUnderTest) -> None:
+    queue = Queue(own_broker)
+    queue.produce("a", "b", "c")
+    with queue.join(topic_metadata_refresh_interval_ms=500) as consumer:
+        consumer.accept_all(3)
+        delete(own_broker, queue.topic)
+        recreate(own_broker, queue.topic)
+        queue.produce("new")
+        assert consumer.receive() == [Delivered(0, 0, "new", 1)]
+
+
+def test_transactions_of_a_deleted_topic_do_not_affect_the_new_one(
+    own_broker: BrokerUnderTest,
+) -> None:
+    """An aborted transaction covers the offsets at which the new topic has committed records."""
+    queue = Queue(own_broker, share_isolation_level="read_committed")
+    with TransactionalProducer(own_broker.bootstrap, unique("id"), protocol=2) as producer:
+        producer.init()
+        producer.produce(queue.topic, [b"aborted"] * 3)
+        producer.end(committed=False)
+    with member_of(queue) as member:  # the transaction's marker alone
+        assert member.fetch(max_wait=60_000) == [(3, 3, 1)]
+    delete(own_broker, queue.topic)
+    recreate(own_broker, queue.topic)
+    with TransactionalProducer(own_broker.bootstrap, unique("id"), protocol=2) as producer:
+        producer.init()
+        producer.produce(queue.topic, [b"committed"] * 3)
+        producer.end(committed=True)
+        producer.produce(queue.topic, [b"aborted"])
+        producer.end(committed=False)
+    with queue.join() as consumer:
+        records = consumer.accept_all(3)
+    assert records == [Delivered(0, number, "committed", 1) for number in range(3)]
