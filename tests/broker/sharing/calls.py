@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import UUID
 
 from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.server import BrokerServer
+from millstream.broker.sharing.leader import ShareLeader
 from millstream.coordination.cluster import ResourceType
 from millstream.coordination.cluster_records import ConfigRecord
 from millstream.coordination.share_state import SharePartitionKey
@@ -22,6 +23,7 @@ SHARE_FETCH = 78
 SHARE_ACKNOWLEDGE = 79
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 NEWEST = 2
+ENDLESS_MS = 600_000  # a wait that does not end within a test
 
 
 Scenario: TypeAlias = Callable[[BrokerServer, UUID], Awaitable[None]]
@@ -70,11 +72,14 @@ async def begin(
     await server.coordinators.share_state.initialize(key, 0, offset)
 
 
-async def configure(server: BrokerServer, group: str, settings: dict[str, str]) -> None:
-    """What the group sets for itself."""
-    records = [
-        ConfigRecord(ResourceType.GROUP, group, name, value) for name, value in settings.items()
-    ]
+async def configure(
+    server: BrokerServer,
+    name: str,
+    settings: Mapping[str, str | None],
+    resource: ResourceType = ResourceType.GROUP,
+) -> None:
+    """Settings of a group, or of another resource."""
+    records = [ConfigRecord(resource, name, setting, value) for setting, value in settings.items()]
     await server.metadata.commit(records, server.metadata.image.version)
 
 
@@ -186,6 +191,21 @@ async def joined(
 ) -> AsyncIterator[Member]:
     async with WireClient.connected(server) as client:
         yield Member(client, topic_id, member_id, group)
+
+
+async def loaded(server: BrokerServer, topic_id: UUID, *, group: str = "g") -> ShareLeader:
+    """The leader of partition 0, once its state is loaded: the fetch that opened it has looked."""
+    while True:
+        leader = server.services.share_partitions.get(group, topic_id, 0)
+        if leader is not None and leader.window is not None:
+            return leader
+        await asyncio.sleep(0.001)
+
+
+async def until_sessions(server: BrokerServer, count: int) -> None:
+    """So many members have sent their first fetch: it was answered, or waits."""
+    while len(server.services.share_partitions.sessions) < count:
+        await asyncio.sleep(0.001)
 
 
 def acquired(response: Any, index: int = 0) -> list[tuple[int, int, int]]:

@@ -14,7 +14,18 @@ from millstream.broker.replicas.partition import Partition
 from millstream.broker.server import BrokerServer
 from millstream.coordination.sharing.window import ShareWindow
 from millstream.errors import ApiError, ErrorCode, NotCached
-from tests.broker.sharing.calls import ACCEPT, acquired, joined, partition_of, produce, run
+from tests.broker.sharing.calls import (
+    ACCEPT,
+    ENDLESS_MS,
+    NEWEST,
+    SHARE_FETCH,
+    acquired,
+    joined,
+    loaded,
+    partition_of,
+    produce,
+    run,
+)
 
 
 @pytest.fixture
@@ -155,5 +166,19 @@ def test_share_fetch_whose_member_is_gone_takes_nothing(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
             await produce(server, 3)
             assert acquired(await other.fetch(max_wait=5_000)) == [(0, 2, 1)]
+
+    run(tmp_path, scenario, records=0)
+
+
+def test_share_fetch_that_waits_is_refused_when_its_topic_is_deleted(tmp_path: Path) -> None:
+    async def scenario(server: BrokerServer, topic_id: UUID) -> None:
+        async with joined(server, topic_id) as member:
+            member.send_fetch(max_wait=ENDLESS_MS)
+            await loaded(server, topic_id)
+            await server.topics.delete([topic_id])
+            for _ in range(2):
+                response = partition_of(await member.client.receive(SHARE_FETCH, NEWEST))
+                assert response.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+                member.send_fetch(max_wait=ENDLESS_MS)
 
     run(tmp_path, scenario, records=0)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import threading
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -19,10 +21,16 @@ import pytest
 
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.server import BrokerServer
+from millstream.coordination.cluster import ResourceType
 from millstream.errors import NotCached
+from millstream.storage.retention import apply_all
+from millstream.storage.steps import run_in_thread
 from tests.broker.sharing.calls import (
     ACCEPT,
+    ENDLESS_MS,
+    NEWEST,
     RELEASE,
+    SHARE_FETCH,
     Member,
     acquired,
     configure,
@@ -30,11 +38,12 @@ from tests.broker.sharing.calls import (
     partition_of,
     produce,
     run,
+    until_sessions,
 )
+from tests.peers.patience import PATIENCE_SECONDS
 
 MEMBERS = 4
 BATCHES = 60
-ENDLESS_MS = 600_000
 CLOSE = -1
 
 
@@ -62,7 +71,7 @@ class Group:
             if self.chance.random() < 0.05:  # gone while it waits
                 await asyncio.sleep(self.chance.choice([0, 0.002]))
                 return
-            response = await member.client.receive(78, 2)
+            response = await member.client.receive(SHARE_FETCH, NEWEST)
             if acks:
                 assert partition_of(response).acknowledge_error_code == 0
                 self.accepted.update(offsets_of(acks))
@@ -146,3 +155,78 @@ def test_every_record_is_delivered_to_members_that_wait(
         assert not {offset for offset, count in group.accepted.items() if count > 1}
 
     run(tmp_path, scenario, records=0, group_share_min_partition_max_record_locks=100)
+
+
+def test_cold_read_of_one_member_wakes_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait while a thread reads the partition; its reader takes only some of the records."""
+    real = Partition.read
+    is_read, may_end = threading.Event(), threading.Event()
+
+    def read(self: Partition, *args: Any, may_block: bool = False, **fields: Any) -> Any:
+        if self.topic == "t":
+            if not may_block:
+                raise NotCached
+            is_read.set()
+            assert may_end.wait(PATIENCE_SECONDS)
+        return real(self, *args, may_block=may_block, **fields)
+
+    async def scenario(server: BrokerServer, topic_id: UUID) -> None:
+        async with joined(server, topic_id, "a") as reader, joined(server, topic_id, "b") as other:
+            try:
+                reader.send_fetch(max_wait=ENDLESS_MS, max_records=4, share_acquire_mode=1)
+                while not is_read.is_set():
+                    await asyncio.sleep(0.001)
+                other.send_fetch(max_wait=ENDLESS_MS)
+                await until_sessions(server, 2)
+            finally:
+                may_end.set()
+            assert acquired(await reader.client.receive(SHARE_FETCH, NEWEST)) == [(0, 3, 1)]
+            assert acquired(await other.client.receive(SHARE_FETCH, NEWEST)) == [(4, 9, 1)]
+
+    monkeypatch.setattr(Partition, "read", read)
+    run(tmp_path, scenario)
+
+
+@contextlib.asynccontextmanager
+async def waiting_for_room(server: BrokerServer, topic_id: UUID) -> AsyncIterator[Member]:
+    """A member whose fetch waits: another one holds 100 records, and no more may be locked. There
+    are 10 more, in a second segment."""
+    await configure(server, "g", {"share.partition.max.record.locks": "100"})
+    partition = server.partitions.find("t", 0)
+    partition.log.roll(server.clock.now_ms())
+    await produce(server, 10)
+    async with joined(server, topic_id, "a") as holder, joined(server, topic_id, "b") as other:
+        assert acquired(await holder.fetch(max_wait=ENDLESS_MS)) == [(0, 99, 1)]
+        other.send_fetch(max_wait=ENDLESS_MS)
+        await until_sessions(server, 2)
+        yield other
+
+
+@pytest.mark.parametrize("locks", ["200", None], ids=["raised", "back to the default"])
+def test_higher_limit_of_locks_wakes_fetches(tmp_path: Path, locks: str | None) -> None:
+    async def scenario(server: BrokerServer, topic_id: UUID) -> None:
+        async with waiting_for_room(server, topic_id) as member:
+            await configure(server, "g", {"share.partition.max.record.locks": locks})
+            response = await member.client.receive(SHARE_FETCH, NEWEST)
+            assert acquired(response) == [(100, 109, 1)]
+
+    run(tmp_path, scenario, records=100)
+
+
+@pytest.mark.parametrize("means", ["retention", "DeleteRecords"])
+def test_records_deleted_from_the_log_wake_fetches(tmp_path: Path, means: str) -> None:
+    async def scenario(server: BrokerServer, topic_id: UUID) -> None:
+        async with waiting_for_room(server, topic_id) as member:
+            partition = server.partitions.find("t", 0)
+            if means == "retention":
+                await configure(server, "t", {"retention.bytes": "0"}, ResourceType.TOPIC)
+                steps = apply_all([partition.retention_candidate()], server.clock.now_ms())
+                assert await run_in_thread(steps, server.tasks.run_blocking) > 0
+            else:
+                partition.delete_records_before(100)
+            response = await member.client.receive(SHARE_FETCH, NEWEST)
+            assert acquired(response) == [(100, 109, 1)]
+
+    run(tmp_path, scenario, records=100)

@@ -239,6 +239,10 @@ class ShareLeader:
 
     # The settings and the clocks
 
+    def settings_changed(self) -> None:
+        """The group's settings may have changed: there may be room for more records."""
+        self._wake()
+
     def _current_limits(self) -> Limits:
         """The group's limits, by the settings in force."""
         config = self._group_config(self.key.group_id)

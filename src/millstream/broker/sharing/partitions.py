@@ -14,6 +14,7 @@ from uuid import UUID
 
 from millstream.broker.sharing.leader import ShareLeader
 from millstream.broker.sharing.sessions import ShareSession, ShareSessions
+from millstream.coordination.cluster import ClusterImage, ResourceType
 from millstream.coordination.share_state import SharePartitionKey, StateBatch
 from millstream.errors import ApiError, ErrorCode
 
@@ -62,6 +63,17 @@ class SharePartitions:
         self._configs_version = -1  # of the metadata that they were taken from
         self.sessions = ShareSessions(on_close=self._session_closed)
         on_connection_closed.append(self.sessions.connection_closed)
+        metadata.subscribe(self._on_commit)
+
+    def _on_commit(self, before: ClusterImage, now: ClusterImage) -> None:
+        """Wake fetches of groups whose settings changed: more records may be locked now.
+
+        The broker's own limits of locks do not change while it runs.
+        """
+        for resource in now.changed_configs(before):
+            if resource.type is ResourceType.GROUP:
+                for leader in tuple(self._groups.get(resource.name, {}).values()):
+                    leader.settings_changed()
 
     def config(self, group_id: str) -> GroupConfig:
         """The group's settings, cached until the metadata changes."""
