@@ -98,7 +98,7 @@ def test_journal_of_the_deleted_log_is_not_replayed_into_the_new_one() -> None:
 
 def test_names_are_free_when_no_checkpoint_mentions_them() -> None:
     store = store_with_a_past()
-    [deletion] = store.directories.prepare_deletions([NAME])
+    [deletion] = store.directories.prepare_deletions([store.directories.logs[NAME]])
     assert not store.directories.is_free(*NAME)
     deletion.execute()
     assert mentioned(store) == set()
@@ -114,7 +114,7 @@ def test_many_logs_are_deleted_with_one_rewrite_of_the_checkpoints() -> None:
         store.log(partition)
     store.directories.checkpoint()
     before = len(store.fs.operations)
-    for deletion in store.directories.prepare_deletions(list(store.directories.logs)):
+    for deletion in store.directories.prepare_deletions(list(store.directories.logs.values())):
         deletion.execute()
         deletion.complete()
     syncs = [it for it in store.fs.operations[before:] if "sync" in it.name]
@@ -124,7 +124,7 @@ def test_many_logs_are_deleted_with_one_rewrite_of_the_checkpoints() -> None:
 
 def test_create_finishes_a_deletion_that_is_under_way() -> None:
     store = store_with_a_past()
-    [deletion] = store.directories.prepare_deletions([NAME])
+    [deletion] = store.directories.prepare_deletions([store.directories.logs[NAME]])
     append_and_flush(store)
     assert store.directories.is_free(*NAME)
     deletion.execute()  # the thread comes late, and finds nothing to do
@@ -135,7 +135,7 @@ def test_create_finishes_a_deletion_that_is_under_way() -> None:
 
 def test_deletion_completed_without_being_executed_is_refused() -> None:
     store = store_with_a_past()
-    [deletion] = store.directories.prepare_deletions([NAME])
+    [deletion] = store.directories.prepare_deletions([store.directories.logs[NAME]])
     with pytest.raises(RuntimeError):
         deletion.complete()
     assert not store.directories.is_free(*NAME)
@@ -299,7 +299,7 @@ def test_deletion_waits_for_a_thread_that_works_in_the_directory() -> None:
     worker = threading.Thread(target=work)
     worker.start()
     inside.wait()
-    [deletion] = store.directories.prepare_deletions([NAME])
+    [deletion] = store.directories.prepare_deletions([store.directories.logs[NAME]])
     deleter = threading.Thread(target=deletion.execute)
     deleter.start()
     assert store.fs.exists(log.path)

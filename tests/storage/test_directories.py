@@ -153,6 +153,29 @@ def test_log_found_in_two_directories_is_refused() -> None:
         LogDirectories.open(["/one", "/two"], fs=fs)
 
 
+@pytest.mark.parametrize("current", ["/one", "/two"])
+def test_log_of_the_current_topic_is_served_where_another_directory_has_an_older_one(
+    current: str,
+) -> None:
+    fs = MemoryFileSystem()
+    ids = {path: topic_id(path) for path in ("/one", "/two")}
+    for path in ids:
+        directories = LogDirectories.open([path], fs=fs, cluster_id="c")
+        directories.create(TOPIC, 0, ids[path], TopicConfig())
+        directories.close()
+    both = LogDirectories.open(list(ids), fs=fs)
+    both.serve_topics({TOPIC: ids[current]})
+    assert both.logs[TOPIC, 0].directory.path == current
+    for deletion in both.prepare_deletions(both.namesakes[:]):
+        deletion.execute()
+        deletion.complete()
+    both.close()
+    again = LogDirectories.open(list(ids), fs=fs)
+    assert [log.directory.path for log in again.logs.values()] == [current]
+    assert again.clean
+    again.close()
+
+
 def test_checkpoint_saves_recovery_points_starts_and_high_watermarks() -> None:
     store = Store()
     for _ in range(3):

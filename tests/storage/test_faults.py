@@ -182,7 +182,7 @@ class StorageLife(RuleBasedStateMachine):
             self.sequences[partition] = 0
             self.store.topic_ids[TOPIC, partition] = uuid4()
         deletions = self.store.directories.prepare_deletions(
-            [(TOPIC, partition) for partition in chosen]
+            [self.store.directories.logs[TOPIC, partition] for partition in chosen]
         )
         if fate not in ("crash before execution", "kill before execution", "create first"):
             for deletion in deletions:

@@ -56,6 +56,9 @@ class LogDirectories:
         self._deletions: list[Deletion] = []  # their names are taken
         self.directories: list[LogDirectory] = []
         self.logs: dict[TopicPartition, Log] = {}
+        # Of a name that another directory has too, with another topic id: a topic was deleted
+        # while this directory was offline, and created again. See `serve_topics`.
+        self.namesakes: list[Log] = []
         self.cluster_id = ""
         self.node_id = 0
         # Whether every directory that held logs was stopped cleanly. If not, leader epochs must be
@@ -220,13 +223,14 @@ class LogDirectories:
         return self._fs.sync_all(directory.path, paths)
 
     def _add(self, log: Log) -> None:
-        other = self.logs.get((log.topic, log.partition))
-        if other is not None:
-            raise StorageError(
-                f"{log.topic}-{log.partition} is in both {other.directory.path} and "
-                f"{log.directory.path}; delete the one in the directory that failed last"
-            )
-        self.logs[log.topic, log.partition] = log
+        other = self.logs.setdefault((log.topic, log.partition), log)
+        if other is not log:
+            if None in (log.topic_id, other.topic_id) or log.topic_id == other.topic_id:
+                raise StorageError(
+                    f"{log.topic}-{log.partition} is in both {other.directory.path} and "
+                    f"{log.directory.path}; delete the one in the directory that failed last"
+                )
+            self.namesakes.append(log)
         log.directory.log_count += 1
 
     def _load_log(
@@ -332,17 +336,34 @@ class LogDirectories:
                 except OSError as error:
                     directory.fail(error)
 
+    def serve_topics(self, topic_ids: Mapping[str, UUID]) -> None:
+        """Where directories have logs of one name, serve the current topic's: `topic_ids` are by
+        name. The others remain in `namesakes`, to be deleted."""
+        for index, log in enumerate(self.namesakes):
+            if log.topic_id == topic_ids.get(log.topic):
+                name = (log.topic, log.partition)
+                self.namesakes[index], self.logs[name] = self.logs[name], log
+                self.high_watermarks.pop(name, None)
+
+    def has_torn_id(self, log: Log) -> bool:
+        """Whether a crash tore the log's `partition.metadata`: then it was never flushed."""
+        path = f"{log.path}/{names.PARTITION_METADATA}"
+        return log.topic_id is None and self._fs.exists(path)
+
     def prepare_deletions(
-        self, wanted: Iterable[TopicPartition], *, keeps_files: bool = False
+        self, wanted: Iterable[Log], *, keeps_files: bool = False
     ) -> list[Deletion]:
         """Delete logs. Execute each deletion on any thread, then complete it: the names are free
         then, and the next `sweep` deletes the files. After a crash a log may be back: the
         reconciler then deletes it again, because the metadata is durable first. With `keeps_files`
         the directories are renamed and stay."""
         by_directory: dict[LogDirectory, list[Log]] = {}
-        for name in wanted:
-            log = self.logs.pop(name)
-            self.high_watermarks.pop(name, None)
+        for log in wanted:
+            if log in self.namesakes:
+                self.namesakes.remove(log)
+            else:
+                del self.logs[log.topic, log.partition]
+                self.high_watermarks.pop((log.topic, log.partition), None)
             log.directory.log_count -= 1
             by_directory.setdefault(log.directory, []).append(log)
         return [
@@ -352,7 +373,7 @@ class LogDirectories:
 
     def delete(self, topic: str, partition: int) -> None:
         """All three steps at once. Blocks."""
-        for deletion in self.prepare_deletions([(topic, partition)]):
+        for deletion in self.prepare_deletions([self.logs[topic, partition]]):
             deletion.execute()
             deletion.complete()
 
@@ -426,14 +447,17 @@ class LogDirectories:
             raise checkpoint.error
 
     def _logs_in(self, directory: LogDirectory) -> list[Log]:
-        return [log for log in self.logs.values() if log.directory is directory]
+        return [log for log in self._all_logs() if log.directory is directory]
+
+    def _all_logs(self) -> list[Log]:
+        return [*self.logs.values(), *self.namesakes]
 
     def close(self, *, broker_epoch: int = -1) -> None:
         """Stop cleanly: make everything durable, record the clean stop, release the locks."""
         for deletion in list(self._deletions):  # a thread may be executing one
             deletion.execute()
             deletion.complete()
-        flush = GroupFlush.prepare(self.logs.values(), to_segments=True)
+        flush = GroupFlush.prepare(self._all_logs(), to_segments=True)
         flush.execute()
         flush.complete(self._clock.now_ms())
         for directory in self.live_directories:
@@ -454,7 +478,7 @@ class LogDirectories:
         self._release()
 
     def _release(self) -> None:
-        for log in self.logs.values():
+        for log in self._all_logs():
             log.close()
         for directory in self.directories:
             directory.stop_sweeping()

@@ -264,6 +264,59 @@ def test_log_whose_topic_id_is_torn_takes_that_of_the_metadata(tmp_path: Path, d
     assert asyncio.run(is_found(topic_id))
 
 
+@pytest.mark.parametrize(("damage", "end"), [("torn", 0), ("gone", 1)])
+def test_records_that_were_never_flushed_are_not_given_to_a_topic_of_that_name(
+    tmp_path: Path, damage: str, end: int
+) -> None:
+    """They may be those of a deleted one. Without any file the log is older than topic ids."""
+    asyncio.run(with_record(tmp_path))
+    path = tmp_path / "t-0" / "partition.metadata"
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:25])
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            log = server.directories.logs["t", 0]
+            assert log.topic_id == server.metadata.image.topics["t"].id
+            assert log.log_end_offset == end
+
+    asyncio.run(scenario())
+    assert len(list(tmp_path.glob("t-0.*-stray"))) == 1 - end
+
+
+def test_log_of_a_topic_deleted_while_its_directory_was_offline_is_not_served(
+    tmp_path: Path,
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+
+    async def create() -> None:
+        async with serving(one, log_dirs=f"{one},{two}") as server:
+            await server.topics.create([NewTopic("t", 3)])
+            assert {log.directory.path for log in server.directories.logs.values()} == {
+                str(one),
+                str(two),
+            }
+
+    async def recreate_in_one() -> None:
+        async with serving(one) as server:
+            await server.topics.delete([server.metadata.image.topics["t"].id])
+            await server.topics.create([NewTopic("t", 3)])
+
+    async def scenario() -> None:
+        async with serving(one, log_dirs=f"{one},{two}") as server:
+            logs = [log for key, log in server.directories.logs.items() if key[0] == "t"]
+            assert {log.topic_id for log in logs} == {server.metadata.image.topics["t"].id}
+            assert {log.directory.path for log in logs} == {str(one)}
+
+    asyncio.run(create())
+    asyncio.run(recreate_in_one())
+    asyncio.run(scenario())
+    assert not list(two.glob("t-?"))
+    asyncio.run(scenario())
+
+
 def test_creation_that_a_crash_cut_off_is_finished(tmp_path: Path) -> None:
     """Any part of the files may be there: a directory, an empty file."""
 

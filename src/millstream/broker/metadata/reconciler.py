@@ -165,7 +165,7 @@ class Reconciler:
             if isinstance(outcome, ApiError):
                 logger.error("partition %s-%d is offline: %s", *new[:2], outcome)
             elif topic is None:
-                obsolete.append((new.topic, new.partition))
+                obsolete.append(outcome)
             else:
                 outcome.update_config(self._configs.topic(new.topic))
                 self._lead(topic, new.partition, outcome)
@@ -198,16 +198,17 @@ class Reconciler:
 
     def _delete_topics(self, topics: Iterable[TopicImage]) -> Awaitable[None] | None:
         """Forget the partitions at once, and remove their logs in a thread."""
-        names = []
+        logs = []
         for topic in topics:
             for index in range(len(topic.partitions)):
                 self._partitions.remove(topic.name, index)
-                if (topic.name, index) in self._directories.logs:
-                    names.append((topic.name, index))
-        return self._delete_logs(names) if names else None
+                log = self._directories.logs.get((topic.name, index))
+                if log is not None:
+                    logs.append(log)
+        return self._delete_logs(logs) if logs else None
 
-    def _delete_logs(self, names: Iterable[tuple[str, int]]) -> Awaitable[None]:
-        deletions = self._directories.prepare_deletions(names)
+    def _delete_logs(self, logs: Iterable[Log]) -> Awaitable[None]:
+        deletions = self._directories.prepare_deletions(logs)
         task = asyncio.get_running_loop().create_task(self._carry_out(deletions))
         self._deleting.add(task)
         task.add_done_callback(self._deleting.discard)
@@ -225,29 +226,43 @@ class Reconciler:
     def _remove_strays(self, image: ClusterImage, deleted_ids: Collection[UUID]) -> None:
         """Delete the logs of deleted topics. Other logs that the metadata does not know may hold
         records that nobody meant to delete, if the metadata is that of an older copy: like Kafka,
-        set them aside."""
-        deleted: list[tuple[str, int]] = []
-        set_aside: list[tuple[str, int]] = []
-        for (name, index), log in self._directories.logs.items():
-            if name == METADATA_TOPIC:
-                continue
-            topic = image.topics.get(name)
-            is_known = topic is not None and index < len(topic.partitions)
-            if is_known and topic is not None and log.topic_id in (None, topic.id):
+        set them aside. Likewise records that were never flushed, in a log whose topic id is torn:
+        they may be those of a deleted topic of that name."""
+        directories = self._directories
+        directories.serve_topics({name: topic.id for name, topic in image.topics.items()})
+        deleted: list[Log] = []
+        set_aside: list[Log] = []
+        for log in (*directories.logs.values(), *directories.namesakes):
+            reason = self._why_stray(image, log)
+            if reason is None:
                 continue
             if log.topic_id in deleted_ids or log.log_end_offset == 0:
-                logger.warning("deleting stray log %s-%d: not in the cluster metadata", name, index)
-                deleted.append((name, index))
+                logger.warning("deleting stray log %s-%d: %s", log.topic, log.partition, reason)
+                deleted.append(log)
             else:
                 logger.warning(
-                    "setting aside stray log %s-%d: not in the cluster metadata; its directory is "
-                    "renamed to end in %s, delete it if its records are not needed",
-                    *(name, index, STRAY_DIRECTORY_SUFFIX),
+                    "setting aside stray log %s-%d: %s; its directory is renamed to end in %s, "
+                    "delete it if its records are not needed",
+                    *(log.topic, log.partition, reason, STRAY_DIRECTORY_SUFFIX),
                 )
-                set_aside.append((name, index))
+                set_aside.append(log)
         for deletion in (
-            *self._directories.prepare_deletions(deleted),
-            *self._directories.prepare_deletions(set_aside, keeps_files=True),
+            *directories.prepare_deletions(deleted),
+            *directories.prepare_deletions(set_aside, keeps_files=True),
         ):
             deletion.execute()
             deletion.complete()
+
+    def _why_stray(self, image: ClusterImage, log: Log) -> str | None:
+        topic = image.topics.get(log.topic)
+        if log.topic == METADATA_TOPIC:
+            return None
+        if (
+            topic is None
+            or log.partition >= len(topic.partitions)
+            or log.topic_id not in (None, topic.id)
+        ):
+            return "not in the cluster metadata"
+        if log.log_end_offset and self._directories.has_torn_id(log):
+            return "a crash tore its topic id, and its records were never flushed"
+        return None
