@@ -19,9 +19,10 @@ from millstream.pipelines.joins.table_table import Side, TableJoin
 from millstream.pipelines.windows import parts
 from millstream.pipelines.windows.last_rows import LastRows
 from millstream.pipelines.windows.measures import Measure
-from millstream.pipelines.windows.revisions import RevisedWindows, Timing
+from millstream.pipelines.windows.revisions import RevisedWindows
 from millstream.pipelines.windows.sessions import RevisedSessions
 from millstream.pipelines.windows.sliding import Policy, SlidingWindow
+from millstream.pipelines.windows.spec import Timing
 from millstream.testing.streams import Disorder, Source, check_operator, moments
 from millstream.testing.streams.inputs import BEGIN
 

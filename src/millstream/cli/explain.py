@@ -19,10 +19,11 @@ from pathlib import Path
 from rich.text import Text
 
 from millstream.cli.output import console, note
-from millstream.pipelines.pipeline import Pipeline, Topic
-from millstream.pipelines.pipeline import Table as Sink
+from millstream.pipelines.pipeline import Pipeline
 from millstream.pipelines.running.explaining import Explanation, Step, delivery, explain
 from millstream.pipelines.running.settings import Settings
+from millstream.pipelines.spec import Table as Sink
+from millstream.pipelines.spec import Topic
 
 SOURCE, STATE, STEP, SINK = "●", "◆", "○", "▶"
 STYLES = {SOURCE: "green", STATE: "bold yellow", STEP: "", SINK: "bold cyan"}

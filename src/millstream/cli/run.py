@@ -14,10 +14,11 @@ from rich.text import Text
 from millstream.cli.failures import EXIT_UNREACHABLE, CommandFailed, usage_error
 from millstream.cli.options import ClientConfig, read_properties
 from millstream.cli.output import console, note, print_pairs
-from millstream.pipelines.pipeline import Pipeline, Topic
+from millstream.pipelines.pipeline import Pipeline
 from millstream.pipelines.running.settings import Settings, load_settings
 from millstream.pipelines.running.status import Status
 from millstream.pipelines.running.topics import BrokerUnreachable
+from millstream.pipelines.spec import Topic
 
 LINE_EVERY_S = 5.0
 STATE_STYLES = {"failed": "bold red", "done": "green", "stopped": "yellow", "working": "bold"}

@@ -5,6 +5,7 @@
 A Kafka cluster is reached over the wire, Millstream's or Apache's alike.
 """
 
-from millstream.pipelines.pipeline import Pipeline, pipeline, table, topic
+from millstream.pipelines.pipeline import Pipeline, pipeline
+from millstream.pipelines.spec import table, topic
 
 __all__ = ["Pipeline", "pipeline", "table", "topic"]

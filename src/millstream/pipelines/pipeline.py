@@ -1,246 +1,32 @@
-"""What a pipeline is: a plain function of DataFrames, and beside it what it reads and writes.
+"""Pipelines: a plain function of DataFrames, and beside it what it reads and writes.
 
     @pipeline(reads=topic("orders", schema="id long, amount double, at timestamp"),
               writes=table("revenue", key="minute"))
     def revenue(orders):
         ...
 
-Everything here is a declaration: nothing is read, no session and no broker is needed, and Spark is
-not imported. `Pipeline.start` runs it as a stream, `Pipeline.batch` over history; calling it, as
-before it was decorated, just applies it to DataFrames.
+The declaration (`spec.py`) reads nothing. `Pipeline.start` runs it as a stream, `Pipeline.batch`
+over history; calling it, as before it was decorated, just applies it to DataFrames. Spark is
+imported when one of them is called.
 """
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from millstream.errors import ConfigError
+from millstream.pipelines.spec import Output, PipelineSpec, Topic, by_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.types import StructType
-
-    from millstream.pipelines.stores.spec import Mode
-
-FORMATS = ("raw", "json", "avro", "csv", "text")
-BAD_RECORDS = ("deadletter", "drop", "fail")
-TABLE_MODES = ("upsert", "append", "replace")
-OUTPUT_MODES = ("append", "update", "complete")
-RECORD_COLUMNS = {"key", "value", "topic", "partition", "timestamp", "headers"}
-DEAD_LETTER_PREFIX = "dlq."
-ONLY = "result"  # what the output is called where there is only one
-
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_TABLE_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*(\.[a-zA-Z_][a-zA-Z0-9_]*)?")
-_PIPELINE_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*")
 
 
 @dataclass(frozen=True)
-class Topic:
-    """A topic that pipelines read or write. Make one with `topic`."""
-
-    name: str
-    schema: str | StructType | None = None
-    format: str | None = None  # None: what fits
-    key: tuple[str, ...] = ()
-    starting: str | datetime | Mapping[int, int] = "earliest"
-    watermark: tuple[str, str] | None = None
-    bad: str = "deadletter"
-    dead_letters: str = ""
-    partitions: int = 1
-    load_first: bool = False
-    options: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def read_format(self) -> str:
-        """JSON where there is a schema, or else the bytes as they are."""
-        return self.format or ("raw" if self.schema is None else "json")
-
-    @property
-    def may_lose_data(self) -> bool:
-        """Whether a reader goes on where records were deleted before it read them."""
-        given = {name.lower(): value for name, value in self.options.items()}
-        return given.get("failondataloss", "").lower() == "false"
-
-    def write_format(self, columns: Iterable[str]) -> str:
-        """JSON, unless the columns are those of a record: a value, perhaps a key, and so on."""
-        is_record = not self.key and "value" in columns and set(columns) <= RECORD_COLUMNS
-        return self.format or ("raw" if is_record and self.schema is None else "json")
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of the store that pipelines write. Make one with `table`."""
-
-    name: str
-    key: tuple[str, ...] = ()
-    mode: Mode = "append"
-    delete_column: str | None = None
-
-
-Output: TypeAlias = Topic | Table
-
-
-def topic(
-    name: str,
-    *,
-    schema: str | StructType | None = None,
-    format: str | None = None,
-    key: str | tuple[str, ...] = (),
-    starting: str | datetime | Mapping[int, int] = "earliest",
-    watermark: tuple[str, str] | None = None,
-    bad: str = "deadletter",
-    dead_letters: str | None = None,
-    partitions: int = 1,
-    load_first: bool = False,
-    options: Mapping[str, Any] | None = None,
-) -> Topic:
-    """Declare a topic.
-
-    To read: with a `schema` the values are decoded (`format`: JSON unless said otherwise), without
-    one the columns are those of Spark's Kafka connector. `starting` is where the first run begins:
-    "earliest", "latest", a moment, or an offset for each partition. `watermark` is a column and how
-    late a record may come: `("at", "10 minutes")`. A record that does not decode is `bad`: it goes
-    to the topic `dead_letters` ("deadletter"), is dropped ("drop") or ends the query ("fail").
-
-    With `load_first` the topic is a table's change log: whenever the pipeline is started, it is
-    read to the end that it has then before the others are read at all; a million records in a batch
-    at most, unless `options` say otherwise.
-
-    To write: `key` names the columns that make the key; all columns make the value, as JSON unless
-    said otherwise. A column `value`, with or without `key`, is written as it is.
-
-    `partitions` counts if the topic has to be created; `options` are further ones of
-    `format("millstream")`, such as `maxOffsetsPerTrigger`.
-    """
-    if not _TOPIC_NAME.fullmatch(name):
-        raise ConfigError(f"{name!r} cannot name a topic: use letters, digits, dots, dashes")
-    if bad not in BAD_RECORDS:
-        raise ConfigError(f"topic {name}: bad is {bad!r}; it must be {_either(BAD_RECORDS)}")
-    if format is not None and format not in FORMATS:
-        raise ConfigError(f"topic {name}: format is {format!r}; it must be {_either(FORMATS)}")
-    if isinstance(starting, str) and starting not in ("earliest", "latest"):
-        raise ConfigError(
-            f"topic {name}: starting is {starting!r}; it must be earliest, latest, a datetime or "
-            "an offset for each partition ({0: 23})"
-        )
-    if isinstance(starting, datetime) and starting.tzinfo is None:
-        raise ConfigError(
-            f"topic {name}: starting is {starting!r}, which has no time zone; write "
-            "datetime(..., tzinfo=UTC)"
-        )
-    if load_first and starting != "earliest":
-        raise ConfigError(
-            f"topic {name}: load_first reads a table from its beginning; leave out starting"
-        )
-    if watermark is not None and (isinstance(watermark, str) or len(watermark) != 2):
-        raise ConfigError(
-            f'topic {name}: watermark is {watermark!r}; write ("column", "10 minutes")'
-        )
-    return Topic(
-        name=name,
-        schema=schema,
-        format=format,
-        key=_names(key),
-        starting=starting,
-        watermark=watermark,
-        bad=bad,
-        dead_letters=dead_letters or DEAD_LETTER_PREFIX + name,
-        partitions=partitions,
-        load_first=load_first,
-        options={it: _option_text(value) for it, value in (options or {}).items()},
-    )
-
-
-def table(
-    name: str,
-    *,
-    key: str | tuple[str, ...] = (),
-    mode: Mode | None = None,
-    delete: str | None = None,
-) -> Table:
-    """Declare a table of the store.
-
-    With a `key` a row takes the place of the one with the same key ("upsert"), or of all with the
-    same key ("replace"); without one, rows are added ("append"). `delete` names a boolean column:
-    where it is true, the key's row is removed; or a column of weights, as `changes` and
-    `table_join` produce them (`delete="_weight"`).
-    """
-    if not _TABLE_NAME.fullmatch(name):
-        raise ConfigError(f"{name!r} cannot name a table: use letters, digits and underscores")
-    keys = _names(key)
-    mode = mode or ("upsert" if keys else "append")
-    if mode not in TABLE_MODES:
-        raise ConfigError(f"table {name}: mode is {mode!r}; it must be {_either(TABLE_MODES)}")
-    if mode != "append" and not keys:
-        raise ConfigError(f'table {name}: mode {mode} needs a key: table("{name}", key="...")')
-    if delete is not None and mode == "append":
-        raise ConfigError(f"table {name}: delete needs a key, to say which row is meant")
-    return Table(name, keys, mode, delete)
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """A function with its inputs, by parameter, and its outputs, by name. Make it with `pipeline`.
-
-    `name` is its identity: of the query, its checkpoint and its consumer group. `version` is only
-    told along, in dead letters; two versions side by side are two pipelines (`variant`).
-    """
-
-    function: Callable[..., Any]
-    name: str
-    reads: Mapping[str, Topic]
-    writes: Mapping[str, Output]
-    version: str = "1"
-    group: str = ""
-    output_mode: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("__name__", "__doc__", "__module__", "__wrapped__"):  # as functools.wraps does
-            value = self.function if name == "__wrapped__" else getattr(self.function, name, None)
-            object.__setattr__(self, name, value)
-        if not _PIPELINE_NAME.fullmatch(self.name):
-            raise ConfigError(
-                f"{self.name!r} cannot name a pipeline, its checkpoint and its group: use letters, "
-                'digits, dots and dashes: @pipeline(name="...")'
-            )
-        if not self.reads or not self.writes:
-            raise ConfigError(f"pipeline {self.name} declares nothing that it reads, or writes")
-        if self.output_mode is not None and self.output_mode not in OUTPUT_MODES:
-            raise ConfigError(
-                f"pipeline {self.name}: output_mode is {self.output_mode!r}; "
-                f"it must be {_either(OUTPUT_MODES)}"
-            )
-        _check_parameters(self)
-        _check_no_loop(self)
-
-    def __call__(self, *frames: Any, **named: Any) -> Any:
-        """The function itself, on whatever DataFrames."""
-        return self.function(*frames, **named)
-
-    @property
-    def home(self) -> Path | None:
-        """The directory of the file that defines it; None for one typed into a notebook."""
-        file = getattr(self.function, "__globals__", {}).get("__file__")
-        return Path(file).resolve().parent if file else None
-
-    @property
-    def group_id(self) -> str:
-        return self.group or self.name
-
-    def variant(self, name: str, **changes: Any) -> Pipeline:
-        """The same function under another name, with other inputs, outputs or version."""
-        for key in ("reads", "writes"):
-            if key in changes:
-                changes[key] = _by_name(changes[key], self.function, key)
-        return replace(self, name=name, **changes)
+class Pipeline(PipelineSpec):
+    """A declared function that can be run. Make it with `pipeline`."""
 
     def start(
         self,
@@ -312,78 +98,11 @@ def pipeline(
         return Pipeline(
             function=function,
             name=name or function.__name__,
-            reads=_by_name(reads, function, "reads"),
-            writes=_by_name(writes, function, "writes"),
+            reads=by_name(reads, function, "reads"),
+            writes=by_name(writes, function, "writes"),
             version=str(version),
             group=group or "",
             output_mode=output_mode,
         )
 
     return decorate
-
-
-def _by_name(declared: Any, function: Callable[..., Any], which: str) -> Mapping[str, Any]:
-    """One declaration, or several by name; raises for anything else."""
-    allowed = (Topic,) if which == "reads" else (Topic, Table)
-    if isinstance(declared, allowed):
-        if which == "writes":
-            return {ONLY: declared}
-        parameters = _parameters(function)
-        return {parameters[0] if parameters else ONLY: declared}
-    if isinstance(declared, Mapping) and all(isinstance(it, allowed) for it in declared.values()):
-        return dict(declared)
-    what = 'topic("...")' if which == "reads" else 'topic("...") or table("...")'
-    raise ConfigError(
-        f'{function.__name__}: {which} must be {what}, or several by name: {{"name": {what}}}'
-    )
-
-
-def _parameters(function: Callable[..., Any]) -> list[str]:
-    """The parameters that must be given."""
-    return [
-        it.name
-        for it in inspect.signature(function).parameters.values()
-        if it.default is it.empty and it.kind in (it.POSITIONAL_OR_KEYWORD, it.KEYWORD_ONLY)
-    ]
-
-
-def _check_parameters(declared: Pipeline) -> None:
-    """Every required parameter is declared, and everything declared is a parameter."""
-    signature = inspect.signature(declared.function)
-    given = ", ".join(declared.reads)
-    missing = [it for it in _parameters(declared.function) if it not in declared.reads]
-    if missing:
-        example = ", ".join(f'"{it}": topic(...)' for it in (*declared.reads, *missing))
-        raise ConfigError(
-            f"{declared.name}{signature} takes {', '.join(missing)}, which is not declared "
-            f"(declared: {given}): write reads={{{example}}}"
-        )
-    unknown = [it for it in declared.reads if it not in signature.parameters]
-    if unknown:
-        raise ConfigError(
-            f"{declared.name}{signature} has no parameter {', '.join(unknown)}: the names in reads "
-            "are those of the function's parameters"
-        )
-
-
-def _check_no_loop(declared: Pipeline) -> None:
-    """A topic that is read and written would grow for ever by its own records."""
-    read = {topic.name for topic in declared.reads.values()}
-    written = {it.name for it in declared.writes.values() if isinstance(it, Topic)}
-    for name in sorted(read & written):
-        raise ConfigError(
-            f"pipeline {declared.name} reads topic {name} and writes to it: it would read its own "
-            "records again and again. Write to another topic"
-        )
-
-
-def _names(given: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
-
-
-def _either(names: tuple[str, ...]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}"
-
-
-def _option_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -21,7 +21,8 @@ from millstream.pipelines.analytics import (
     smooth,
     top_k,
 )
-from millstream.pipelines.pipeline import Pipeline, pipeline, table, topic
+from millstream.pipelines.pipeline import Pipeline, pipeline
+from millstream.pipelines.spec import table, topic
 from millstream.testing.streams import Disorder, check_stream, moments
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from millstream.pipelines.state import NO_WATERMARK, BucketState
-from millstream.pipelines.state.bucket import run_bucket
+from millstream.pipelines.state.operator import run_bucket
 from millstream.pipelines.state.pages import (
     INDEX_MAGIC,
     CorruptState,

@@ -9,7 +9,8 @@ import pyarrow as pa
 from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.windows.kept import WithLate
 from millstream.pipelines.windows.parts import Measure
-from millstream.pipelines.windows.revisions import RevisedWindows, Timing
+from millstream.pipelines.windows.revisions import RevisedWindows
+from millstream.pipelines.windows.spec import Timing
 
 STAMP = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(

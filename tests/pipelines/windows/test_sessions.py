@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from millstream.pipelines.state.pages import StateMismatch
 from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.windows.parts import Measure
-from millstream.pipelines.windows.revisions import Timing
 from millstream.pipelines.windows.sessions import RevisedSessions
+from millstream.pipelines.windows.spec import Timing
 
 GAP_US = 5
 FOR_EVER_US = 10_000

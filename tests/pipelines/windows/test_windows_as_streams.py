@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import strategies as st
 
-from millstream.pipelines.pipeline import pipeline, table, topic
+from millstream.pipelines.pipeline import pipeline
+from millstream.pipelines.spec import table, topic
 from millstream.pipelines.windows.definition import Window, calendar, hopping, session, tumbling
 from millstream.pipelines.windows.sliding import sliding_window
 from millstream.testing.streams import Disorder, Outcome, Source, check_stream, moments

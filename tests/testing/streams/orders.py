@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from millstream.pipelines.pipeline import topic
+from millstream.pipelines.spec import topic
 from millstream.testing.streams.case import Arrival
 from millstream.testing.streams.inputs import BEGIN, Input, Source, make_input
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import strategies as st
 
-from millstream.pipelines.pipeline import ONLY, pipeline, table, topic
+from millstream.pipelines.pipeline import pipeline
+from millstream.pipelines.spec import ONLY, table, topic
 from millstream.testing.streams import Disorder, Source, StreamDiffers, check_stream, moments
 from tests.testing.streams.broken import (
     CountsLate,

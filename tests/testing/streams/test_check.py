@@ -8,7 +8,8 @@ import pytest
 from hypothesis import strategies as st
 
 from millstream.errors import ConfigError
-from millstream.pipelines.pipeline import ONLY, pipeline, table, topic
+from millstream.pipelines.pipeline import pipeline
+from millstream.pipelines.spec import ONLY, table, topic
 from millstream.testing.streams import Disorder, check_stream, moments
 from millstream.testing.streams.check import SEED_VARIABLE, Judge, Rules, choose_seed
 from millstream.testing.streams.inputs import Source, define

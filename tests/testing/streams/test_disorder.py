@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from millstream.errors import ConfigError
-from millstream.pipelines.pipeline import topic
+from millstream.pipelines.spec import topic
 from millstream.testing.streams.case import Arrival, Batch, Case
 from millstream.testing.streams.disorder import (
     Disorder,

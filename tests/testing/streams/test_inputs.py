@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from millstream.errors import ConfigError
-from millstream.pipelines.pipeline import pipeline, table, topic
+from millstream.pipelines.pipeline import pipeline
+from millstream.pipelines.spec import table, topic
 from millstream.testing.streams.inputs import Source, as_moment, define, moments
 from tests.testing.streams.orders import CLICKS, SCHEMA, order, orders_input, orders_source
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.pipelines.pipeline import ONLY
+from millstream.pipelines.spec import ONLY
 from millstream.testing.streams.case import Batch, Case
 from millstream.testing.streams.comparing import Difference
 from millstream.testing.streams.report import (

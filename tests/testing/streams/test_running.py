@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from millstream.pipelines.pipeline import ONLY
+from millstream.pipelines.spec import ONLY
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from millstream.testing.streams.case import ALL_FAULTS, Arrival, Batch
 from millstream.testing.streams.inputs import Source, define

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from millstream.pipelines.pipeline import ONLY
+from millstream.pipelines.spec import ONLY
 from millstream.testing.streams.sink import Sink, TrialCrash, split
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.pipeline import pipeline, table, topic
+from millstream.pipelines.pipeline import pipeline
+from millstream.pipelines.spec import table, topic
 from millstream.testing.clock import ManualClock
 from millstream.testing.streams import Source, StreamDiffers, StreamTrial, again, late
 from tests.testing.streams.orders import SCHEMA, order, orders_source

@@ -21,7 +21,7 @@ from millstream.cli.lag import committed_offsets
 from millstream.cli.letters import Letter
 from millstream.cli.shop.pipelines import alerts, enrich, interest, orders, sales
 from millstream.client.transactions import open_transactions
-from millstream.pipelines.pipeline import Pipeline
+from millstream.pipelines.spec import PipelineSpec
 
 ALL = (enrich, sales, interest)
 POLL_S = 0.2
@@ -82,7 +82,7 @@ class Watcher:
         # Those who read what others write come last: no lag is then seen of none at all.
         return Look([self._position(it) for it in ALL], top_products(self.store))
 
-    def _position(self, pipeline: Pipeline) -> Position:
+    def _position(self, pipeline: PipelineSpec) -> Position:
         committed = committed_offsets(self.cluster, pipeline.group_id)
         (read,) = pipeline.reads.values()
         places = [(read.name, index) for index in range(read.partitions)]

@@ -59,8 +59,8 @@ from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes, with_hash
 from millstream.pipelines.state.tables import concat, times_of
-from millstream.pipelines.windows.definition import END, START
 from millstream.pipelines.windows.ranges import totals
+from millstream.pipelines.windows.spec import END, START
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -47,8 +47,8 @@ from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.windows.aggregates import Aggregate, parse_aggregate
-from millstream.pipelines.windows.definition import END, START
 from millstream.pipelines.windows.sliding import KIND, sliding_window
+from millstream.pipelines.windows.spec import END, START
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

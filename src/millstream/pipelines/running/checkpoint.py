@@ -23,7 +23,7 @@ from millstream.pipelines.running.progress import parse_offset_log
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from millstream.pipelines.pipeline import Pipeline
+    from millstream.pipelines.spec import PipelineSpec
 
 OWNER_FILE = "millstream.json"
 STARTING_FILE = "millstream-starting.json"
@@ -66,7 +66,7 @@ class Checkpoint:
         """Whether another writer, such as Spark's own Kafka connector, made it and ran batches."""
         return self._read(OWNER_FILE) is None and bool(self._list("offsets"))
 
-    def claim(self, pipeline: Pipeline, topic_ids: Mapping[str, UUID]) -> None:
+    def claim(self, pipeline: PipelineSpec, topic_ids: Mapping[str, UUID]) -> None:
         """Make it the pipeline's; raises `ConfigError` if it was made for something else."""
         topics = {parameter: it.name for parameter, it in pipeline.reads.items()}
         ids = {name: str(topic_ids[name]) for name in topics.values() if name in topic_ids}
@@ -90,7 +90,7 @@ class Checkpoint:
             )
 
     def _check_ids(
-        self, pipeline: Pipeline, earlier: Mapping[str, str], now: Mapping[str, str]
+        self, pipeline: PipelineSpec, earlier: Mapping[str, str], now: Mapping[str, str]
     ) -> None:
         """A reader cannot tell a topic made anew from the old one, once it has grown as long."""
         may_lose = {it.name for it in pipeline.reads.values() if it.may_lose_data}

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 from millstream.pipelines.columns import DROPPED_KIND, WATERMARK_DELAY
 from millstream.pipelines.durations import duration_text
 from millstream.pipelines.event_time.lateness import RULE
-from millstream.pipelines.pipeline import Pipeline, Table, Topic
 from millstream.pipelines.plans import analyzed
 from millstream.pipelines.running.launching import apply_to_streams
 from millstream.pipelines.running.output_modes import choose_output_mode
 from millstream.pipelines.running.outputs import combine
 from millstream.pipelines.running.settings import Settings
+from millstream.pipelines.spec import PipelineSpec, Table, Topic
 from millstream.pipelines.state.operator import OPERATOR
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class Explanation:
-    pipeline: Pipeline
+    pipeline: PipelineSpec
     output_mode: str
     flows: tuple[Flow, ...]
 
@@ -75,7 +75,7 @@ class Explanation:
         return [step for flow in self.flows for step in flow.last.walk()]
 
 
-def explain(pipeline: Pipeline, spark: SparkSession, settings: Settings) -> Explanation:
+def explain(pipeline: PipelineSpec, spark: SparkSession, settings: Settings) -> Explanation:
     """Raises `ConfigError`, or what Spark raises, for a pipeline that would not start."""
     if settings.is_embedded:
         settings = replace(settings, broker=NOBODY)
@@ -119,7 +119,7 @@ def delivery(outputs: Iterable[Topic | Table]) -> str:
 class Plans:
     """Reads Spark's plans (Java objects) for one pipeline."""
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline, output_mode: str) -> None:
+    def __init__(self, spark: SparkSession, pipeline: PipelineSpec, output_mode: str) -> None:
         self._jvm: Any = spark._jvm
         self._topics = {it.name: it for it in pipeline.reads.values()}
         self._output_mode = output_mode

@@ -17,7 +17,6 @@ from millstream.errors import ConfigError
 from millstream.pipelines.columns import check_time
 from millstream.pipelines.durations import duration_us
 from millstream.pipelines.offsets import EARLIEST, Offsets, to_json
-from millstream.pipelines.pipeline import Pipeline, Topic
 from millstream.pipelines.reading.counting import OBSERVED, count_failures
 from millstream.pipelines.reading.options import (
     TRIGGER_OPTIONS,
@@ -31,6 +30,7 @@ from millstream.pipelines.running.outputs import combine
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.running.sinks import attach_sink
 from millstream.pipelines.running.topics import check_topics
+from millstream.pipelines.spec import PipelineSpec, Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +43,7 @@ LOADED_RECORDS_MAX = 1_000_000  # of a table in one batch, so that it need not f
 
 
 def launch(
-    pipeline: Pipeline, spark: SparkSession, settings: Settings, *, once: bool = False
+    pipeline: PipelineSpec, spark: SparkSession, settings: Settings, *, once: bool = False
 ) -> StreamingQuery:
     """Start the pipeline's query; it goes on by itself."""
     refuse_connect(spark)
@@ -71,7 +71,7 @@ def launch(
     return sink.start()
 
 
-def checkpoint_location(pipeline: Pipeline, settings: Settings) -> str:
+def checkpoint_location(pipeline: PipelineSpec, settings: Settings) -> str:
     return f"{settings.required_checkpoint().rstrip('/')}/{pipeline.name}"
 
 
@@ -93,7 +93,7 @@ def make_active(spark: SparkSession) -> None:
     classic.setActiveSession(spark._jsparkSession)
 
 
-def refuse_running_twin(pipeline: Pipeline, spark: SparkSession) -> None:
+def refuse_running_twin(pipeline: PipelineSpec, spark: SparkSession) -> None:
     if any(query.name == pipeline.name for query in spark.streams.active):
         raise ConfigError(
             f"a query named {pipeline.name} is running in this session: stop it first, or run a "
@@ -102,7 +102,7 @@ def refuse_running_twin(pipeline: Pipeline, spark: SparkSession) -> None:
 
 
 def fixed_starting(
-    pipeline: Pipeline, settings: Settings, checkpoint: Checkpoint
+    pipeline: PipelineSpec, settings: Settings, checkpoint: Checkpoint
 ) -> dict[str, Offsets]:
     """Where inputs begin that are to begin at a moment or at the end, as it was the first time."""
     moving = {
@@ -131,7 +131,7 @@ def fixed_starting(
 
 
 def apply_to_streams(
-    pipeline: Pipeline,
+    pipeline: PipelineSpec,
     spark: SparkSession,
     settings: Settings,
     starting: Mapping[str, Offsets],
@@ -155,7 +155,7 @@ def apply_to_streams(
     return pipeline(**frames)
 
 
-def table_ends(pipeline: Pipeline, settings: Settings) -> Offsets:
+def table_ends(pipeline: PipelineSpec, settings: Settings) -> Offsets:
     """Where the topics that are loaded first end now."""
     first = [it for it in pipeline.reads.values() if it.load_first]
     if first and len(first) == len(pipeline.reads):
@@ -176,7 +176,7 @@ def table_ends(pipeline: Pipeline, settings: Settings) -> Offsets:
 
 
 def read_stream(
-    pipeline: Pipeline,
+    pipeline: PipelineSpec,
     spark: SparkSession,
     parameter: str,
     settings: Settings,
@@ -250,7 +250,7 @@ def with_error_column(schema: str | StructType) -> StructType:
 
 
 def read_history(
-    pipeline: Pipeline,
+    pipeline: PipelineSpec,
     spark: SparkSession,
     settings: Settings,
     starting: str | datetime | Mapping[int, int] | None,
@@ -287,7 +287,7 @@ def with_columns(topic: Topic) -> Topic:
     return replace(topic, schema=columns_of(avro, topic.name))
 
 
-def read_options(pipeline: Pipeline, topic: Topic, settings: Settings) -> dict[str, str]:
+def read_options(pipeline: PipelineSpec, topic: Topic, settings: Settings) -> dict[str, str]:
     options = {**settings.kafka_options(), "subscribe": topic.name}
     if topic.read_format != "raw":
         options["valueFormat"] = topic.read_format

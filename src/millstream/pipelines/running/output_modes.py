@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
 from millstream.pipelines.event_time.lateness import IS_LATE
-from millstream.pipelines.pipeline import Pipeline
 from millstream.pipelines.plans import AGGREGATE, WATERMARK, analyzed, streaming_operators
+from millstream.pipelines.spec import PipelineSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,7 +27,7 @@ SESSIONS = "session_window"
 BUCKETS = "TransformWithState"
 
 
-def choose_output_mode(pipeline: Pipeline, result: DataFrame | Mapping[str, DataFrame]) -> str:
+def choose_output_mode(pipeline: PipelineSpec, result: DataFrame | Mapping[str, DataFrame]) -> str:
     """For what the pipeline's function returned: a DataFrame, or one for each output by name.
 
     An output that is no aggregate gets its rows once in any mode. Raises `ConfigError` where a
@@ -56,7 +56,7 @@ def _is_appended(plan: Any) -> bool:
     return any(sign in text for sign in (SESSIONS, IS_LATE, BUCKETS))
 
 
-def _check_becomes_final(pipeline: Pipeline, plan: Any) -> None:
+def _check_becomes_final(pipeline: PipelineSpec, plan: Any) -> None:
     if WATERMARK in streaming_operators(plan):
         return
     has_sessions = SESSIONS in plan.toString()

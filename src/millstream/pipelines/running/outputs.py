@@ -12,13 +12,13 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
-from millstream.pipelines.pipeline import ONLY, Pipeline
+from millstream.pipelines.spec import ONLY, PipelineSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def combine(pipeline: Pipeline, result: Any) -> DataFrame:
+def combine(pipeline: PipelineSpec, result: Any) -> DataFrame:
     """What the function returned, as one DataFrame; raises `ConfigError` if it cannot be."""
     frames = result.values() if isinstance(result, Mapping) else [result]
     for frame in frames:
@@ -45,7 +45,7 @@ def combine(pipeline: Pipeline, result: Any) -> DataFrame:
     return combined
 
 
-def unite(pipeline: Pipeline, frames: Mapping[str, DataFrame]) -> DataFrame:
+def unite(pipeline: PipelineSpec, frames: Mapping[str, DataFrame]) -> DataFrame:
     from pyspark.sql.functions import col, lit, struct
 
     if frames.keys() != pipeline.writes.keys():
@@ -67,7 +67,7 @@ def unite(pipeline: Pipeline, frames: Mapping[str, DataFrame]) -> DataFrame:
     return reduce(lambda one, two: one.unionByName(two), tagged)
 
 
-def checked(pipeline: Pipeline, frame: DataFrame) -> DataFrame:
+def checked(pipeline: PipelineSpec, frame: DataFrame) -> DataFrame:
     kinds = {field.name: field.dataType.typeName() for field in frame.schema.fields}
     wanted = dict.fromkeys(pipeline.writes, "struct")
     if kinds != wanted:

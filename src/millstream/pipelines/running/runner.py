@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import MillstreamError
-from millstream.pipelines.pipeline import Pipeline
 from millstream.pipelines.running.failures import explain_failure, passes
 from millstream.pipelines.running.launching import launch
 from millstream.pipelines.running.session import check_spark, create_session
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.running.status import Status, Watched
 from millstream.pipelines.running.topics import check_topics
+from millstream.pipelines.spec import PipelineSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +41,7 @@ Show = Callable[[list[Status]], None]
 
 
 def run(
-    pipelines: Sequence[Pipeline],
+    pipelines: Sequence[PipelineSpec],
     settings: Settings,
     *,
     once: bool = False,
@@ -111,7 +111,12 @@ class Run:
     """Pipelines running in one session."""
 
     def __init__(
-        self, pipelines: Sequence[Pipeline], spark: SparkSession, settings: Settings, *, once: bool
+        self,
+        pipelines: Sequence[PipelineSpec],
+        spark: SparkSession,
+        settings: Settings,
+        *,
+        once: bool,
     ) -> None:
         self._pipelines = pipelines
         self._spark = spark
@@ -146,7 +151,7 @@ class Run:
                 raise explain_failure(pipeline.name, error) from error
             self._watched.append(Watched(pipeline, query))
 
-    def _launch(self, pipeline: Pipeline) -> StreamingQuery:
+    def _launch(self, pipeline: PipelineSpec) -> StreamingQuery:
         return launch(pipeline, self._spark, self._settings, once=self._once)
 
     def _any_runs(self) -> bool:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from millstream.client.security import Security
 from millstream.pipelines.offsets import to_json
-from millstream.pipelines.pipeline import ONLY, Pipeline, Table, Topic
 from millstream.pipelines.running.checkpoint import Checkpoint
 from millstream.pipelines.running.outputs import rows_of
 from millstream.pipelines.running.progress import GroupProgress
 from millstream.pipelines.running.settings import Settings
+from millstream.pipelines.spec import ONLY, PipelineSpec, Table, Topic
 from millstream.pipelines.writing.options import parse_write_options
 from millstream.pipelines.writing.writer import check_schema
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def attach_sink(
-    pipeline: Pipeline,
+    pipeline: PipelineSpec,
     result: DataFrame,
     writer: DataStreamWriter,
     settings: Settings,
@@ -66,7 +66,7 @@ def attach_sink(
 
 
 def write_options(
-    pipeline: Pipeline, output: Topic, columns: list[str], settings: Settings
+    pipeline: PipelineSpec, output: Topic, columns: list[str], settings: Settings
 ) -> dict[str, str]:
     """The options of `format("millstream")` for rows of these columns that go to a topic."""
     options = {
@@ -80,7 +80,7 @@ def write_options(
     return options | dict(output.options)
 
 
-def table_specs(pipeline: Pipeline) -> dict[str, TableSpec]:
+def table_specs(pipeline: PipelineSpec) -> dict[str, TableSpec]:
     from millstream.pipelines.stores import TableSpec
 
     return {
@@ -91,7 +91,7 @@ def table_specs(pipeline: Pipeline) -> dict[str, TableSpec]:
 
 
 def open_checked(
-    pipeline: Pipeline, result: DataFrame, specs: Mapping[str, TableSpec], settings: Settings
+    pipeline: PipelineSpec, result: DataFrame, specs: Mapping[str, TableSpec], settings: Settings
 ) -> Store:
     """The store, its tables fit for what will come, and no older run writing to them."""
     from millstream.pipelines.stores import open_store
@@ -105,7 +105,7 @@ def open_checked(
 
 
 def fan_out_sink(
-    pipeline: Pipeline,
+    pipeline: PipelineSpec,
     columns: Mapping[str, list[str]],
     specs: Mapping[str, TableSpec],
     store: Store | None,

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.offsets import count_between, offsets_if_ours
-from millstream.pipelines.pipeline import Pipeline
 from millstream.pipelines.reading.counting import OBSERVED
+from millstream.pipelines.spec import PipelineSpec
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -39,7 +39,7 @@ class Status:
 class Watched:
     """A running pipeline, and what was seen of it so far."""
 
-    pipeline: Pipeline
+    pipeline: PipelineSpec
     query: StreamingQuery
     restarts: int = 0
     status: Status = field(init=False)

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from millstream.client.cluster import Cluster
 from millstream.errors import ApiError, ConfigError, ErrorCode, MillstreamError
-from millstream.pipelines.pipeline import Pipeline, Topic
 from millstream.pipelines.running.settings import Settings
+from millstream.pipelines.spec import PipelineSpec, Topic
 
 CONNECT_SECONDS = 10.0
 
@@ -18,7 +18,7 @@ class BrokerUnreachable(MillstreamError):
     """Nobody answers at the address that was given."""
 
 
-def needed_topics(pipelines: Iterable[Pipeline]) -> dict[str, Topic]:
+def needed_topics(pipelines: Iterable[PipelineSpec]) -> dict[str, Topic]:
     """All that are read or written, by name."""
     needed: dict[str, Topic] = {}
     for pipeline in pipelines:
@@ -28,7 +28,7 @@ def needed_topics(pipelines: Iterable[Pipeline]) -> dict[str, Topic]:
     return needed
 
 
-def check_topics(settings: Settings, pipelines: Iterable[Pipeline]) -> dict[str, UUID]:
+def check_topics(settings: Settings, pipelines: Iterable[PipelineSpec]) -> dict[str, UUID]:
     """The ids of all topics; raises `ConfigError` for some that are not there, unless they are to
     be created.
 

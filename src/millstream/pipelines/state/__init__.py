@@ -17,8 +17,8 @@ costs grows with rows, not with keys.
 Only `spark.py` knows Spark. See docs/formats/state.md and docs/decisions/0013-bucketed-state.md.
 """
 
-from millstream.pipelines.state.bucket import BucketState
-from millstream.pipelines.state.operator import END_OF_TIME, NO_WATERMARK, InputSpec, Operator
+from millstream.pipelines.state.bucket import END_OF_TIME, NO_WATERMARK, BucketState, InputSpec
+from millstream.pipelines.state.operator import Operator
 from millstream.pipelines.state.tables import Table, TableSpec
 
 __all__ = [

@@ -19,11 +19,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from millstream.pipelines.state.operator import NO_WATERMARK, Operator
 from millstream.pipelines.state.pages import (
     INDEX_MAGIC,
     CorruptState,
@@ -36,6 +35,24 @@ from millstream.pipelines.state.pages import (
 )
 from millstream.pipelines.state.runs import KeyedTable
 from millstream.pipelines.state.tables import NO_HORIZON, PageInfo, Table, TableSpec
+
+NO_WATERMARK = -(2**62)  # a lateness can be taken off or added without leaving 64 bits
+END_OF_TIME = 2**62
+
+
+class InputSpec(NamedTuple):
+    """The columns of an input, and those of them that decide about its bucket."""
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+
+
+class StateSpec(Protocol):
+    """The part of an operator that its state depends on."""
+
+    identity: str  # the settings that state depends on; state of another identity is refused
+    inputs: Mapping[str, InputSpec]
+    tables: Mapping[str, TableSpec]
 
 
 class BucketStore(Protocol):
@@ -65,8 +82,8 @@ class Changes:
 class BucketState:
     """What an operator sees of a bucket, for the length of one call."""
 
-    def __init__(self, operator: Operator, bucket_count: int, store: BucketStore) -> None:
-        self._operator = operator
+    def __init__(self, spec: StateSpec, bucket_count: int, store: BucketStore) -> None:
+        self._spec = spec
         self._bucket_count = bucket_count
         self._store = store
         self._index_before = store.read_index()
@@ -76,8 +93,8 @@ class BucketState:
         self.timer_us = self._timer_before_us
         self.watermark_us: int = index["watermark_us"]  # that of the call before
         self._tables = {
-            name: self._open_table(spec, index["tables"].get(name))
-            for name, spec in operator.tables.items()
+            name: self._open_table(table, index["tables"].get(name))
+            for name, table in spec.tables.items()
         }
 
     def __getitem__(self, table: str) -> Table:
@@ -112,7 +129,7 @@ class BucketState:
                 "pages": list(table.pages.values()),
             }
             table.close()
-        is_empty = self.timer_us is None and not any(it["pages"] for it in listed.values())
+        is_empty = self.timer_us is None and not any(table["pages"] for table in listed.values())
         self._store.write(
             Changes(
                 index=None if is_empty else self._encode_index(listed, watermark_us),
@@ -125,9 +142,9 @@ class BucketState:
 
     def _encode_index(self, tables: Mapping[str, Any], watermark_us: int) -> bytes:
         index = {
-            "identity": self._operator.identity,
+            "identity": self._spec.identity,
             "buckets": self._bucket_count,
-            "keys": _input_keys(self._operator),
+            "keys": _input_keys(self._spec),
             "next_page": self._next_page,
             "timer_us": self.timer_us,
             "watermark_us": max(watermark_us, self.watermark_us),
@@ -140,12 +157,12 @@ class BucketState:
         if blob is None:
             return {"next_page": 0, "timer_us": None, "watermark_us": NO_WATERMARK, "tables": {}}
         index: dict[str, Any] = json.loads(bytes(unseal(INDEX_MAGIC, blob)))
-        _check("settings", index["identity"], self._operator.identity)
+        _check("settings", index["identity"], self._spec.identity)
         _check("number of buckets", index["buckets"], self._bucket_count)
-        _check("keys", index["keys"], _input_keys(self._operator))
-        for name, spec in self._operator.tables.items():
+        _check("keys", index["keys"], _input_keys(self._spec))
+        for name, table in self._spec.tables.items():
             listed = index["tables"].get(name)
-            for part, given in _layout(spec).items() if listed else ():
+            for part, given in _layout(table).items() if listed else ():
                 _check(f"{part} of {name}", listed[part], given)
         return index
 
@@ -180,27 +197,9 @@ class BucketState:
         return self._next_page - 1
 
 
-def run_bucket(
-    operator: Operator,
-    bucket_count: int,
-    store: BucketStore,
-    rows: Mapping[str, pa.RecordBatch] | None,
-    watermark_us: int,
-) -> pa.RecordBatch:
-    """One call of an operator: open the bucket, process rows (None: wake), write what changed."""
-    state = BucketState(operator, bucket_count, store)
-    if rows is None:
-        state.wake_at(None)
-        result = operator.on_timer(state, watermark_us)
-    else:
-        result = operator.process(state, rows, watermark_us)
-    state.finish(watermark_us)
-    return result
-
-
-def _input_keys(operator: Operator) -> dict[str, list[str]]:
+def _input_keys(spec: StateSpec) -> dict[str, list[str]]:
     """Of each input, the columns that decide about a row's bucket."""
-    return {name: list(spec.keys) for name, spec in operator.inputs.items()}
+    return {name: list(rows.keys) for name, rows in spec.inputs.items()}
 
 
 def _layout(spec: TableSpec) -> dict[str, Any]:

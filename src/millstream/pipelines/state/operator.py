@@ -29,27 +29,15 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
 from millstream.pipelines.durations import duration_text
+from millstream.pipelines.state.bucket import BucketState, BucketStore, InputSpec
 from millstream.pipelines.state.keys import HASH_FIELD
 from millstream.pipelines.state.tables import TableSpec
 
-if TYPE_CHECKING:
-    from millstream.pipelines.state.bucket import BucketState
-
-NO_WATERMARK = -(2**62)  # a lateness can be taken off or added without leaving 64 bits
-END_OF_TIME = 2**62
 OPERATOR = "millstream.operator"  # where a plan of Spark's has what an operator tells of itself
-
-
-class InputSpec(NamedTuple):
-    """The columns of an input, and those of them that decide about its bucket."""
-
-    schema: pa.Schema
-    keys: tuple[str, ...]
 
 
 class Operator(ABC):
@@ -101,6 +89,24 @@ class Operator(ABC):
             name: pa.RecordBatch.from_pylist([], schema=pa.schema([HASH_FIELD, *spec.schema]))
             for name, spec in self.inputs.items()
         }
+
+
+def run_bucket(
+    operator: Operator,
+    bucket_count: int,
+    store: BucketStore,
+    rows: Mapping[str, pa.RecordBatch] | None,
+    watermark_us: int,
+) -> pa.RecordBatch:
+    """One call of an operator: open the bucket, process rows (None: wake), write what changed."""
+    state = BucketState(operator, bucket_count, store)
+    if rows is None:
+        state.wake_at(None)
+        result = operator.on_timer(state, watermark_us)
+    else:
+        result = operator.process(state, rows, watermark_us)
+    state.finish(watermark_us)
+    return result
 
 
 def _readable(identity: str) -> str:

@@ -27,15 +27,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import WATERMARK_DELAY
-from millstream.pipelines.state.bucket import Changes, run_bucket
+from millstream.pipelines.state.bucket import END_OF_TIME, NO_WATERMARK, Changes, InputSpec
 from millstream.pipelines.state.keys import BUCKETS_MAX, bucket_labels, split_by_bucket, with_hash
-from millstream.pipelines.state.operator import (
-    END_OF_TIME,
-    NO_WATERMARK,
-    OPERATOR,
-    InputSpec,
-    Operator,
-)
+from millstream.pipelines.state.operator import OPERATOR, Operator, run_bucket
 from millstream.pipelines.state.pages import decode_page, encode_page
 from millstream.pipelines.state.seven_bits import from_seven_bits, to_seven_bits
 from millstream.pipelines.state.tables import concat

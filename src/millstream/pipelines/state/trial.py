@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from millstream.pipelines.state.bucket import Changes, run_bucket
+from millstream.pipelines.state.bucket import END_OF_TIME, NO_WATERMARK, Changes
 from millstream.pipelines.state.keys import split_by_bucket, with_hash
-from millstream.pipelines.state.operator import END_OF_TIME, NO_WATERMARK, Operator
+from millstream.pipelines.state.operator import Operator, run_bucket
 from millstream.pipelines.state.tables import concat
 
 

@@ -36,10 +36,10 @@ A stream needs a watermark on `time`, and `_watermark` (see event_time/lateness.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import (
@@ -62,75 +62,19 @@ from millstream.pipelines.event_time.lateness import (
 )
 from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.windows.aggregates import EXAMPLE, Aggregate
-from millstream.pipelines.windows.kinds import Calendar, Hopping, Kind, Session, Tumbling, Unit
-from millstream.pipelines.windows.sliding import EVERY, KIND, OLD, Stragglers
+from millstream.pipelines.windows.kinds import Calendar, Hopping, Session, Tumbling, Unit
+from millstream.pipelines.windows.sliding import KIND, OLD, Stragglers
+from millstream.pipelines.windows.spec import END, START, WindowSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from millstream.pipelines.windows.revisions import Timing
-
-START = "window_start"
-END = "window_end"
 _CLOSES = "_closes"
-_EMISSIONS = 'emit: choose "final", "change" or "every 10 seconds"'
 
 
 @dataclass(frozen=True)
-class Window:
+class Window(WindowSpec):
     """Call it with a frame, or hand it to `frame.transform`. Frozen, and fit for many frames."""
-
-    kind: Kind
-    keys: tuple[str | Column, ...]
-    time: str | Column
-    aggregates: Mapping[str, str | Column | Aggregate]
-    stragglers: Stragglers
-    allowed_lateness_us: int
-    emit: str
-    buckets: int
-    count_as: str | None
-
-    def __post_init__(self) -> None:
-        if self.stragglers not in get_args(Stragglers):
-            choices = ", ".join(get_args(Stragglers))
-            raise ConfigError(f"stragglers={self.stragglers!r}: choose one of {choices}")
-        _ = self.every_us
-        if not self.aggregates:
-            raise ConfigError(f"a window without aggregates has no result: {EXAMPLE}")
-        if self.stragglers == "correct" and not self.allowed_lateness_us:
-            raise ConfigError(
-                "stragglers='correct' corrects nothing without allowed_lateness: say for how long "
-                'after the watermark, like allowed_lateness="1 hour"'
-            )
-
-    @property
-    def every_us(self) -> int | None:
-        """How often preliminary results may come; None if they do not."""
-        if self.emit == "final":
-            return None
-        if self.emit == "change":
-            return 0
-        if isinstance(self.emit, str) and self.emit.startswith(EVERY):
-            return duration_us(self.emit.removeprefix(EVERY), "emit")
-        raise ConfigError(f"{_EMISSIONS}, not {self.emit!r}")
-
-    @property
-    def metric(self) -> str:
-        """Where the query's progress counts late rows that are dropped."""
-        return self.count_as or f"late.{self.kind.label}"
-
-    @property
-    def timing(self) -> Timing:
-        """When results come that may come more than once."""
-        from millstream.pipelines.windows.revisions import Timing
-
-        settling_us = 0 if self.stragglers == "correct" else self.allowed_lateness_us
-        return Timing(settling_us, self.allowed_lateness_us, self.every_us)
-
-    @property
-    def is_revised(self) -> bool:
-        """Whether results of a window may come more than once."""
-        return self.stragglers == "correct" or self.emit != "final"
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         """The results."""
@@ -200,13 +144,6 @@ class Window:
         check_watermark(frame, self.time, "results would never be final")
         check_lateness(frame, self.time, timedelta(microseconds=self.allowed_lateness_us))
         watermark(frame)
-
-    def key_names(self, frame: DataFrame) -> list[str]:
-        return frame.select(*map(as_column, self.keys)).columns
-
-    def time_name(self, frame: DataFrame) -> str:
-        (name,) = frame.select(as_column(self.time)).columns
-        return name
 
     def _assign(self, frame: DataFrame) -> DataFrame:
         """A row for each window that a row belongs to, with its bounds and whether it is late."""

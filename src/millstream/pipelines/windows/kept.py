@@ -27,11 +27,10 @@ from millstream.pipelines.windows.kinds import Session
 from millstream.pipelines.windows.revisions import MakeOperator, windows_operator
 from millstream.pipelines.windows.sessions import sessions_operator
 from millstream.pipelines.windows.sliding import OLD
+from millstream.pipelines.windows.spec import WindowSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-    from millstream.pipelines.windows.definition import Window
 
 _ROWS = "rows"
 _RESULTS, _LATE = "results", "late"
@@ -75,7 +74,7 @@ class WithLate(Operator):
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema_out)
 
 
-def kept_windows(window: Window, on_time: DataFrame) -> DataFrame:
+def kept_windows(window: WindowSpec, on_time: DataFrame) -> DataFrame:
     """The results on a stream whose rows are assigned and on time."""
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
@@ -85,7 +84,7 @@ def kept_windows(window: Window, on_time: DataFrame) -> DataFrame:
     return result if window.stragglers == "correct" else result.drop(OLD)
 
 
-def kept_with_late(window: Window, assigned: DataFrame, late: Column) -> DataFrame:
+def kept_with_late(window: WindowSpec, assigned: DataFrame, late: Column) -> DataFrame:
     """Results and late rows of a stream whose rows are assigned; `late`: what is shown of them."""
     from pyspark.sql.functions import col, when
 
@@ -101,6 +100,6 @@ def kept_with_late(window: Window, assigned: DataFrame, late: Column) -> DataFra
     return result.select(shown.alias(_RESULTS), _LATE)
 
 
-def _operator(window: Window, frame: DataFrame) -> tuple[list[Column], MakeOperator]:
+def _operator(window: WindowSpec, frame: DataFrame) -> tuple[list[Column], MakeOperator]:
     of_kind = sessions_operator if isinstance(window.kind, Session) else windows_operator
     return of_kind(window, frame)

@@ -21,13 +21,12 @@ is final. Sums of doubles are added in the order in which they come, as Spark's 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from millstream.pipelines.columns import as_column
-from millstream.pipelines.durations import duration_text
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, equal_keys, key_codes
 from millstream.pipelines.state.tables import concat, times_of
@@ -37,41 +36,17 @@ from millstream.pipelines.windows.parts import (
     check_measures,
     measured_columns,
 )
-from millstream.pipelines.windows.ranges import Mask, aggregate
+from millstream.pipelines.windows.ranges import aggregate
 from millstream.pipelines.windows.sliding import KIND, NOW, OLD
+from millstream.pipelines.windows.spec import END, START, Timing, WindowSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-    from millstream.pipelines.windows.definition import Window
 
 MakeOperator: TypeAlias = Callable[[pa.Schema], Operator]  # of the columns that it takes
 _ROWS = "rows"
 SHOWN = "_shown_us"  # when a preliminary result came last
 NEVER = -(2**62)
-START, END = "window_start", "window_end"
-
-
-class Timing(NamedTuple):
-    """When results come: final at `settling_us` behind the watermark, changes until `kept_us`."""
-
-    settling_us: int
-    kept_us: int
-    every_us: int | None  # between preliminary results; None: there are none
-
-    def show(self, may_come: Mask, shown: Numbers, new: pa.RecordBatch) -> Mask:
-        """Which of them have a preliminary result now; notes it in `shown`."""
-        if self.every_us is None:
-            return np.zeros(len(may_come), np.bool_)
-        now_us = int(times_of(new, NOW).max())
-        due: Mask = may_come & (now_us - shown >= self.every_us)
-        shown[due] = now_us
-        return due
-
-    @property
-    def kept_text(self) -> str:
-        waiting = f"{duration_text(self.kept_us)} after " if self.kept_us else ""
-        return f"until {waiting}the watermark has passed its end"
 
 
 class RevisedWindows(Operator):
@@ -239,7 +214,7 @@ def places_in(old: pa.RecordBatch, rows: pa.RecordBatch, names: tuple[str, ...])
     return by_code[codes[: rows.num_rows]]
 
 
-def windows_operator(window: Window, frame: DataFrame) -> tuple[list[Column], MakeOperator]:
+def windows_operator(window: WindowSpec, frame: DataFrame) -> tuple[list[Column], MakeOperator]:
     """The columns that the operator takes of rows that are assigned, and how to make it."""
     from pyspark.sql.functions import col, current_timestamp
 

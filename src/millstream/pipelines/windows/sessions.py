@@ -40,21 +40,12 @@ from millstream.pipelines.windows.parts import (
     measured_columns,
 )
 from millstream.pipelines.windows.ranges import Mask, sort_rows
-from millstream.pipelines.windows.revisions import (
-    END,
-    NEVER,
-    SHOWN,
-    START,
-    MakeOperator,
-    Timing,
-    places_in,
-)
+from millstream.pipelines.windows.revisions import NEVER, SHOWN, MakeOperator, places_in
 from millstream.pipelines.windows.sliding import KIND, NOW, OLD
+from millstream.pipelines.windows.spec import END, START, Timing, WindowSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-    from millstream.pipelines.windows.definition import Window
 
 TIME = "_time"
 _ROWS = "rows"
@@ -312,7 +303,7 @@ def _flags(sessions: pa.RecordBatch) -> Mask:
     return found
 
 
-def sessions_operator(window: Window, frame: DataFrame) -> tuple[list[Column], MakeOperator]:
+def sessions_operator(window: WindowSpec, frame: DataFrame) -> tuple[list[Column], MakeOperator]:
     """The columns that the operator takes of rows, and how to make it."""
     from pyspark.sql.functions import current_timestamp
 

@@ -43,6 +43,7 @@ from millstream.pipelines.columns import check_lateness, check_time, check_water
 from millstream.pipelines.durations import Duration, duration_text, duration_us
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
+from millstream.pipelines.state.bucket import END_OF_TIME
 from millstream.pipelines.state.keys import (
     HASH,
     HASH_FIELD,
@@ -52,7 +53,6 @@ from millstream.pipelines.state.keys import (
     key_codes,
 )
 from millstream.pipelines.state.lateness import part_late, seconds_behind
-from millstream.pipelines.state.operator import END_OF_TIME
 from millstream.pipelines.state.tables import concat, times_of
 from millstream.pipelines.windows.aggregates import Aggregate, parse_aggregates
 from millstream.pipelines.windows.measures import Measure, add_measured, check_measure

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millstream.errors import ConfigError
 from millstream.pipelines.durations import Duration, duration_us
-from millstream.pipelines.pipeline import Pipeline, Table
+from millstream.pipelines.pipeline import Pipeline
+from millstream.pipelines.spec import Table
 from millstream.testing.streams.case import ALL_FAULTS, Arrival, Batch, Case, Fault, Row, row_text
 from millstream.testing.streams.comparing import TOLERANCE, Comparison
 from millstream.testing.streams.disorder import BATCHES_MAX, Disorder, is_sound, make_case

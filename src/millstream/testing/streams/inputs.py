@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
 from millstream.pipelines.durations import duration_us
-from millstream.pipelines.pipeline import Pipeline, Topic, pipeline, table, topic
+from millstream.pipelines.pipeline import Pipeline, pipeline
+from millstream.pipelines.spec import Topic, table, topic
 from millstream.testing.streams.case import Arrival, Row
 
 if TYPE_CHECKING:

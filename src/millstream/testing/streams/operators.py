@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.durations import duration_us
-from millstream.pipelines.pipeline import ONLY
-from millstream.pipelines.state.operator import NO_WATERMARK, Operator
+from millstream.pipelines.spec import ONLY
+from millstream.pipelines.state.bucket import NO_WATERMARK
+from millstream.pipelines.state.operator import Operator
 from millstream.pipelines.state.trial import MemoryStore, Trial
 from millstream.testing.streams.case import ALL_FAULTS, Arrival, Batch, Case, Fault
 from millstream.testing.streams.check import (

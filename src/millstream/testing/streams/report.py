@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from millstream.pipelines.pipeline import ONLY
+from millstream.pipelines.spec import ONLY
 from millstream.testing.streams.case import Case, as_code
 from millstream.testing.streams.comparing import Difference
 from millstream.testing.streams.sink import ChangedBatch

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from millstream.pipelines.pipeline import ONLY
+from millstream.pipelines.spec import ONLY
 from millstream.testing.streams.checkpoint import planned_batch
 from millstream.testing.streams.comparing import Comparison, Difference
 

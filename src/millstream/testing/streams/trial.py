@@ -23,7 +23,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from millstream.errors import ConfigError
-from millstream.pipelines.pipeline import ONLY, Pipeline
+from millstream.pipelines.pipeline import Pipeline
+from millstream.pipelines.spec import ONLY
 from millstream.testing.clock import ManualClock
 from millstream.testing.streams.case import (
     ALL_FAULTS,
