@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from tests.conformance.brokers import BrokerUnderTest, eventually, unique
@@ -62,6 +63,16 @@ class Queue:
         """Everything before it is done with."""
         return int(self._read_state().start_offset)
 
+    def member_count(self) -> int:
+        with Wire(self.broker.bootstrap) as wire:
+            answer = wire.call(
+                "share_group_describe",
+                1,
+                group_ids=(self.group,),
+                include_authorized_operations=False,
+            )
+        return len(answer.groups[0].members)
+
     def _read_state(self) -> Any:
         asked = {"partition": 0, "leader_epoch": -1}
         topics = ({"topic_id": self.broker.topic_id(self.topic), "partitions": (asked,)},)
@@ -90,3 +101,14 @@ def configure_group(broker: BrokerUnderTest, group: str, **settings: Any) -> Non
         return all(known[entry.name].value == entry.value for entry in entries)
 
     eventually(is_known)
+
+
+def delete_if_empty(broker: BrokerUnderTest, group: str) -> bool:
+    """Delete the group, unless it still has members. Returns whether it is deleted."""
+    try:
+        broker.admin.delete_consumer_groups([group])[group].result(PATIENCE_SECONDS)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.NON_EMPTY_GROUP:
+            raise
+        return False
+    return True

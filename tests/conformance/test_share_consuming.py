@@ -7,10 +7,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 
 from tests.conformance.brokers import BrokerUnderTest, eventually, unique
-from tests.conformance.queues import QUEUE_SETTINGS, Queue
+from tests.conformance.queues import QUEUE_SETTINGS, Queue, delete_if_empty
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.share_consumers import SHARE_CLIENTS, Delivered, ShareConsumer
 from tests.peers.share_member import RELEASE
@@ -197,7 +196,7 @@ def test_member_waits_for_a_topic_that_is_created_later(
     assert found == [Delivered(0, 0, "first", 1)]
 
 
-def test_deleted_group_begins_anew(
+def test_deleted_group_begins_again(
     own_broker: BrokerUnderTest, consumers: list[ShareConsumer]
 ) -> None:
     queue = Queue(own_broker)
@@ -208,20 +207,9 @@ def test_deleted_group_begins_anew(
         first.acknowledge(records[1:], RELEASE)
         assert first.commit() == {0: None}
         first.close()
-    eventually(lambda: is_deleted(own_broker, queue.group))
+    eventually(lambda: delete_if_empty(own_broker, queue.group))
     queue.configure(share_auto_offset_reset="earliest")  # settings go with their group
     consumers.append(queue.join())
     assert consumers[0].receive() == [
         Delivered(0, number, value, 1) for number, value in enumerate("abc")
     ]
-
-
-def is_deleted(broker: BrokerUnderTest, group: str) -> bool:
-    """A group can be deleted when its last member is gone."""
-    try:
-        broker.admin.delete_consumer_groups([group])[group].result(PATIENCE_SECONDS)
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.NON_EMPTY_GROUP:
-            raise
-        return False
-    return True

@@ -1,15 +1,17 @@
-"""Share groups whose topics are deleted and recreated."""
+"""Share groups while topics and groups are deleted and recreated, and members return late."""
 
 from __future__ import annotations
+
+import contextlib
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.conformance.brokers import BrokerUnderTest, eventually, unique
-from tests.conformance.queues import QUEUE_SETTINGS, Queue
+from tests.conformance.queues import QUEUE_SETTINGS, Queue, delete_if_empty
 from tests.peers.patience import PATIENCE_SECONDS
-from tests.peers.share_consumers import Delivered
-from tests.peers.share_member import ACCEPT, ShareMember, initialize
+from tests.peers.share_consumers import Delivered, ShareConsumer
+from tests.peers.share_member import ACCEPT, RELEASE, ShareMember, initialize
 from tests.peers.transactional import TransactionalProducer
 
 pytestmark = pytest.mark.xdist_group("share-lifetimes")
@@ -17,6 +19,12 @@ pytestmark = pytest.mark.xdist_group("share-lifetimes")
 OWN_SETTINGS = QUEUE_SETTINGS
 UNKNOWN_TOPIC_OR_PARTITION = 3
 UNKNOWN_TOPIC_ID = 100
+SHORT = {"share_session_timeout_ms": 2000, "share_record_lock_duration_ms": 1000}
+
+
+@pytest.fixture(params=["confluent", "java"])
+def client(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def delete(broker: BrokerUnderTest, topic: str) -> None:
@@ -104,3 +112,52 @@ def test_transactions_of_a_deleted_topic_do_not_affect_the_new_one(
     with queue.join() as consumer:
         records = consumer.accept_all(3)
     assert records == [Delivered(0, number, "committed", 1) for number in range(3)]
+
+
+def test_member_that_was_away_for_longer_than_its_session_returns(
+    own_broker: BrokerUnderTest, client: str
+) -> None:
+    queue = Queue(own_broker, **SHORT)
+    queue.produce("a", "b", "c")
+    with queue.join(client) as away, contextlib.ExitStack() as stack:
+        assert away.receive() == delivered("abc")
+        with away.suspended():
+            eventually(lambda: queue.member_count() == 0)
+            queue.configure(share_record_lock_duration_ms=60_000)
+            other = stack.enter_context(queue.join())
+            assert other.receive() == delivered("abc", 2)
+        check_holder(other, away)
+        queue.produce("new")
+        assert away.receive() == [Delivered(0, 3, "new", 1)]
+
+
+def test_member_of_a_deleted_group_does_not_affect_the_new_one(
+    own_broker: BrokerUnderTest, client: str
+) -> None:
+    queue = Queue(own_broker, **SHORT)
+    queue.produce("a", "b", "c")
+    count = own_broker.expects("delivery counts after a share group was deleted and recreated")
+    with queue.join(client) as away, contextlib.ExitStack() as stack:
+        assert away.receive() == delivered("abc")
+        with away.suspended():
+            eventually(lambda: delete_if_empty(own_broker, queue.group))
+            queue.configure(share_auto_offset_reset="earliest")  # locks last longer again, too
+            other = stack.enter_context(queue.join())
+            assert other.receive() == delivered("abc", count)
+        check_holder(other, away)
+        queue.produce("new")
+        assert away.receive() == [Delivered(0, 3, "new", 1)]
+
+
+def delivered(values: str, count: int = 1) -> list[Delivered]:
+    """One record for each letter."""
+    return [Delivered(0, offset, value, count) for offset, value in enumerate(values)]
+
+
+def check_holder(holder: ShareConsumer, away: ShareConsumer) -> None:
+    """`holder`, which then leaves, has the three records; `away` no longer does."""
+    away.acknowledge(delivered("abc"), RELEASE)
+    assert away.commit() == {0: "INVALID_RECORD_STATE"}
+    holder.acknowledge(delivered("abc", 2))
+    assert holder.commit() == {0: None}
+    holder.close()

@@ -28,6 +28,7 @@ from __future__ import annotations
 import base64
 import json
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -86,6 +87,13 @@ class Program:
         if "error" in answer:
             raise ProgramError(answer["error"])
         return answer
+
+    def suspend(self) -> None:
+        """It does nothing until it is resumed, and its connections stay open."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         self._process.kill()

@@ -19,8 +19,9 @@ but one, in which the next poll accepts what nobody acknowledged, and so does "c
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from tests.peers.clients import go_program
@@ -105,6 +106,15 @@ class ShareConsumer:
     def kill(self) -> None:
         """kill -9: the broker learns of it from the connection's end."""
         self._program.kill()
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """The process is stopped meanwhile: the broker hears nothing from it."""
+        self._program.suspend()
+        try:
+            yield
+        finally:
+            self._program.resume()
 
     def _ask(self, **command: Any) -> dict[str, Any]:
         self._program.send(command)
