@@ -11,12 +11,6 @@ from pathlib import Path
 
 from tests.test_tidy import PACKAGE, complain
 
-# Objects of the user's that start what takes them as an argument (`Pipeline.start`, `Log.read`),
-# each cycle by its first module. Do not add to them.
-FACADES = {
-    "millstream.storage.directory": 7,
-}
-
 
 def module_paths() -> dict[str, Path]:
     paths = {}
@@ -87,8 +81,5 @@ def test_modules_do_not_import_each_other() -> None:
     paths = module_paths()
     trees = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in paths.items()}
     graph = {module: imports_of(tree, set(paths)) - {module} for module, tree in trees.items()}
-    found = cycles(graph)
-    offenders = [" <-> ".join(group) for group in found if len(group) > FACADES.get(group[0], 0)]
+    offenders = [" <-> ".join(group) for group in cycles(graph)]
     complain("modules that import each other; see docs/decisions/0016", offenders)
-    gone = set(FACADES) - {group[0] for group in found}
-    complain("no longer in a cycle: take them off FACADES", sorted(gone))

@@ -9,6 +9,7 @@ from millstream.config.topic import TopicConfig
 from millstream.errors import DirectoryFailed
 from millstream.records.batch import iterate_headers
 from millstream.records.record import Record, decode_batch, encode_batch
+from millstream.storage import retention
 from millstream.storage.directories import LogDirectories
 from millstream.storage.flush import GroupFlush
 from millstream.storage.log import Appended, Log
@@ -163,3 +164,8 @@ def read_all(log: Log, offset: int | None = None, *, max_bytes: int = 1_000_000)
 def truncate_to(log: Log, offset: int) -> None:
     """Cut the log's end; blocks."""
     run_here(truncate(log, offset))
+
+
+def apply_retention(log: Log, now_ms: int) -> int:
+    """Returns the number of bytes that were removed."""
+    return run_here(retention.apply(log, now_ms))

@@ -34,7 +34,7 @@ from tests.storage.cleaning import (
     compacted,
     headers_of,
 )
-from tests.storage.store import DATA, TOPIC, truncate_to
+from tests.storage.store import DATA, TOPIC, apply_retention, truncate_to
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d", b"e"])
 VALUES = st.none() | st.binary(min_size=1, max_size=30)
@@ -356,7 +356,7 @@ def test_cleaning_of_a_log_that_retention_shortens_meanwhile_is_given_up() -> No
     def on_owner(action: Any) -> Any:
         calls.append(action)
         if len(calls) == 4:  # between `.swap` and the replacement
-            log.apply_retention(store.clock.now_ms() + 20 * DAY_MS)
+            apply_retention(log, store.clock.now_ms() + 20 * DAY_MS)
         return action()
 
     cleaner = Cleaner(on_owner=on_owner)

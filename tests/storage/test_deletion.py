@@ -9,7 +9,7 @@ import pytest
 
 from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, ErrorCode, FileGone, LogGone
-from millstream.storage import names
+from millstream.storage import lookup, names
 from millstream.storage.checkpointing import save_recovery_point
 from millstream.storage.checkpoints import read_offsets, write_offsets
 from millstream.storage.cleaner import Cleaner
@@ -18,7 +18,7 @@ from millstream.storage.cleaner_segment import CleaningAborted
 from millstream.storage.flush import GroupFlush, sync_segments
 from millstream.storage.steps import run_here
 from tests.storage.cleaning import CompactedStore
-from tests.storage.store import DATA, TOPIC, Store, read_all, truncate_to
+from tests.storage.store import DATA, TOPIC, Store, apply_retention, read_all, truncate_to
 
 NAME = (TOPIC, 0)
 
@@ -225,11 +225,11 @@ def test_everything_asked_of_a_deleted_log_says_that_it_is_gone() -> None:
     store.append(b"new")
     for action in (
         lambda: log.read(60, max_bytes=1000, end_offset=100, may_block=True),
-        lambda: log.offset_for_timestamp(0),
-        lambda: log.max_timestamp_offset(),
-        lambda: log.end_of_damage(60),
+        lambda: lookup.offset_for_timestamp(log, 0),
+        lambda: lookup.offset_for_timestamp(log, lookup.MAX_TIMESTAMP),
+        lambda: lookup.end_of_damage(log, 60),
         lambda: log.roll(0),
-        lambda: log.apply_retention(0),
+        lambda: apply_retention(log, 0),
         lambda: truncate_to(log, 0),
         lambda: run_here(sync_segments(log, 0)),
         lambda: run_here(save_recovery_point(log)),

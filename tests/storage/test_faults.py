@@ -19,7 +19,7 @@ from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, DirectoryFailed, ErrorCode, LogGone
 from millstream.records.batch import parse_header
 from millstream.storage.flush import GroupFlush
-from tests.storage.store import TOPIC, Store, make_batch, read_all, truncate_to
+from tests.storage.store import TOPIC, Store, apply_retention, make_batch, read_all, truncate_to
 
 PARTITIONS = 7
 partitions = st.integers(0, PARTITIONS - 1)
@@ -151,7 +151,7 @@ class StorageLife(RuleBasedStateMachine):
         log.delete_records_before(offset)
         expected.start = log.log_start_offset
         try:
-            log.apply_retention(self.store.clock.now_ms())
+            apply_retention(log, self.store.clock.now_ms())
         except ApiError as error:
             self._check_refusal(error)
 

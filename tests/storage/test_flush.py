@@ -10,7 +10,7 @@ from millstream.errors import ApiError, ErrorCode
 from millstream.storage import flush as flush_module
 from millstream.storage.filesystem import SYNCED_ONE_BY_ONE_MAX
 from millstream.storage.flush import GroupFlush
-from tests.storage.store import DATA, Store, read_all, truncate_to
+from tests.storage.store import DATA, Store, apply_retention, read_all, truncate_to
 
 MANY = range(flush_module.FILES_SYNCED_ONE_BY_ONE_MAX + 3)
 
@@ -212,7 +212,7 @@ def test_retention_during_a_flush_does_not_fail_it() -> None:
     flush = GroupFlush.prepare([log])
     log.roll(0)
     log.delete_records_before(2)
-    log.apply_retention(0)
+    apply_retention(log, 0)
     store.directories.sweep()
     flush.execute()
     assert flush.complete(0) == []

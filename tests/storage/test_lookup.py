@@ -8,7 +8,7 @@ from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, CorruptBatch
 from millstream.records.batch import HEADER_SIZE_BYTES
 from millstream.storage import lookup
-from millstream.storage.lookup import TimestampOffset
+from millstream.storage.lookup import TimestampOffset, offset_for_timestamp
 from tests.storage.store import Store
 
 
@@ -27,51 +27,51 @@ def test_timestamp_finds_the_first_record_as_new(restarted: bool) -> None:
     if restarted:
         store.restart()
     log = store.log()
-    assert log.offset_for_timestamp(0) == TimestampOffset(1000, 0, 2)
+    assert offset_for_timestamp(log, 0) == TimestampOffset(1000, 0, 2)
     for timestamp in range(1000, 1060):
-        assert log.offset_for_timestamp(timestamp) == TimestampOffset(
+        assert offset_for_timestamp(log, timestamp) == TimestampOffset(
             timestamp, timestamp - 1000, 2
         )
-    assert log.offset_for_timestamp(1060) is None
+    assert offset_for_timestamp(log, 1060) is None
 
 
 def test_timestamp_search_begins_at_the_start_of_the_log() -> None:
     log = make_store().log()
     log.delete_records_before(10)
-    assert log.offset_for_timestamp(1000) == TimestampOffset(1010, 10, 2)
+    assert offset_for_timestamp(log, 1000) == TimestampOffset(1010, 10, 2)
 
 
 def test_timestamps_out_of_order_are_found_in_offset_order() -> None:
     store = Store()
     for timestamp in (5000, 1000, 9000, 2000):
         store.append(b"x", timestamp=timestamp)
-    assert store.log().offset_for_timestamp(3000) == TimestampOffset(5000, 0, 0)
-    assert store.log().offset_for_timestamp(5001) == TimestampOffset(9000, 2, 0)
+    assert offset_for_timestamp(store.log(), 3000) == TimestampOffset(5000, 0, 0)
+    assert offset_for_timestamp(store.log(), 5001) == TimestampOffset(9000, 2, 0)
 
 
 def test_special_timestamps_are_questions() -> None:
     log = make_store().log()
     log.delete_records_before(7)
-    assert log.offset_for_timestamp(lookup.LATEST) == TimestampOffset(-1, 60, 2)
-    assert log.offset_for_timestamp(lookup.EARLIEST) == TimestampOffset(-1, 7, 2)
-    assert log.offset_for_timestamp(lookup.EARLIEST_LOCAL) == TimestampOffset(-1, 7, 2)
-    assert log.offset_for_timestamp(lookup.MAX_TIMESTAMP) == TimestampOffset(1059, 59, 2)
-    assert log.offset_for_timestamp(lookup.LATEST_TIERED) == TimestampOffset(-1, -1, -1)
-    assert log.offset_for_timestamp(lookup.EARLIEST_PENDING_UPLOAD) == TimestampOffset(-1, -1, -1)
+    assert offset_for_timestamp(log, lookup.LATEST) == TimestampOffset(-1, 60, 2)
+    assert offset_for_timestamp(log, lookup.EARLIEST) == TimestampOffset(-1, 7, 2)
+    assert offset_for_timestamp(log, lookup.EARLIEST_LOCAL) == TimestampOffset(-1, 7, 2)
+    assert offset_for_timestamp(log, lookup.MAX_TIMESTAMP) == TimestampOffset(1059, 59, 2)
+    assert offset_for_timestamp(log, lookup.LATEST_TIERED) == TimestampOffset(-1, -1, -1)
+    assert offset_for_timestamp(log, lookup.EARLIEST_PENDING_UPLOAD) == TimestampOffset(-1, -1, -1)
     with pytest.raises(ApiError, match="-7"):
-        log.offset_for_timestamp(-7)
+        offset_for_timestamp(log, -7)
 
 
 def test_largest_timestamp_is_that_of_a_record_not_of_the_last() -> None:
     store = Store(config=TopicConfig(segment_bytes=100, segment_ms=10**9))
     for timestamp in (1000, 9000, 2000):
         store.append(b"x", timestamp=timestamp)
-    assert store.log().max_timestamp_offset() == TimestampOffset(9000, 1, 0)
+    assert offset_for_timestamp(store.log(), lookup.MAX_TIMESTAMP) == TimestampOffset(9000, 1, 0)
 
 
 def test_empty_log_has_no_largest_timestamp() -> None:
-    assert Store().log().max_timestamp_offset() is None
-    assert Store().log().offset_for_timestamp(0) is None
+    assert offset_for_timestamp(Store().log(), lookup.MAX_TIMESTAMP) is None
+    assert offset_for_timestamp(Store().log(), 0) is None
 
 
 SIZE_FIELD = 8  # where in a batch its length stands
@@ -85,7 +85,7 @@ def test_damage_to_records_ends_with_their_batch(number: int) -> None:
     for offset in range(3 * number, 3 * number + 3):
         with pytest.raises(CorruptBatch):
             log.read(offset, max_bytes=1, end_offset=60, may_block=True)
-        assert log.end_of_damage(offset) == 3 * number + 3
+        assert lookup.end_of_damage(log, offset) == 3 * number + 3
 
 
 @pytest.mark.parametrize("number", [0, 1, 4, 19])
@@ -93,7 +93,7 @@ def test_damage_to_a_length_ends_where_the_log_can_be_read_again(number: int) ->
     store = make_store()
     damage(store, number, SIZE_FIELD)
     log = store.log()
-    offset, end = 3 * number, log.end_of_damage(3 * number)
+    offset, end = 3 * number, lookup.end_of_damage(log, 3 * number)
     assert end > offset
     assert end == 60 or log.read(end, max_bytes=1, end_offset=60, may_block=True)
     for hidden in range(offset, end):

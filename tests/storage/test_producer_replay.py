@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.records.record import ControlType, encode_end_transaction
+from millstream.storage import lookup
 from millstream.storage.filesystem import write_file
 from millstream.storage.transactions import AbortedTransaction
 from tests.storage.cleaning import (
@@ -14,7 +15,7 @@ from tests.storage.cleaning import (
     PowerCut,
     compacted,
 )
-from tests.storage.store import Store, make_batch, truncate_to
+from tests.storage.store import Store, apply_retention, make_batch, truncate_to
 
 FIRST, SECOND = 3, 4
 
@@ -45,7 +46,7 @@ def end(store: Store, producer_id: int, kind: ControlType = ControlType.ABORT) -
 
 def aborted_in(store: Store) -> list[AbortedTransaction]:
     log = store.log()
-    return log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+    return lookup.aborted_transactions(log, log.log_start_offset, log.log_end_offset)
 
 
 @pytest.fixture
@@ -134,7 +135,7 @@ def test_truncation_opens_a_transaction_again_whose_marker_is_cut_off(store: Sto
 def test_index_goes_with_its_segment(store: Store) -> None:
     log = store.log()
     log.delete_records_before(3)
-    log.apply_retention(store.clock.now_ms())
+    apply_retention(log, store.clock.now_ms())
     assert aborted_in(store) == EXPECTED[1:]
     store.directories.sweep()
     assert not store.files("00000000000000000000.txnindex")
@@ -152,7 +153,7 @@ def test_snapshot_from_before_the_first_segment_opens_no_transaction() -> None:
     log.roll(store.clock.now_ms())
     store.flush(to_segments=True)
     log.delete_records_before(3)
-    log.apply_retention(store.clock.now_ms())
+    apply_retention(log, store.clock.now_ms())
     store.directories.checkpoint()
     assert not store.files("00000000000000000001.snapshot")
     for path in store.files(".snapshot"):

@@ -9,6 +9,7 @@ import pytest
 
 from millstream.config.topic import TopicConfig
 from millstream.records.batch import iterate_headers
+from millstream.storage import lookup
 from millstream.storage.directories import LogDirectories
 from millstream.storage.segment import INDEXED_BYTES_MIN
 from tests.storage.store import DATA, TOPIC, Store, make_batch, read_all, topic_id
@@ -172,7 +173,7 @@ def test_large_segment_is_scanned_only_past_the_recovery_point(
     store.kill()
     log = store.log()
     assert log.log_end_offset == INDEXED_BYTES_MIN // 500_000 + 3
-    found = log.max_timestamp_offset()
+    found = lookup.offset_for_timestamp(log, lookup.MAX_TIMESTAMP)
     assert found is not None
     assert found.timestamp == 2_000_000_000_000
 

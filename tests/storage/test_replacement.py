@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.config.topic import TopicConfig
-from millstream.storage import names
+from millstream.storage import lookup, names
 from tests.storage.store import DATA, Store, make_batch, read_all
 
 PATH = f"{DATA}/orders-0"
@@ -72,7 +72,7 @@ def test_interrupted_replacement_is_undone_or_finished(step: str) -> None:
         if path.endswith((names.CLEANED_SUFFIX, names.SWAP_SUFFIX, names.DELETED_SUFFIX))
     ]
     assert leftovers == []
-    found = store.log().offset_for_timestamp(0)
+    found = lookup.offset_for_timestamp(store.log(), 0)
     assert found is not None
     assert found.offset == (0 if step == "cleaned" else 2)
 

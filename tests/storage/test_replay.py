@@ -6,7 +6,7 @@ from millstream.config.topic import TopicConfig
 from millstream.storage import flush
 from millstream.storage.filesystem import read_file
 from millstream.storage.replay import replay_journal
-from tests.storage.store import DATA, Store, read_all, truncate_to
+from tests.storage.store import DATA, Store, apply_retention, read_all, truncate_to
 
 MANY = range(flush.FILES_SYNCED_ONE_BY_ONE_MAX + 2)
 
@@ -102,7 +102,7 @@ def test_replay_does_not_bring_back_what_retention_deleted() -> None:
     store.flush(*MANY)
     log = store.log(0)
     log.delete_records_before(1)
-    log.apply_retention(0)
+    apply_retention(log, 0)
     store.directories.checkpoint()
     store.crash()
     assert values(store) == [b"second"]

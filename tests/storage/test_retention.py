@@ -6,9 +6,10 @@ import pytest
 
 from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, ErrorCode
+from millstream.storage import retention
 from millstream.storage.retention import Candidate, apply_all
 from millstream.storage.steps import run_here
-from tests.storage.store import Store, make_batch, read_all, truncate_to
+from tests.storage.store import Store, apply_retention, make_batch, read_all, truncate_to
 
 
 def make_store(**settings: object) -> Store:
@@ -23,7 +24,7 @@ def make_store(**settings: object) -> Store:
 def test_retention_by_time_removes_what_is_older() -> None:
     store = make_store(retention_ms=5000)
     log = store.log()
-    removed = log.apply_retention(8000)
+    removed = apply_retention(log, 8000)
     assert log.log_start_offset == 3  # 3000 is exactly five seconds old
     assert removed == 3 * 69
     assert [record.offset for record in read_all(log)] == list(range(3, 10))
@@ -33,7 +34,7 @@ def test_retention_by_time_may_take_everything_and_keeps_the_log_end() -> None:
     store = make_store(retention_ms=5000)
     log = store.log()
     store.flush(0)
-    log.apply_retention(10**9)
+    apply_retention(log, 10**9)
     assert (log.log_start_offset, log.log_end_offset) == (10, 10)
     assert log.size_bytes == 0
     store.directories.sweep()
@@ -56,7 +57,7 @@ def test_log_end_that_only_the_journal_knows_survives_the_deletion_of_all_record
     log = store.log()
     assert log.active_segment.synced_bytes < log.active_segment.durable_bytes
     log.delete_records_before(2)
-    log.apply_retention(store.clock.now_ms())
+    apply_retention(log, store.clock.now_ms())
     store.directories.checkpoint()
     store.crash()
     assert (store.log().log_start_offset, store.log().log_end_offset) == (2, 2)
@@ -64,43 +65,43 @@ def test_log_end_that_only_the_journal_knows_survives_the_deletion_of_all_record
 
 def test_retention_of_an_empty_log_does_nothing() -> None:
     store = make_store(retention_ms=5000)
-    store.log().apply_retention(10**9)
-    assert store.log().apply_retention(10**9) == 0
+    apply_retention(store.log(), 10**9)
+    assert apply_retention(store.log(), 10**9) == 0
 
 
 def test_retention_by_size_keeps_at_least_so_much() -> None:
     store = make_store(retention_ms=-1, retention_bytes=69 * 4)
     log = store.log()
-    log.apply_retention(0)
+    apply_retention(log, 0)
     assert log.log_start_offset == 6
     assert log.size_bytes == 69 * 4
 
 
 def test_retention_without_limits_keeps_all() -> None:
     store = make_store(retention_ms=-1)
-    assert store.log().apply_retention(10**15) == 0
+    assert apply_retention(store.log(), 10**15) == 0
 
 
 def test_compacted_log_loses_only_what_lies_before_its_start() -> None:
     store = make_store(retention_ms=1, cleanup_policy=frozenset({"compact"}))
     log = store.log()
-    assert log.apply_retention(10**15) == 0
+    assert apply_retention(log, 10**15) == 0
     log.delete_records_before(4)
-    log.apply_retention(10**15)
+    apply_retention(log, 10**15)
     assert log.segments[0].base_offset == 4
 
 
 def test_retention_does_not_pass_the_high_watermark() -> None:
     store = make_store(retention_ms=1)
     log = store.log()
-    log.apply_retention(10**15, high_watermark=4)
+    run_here(apply_all([Candidate(log, 4, lambda: None)], 10**15))
     assert log.log_start_offset == 4
 
 
 def test_log_that_changes_while_the_disk_syncs_is_left_alone() -> None:
     store = make_store(retention_ms=5000)
     log = store.log()
-    steps = log.retention_steps(8000)
+    steps = retention.apply(log, 8000)
     sync = steps.send(next(steps)())
     truncate_to(log, 2)
     with pytest.raises(StopIteration) as end:
@@ -113,7 +114,7 @@ def test_log_that_was_appended_to_meanwhile_keeps_its_active_segment() -> None:
     store = Store(config=TopicConfig(retention_ms=5000))
     store.append(b"old", timestamp=0)
     log = store.log()
-    steps = log.retention_steps(8000)
+    steps = retention.apply(log, 8000)
     find_expired = next(steps)
     expired = find_expired()
     store.append(b"new", timestamp=8000)
@@ -127,7 +128,7 @@ def test_timestamps_that_another_thread_has_read_do_not_replace_newer_ones() -> 
     store.append(b"old", timestamp=0)
     store.restart()
     log = store.log()
-    steps = log.retention_steps(8000)
+    steps = retention.apply(log, 8000)
     expired = next(steps)()
     store.append(b"new", timestamp=8000)
     with pytest.raises(StopIteration):
@@ -147,7 +148,7 @@ def test_log_that_cannot_be_read_does_not_keep_others_from_retention() -> None:
 
 def test_files_of_deleted_segments_go_with_the_sweep() -> None:
     store = make_store(retention_ms=5000)
-    store.log().apply_retention(8000)
+    apply_retention(store.log(), 8000)
     assert store.files(".deleted")
     store.directories.sweep()
     assert not store.files(".deleted")
@@ -156,7 +157,7 @@ def test_files_of_deleted_segments_go_with_the_sweep() -> None:
 
 def test_leftover_deleted_files_go_at_the_next_start() -> None:
     store = make_store(retention_ms=5000)
-    store.log().apply_retention(8000)
+    apply_retention(store.log(), 8000)
     store.kill()
     assert not store.files(".deleted")
     assert store.log().log_start_offset == 3
@@ -192,7 +193,7 @@ def test_failing_disk_is_reported_as_such_and_takes_the_directory_down() -> None
     store = make_store(retention_ms=5000)
     store.fs.fail_next_sync("orders-0")
     with pytest.raises(ApiError, match="cannot apply retention to orders-0") as raised:
-        store.log().apply_retention(8000)
+        apply_retention(store.log(), 8000)
     assert raised.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert not store.directories.live_directories
 
@@ -205,7 +206,7 @@ def test_producers_of_records_that_were_deleted_are_known_after_a_power_cut() ->
     store.append(b"y")
     store.flush(to_segments=True)
     log.delete_records_before(1)
-    assert log.apply_retention(store.clock.now_ms())
+    assert apply_retention(log, store.clock.now_ms())
     store.directories.sweep()
     store.directories.checkpoint()
     store.crash()

@@ -12,7 +12,7 @@ from millstream.errors import ApiError, CorruptBatch, ErrorCode
 from millstream.records.batch import iterate_headers
 from millstream.storage.segment import Segment
 from millstream.storage.transactions import AbortedTransaction
-from tests.storage.store import DATA, Store
+from tests.storage.store import DATA, Store, apply_retention
 
 LOG = f"{DATA}/orders-0/{0:020d}.log"
 INDEX = f"{DATA}/orders-0/{0:020d}.index"
@@ -160,7 +160,7 @@ def test_readers_in_threads_survive_retention() -> None:
         thread.start()
     for offset in range(0, 300, 5):
         log.delete_records_before(offset)
-        log.apply_retention(0)
+        apply_retention(log, 0)
         store.directories.sweep()
     for thread in threads:
         thread.join()

@@ -9,6 +9,7 @@ import pytest
 
 from millstream.errors import CorruptIndex, NotCached
 from millstream.records.record import ControlType, encode_end_transaction
+from millstream.storage import lookup
 from millstream.storage.filesystem import FileSystem, read_file, write_file
 from millstream.storage.handles import FileHandles
 from millstream.storage.segment import Segment
@@ -132,7 +133,7 @@ def test_index_cached_before_a_segment_wakes_is_forgotten_at_its_roll() -> None:
             go_on.wait()
         return entries
 
-    reader = threading.Thread(target=log.aborted_transactions, args=(0, log.log_end_offset))
+    reader = threading.Thread(target=lookup.aborted_transactions, args=(log, 0, log.log_end_offset))
     with mock.patch.object(TransactionIndex, "read", read_slowly):
         reader.start()
         has_read.wait()
@@ -140,5 +141,5 @@ def test_index_cached_before_a_segment_wakes_is_forgotten_at_its_roll() -> None:
         go_on.set()
         reader.join()
     log.roll(0)
-    found = log.aborted_transactions(0, log.log_end_offset)
+    found = lookup.aborted_transactions(log, 0, log.log_end_offset)
     assert [aborted.producer_id for aborted in found] == [7, 8]

@@ -11,9 +11,10 @@ import pytest
 from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError
 from millstream.records.batch import parse_header
+from millstream.storage import lookup
 from millstream.storage.steps import run_from_thread
 from millstream.storage.truncation import truncate
-from tests.storage.store import Store, make_batch, read_all, truncate_to
+from tests.storage.store import Store, apply_retention, make_batch, read_all, truncate_to
 
 
 def make_store(**settings: object) -> Store:
@@ -68,7 +69,7 @@ def test_truncation_forgets_epochs_and_producers_of_what_went() -> None:
 def test_truncation_before_the_first_segment_begins_anew_there() -> None:
     store = make_store(retention_ms=5000)
     log = store.log()
-    log.apply_retention(8000)
+    apply_retention(log, 8000)
     truncate_to(log, 3)
     assert (log.log_start_offset, log.log_end_offset) == (3, 3)
     assert store.append(b"x").first_offset == 3
@@ -80,10 +81,10 @@ def test_time_is_looked_up_rightly_after_a_truncation() -> None:
         store.append(b"%d" % number, timestamp=1000 * number)
     log = store.log()
     truncate_to(log, 10)
-    found = log.max_timestamp_offset()
+    found = lookup.offset_for_timestamp(log, lookup.MAX_TIMESTAMP)
     assert found is not None
     assert (found.timestamp, found.offset) == (9000, 9)
-    assert log.offset_for_timestamp(9001) is None
+    assert lookup.offset_for_timestamp(log, 9001) is None
 
 
 def test_truncation_saves_the_recovery_point_of_its_log_alone() -> None:

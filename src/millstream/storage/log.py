@@ -32,15 +32,12 @@ from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, CorruptBatch, ErrorCode, FileGone, LogGone, NotCached
 from millstream.records._walk import stamp_batch
 from millstream.records.batch import LENGTH_OVERHEAD_BYTES, PREFIX, BatchHeader, Buffer
-from millstream.storage import lookup, names, producer_replay, retention, transactions
+from millstream.storage import names
 from millstream.storage.directory import LogDirectory
 from millstream.storage.epochs import LeaderEpochs
 from millstream.storage.filesystem import SyncBatch, write_file
-from millstream.storage.lookup import TimestampOffset
-from millstream.storage.producers import ProducerStates
+from millstream.storage.producers import ProducerStates, replay_marker
 from millstream.storage.segment import INDEXED_BYTES_MIN, Segment
-from millstream.storage.steps import Steps, run_here
-from millstream.storage.transactions import AbortedTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -213,7 +210,7 @@ class Log:
         with self.directory.holds:
             self.directory.holds.wait_for(lambda: not self._holders)
 
-    def _read_files(self, read: Callable[[], T]) -> T:
+    def read_files(self, read: Callable[[], T]) -> T:
         """Call a function that reads segments in any thread, once more if some were removed or
         replaced meanwhile. What it read by path is good only if the log is still there then."""
         while True:
@@ -361,7 +358,7 @@ class Log:
     def _note_marker(
         self, segment: Segment, header: BatchHeader, batch: memoryview, offset: int
     ) -> None:
-        aborted = producer_replay.replay_marker(self.producers, header, batch, offset)
+        aborted = replay_marker(self.producers, header, batch, offset)
         if aborted is not None:
             segment.note_aborted(aborted)
             if segment not in self.aborted_segments:
@@ -525,32 +522,6 @@ class Log:
         """(epoch, end offset) for OffsetForLeaderEpoch; (-1, -1) if unknown."""
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """The first record at or after that time; also ListOffsets' -1 to -6. See `lookup`."""
-        return self._read_files(lambda: lookup.offset_for_timestamp(self, timestamp_ms))
-
-    def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The record with the largest timestamp; None if the log has none."""
-        return self._read_files(lambda: lookup.max_timestamp_offset(self))
-
-    def end_of_damage(self, offset: int) -> int:
-        """Where reading can continue after damage at `offset`. Reads the disk. See `lookup`."""
-        return self._read_files(lambda: lookup.end_of_damage(self, offset))
-
-    def aborted_transactions(
-        self, first_offset: int, end_offset: int, *, may_block: bool = True
-    ) -> list[AbortedTransaction]:
-        """Aborted transactions in [first_offset, end_offset), in the order of their markers.
-
-        Raises `NotCached` rather than read the disk unless it `may_block`: then it is safe in any
-        thread.
-        """
-        if not self.aborted_segments:
-            return []
-        return self._read_files(
-            lambda: transactions.find_aborted(self, first_offset, end_offset, may_block=may_block)
-        )
-
     # Durability
 
     def note_flushed(self, end_offset: int, now_ms: int) -> None:
@@ -589,17 +560,6 @@ class Log:
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self.epochs.truncate_from_start(offset)
-
-    def apply_retention(self, now_ms: int, *, high_watermark: int | None = None) -> int:
-        """Delete segments past `retention.ms` and `retention.bytes`; returns the bytes removed.
-        Blocks."""
-        return run_here(self.retention_steps(now_ms, high_watermark=high_watermark))
-
-    def retention_steps(self, now_ms: int, *, high_watermark: int | None = None) -> Steps[int]:
-        """The same, without blocking the owner's thread."""
-        self.check()
-        limit = self.log_end_offset if high_watermark is None else high_watermark
-        return retention.apply_all([retention.Candidate(self, limit, lambda: None)], now_ms)
 
     def set_topic_id(self, topic_id: UUID) -> None:
         self.topic_id = topic_id

@@ -1,4 +1,6 @@
-"""Offsets by timestamp, for ListOffsets; and the end of damage in a log.
+"""Look-ups in a log: offsets by timestamp (ListOffsets), aborted transactions, the end of damage.
+
+All are safe in any thread, and raise `LogGone` if the log was deleted.
 
 A timestamp finds the first record at or after it; negative ones are special:
 
@@ -15,17 +17,17 @@ found from batch headers. May read the disk: call it in a thread for a log that 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from time import sleep
+from typing import NamedTuple
 
-from millstream.errors import ApiError, CorruptBatch, ErrorCode
+from millstream.errors import ApiError, CorruptBatch, CorruptIndex, ErrorCode
 from millstream.records._walk import find_timestamp
 from millstream.records.batch import HEADER_SIZE_BYTES, NO_TIMESTAMP, BatchHeader, verify_crc
 from millstream.records.compression import decompress
 from millstream.records.record import decode_records
+from millstream.storage.log import Log
 from millstream.storage.segment import Segment
-
-if TYPE_CHECKING:
-    from millstream.storage.log import Log
+from millstream.storage.transactions import AbortedTransaction, overlapping
 
 LATEST = -1
 EARLIEST = -2
@@ -35,6 +37,10 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
 UNKNOWN_OFFSET = -1
+
+# A file that compaction is renaming is there again in a moment.
+ATTEMPTS = 5
+ATTEMPT_PAUSE_SECONDS = 0.002
 
 
 class TimestampOffset(NamedTuple):
@@ -49,7 +55,33 @@ UNKNOWN = TimestampOffset(NO_TIMESTAMP, UNKNOWN_OFFSET, -1)
 
 
 def offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
-    """See the module; None if no record is that new."""
+    """The first record at or after that time, or what a negative timestamp stands for; None if no
+    record is that new."""
+    return log.read_files(lambda: _offset_for_timestamp(log, timestamp))
+
+
+def end_of_damage(log: Log, offset: int) -> int:
+    """The first offset after a damaged batch where reading may work again.
+
+    Usually that of the next batch. If the length of the damaged batch cannot be trusted, it is the
+    next offset in an index: batches in between cannot be found.
+    """
+    return log.read_files(lambda: _end_of_damage(log, offset))
+
+
+def aborted_transactions(
+    log: Log, first_offset: int, end_offset: int, *, may_block: bool = True
+) -> list[AbortedTransaction]:
+    """Aborted transactions in [first_offset, end_offset), in the order of their markers.
+
+    Raises `NotCached` rather than read the disk unless it `may_block`.
+    """
+    if not log.aborted_segments:
+        return []
+    return log.read_files(lambda: _find_aborted(log, first_offset, end_offset, may_block=may_block))
+
+
+def _offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
     if timestamp >= 0:
         return _first_record_from(log, timestamp)
     if timestamp == LATEST:
@@ -58,13 +90,13 @@ def offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
         start = log.log_start_offset
         return TimestampOffset(NO_TIMESTAMP, start, log.epochs.epoch_of(start))
     if timestamp == MAX_TIMESTAMP:
-        return max_timestamp_offset(log)
+        return _max_timestamp_offset(log)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return UNKNOWN
     raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"{timestamp} is not a timestamp to look up")
 
 
-def max_timestamp_offset(log: Log) -> TimestampOffset | None:
+def _max_timestamp_offset(log: Log) -> TimestampOffset | None:
     """The first record that has the largest timestamp of the log; None if it has none."""
     newest: Segment | None = None
     for segment in log.segments:
@@ -78,12 +110,7 @@ def max_timestamp_offset(log: Log) -> TimestampOffset | None:
     return _search_segment(log, newest, newest.max_timestamp)
 
 
-def end_of_damage(log: Log, offset: int) -> int:
-    """The first offset after a damaged batch where reading may work again.
-
-    Usually that of the next batch. If the length of the damaged batch cannot be trusted, it is the
-    next offset in an index: batches in between cannot be found.
-    """
+def _end_of_damage(log: Log, offset: int) -> int:
     segments, number = log.find_segment(offset)
     segment = segments[number]
     end = segments[number + 1].base_offset if number + 1 < len(segments) else log.log_end_offset
@@ -146,3 +173,39 @@ def _record_in_batch(
         if record.timestamp >= timestamp and record.offset >= log.log_start_offset:
             return record.offset, record.timestamp
     return None
+
+
+def _find_aborted(
+    log: Log, first_offset: int, end_offset: int, *, may_block: bool
+) -> list[AbortedTransaction]:
+    problem: Exception | None = None
+    for _ in range(ATTEMPTS):
+        try:
+            return _collect_aborted(log, first_offset, end_offset, may_block=may_block)
+        except FileNotFoundError as error:
+            log.check()
+            problem = error
+            sleep(ATTEMPT_PAUSE_SECONDS)
+        except CorruptIndex as error:
+            log.check()
+            problem = error
+            break
+    raise ApiError(
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        f"cannot read the aborted transactions of {log.topic}-{log.partition}: {problem}",
+    )
+
+
+def _collect_aborted(
+    log: Log, first_offset: int, end_offset: int, *, may_block: bool
+) -> list[AbortedTransaction]:
+    found: list[AbortedTransaction] = []
+    for segment in tuple(log.aborted_segments):
+        entries = segment.aborted
+        if entries is None:
+            entries = log.directory.transaction_indexes.read(segment, may_block=may_block)
+        some, is_complete = overlapping(entries, first_offset, end_offset)
+        found += some
+        if is_complete:
+            break
+    return found

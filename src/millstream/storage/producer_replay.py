@@ -9,19 +9,14 @@ starts, earlier index entries are kept.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from millstream.errors import CorruptIndex, StorageError
-from millstream.records.batch import BatchHeader, Buffer
-from millstream.records.record import ControlType, decode_end_transaction
 from millstream.storage import names
 from millstream.storage.filesystem import read_file
-from millstream.storage.producers import ProducerStates
+from millstream.storage.log import Log
+from millstream.storage.producers import ProducerStates, replay_marker
 from millstream.storage.segment import Segment
 from millstream.storage.transactions import AbortedTransaction
-
-if TYPE_CHECKING:
-    from millstream.storage.log import Log
 
 logger = logging.getLogger(__name__)
 
@@ -94,28 +89,3 @@ def _load_snapshot(log: Log, offset_max: int) -> tuple[ProducerStates, int]:
     producers.clear()
     # Not from the log's start: that may be inside a batch, and inside a transaction.
     return producers, log.segments[0].base_offset
-
-
-def replay_marker(
-    producers: ProducerStates, header: BatchHeader, batch: Buffer, offset: int
-) -> AbortedTransaction | None:
-    """A control batch at `offset` ends its producer's transaction; returns one that it aborts."""
-    decoded = decode_end_transaction(batch)
-    if decoded is None:
-        return None
-    kind, coordinator_epoch = decoded
-    completed = producers.record_marker(
-        header,
-        offset,
-        coordinator_epoch=coordinator_epoch,
-        aborted=kind is ControlType.ABORT,
-    )
-    if completed is None or not completed.aborted:
-        return None
-    still_open = producers.first_open_offset
-    return AbortedTransaction(
-        completed.producer_id,
-        completed.first_offset,
-        completed.last_offset,
-        completed.last_offset + 1 if still_open is None else still_open,
-    )

@@ -38,8 +38,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from millstream.errors import ApiError, ErrorCode, StorageError
-from millstream.records.batch import PRODUCER_EPOCH_MAX, TRANSACTIONAL_FLAG, BatchHeader
+from millstream.records.batch import PRODUCER_EPOCH_MAX, TRANSACTIONAL_FLAG, BatchHeader, Buffer
 from millstream.records.checksum import crc32c
+from millstream.records.record import ControlType, decode_end_transaction
+from millstream.storage.transactions import AbortedTransaction
 
 BATCHES_KEPT = 5
 SEQUENCE_MASK = 0x7FFFFFFF
@@ -363,4 +365,29 @@ def _out_of_order(header: BatchHeader, expected: str) -> ApiError:
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         f"producer {header.producer_id} (epoch {header.producer_epoch}) sent sequence "
         f"{header.base_sequence}, expected {expected}",
+    )
+
+
+def replay_marker(
+    producers: ProducerStates, header: BatchHeader, batch: Buffer, offset: int
+) -> AbortedTransaction | None:
+    """A control batch at `offset` ends its producer's transaction; returns one that it aborts."""
+    decoded = decode_end_transaction(batch)
+    if decoded is None:
+        return None
+    kind, coordinator_epoch = decoded
+    completed = producers.record_marker(
+        header,
+        offset,
+        coordinator_epoch=coordinator_epoch,
+        aborted=kind is ControlType.ABORT,
+    )
+    if completed is None or not completed.aborted:
+        return None
+    still_open = producers.first_open_offset
+    return AbortedTransaction(
+        completed.producer_id,
+        completed.first_offset,
+        completed.last_offset,
+        completed.last_offset + 1 if still_open is None else still_open,
     )

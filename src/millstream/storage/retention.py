@@ -13,16 +13,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from millstream.errors import FileGone, MillstreamError
 from millstream.storage import names
+from millstream.storage.directory import LogDirectory
+from millstream.storage.log import Log
 from millstream.storage.segment import Segment
 from millstream.storage.steps import Steps
-
-if TYPE_CHECKING:
-    from millstream.storage.directory import LogDirectory
-    from millstream.storage.log import Log
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +77,12 @@ def apply_all(candidates: Sequence[Candidate], now_ms: int) -> Steps[int]:
                 yield _let_others_work
             removed_bytes += _remove(removal)
     return removed_bytes
+
+
+def apply(log: Log, now_ms: int) -> Steps[int]:
+    """The same for one log, of which all may be deleted. Raises `ApiError` also if it is gone."""
+    log.check()
+    return apply_all([Candidate(log, log.log_end_offset, lambda: None)], now_ms)
 
 
 def _let_others_work() -> None:

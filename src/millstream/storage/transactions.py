@@ -21,22 +21,14 @@ import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
-from time import sleep
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
-from millstream.errors import ApiError, CorruptIndex, ErrorCode, NotCached
+from millstream.errors import CorruptIndex, NotCached
 from millstream.storage.filesystem import FileSystem, read_file, write_file
-
-if TYPE_CHECKING:
-    from millstream.storage.log import Log
-    from millstream.storage.segment import Segment
 
 ENTRY = struct.Struct(">hqqqq")
 VERSION = 0
 ENTRIES_CACHED_MAX = 100_000
-# A file that compaction is renaming is there again in a moment.
-ATTEMPTS = 5
-ATTEMPT_PAUSE_SECONDS = 0.002
 
 
 class AbortedTransaction(NamedTuple):
@@ -90,41 +82,18 @@ def overlapping(
     return found, False
 
 
-def find_aborted(
-    log: Log, first_offset: int, end_offset: int, *, may_block: bool
-) -> list[AbortedTransaction]:
-    """See `Log.aborted_transactions`."""
-    problem: Exception | None = None
-    for _ in range(ATTEMPTS):
-        try:
-            return _collect_aborted(log, first_offset, end_offset, may_block=may_block)
-        except FileNotFoundError as error:
-            log.check()
-            problem = error
-            sleep(ATTEMPT_PAUSE_SECONDS)
-        except CorruptIndex as error:
-            log.check()
-            problem = error
-            break
-    raise ApiError(
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        f"cannot read the aborted transactions of {log.topic}-{log.partition}: {problem}",
-    )
+class IndexedSegment(Protocol):
+    """The part of a segment that the cache reads."""
 
+    @property
+    def fs(self) -> FileSystem: ...
 
-def _collect_aborted(
-    log: Log, first_offset: int, end_offset: int, *, may_block: bool
-) -> list[AbortedTransaction]:
-    found: list[AbortedTransaction] = []
-    for segment in tuple(log.aborted_segments):
-        entries = segment.aborted
-        if entries is None:
-            entries = log.directory.transaction_indexes.read(segment, may_block=may_block)
-        some, is_complete = overlapping(entries, first_offset, end_offset)
-        found += some
-        if is_complete:
-            break
-    return found
+    @property
+    def transaction_index(self) -> TransactionIndex: ...
+
+    @property
+    def aborted(self) -> list[AbortedTransaction] | None:
+        """The entries of a segment that is appended to; None: they are in the file."""
 
 
 class TransactionIndexCache:
@@ -136,11 +105,11 @@ class TransactionIndexCache:
     def __init__(self, entries_max: int = ENTRIES_CACHED_MAX) -> None:
         self._entries_max = entries_max
         self._lock = threading.Lock()
-        self._cached: OrderedDict[Segment, list[AbortedTransaction]] = OrderedDict()
+        self._cached: OrderedDict[IndexedSegment, list[AbortedTransaction]] = OrderedDict()
         self._entry_count = 0
         self._forgotten_count = 0  # how often a file has changed
 
-    def read(self, segment: Segment, *, may_block: bool) -> list[AbortedTransaction]:
+    def read(self, segment: IndexedSegment, *, may_block: bool) -> list[AbortedTransaction]:
         """Raises `NotCached` rather than read the disk unless it `may_block`."""
         with self._lock:
             entries = self._cached.get(segment)
@@ -161,11 +130,11 @@ class TransactionIndexCache:
                 self._remove(next(iter(self._cached)))
         return entries
 
-    def forget(self, segment: Segment) -> None:
+    def forget(self, segment: IndexedSegment) -> None:
         """The file has changed or was deleted."""
         with self._lock:
             self._forgotten_count += 1
             self._remove(segment)
 
-    def _remove(self, segment: Segment) -> None:
+    def _remove(self, segment: IndexedSegment) -> None:
         self._entry_count -= len(self._cached.pop(segment, ()))

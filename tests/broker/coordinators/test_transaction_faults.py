@@ -28,6 +28,7 @@ from millstream.broker.replicas.pending import ACKS_ALL, ACKS_LEADER, PendingApp
 from millstream.config.topic import TopicConfig
 from millstream.records.batch import iterate_headers
 from millstream.records.record import ControlType, Record, decode_batch, encode_batch
+from millstream.storage import lookup
 from millstream.storage.cleaner import Cleaner, CleanerSettings
 from millstream.storage.flush import GroupFlush
 from millstream.storage.log import Log
@@ -262,11 +263,11 @@ class TransactionLife(RuleBasedStateMachine):
         """What the log alone tells is what is known already; of aborted transactions whose batches
         are all cleaned away, which nobody asks for, it may tell no more."""
         log = self.store.log(index)
-        aborted = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+        aborted = lookup.aborted_transactions(log, log.log_start_offset, log.log_end_offset)
         first_open = log.producers.first_open_offset
         rebuild_producers(log)
         assert log.producers.first_open_offset == first_open
-        found = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+        found = lookup.aborted_transactions(log, log.log_start_offset, log.log_end_offset)
         told = [it for it in aborted if it in found or has_batches(log, it)]
         assert found == (told if index in self.compacted else aborted)
 

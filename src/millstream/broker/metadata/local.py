@@ -44,6 +44,7 @@ from millstream.coordination.cluster_replay import ClusterReplay
 from millstream.errors import ApiError, ErrorCode, MillstreamError, StorageError
 from millstream.records.batch import iterate_headers, parse_header
 from millstream.records.record import Record, decode_batch, encode_batch
+from millstream.storage import retention
 from millstream.storage.directories import LogDirectories
 from millstream.storage.flush import GroupFlush
 from millstream.storage.log import Log
@@ -264,7 +265,7 @@ class LocalMetadata:
             end_offset = yield lambda: write_snapshot(fs, path, image, epoch=epoch, now_ms=now_ms)
             self._log.roll(now_ms)
             self._log.delete_records_before(end_offset)
-            yield from self._log.retention_steps(now_ms)
+            yield from retention.apply(self._log, now_ms)
             yield lambda: remove_snapshots_before(fs, path, end_offset)
         except (OSError, MillstreamError) as error:
             # The log is complete without it: retry at the next commit.

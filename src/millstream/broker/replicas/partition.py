@@ -23,6 +23,7 @@ from millstream.records.batch import (
 )
 from millstream.records.record import ControlType, encode_end_transaction
 from millstream.records.validation import transform_produced, validate_produced
+from millstream.storage.lookup import end_of_damage
 from millstream.storage.retention import Candidate
 
 if TYPE_CHECKING:
@@ -287,7 +288,7 @@ class Partition:
         except ApiError as error:
             if error.code is not ErrorCode.CORRUPT_MESSAGE:
                 raise
-            return min(self.log.end_of_damage(offset), self.high_watermark)
+            return min(end_of_damage(self.log, offset), self.high_watermark)
         return offset
 
     def read_committed(

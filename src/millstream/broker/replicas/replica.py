@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from millstream.errors import ApiError, CorruptBatch, ErrorCode
 from millstream.records.batch import end_offset_of
+from millstream.storage import lookup
 
 if TYPE_CHECKING:
     from millstream.storage.log import Log
@@ -59,7 +60,9 @@ class Replica:
             )
             if not records or not log.aborted_segments:
                 return records, []
-            aborted = log.aborted_transactions(offset, end_offset_of(records), may_block=may_block)
+            aborted = lookup.aborted_transactions(
+                log, offset, end_offset_of(records), may_block=may_block
+            )
             # In another thread, compaction or retention may have come between the two.
             if log.segments is segments:
                 return records, aborted
@@ -70,6 +73,6 @@ class Replica:
         May read the disk; safe in any thread.
         """
         try:
-            return self.log.offset_for_timestamp(timestamp_ms)
+            return lookup.offset_for_timestamp(self.log, timestamp_ms)
         except CorruptBatch as error:
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
