@@ -12,7 +12,7 @@ from millstream.storage.filesystem import SYNCED_ONE_BY_ONE_MAX
 from millstream.storage.flush import GroupFlush
 from tests.storage.store import DATA, Store, apply_retention, read_all, truncate_to
 
-MANY = range(flush_module.FILES_SYNCED_ONE_BY_ONE_MAX + 3)
+MANY = range(flush_module.UNJOURNALED_FILES_MAX + 3)
 
 
 def syncs(store: Store) -> list[str]:

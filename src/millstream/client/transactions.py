@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from millstream.client.cluster import Cluster, CoordinatorKind, check
 from millstream.errors import ApiError, ErrorCode
+from millstream.partitions import TopicPartition
 
 ADD_PARTITIONS_VERSION_MAX = 3  # from 4 on it is for brokers
 ADD_OFFSETS_VERSION_MAX = 3
@@ -30,8 +31,6 @@ FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
 # While markers are being written; that takes milliseconds.
 CONCURRENT_BACKOFF_SECONDS = 0.001
 CONCURRENT_BACKOFF_SECONDS_MAX = 0.05
-
-TopicPartition = tuple[str, int]
 
 
 class Transaction(NamedTuple):

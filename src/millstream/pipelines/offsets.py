@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from millstream.errors import ConfigError
+from millstream.partitions import TopicPartition
 
-TopicPartition: TypeAlias = tuple[str, int]
 Offsets: TypeAlias = dict[TopicPartition, int]
 
 LATEST = -1  # Kafka's and Spark's numbers for "the end" and "the beginning"

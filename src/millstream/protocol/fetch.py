@@ -36,12 +36,12 @@ from millstream.protocol.wire import (
     write_tags,
     write_unsigned_varint,
 )
+from millstream.records.batch import NO_LEADER_EPOCH
 
 FIRST_FLEXIBLE = 12
 FIRST_WITH_TOPIC_IDS = 13
 FIRST_WITH_SESSIONS = 7
 
-NO_EPOCH = -1
 CONSUMER_REPLICA_ID = -1
 READ_COMMITTED = 1
 
@@ -167,7 +167,7 @@ def _decode_topics(
 
 
 def _decode_partition(body: Buffer, position: int, version: int) -> tuple[FetchPartition, int]:
-    epoch = last_epoch = NO_EPOCH
+    epoch = last_epoch = NO_LEADER_EPOCH
     if version >= FIRST_FLEXIBLE:
         index, epoch, offset, last_epoch, _, max_bytes = _PARTITION_V12.unpack_from(body, position)
         position = skip_tags(body, position + _PARTITION_V12.size)

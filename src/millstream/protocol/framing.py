@@ -1,8 +1,7 @@
 """Frames: a four-byte length, big-endian, then that many bytes. Without I/O.
 
-`FrameReader` splits a byte stream into frames. The owner of the socket either passes it bytes
-(`receive_data`) or, without a copy, lets the socket write into the reader's buffer (`get_buffer`,
-`buffer_updated`), then takes frames until `next_frame` returns None.
+`FrameReader` splits a byte stream into frames. The owner of the socket lets it write into the
+reader's buffer (`get_buffer`, `buffer_updated`), then takes frames until `next_frame` returns None.
 
 Memory. All readers of one event loop share one `ReceiveBuffer`: small frames are used where the
 socket put them, and an idle connection holds no buffer at all. Only a frame too long for the shared
@@ -12,8 +11,8 @@ While these exceed `kept_bytes_max`, a long frame cannot grow (`needs_memory`): 
 be read until `grow` succeeds.
 
 Lifetime. A frame is a view of a buffer that the next read overwrites. It is valid until
-`get_buffer` or `receive_data` of *any* reader that shares the buffer is called; copy it to use it
-later. `hold` copies what has not been taken yet.
+`get_buffer` of *any* reader that shares the buffer is called; copy it to use it later. `hold`
+copies what has not been taken yet.
 """
 
 from __future__ import annotations
@@ -122,13 +121,6 @@ class FrameReader:
         elif self._long_filled == len(self._long):
             self._reserve_long(self._long_filled, self._long, is_first=False)
 
-    def receive_data(self, data: bytes | bytearray | memoryview) -> None:
-        """Append bytes that were read elsewhere."""
-        self._data = memoryview(self._untaken() + bytes(data))
-        self._position, self._end = 0, len(self._data)
-        self._rest = b""
-        self._long_needed = 0
-
     def next_frame(self) -> memoryview | None:
         """The next whole frame without its length, or None until more bytes have arrived.
 
@@ -193,11 +185,6 @@ class FrameReader:
             self._long = self._data = _EMPTY
             self._position = self._end = 0
             self._count_kept()
-
-    def _untaken(self) -> bytes:
-        if self._long_needed:
-            return bytes(self._long[: self._long_filled])
-        return self._rest + bytes(self._data[self._position : self._end])
 
     def _set_aside(self, needed_bytes: int) -> None:
         """Keep the start of a frame until the rest arrives."""

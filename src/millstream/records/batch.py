@@ -50,6 +50,7 @@ ATTRIBUTES_OFFSET = 21
 FLAGS_OFFSET = ATTRIBUTES_OFFSET + 1  # the low byte of the attributes
 MAX_TIMESTAMP_OFFSET = 35
 PRODUCER_ID_OFFSET = 43
+PRODUCER = struct.Struct(">qhi")  # at that offset: the producer's id and epoch, first sequence
 
 MAGIC_V2 = 2
 MIN_LENGTH = HEADER_SIZE_BYTES - LENGTH_OVERHEAD_BYTES

@@ -22,9 +22,9 @@ from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 from millstream.errors import LogGone, StorageError
+from millstream.partitions import TopicPartition
 from millstream.storage import names
 from millstream.storage.checkpoints import (
-    TopicPartition,
     encode_offsets,
     read_offsets,
     write_offsets,

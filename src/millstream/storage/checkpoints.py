@@ -26,10 +26,9 @@ from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 from millstream.errors import StorageError
+from millstream.partitions import TopicPartition
 from millstream.storage import names
 from millstream.storage.filesystem import FileSystem, read_file, replace_file
-
-TopicPartition = tuple[str, int]
 
 VERSION = 0
 UUID_CHARACTERS = 22

@@ -23,9 +23,9 @@ import threading
 from collections.abc import Sequence
 from uuid import uuid4
 
+from millstream.partitions import TopicPartition
 from millstream.storage import names
 from millstream.storage.checkpointing import DISK_FULL, forget_names
-from millstream.storage.checkpoints import TopicPartition
 from millstream.storage.directory import LogDirectory
 from millstream.storage.log import Log
 

@@ -23,9 +23,10 @@ from uuid import UUID, uuid4
 from millstream.clock import Clock, SystemClock
 from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, DirectoryFailed, DirectoryLocked, ErrorCode, StorageError
+from millstream.partitions import TopicPartition
 from millstream.storage import checkpoints, names
 from millstream.storage.checkpointing import DISK_FULL, Checkpoint
-from millstream.storage.checkpoints import MetaProperties, TopicPartition
+from millstream.storage.checkpoints import MetaProperties
 from millstream.storage.creation import NewLog, make_log, write_topic_ids
 from millstream.storage.deletion import Deletion
 from millstream.storage.directory import PRODUCER_EXPIRATION_MS, LogDirectory

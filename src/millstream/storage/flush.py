@@ -37,8 +37,8 @@ from millstream.storage.steps import Steps
 
 logger = logging.getLogger(__name__)
 
-# Measured: docs/decisions/0004-flush.md. Up to here files are synced one by one;
-FILES_SYNCED_ONE_BY_ONE_MAX = 2
+# Measured: docs/decisions/0004-flush.md. Up to this number, files are synced themselves;
+UNJOURNALED_FILES_MAX = 2
 # and so they are if there is more than this in each: writing it twice costs more than it saves.
 JOURNALED_BYTES_PER_FILE_MAX = 32 * 1024
 JOURNALED_BYTES_MAX = 16 * 1024 * 1024
@@ -170,7 +170,7 @@ class DirectoryFlush:
             return False
         count = sum(len(target.ranges) for target in self.targets)
         limit = min(count * JOURNALED_BYTES_PER_FILE_MAX, JOURNALED_BYTES_MAX)
-        return count > FILES_SYNCED_ONE_BY_ONE_MAX and self.size_bytes <= limit
+        return count > UNJOURNALED_FILES_MAX and self.size_bytes <= limit
 
     def _write_journal(self) -> bool:
         journal = self.directory.journal

@@ -54,10 +54,6 @@ class FileHandles:
         self.lock = threading.Lock()
         self._open: dict[FileHandle, None] = {}
 
-    @property
-    def open_count(self) -> int:
-        return len(self._open)
-
     def owner_fd(self, handle: FileHandle) -> int:
         """The open file, for the owner's thread only, until it next opens another.
 

@@ -31,7 +31,13 @@ from uuid import UUID
 from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, CorruptBatch, ErrorCode, FileGone, LogGone, NotCached
 from millstream.records._walk import stamp_batch
-from millstream.records.batch import LENGTH_OVERHEAD_BYTES, PREFIX, BatchHeader, Buffer
+from millstream.records.batch import (
+    LENGTH_OVERHEAD_BYTES,
+    PREFIX,
+    PREFIX_SIZE_BYTES,
+    BatchHeader,
+    Buffer,
+)
 from millstream.storage import names
 from millstream.storage.directory import LogDirectory
 from millstream.storage.epochs import LeaderEpochs
@@ -42,7 +48,6 @@ from millstream.storage.segment import INDEXED_BYTES_MIN, Segment
 logger = logging.getLogger(__name__)
 
 RECENT_POSITIONS = 32
-PREFIX_BYTES = PREFIX.size
 # Checking CRCs takes 1 to 10 ms a megabyte: more than this is left to a thread.
 VERIFIED_INLINE_BYTES_MAX = 65_536
 # Small appends are kept in memory until they are flushed, so that the journal need not read them
@@ -648,7 +653,7 @@ def _stamp(
         length = header.length
         end = start + length + LENGTH_OVERHEAD_BYTES
         buffers.append(PREFIX.pack(offset, length, leader_epoch))
-        buffers.append(view[start + PREFIX_BYTES : end])
+        buffers.append(view[start + PREFIX_SIZE_BYTES : end])
         start = end
         offset += header.last_offset_delta + 1
         max_timestamp = max(max_timestamp, header.max_timestamp)

@@ -38,7 +38,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from millstream.errors import ApiError, ErrorCode, StorageError
-from millstream.records.batch import PRODUCER_EPOCH_MAX, TRANSACTIONAL_FLAG, BatchHeader, Buffer
+from millstream.records.batch import (
+    NO_PRODUCER_EPOCH,
+    NO_SEQUENCE,
+    PRODUCER_EPOCH_MAX,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    Buffer,
+)
 from millstream.records.checksum import crc32c
 from millstream.records.record import ControlType, decode_end_transaction
 from millstream.storage.transactions import AbortedTransaction
@@ -46,8 +53,7 @@ from millstream.storage.transactions import AbortedTransaction
 BATCHES_KEPT = 5
 SEQUENCE_MASK = 0x7FFFFFFF
 NO_OFFSET = -1
-NO_EPOCH = -1
-NO_SEQUENCE = -1
+NO_COORDINATOR_EPOCH = -1
 FIRST_VERSION_WITH_EPOCH_BUMP = 2
 
 _SNAPSHOT_HEADER = struct.Struct(">hIi")
@@ -84,11 +90,11 @@ class ProducerEntry:
         "transaction_first_offset",
     )
 
-    def __init__(self, epoch: int = NO_EPOCH) -> None:
+    def __init__(self, epoch: int = NO_PRODUCER_EPOCH) -> None:
         self.epoch = epoch
         self.batches: deque[ProducedBatch] = deque(maxlen=BATCHES_KEPT)
         self.last_timestamp = -1
-        self.coordinator_epoch = NO_EPOCH
+        self.coordinator_epoch = NO_COORDINATOR_EPOCH
         self.transaction_first_offset = NO_OFFSET
 
     def find(self, header: BatchHeader) -> ProducedBatch | None:

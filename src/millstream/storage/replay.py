@@ -18,9 +18,10 @@ import logging
 from collections.abc import Mapping
 
 from millstream.errors import CorruptBatch
+from millstream.partitions import TopicPartition
 from millstream.records.batch import iterate_headers
 from millstream.storage import names
-from millstream.storage.checkpoints import TopicPartition, read_partition_metadata
+from millstream.storage.checkpoints import read_partition_metadata
 from millstream.storage.filesystem import FileSystem, write_fully
 from millstream.storage.journal import JournalEntry, LogId, read_journals
 

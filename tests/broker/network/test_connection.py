@@ -94,9 +94,15 @@ class FakeTransport(asyncio.Transport):
         self.frame_count = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._sent.receive_data(data)
-        while self._sent.next_frame() is not None:
-            self.frame_count += 1
+        rest = memoryview(data)
+        while rest:
+            buffer = self._sent.get_buffer()
+            size = min(len(buffer), len(rest))
+            buffer[:size] = rest[:size]
+            rest = rest[size:]
+            self._sent.buffer_updated(size)
+            while self._sent.next_frame() is not None:
+                self.frame_count += 1
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         assert high == 0

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from millstream.broker.completion import Completion
 from millstream.coordination.transactions.marker import TransactionMarker
-from millstream.coordination.transactions.transaction import TopicPartition
 from millstream.errors import ApiError, ErrorCode
+from millstream.partitions import TopicPartition
 
 if TYPE_CHECKING:
     from millstream.broker.replicas.pending import PendingAppend

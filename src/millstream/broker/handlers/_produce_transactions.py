@@ -15,7 +15,6 @@ the coordinator is not asked. Its errors are translated to those that a producer
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.broker.error_codes import translate
@@ -28,6 +27,7 @@ from millstream.protocol.wire import Buffer
 from millstream.records.batch import (
     FLAGS_OFFSET,
     HEADER_SIZE_BYTES,
+    PRODUCER,
     PRODUCER_ID_OFFSET,
     TRANSACTIONAL_FLAG,
 )
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 FIRST_THAT_ADDS = 12
 PROTOCOL_2 = 2
-
-_PRODUCER = Struct(">qhi")
 
 
 class BatchProducer(NamedTuple):
@@ -55,7 +53,7 @@ def producer_of(records: Buffer | None) -> BatchProducer | None:
         return None
     if not records[FLAGS_OFFSET] & TRANSACTIONAL_FLAG:
         return None
-    return BatchProducer(*_PRODUCER.unpack_from(records, PRODUCER_ID_OFFSET))
+    return BatchProducer(*PRODUCER.unpack_from(records, PRODUCER_ID_OFFSET))
 
 
 def refusal_of(request: ProduceRequest) -> ApiError | None:

@@ -21,8 +21,9 @@ from millstream.broker.handlers._transaction_requests import (
 from millstream.broker.services import RequestContext
 from millstream.coordination.cluster import INTERNAL_TOPICS
 from millstream.coordination.transactions.shard import AddRequest
-from millstream.coordination.transactions.transaction import Producer, TopicPartition
+from millstream.coordination.transactions.transaction import Producer
 from millstream.errors import ApiError, ErrorCode
+from millstream.partitions import TopicPartition
 
 if TYPE_CHECKING:
     from millstream.protocol.messages import Fields

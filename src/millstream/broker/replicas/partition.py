@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from millstream.broker.replicas.leadership import Leadership
 from millstream.broker.replicas.pending import ACKS_ALL, PendingAppend
-from millstream.broker.replicas.replica import NO_EPOCH, Replica
+from millstream.broker.replicas.replica import Replica
 from millstream.coordination.cluster import INTERNAL_TOPICS
 from millstream.errors import ApiError, ErrorCode
 from millstream.records.batch import (
+    NO_LEADER_EPOCH,
     TRANSACTIONAL_FLAG,
     Buffer,
     iterate_headers,
@@ -24,6 +25,7 @@ from millstream.records.batch import (
 from millstream.records.record import ControlType, encode_end_transaction
 from millstream.records.validation import transform_produced, validate_produced
 from millstream.storage.lookup import end_of_damage
+from millstream.storage.producers import NO_COORDINATOR_EPOCH
 from millstream.storage.retention import Candidate
 
 if TYPE_CHECKING:
@@ -190,7 +192,9 @@ class Partition:
     def coordinator_epoch_of(self, producer_id: int) -> int:
         """The highest epoch of a coordinator that ended a transaction of this producer here."""
         producers = self.log.producers
-        return producers[producer_id].coordinator_epoch if producer_id in producers else NO_EPOCH
+        if producer_id not in producers:
+            return NO_COORDINATOR_EPOCH
+        return producers[producer_id].coordinator_epoch
 
     def check_producer_epoch(self, producer_id: int, producer_epoch: int) -> None:
         """Refuse a producer that a newer instance has replaced."""
@@ -307,7 +311,7 @@ class Partition:
 
     def check_leader_epoch(self, epoch: int) -> None:
         """Refuse a client with a stale or unknown leader epoch."""
-        if epoch == NO_EPOCH or epoch == self.leader_epoch:
+        if epoch == NO_LEADER_EPOCH or epoch == self.leader_epoch:
             return
         if epoch < self.leader_epoch:
             raise ApiError(
@@ -329,10 +333,10 @@ class Partition:
 
     def diverging_epoch(self, last_fetched_epoch: int, offset: int) -> tuple[int, int] | None:
         """(epoch, end offset) at which the client's log diverges from ours; None if it agrees."""
-        if last_fetched_epoch == NO_EPOCH:
+        if last_fetched_epoch == NO_LEADER_EPOCH:
             return None
         epoch, end_offset = self.end_of_epoch(last_fetched_epoch)
-        if epoch == NO_EPOCH:
+        if epoch == NO_LEADER_EPOCH:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"leader epoch {last_fetched_epoch}, from which the client has read, is not known "

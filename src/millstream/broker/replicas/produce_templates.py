@@ -39,6 +39,7 @@ from millstream.protocol.wire import INT32, Buffer
 from millstream.records.batch import (
     FLAGS_OFFSET,
     HEADER_SIZE_BYTES,
+    PRODUCER,
     PRODUCER_ID_OFFSET,
     TRANSACTIONAL_FLAG,
 )
@@ -54,7 +55,6 @@ Sender: TypeAlias = tuple[str | None, str]
 _NO_TAGS_AT_ALL = b"\0\0\0"  # of partition, topic and request
 _OFFSETS = Struct(">qqq")
 _OFFSETS_BEFORE_V5 = Struct(">qq")
-_PRODUCER = Struct(">qh")
 
 
 class ProduceTemplate:
@@ -126,9 +126,10 @@ class ProduceTemplate:
 
     def _is_open(self, body: Buffer, start: int) -> bool:
         """Whether the transaction of the batch at `start` is open in the partition."""
-        return self._is_transactional and self.partition.is_in_transaction(
-            *_PRODUCER.unpack_from(body, start + PRODUCER_ID_OFFSET)
-        )
+        if not self._is_transactional:
+            return False
+        producer_id, epoch, _ = PRODUCER.unpack_from(body, start + PRODUCER_ID_OFFSET)
+        return self.partition.is_in_transaction(producer_id, epoch)
 
     def encode(self, pending: PendingAppend) -> bytes:
         """The response to an append that succeeded."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from millstream.storage.lookup import TimestampOffset
     from millstream.storage.transactions import AbortedTransaction
 
-NO_EPOCH = -1
-
 
 class Replica:
     """A log, its ends, and reading from it."""

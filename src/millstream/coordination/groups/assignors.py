@@ -27,9 +27,9 @@ from typing import TypeAlias
 from uuid import UUID
 
 from millstream.errors import ApiError, ErrorCode
+from millstream.partitions import TopicIdPartition
 
 Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
-TopicPartition: TypeAlias = tuple[UUID, int]
 
 NO_PARTITIONS: Assignment = {}
 
@@ -109,7 +109,7 @@ class _Pool:
 
     subscribers: list[int]
     topics: list[UUID]
-    holdings: dict[int, list[TopicPartition]] = field(default_factory=dict)
+    holdings: dict[int, list[TopicIdPartition]] = field(default_factory=dict)
 
     def hand_over(self, giver: int, taker: int) -> None:
         self.holdings.setdefault(taker, []).append(self.holdings[giver].pop())

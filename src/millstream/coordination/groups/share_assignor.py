@@ -26,7 +26,8 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from uuid import UUID
 
-from millstream.coordination.groups.assignors import Assignment, Members, TopicPartition
+from millstream.coordination.groups.assignors import Assignment, Members
+from millstream.partitions import TopicIdPartition
 
 SIMPLE_ASSIGNOR = "simple"
 
@@ -35,7 +36,7 @@ def assign_simple(
     members: Members, assignable: Mapping[UUID, AbstractSet[int]]
 ) -> dict[str, Assignment]:
     """The target of every member; only of topics that exist and partitions that are assignable."""
-    held: dict[str, set[TopicPartition]] = {member_id: set() for member_id in members}
+    held: dict[str, set[TopicIdPartition]] = {member_id: set() for member_id in members}
     for subscribers, topics in _pools(members):
         places = [(t, p) for t in sorted(topics) for p in sorted(assignable.get(t, ()))]
         before = {m: _flat(members[m].assignment) for m in subscribers}
@@ -54,8 +55,8 @@ def _pools(members: Members) -> Iterable[tuple[list[str], Iterable[UUID]]]:
 
 
 def _share_out(
-    places: list[TopicPartition], before: Mapping[str, set[TopicPartition]]
-) -> dict[str, set[TopicPartition]]:
+    places: list[TopicIdPartition], before: Mapping[str, set[TopicIdPartition]]
+) -> dict[str, set[TopicIdPartition]]:
     """Assign the partitions to the members in `before`, which keep theirs where possible."""
     if not places or not before:
         return {member_id: set() for member_id in before}
@@ -65,7 +66,7 @@ def _share_out(
     ordered = sorted(held, key=lambda member_id: (-len(held[member_id]), member_id))
     share, extra = divmod(holders_each * len(places), len(ordered))
     room = {m: share + (rank < extra) - len(held[m]) for rank, m in enumerate(ordered)}
-    holders: dict[TopicPartition, set[str]] = {place: set() for place in places}
+    holders: dict[TopicIdPartition, set[str]] = {place: set() for place in places}
     for member_id, partitions in held.items():
         for partition in partitions:
             holders[partition].add(member_id)
@@ -80,8 +81,8 @@ class _Handing:
 
     def __init__(
         self,
-        held: dict[str, set[TopicPartition]],
-        holders: dict[TopicPartition, set[str]],
+        held: dict[str, set[TopicIdPartition]],
+        holders: dict[TopicIdPartition, set[str]],
         room: dict[str, int],
     ) -> None:
         self._held = held
@@ -109,7 +110,7 @@ class _Handing:
             while len(self._holders[partition]) < holders_each:
                 self._fill_place(partition, roomiest)
 
-    def _fill_place(self, partition: TopicPartition, roomiest: list[tuple[int, str]]) -> None:
+    def _fill_place(self, partition: TopicIdPartition, roomiest: list[tuple[int, str]]) -> None:
         passed_over = []
         while roomiest and roomiest[0][1] in self._holders[partition]:
             passed_over.append(heapq.heappop(roomiest))
@@ -124,7 +125,7 @@ class _Handing:
         if self._room[taker] > 0:
             heapq.heappush(roomiest, (-self._room[taker], taker))
 
-    def _swap_in(self, partition: TopicPartition, taker: str) -> None:
+    def _swap_in(self, partition: TopicIdPartition, taker: str) -> None:
         """The taker holds it already: another takes the place, and gives one that it has.
 
         There is one. A member that does not hold the partition is full, or it would have taken the
@@ -136,7 +137,7 @@ class _Handing:
         self._move(partition, taker=giver)
 
     def _move(
-        self, partition: TopicPartition, *, giver: str | None = None, taker: str | None = None
+        self, partition: TopicIdPartition, *, giver: str | None = None, taker: str | None = None
     ) -> None:
         if giver is not None:
             self._held[giver].remove(partition)
@@ -148,11 +149,11 @@ class _Handing:
             self._room[taker] -= 1
 
 
-def _flat(assignment: Assignment) -> set[TopicPartition]:
+def _flat(assignment: Assignment) -> set[TopicIdPartition]:
     return {(t, partition) for t, partitions in assignment.items() for partition in partitions}
 
 
-def _by_topic(partitions: set[TopicPartition]) -> dict[UUID, frozenset[int]]:
+def _by_topic(partitions: set[TopicIdPartition]) -> dict[UUID, frozenset[int]]:
     topics: dict[UUID, set[int]] = {}
     for topic_id, partition in partitions:
         topics.setdefault(topic_id, set()).add(partition)

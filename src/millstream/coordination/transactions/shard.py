@@ -26,12 +26,12 @@ from millstream.coordination.transactions.records import TransactionKey, Transac
 from millstream.coordination.transactions.transaction import (
     FIRST_VERSION_WITH_EPOCH_BUMP,
     Producer,
-    TopicPartition,
     Transaction,
     first_value,
     unknown_producer,
 )
 from millstream.errors import ApiError, ErrorCode
+from millstream.partitions import TopicPartition
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from millstream.coordination.transactions.marker import TransactionMarker
 from millstream.coordination.transactions.records import (
@@ -34,12 +34,12 @@ from millstream.coordination.transactions.records import (
     TransactionValue,
 )
 from millstream.errors import ApiError, ErrorCode
+from millstream.partitions import TopicPartition
 from millstream.records.batch import NO_TIMESTAMP, PRODUCER_EPOCH_MAX
 
 LAST_CLIENT_EPOCH: Final = PRODUCER_EPOCH_MAX - 1  # the last one is for fencing only
 FIRST_VERSION_WITH_EPOCH_BUMP: Final = 2
 
-TopicPartition: TypeAlias = tuple[str, int]
 
 _PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 _COMPLETE = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)

@@ -22,10 +22,10 @@ from uuid import UUID
 
 from millstream.clock import Clock
 from millstream.errors import ConfigError
+from millstream.partitions import TopicPartition
 from millstream.pipelines.offsets import (
     OffsetRange,
     Offsets,
-    TopicPartition,
     count_between,
     limit_total,
     plan_tasks,

@@ -11,12 +11,12 @@ from uuid import UUID
 
 from millstream.client.cluster import Cluster, TopicInfo, check
 from millstream.errors import ApiError, ConfigError, ErrorCode
+from millstream.partitions import TopicPartition
 from millstream.pipelines.offsets import (
     DECISIONS_TOPIC,
     EARLIEST,
     LATEST,
     Offsets,
-    TopicPartition,
 )
 from millstream.pipelines.reading.options import Position, ReadOptions
 

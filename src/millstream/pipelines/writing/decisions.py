@@ -43,7 +43,7 @@ from millstream.client.producing import RawProducer, WrittenRange
 from millstream.client.transactions import Transaction, commit_offsets
 from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.pipelines.offsets import DECISIONS_TOPIC, Offsets, from_json, to_json
-from millstream.records.batch import BatchHeader, iterate_headers
+from millstream.records.batch import NO_PRODUCER_EPOCH, BatchHeader, iterate_headers
 from millstream.records.compression import Compression
 from millstream.records.record import ControlType, Record, decode_batch, encode_batch
 
@@ -57,7 +57,6 @@ TOPIC_SETTINGS = {
     "max.message.bytes": str(8 * 1024 * 1024),
 }
 NO_BATCH = -1
-NO_EPOCH = -1
 FETCH_WAIT_MS = 100  # for a leader that does not know yet how far its log is replicated
 
 
@@ -111,7 +110,7 @@ class QueryState:
         driver = self.decision.driver
         if driver is None:
             return self.completed_batch_id >= self.decision.batch_id
-        return self.completed_epochs.get(driver.producer_id, NO_EPOCH) >= driver.epoch
+        return self.completed_epochs.get(driver.producer_id, NO_PRODUCER_EPOCH) >= driver.epoch
 
 
 def encode_decision(decision: Decision) -> bytes:
@@ -284,7 +283,7 @@ class DecisionLog:
         if driver is None:
             state.completed_batch_id = max(state.completed_batch_id, int(fields["batch"]))
         else:
-            known = state.completed_epochs.get(driver.producer_id, NO_EPOCH)
+            known = state.completed_epochs.get(driver.producer_id, NO_PRODUCER_EPOCH)
             state.completed_epochs[driver.producer_id] = max(known, driver.epoch)
 
     def _take(self, decision: Decision) -> None:

@@ -41,7 +41,8 @@ from millstream.client.transactions import (
     end_transactions,
 )
 from millstream.errors import ApiError, ConfigError, ErrorCode, MillstreamError
-from millstream.pipelines.offsets import Offsets, TopicPartition, to_json
+from millstream.partitions import TopicPartition
+from millstream.pipelines.offsets import Offsets, to_json
 from millstream.pipelines.query_files import (
     batch_ends,
     is_committed_here,
