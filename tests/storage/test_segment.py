@@ -114,26 +114,26 @@ def test_copies_are_given_once_and_only_for_the_range_they_cover() -> None:
     store = Store()
     segment = store.log().active_segment
     store.append(b"a")
-    assert segment.take_copies(0) is None  # nothing was kept before the first flush
+    assert segment.copies.take(0, segment.size) is None  # nothing was kept before the first flush
     start = segment.size
     store.append(b"b")
     store.append(b"c")
-    assert segment.take_copies(start) == store.files(LOG)[LOG][start:]
+    assert segment.copies.take(start, segment.size) == store.files(LOG)[LOG][start:]
     store.append(b"d")
-    assert segment.take_copies(start) is None
+    assert segment.copies.take(start, segment.size) is None
 
 
 def test_copies_are_bounded() -> None:
     store = Store()
     segment = store.log().active_segment
-    segment.take_copies(0)
+    segment.copies.take(0, segment.size)
     for _ in range(20):
         store.append(b"x" * 1000)
-    assert segment.take_copies(0) is None
-    segment.take_copies(segment.size)
+    assert segment.copies.take(0, segment.size) is None
+    segment.copies.take(segment.size, segment.size)
     start = segment.size
     store.append(b"x" * 5000)  # too large to be copied
-    assert segment.take_copies(start) is None
+    assert segment.copies.take(start, segment.size) is None
 
 
 def test_readers_in_threads_survive_retention() -> None:

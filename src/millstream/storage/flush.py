@@ -257,7 +257,8 @@ def _target(log: Log, to_segments: bool) -> FlushTarget | None:
     for segment in reversed(log.segments):
         if segment.synced_bytes < segment.size:
             start = segment.durable_bytes
-            ranges.append(DirtyRange(segment, start, segment.size, segment.take_copies(start)))
+            end = segment.size
+            ranges.append(DirtyRange(segment, start, end, segment.copies.take(start, end)))
         elif segment.size:
             break  # segments are synced in order: all before this one are
     if not ranges and not log.names_unsynced:

@@ -50,9 +50,7 @@ logger = logging.getLogger(__name__)
 RECENT_POSITIONS = 32
 # Checking CRCs takes 1 to 10 ms a megabyte: more than this is left to a thread.
 VERIFIED_INLINE_BYTES_MAX = 65_536
-# Small appends are kept in memory until they are flushed, so that the journal need not read them
-# back from their segments.
-COPIED_BYTES_MAX = 4096
+SMALL_BYTES_MAX = 4096  # up to here, copying a batch costs less than a list of its pieces
 
 T = TypeVar("T")
 
@@ -259,7 +257,7 @@ class Log:
         size = len(records)
         first_offset = offset = self.log_end_offset
         buffers: list[Buffer]
-        if size <= COPIED_BYTES_MAX and len(headers) == 1:  # what most requests of producers have
+        if size <= SMALL_BYTES_MAX and len(headers) == 1:  # what most requests of producers have
             buffers = [stamp_batch(records, offset, leader_epoch)]
             offset += headers[0].last_offset_delta + 1
             max_timestamp = max(headers[0].max_timestamp, -1)
@@ -267,10 +265,7 @@ class Log:
             buffers, offset, max_timestamp = _stamp(records, headers, offset, leader_epoch)
         segment = self._segment_for(size, offset - 1, max_timestamp, now_ms)
         self._write(segment, buffers, size)
-        if size <= COPIED_BYTES_MAX:
-            segment.copy_for_journal(buffers, size)
-        else:
-            segment.uncopied = True
+        segment.copies.add(buffers, size)
         self.log_end_offset = offset  # before the segment's size: see `_read_range`
         self._note(segment, headers, first_offset, records)
         if leader_epoch > self.epochs.latest:

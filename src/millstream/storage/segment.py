@@ -41,11 +41,11 @@ from millstream.storage.index import (
     search,
     search_count,
 )
+from millstream.storage.journal_copies import JournalCopies
 from millstream.storage.transactions import AbortedTransaction, TransactionIndex
 
 WALK_CHUNK_BYTES = 16_384
 # Appended bytes kept in memory per log until they are flushed.
-COPIES_BYTES_MAX = 16_384
 # An active segment from this size on has its indexes synced when its recovery point is saved, and
 # recovery trusts them; a smaller one is scanned whole.
 INDEXED_BYTES_MIN = 4 * 1024 * 1024
@@ -56,14 +56,12 @@ class Segment:
 
     __slots__ = (
         "_bytes_since_index",
-        "_copies",
-        "_copies_bytes",
-        "_copies_start",
         "_handles",
         "_index_handle",
         "_time_index_handle",
         "aborted",
         "base_offset",
+        "copies",
         "created_ms",
         "directory",
         "durable_bytes",
@@ -81,7 +79,6 @@ class Segment:
         "synced_bytes",
         "time_index",
         "trusted_from",
-        "uncopied",
         "verified_bytes",
     )
 
@@ -96,11 +93,7 @@ class Segment:
         self.size = 0
         self.synced_bytes = 0
         self.durable_bytes = 0
-        # Bytes appended since `_copies_start`, unless `uncopied` says that some were too large.
-        self._copies: list[bytes] = []
-        self._copies_bytes = 0
-        self._copies_start = 0
-        self.uncopied = True
+        self.copies = JournalCopies()
         # The bytes of an earlier process are served only after their CRCs have been checked. They
         # reach up to `trusted_from`; how far from the start they were checked is `verified_bytes`.
         self.trusted_from = 0
@@ -173,26 +166,6 @@ class Segment:
         self.handle.used = True
         if self._handles.fs.pwritev(fd, buffers, self.size) != size:
             write_fully(self._handles.fs, fd, buffers, self.size)
-
-    def copy_for_journal(self, buffers: list[Buffer], size: int) -> None:
-        """Keep the bytes just written until the next flush."""
-        if self.uncopied or self._copies_bytes + size > COPIES_BYTES_MAX:
-            self.uncopied = True
-            self._copies.clear()
-        else:
-            self._copies.append(b"".join(buffers))
-            self._copies_bytes += size
-
-    def take_copies(self, start: int) -> bytes | None:
-        """The bytes from `start` to the end of the file, if they are all in memory."""
-        copies = None
-        if not self.uncopied and self._copies_start == start:
-            copies = self._copies[0] if len(self._copies) == 1 else b"".join(self._copies)
-        self._copies = []
-        self._copies_bytes = 0
-        self._copies_start = self.size
-        self.uncopied = False
-        return copies
 
     def note_batch(
         self, last_offset: int, size: int, max_timestamp: int, index_interval_bytes: int
@@ -534,8 +507,8 @@ class Segment:
 
         It is asleep then: the next append reads the indexes again, once `cut_files` has returned.
         """
-        self.size = self.synced_bytes = self.durable_bytes = self._copies_start = position
-        self._copies, self._copies_bytes, self.uncopied = [], 0, False
+        self.size = self.synced_bytes = self.durable_bytes = position
+        self.copies.restart(position)
         self.verified_bytes = min(self.verified_bytes, position)
         self.trusted_from = min(self.trusted_from, position)
         if self.index is not None and self.time_index is not None:

@@ -22,8 +22,9 @@ from millstream.coordination.transactions.shard import (
     InitRequest,
     TransactionShard,
 )
-from millstream.coordination.transactions.transaction import Producer, TopicPartition
+from millstream.coordination.transactions.transaction import Producer
 from millstream.errors import ApiError, ErrorCode
+from millstream.partitions import TopicPartition
 
 ID = "tx"
 T0: TopicPartition = ("t", 0)
