@@ -72,14 +72,14 @@ def lines_of(explanation: Explanation, width: int) -> Iterator[Text]:
     notes = list(notes_on(explanation))
     if notes:
         yield Text()
-    for it in notes:
-        yield from (Text(line, style="yellow") for line in wrapped(it, width))
+    for text in notes:
+        yield from (Text(line, style="yellow") for line in wrapped(text, width))
 
 
 def step_lines(step: Step, lane: int, width: int) -> Iterator[Text]:
     """A step after all that flows into it; lanes to its left are those of others."""
-    for number, it in enumerate(step.inputs):
-        yield from step_lines(it, lane + number, width)
+    for number, source in enumerate(step.inputs):
+        yield from step_lines(source, lane + number, width)
     if len(step.inputs) > 1:
         bends = "─┴" * (len(step.inputs) - 2) + "─╯"
         yield Text("│ " * lane + "├" + bends, style="dim")

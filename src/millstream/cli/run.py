@@ -169,17 +169,17 @@ def print_plan(pipelines: list[Pipeline], settings: Settings) -> None:
 
     settings = with_defaults(settings)
     print_pairs(environment(settings))
-    for it in pipelines:
+    for pipeline in pipelines:
         console().print()
-        console().print(Text(it.name, style="bold"))
+        console().print(Text(pipeline.name, style="bold"))
         print_pairs(
             [
-                *(("reads", describe_input(topic)) for topic in it.reads.values()),
-                *(("bad records", bad_records(topic)) for topic in it.reads.values()),
-                *(("writes", describe_output(output)) for output in it.writes.values()),
-                ("checkpoint", f"{settings.checkpoint}/{it.name}"),
-                ("group", it.group_id),
-                ("version", it.version),
+                *(("reads", describe_input(topic)) for topic in pipeline.reads.values()),
+                *(("bad records", bad_records(topic)) for topic in pipeline.reads.values()),
+                *(("writes", describe_output(output)) for output in pipeline.writes.values()),
+                ("checkpoint", f"{settings.checkpoint}/{pipeline.name}"),
+                ("group", pipeline.group_id),
+                ("version", pipeline.version),
                 ("trigger", settings.trigger or "as soon as there is something"),
             ]
         )
@@ -281,16 +281,16 @@ def status_table(statuses: list[Status]) -> Table:
         table.add_column(heading)
     for heading in ("ROWS/S", "ROWS", "LAG", "BATCH", "TIME", "KEPT", "BAD"):
         table.add_column(heading, justify="right")
-    for it in statuses:
+    for status in statuses:
         table.add_row(
-            it.name,
-            Text(it.state, style=STATE_STYLES.get(it.state, "")),
-            f"{it.rows_per_second:,.0f}",
-            f"{it.rows:,}",
-            "-" if it.lag is None else f"{it.lag:,}",
-            f"{it.batches:,}",
-            "-" if it.batch_ms is None else f"{it.batch_ms:,} ms",
-            kept_text(it),
-            Text(f"{it.failed:,}", style="bold red" if it.failed else "dim"),
+            status.name,
+            Text(status.state, style=STATE_STYLES.get(status.state, "")),
+            f"{status.rows_per_second:,.0f}",
+            f"{status.rows:,}",
+            "-" if status.lag is None else f"{status.lag:,}",
+            f"{status.batches:,}",
+            "-" if status.batch_ms is None else f"{status.batch_ms:,} ms",
+            kept_text(status),
+            Text(f"{status.failed:,}", style="bold red" if status.failed else "dim"),
         )
     return table

@@ -172,13 +172,15 @@ def share_partitions(cluster: Cluster, group: str) -> list[SharePartition]:
     ends = cluster.end_offsets((topic, int(it.partition_index)) for topic, _, it in told)
     is_live = tells_what_is_held(cluster, group)
     partitions = []
-    for topic, topic_id, it in told:
-        check(it.error_code, it.error_message or f"{topic}[{it.partition_index}]")
-        end = ends[topic, int(it.partition_index)]
-        start = None if it.start_offset < 0 else int(it.start_offset)
-        lag = getattr(it, "lag", -1)  # since version 1
+    for topic, topic_id, described in told:
+        check(
+            described.error_code, described.error_message or f"{topic}[{described.partition_index}]"
+        )
+        end = ends[topic, int(described.partition_index)]
+        start = None if described.start_offset < 0 else int(described.start_offset)
+        lag = getattr(described, "lag", -1)  # since version 1
         backlog = None if start is None else end - start if lag < 0 else int(lag)
-        partition = SharePartition(topic, int(it.partition_index), start, end, backlog)
+        partition = SharePartition(topic, int(described.partition_index), start, end, backlog)
         if start is not None:
             read_state(cluster, group, topic_id, partition, is_live)
         partitions.append(partition)
@@ -242,5 +244,8 @@ def alter_start_offsets(cluster: Cluster, group: str, offsets: dict[Partition, i
         raise CommandFailed(f"group {group!r} has members; stop its consumers first")
     check(answer.error_code, answer.error_message or f"group {group!r}")
     for topic in answer.responses:
-        for it in topic.partitions:
-            check(it.error_code, it.error_message or f"{topic.topic_name}[{it.partition_index}]")
+        for partition in topic.partitions:
+            check(
+                partition.error_code,
+                partition.error_message or f"{topic.topic_name}[{partition.partition_index}]",
+            )

@@ -168,13 +168,13 @@ def find_hanging(
         for row in listed(cluster, producer_ids=producer_ids)
     }
     writing: dict[str, set[tuple[str, int]]] = {}
-    for it in open_here:
-        name = names.get(it.producer_id)
+    for transaction in open_here:
+        name = names.get(transaction.producer_id)
         if name is not None and name not in writing:
             writing[name] = partitions_of(described(cluster, name))
         # The coordinator still has to write a marker to the partitions that it names.
-        if name is None or (it.topic, it.partition) not in writing[name]:
-            yield it, name
+        if name is None or (transaction.topic, transaction.partition) not in writing[name]:
+            yield transaction, name
 
 
 def open_transactions(cluster: Cluster, places: list[tuple[str, int]]) -> Iterator[OpenTransaction]:

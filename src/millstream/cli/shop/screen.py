@@ -98,20 +98,20 @@ def flow_table(story: Story) -> Table:
     table.add_section()
     table.add_row(Text("PIPELINES READ", style="bold"), "", "", "", "")
     positions = {it.pipeline: it for it in story.look.positions}
-    for it in ALL:
-        position = positions.get(it.name, Position(it.name, 0, 0))
+    for pipeline in ALL:
+        position = positions.get(pipeline.name, Position(pipeline.name, 0, 0))
         lag = Text(f"{position.lag:,}", style="yellow" if position.lag else "green")
-        table.add_row(it.name, *rate_cells(story, it.name), f"{position.done:,}", lag)
+        table.add_row(pipeline.name, *rate_cells(story, pipeline.name), f"{position.done:,}", lag)
     return table
 
 
 def products_table(story: Story) -> Table:
     table = plain_table("TOP PRODUCTS", "", "REVENUE", "ORDERS", "VIEWS")
     best = max((it.revenue for it in story.look.products), default=1)
-    for it in story.look.products:
-        bar = "━" * max(1, round(BAR_WIDTH * it.revenue / best))
-        figures = (f"{figure:,}" for figure in (it.revenue, it.orders, it.views))
-        table.add_row(it.name, Text(bar, style="magenta"), *figures)
+    for product in story.look.products:
+        bar = "━" * max(1, round(BAR_WIDTH * product.revenue / best))
+        figures = (f"{figure:,}" for figure in (product.revenue, product.orders, product.views))
+        table.add_row(product.name, Text(bar, style="magenta"), *figures)
     return table
 
 
@@ -153,8 +153,14 @@ def verdict_panel(verdict: Verdict) -> RenderableType:
     table = Table("COMPARED", box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for heading in ("EXPECTED", "FOUND", "LOST", "DOUBLED"):
         table.add_column(heading, justify="right")
-    for it in verdict.findings:
-        table.add_row(it.what, f"{it.expected:,}", f"{it.found:,}", mark(it.lost), mark(it.doubled))
+    for finding in verdict.findings:
+        table.add_row(
+            finding.what,
+            f"{finding.expected:,}",
+            f"{finding.found:,}",
+            mark(finding.lost),
+            mark(finding.doubled),
+        )
     summary = Text.assemble(
         f"sent {verdict.sent:,}   counted {verdict.counted:,}   lost ",
         mark(verdict.lost),

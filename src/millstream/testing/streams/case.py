@@ -136,8 +136,8 @@ def as_code(case: Case) -> Iterator[str]:
 
 def _batch_lines(batch: Batch) -> Iterator[str]:
     by_input: dict[str, list[Arrival]] = {}
-    for it in batch.arrivals:
-        by_input.setdefault(it.input, []).append(it)
+    for arrival in batch.arrivals:
+        by_input.setdefault(arrival.input, []).append(arrival)
     ending = [f"crash={_crash_name(batch)!r}"] if batch.crash else []
     if sum(map(len, by_input.values())) <= 1:
         given = [f"{name}=[{_arrival_text(them[0])}]" for name, them in by_input.items()]

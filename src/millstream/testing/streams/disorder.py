@@ -74,14 +74,15 @@ def make_case(
     held = []
     batches: list[list[Arrival]] = [[] for _ in parts]
     for place, part in enumerate(parts):
-        for it in part:
-            if id(it.row) not in repeated and _is_held(it, inputs, disorder, rng):
-                held.append((place, it))
+        for arrival in part:
+            if id(arrival.row) not in repeated and _is_held(arrival, inputs, disorder, rng):
+                held.append((place, arrival))
             else:
-                batches[place].append(it)
+                batches[place].append(arrival)
     if disorder.late_by_us is None:
-        for place, it in held:  # into any later batch: whether it is late is found out in the end
-            batches[rng.randrange(place, len(batches))].append(it)
+        # Into any later batch: whether it is late is found out in the end.
+        for place, arrival in held:
+            batches[rng.randrange(place, len(batches))].append(arrival)
         held = []
     case = Case(tuple(Batch(tuple(it)) for it in batches))
     late = [replace(it, is_late=True) for _, it in held]
@@ -147,18 +148,18 @@ def _add_late(
     marks = watermarks_us(case, inputs)
     batches = list(case.batches)
     tail = []
-    for it in held:
-        wanted_us = _time_us(it, inputs) + late_by_us
+    for arrival in held:
+        wanted_us = _time_us(arrival, inputs) + late_by_us
         places = [
             place
             for place in range(1, len(batches))
             if (mark := marks[place - 1]) is not None and mark >= wanted_us
         ]
         if not places:
-            tail.append(it)
+            tail.append(arrival)
             continue
         place = rng.choice(places)
-        batches[place] = replace(batches[place], arrivals=(*batches[place].arrivals, it))
+        batches[place] = replace(batches[place], arrivals=(*batches[place].arrivals, arrival))
     if tail:
         # By Spark's own rule rows are late by the watermark of the batch before: two steps.
         end_us = max(_time_us(it, inputs) for it in tail) + late_by_us
@@ -207,13 +208,15 @@ def is_sound(case: Case, inputs: Mapping[str, Input], disorder: Disorder) -> boo
     before_us: int | None = None
     seen: set[tuple[str, int]] = set()
     for mark, batch in zip(marks, case.batches, strict=True):
-        for it in batch.arrivals:
-            if it.is_repeat and (it.input, id(it.row)) not in seen:
+        for arrival in batch.arrivals:
+            if arrival.is_repeat and (arrival.input, id(arrival.row)) not in seen:
                 return False
-            if it.is_late and (before_us is None or _time_us(it, inputs) + late_by_us > before_us):
+            if arrival.is_late and (
+                before_us is None or _time_us(arrival, inputs) + late_by_us > before_us
+            ):
                 return False
-            if it.counts:
-                seen.add((it.input, id(it.row)))
+            if arrival.counts:
+                seen.add((arrival.input, id(arrival.row)))
         before_us = mark
     return True
 

@@ -32,11 +32,11 @@ def _draw(
     import hypothesis
     from hypothesis import strategies as st
 
-    for name, it in strategies.items():
-        if not isinstance(it, st.SearchStrategy):
+    for name, strategy in strategies.items():
+        if not isinstance(strategy, st.SearchStrategy):
             raise ConfigError(
-                f"{name}: {type(it).__name__} are no rows: give a list of dicts, or a Hypothesis "
-                "strategy for one row, like st.fixed_dictionaries({...})"
+                f"{name}: {type(strategy).__name__} are no rows: give a list of dicts, or a "
+                "Hypothesis strategy for one row, like st.fixed_dictionaries({...})"
             )
     # A run costs the same with a few rows as with many, so there are many.
     lists = {

@@ -155,8 +155,8 @@ def _declare(
 ) -> Pipeline:
     """A plain function as a pipeline: its parameters are topics, its result is a table."""
     name = getattr(function, "__name__", "pipeline").strip("<>")
-    for parameter, it in sources.items():
-        if it.schema is None:
+    for parameter, source in sources.items():
+        if source.schema is None:
             raise ConfigError(
                 f"{name} is a plain function, so {parameter} needs its columns: {EXAMPLE}"
             )

@@ -146,8 +146,8 @@ def tables_of(
 ) -> dict[str, pa.RecordBatch]:
     """The rows of each input that has some."""
     rows: dict[str, list[Any]] = {}
-    for it in arrivals:
-        rows.setdefault(it.input, []).append(it.row)
+    for arrival in arrivals:
+        rows.setdefault(arrival.input, []).append(arrival.row)
     return {
         name: inputs[name].table_of(them).combine_chunks().to_batches()[0]
         for name, them in rows.items()

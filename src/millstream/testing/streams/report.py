@@ -23,14 +23,14 @@ class Failure:
         for name, difference in self.differences.items():
             yield "" if name == ONLY else f"{name}:"
             yield from difference.lines()
-        for it in self.changed:
+        for changed in self.changed:
             yield ""
-            which = "" if it.output == ONLY else f" of {it.output}"
+            which = "" if changed.output == ONLY else f" of {changed.output}"
             yield (
-                f"batch {it.batch_id} had other rows{which} when it was repeated after a crash: it "
-                "depends on something besides its rows and its state"
+                f"batch {changed.batch_id} had other rows{which} when it was repeated after a "
+                "crash: it depends on something besides its rows and its state"
             )
-            yield from it.difference.lines("only the second time", "only the first time")
+            yield from changed.difference.lines("only the second time", "only the first time")
 
 
 def note_case(error: BaseException, case: Case) -> None:

@@ -163,11 +163,11 @@ class StreamRun:
         inputs = self.definition.inputs
         numbered = (with_offset(it, inputs, self._counts) for it in batch.arrivals)
         batch = replace(batch, arrivals=tuple(numbered))
-        for name, it in inputs.items():
+        for name, source in inputs.items():
             rows = [arrival.row for arrival in batch.arrivals if arrival.input == name]
             path = self.place / name / f"{number:05}.parquet"
             hidden = path.with_name(f".{path.name}")
-            pq.write_table(_file_table(it, rows, batch.watermark), hidden)
+            pq.write_table(_file_table(source, rows, batch.watermark), hidden)
             os.utime(hidden, (number, number))  # Spark takes the oldest first
             hidden.rename(path)
         self._written.append(batch)
@@ -272,10 +272,10 @@ def run_batch(
 ) -> dict[str, Rows]:
     """The pipeline over rows that are all there."""
     frames = {}
-    for name, it in definition.inputs.items():
+    for name, source in definition.inputs.items():
         rows = [them.arrival.row for them in arrivals if them.arrival.input == name]
-        table = it.table_of(rows)
-        frames[name] = _batch_frame(session, table, it.schema, place / f"{name}.parquet")
+        table = source.table_of(rows)
+        frames[name] = _batch_frame(session, table, source.schema, place / f"{name}.parquet")
     return collect(definition.pipeline(**frames), list(definition.pipeline.writes))
 
 
@@ -291,13 +291,13 @@ def run_reference(
     from pyspark.sql.types import StructType
 
     frames = {}
-    for name, it in definition.inputs.items():
+    for name, source in definition.inputs.items():
         mine = [them for them in arrivals if them.arrival.input == name]
-        table = it.table_of([them.arrival.row for them in mine])
+        table = source.table_of([them.arrival.row for them in mine])
         batches = pa.array([them.batch_id for them in mine], pa.int64())
         marks = pa.array([them.watermark for them in mine], pa.timestamp("us", tz="UTC"))
         table = table.append_column(BATCH_COLUMN, batches).append_column(WATERMARK_COLUMN, marks)
-        fields = [field for field in it.schema.fields if field.name != WATERMARK_COLUMN]
+        fields = [field for field in source.schema.fields if field.name != WATERMARK_COLUMN]
         schema = StructType(fields).add(BATCH_COLUMN, "long").add(WATERMARK_COLUMN, "timestamp")
         frames[name] = _batch_frame(session, table, schema, place / f"{name}.parquet")
     return collect(function(**frames), list(definition.pipeline.writes))
