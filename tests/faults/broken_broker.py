@@ -71,7 +71,7 @@ def append_batches_twice() -> None:
 
 def serve_uncommitted_records() -> None:
     def read_committed(self: Partition, offset: int, **limits: Any) -> Any:
-        return self.read(offset, committed=False, **limits), []
+        return self.read(offset, **limits), []
 
     Partition.read_committed = read_committed  # type: ignore[method-assign]
 

@@ -24,7 +24,7 @@ def test_positions_find_partitions_by_name_pattern_and_assignment(topics: Topics
     assert positions_of(topics, assign=f'{{"{topic}": [1]}}').partitions() == [(topic, 1)]
     with pytest.raises(ApiError, match=r"there is no topic nowhere at .*; create it first"):
         positions_of(topics, subscribe="nowhere").partitions()
-    with pytest.raises(ConfigError, match=f"assign: {topic} has no partition 7; it has 2"):
+    with pytest.raises(ConfigError, match=f"assign: {topic} has 2 partitions, and no partition 7"):
         positions_of(topics, assign=f'{{"{topic}": [7]}}').partitions()
 
 
