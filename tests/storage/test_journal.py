@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.storage.filesystem import read_file, write_file
-from millstream.storage.journal import Journal, JournalEntry, read_journals
+from millstream.storage.journal import DataEntry, Journal, LogId, read_journals
 from millstream.testing.filesystem import MemoryFileSystem
 
 A = (bytes(15) + b"A", 0)
@@ -22,8 +22,8 @@ def make_journal(bytes_max: int = 10_000) -> tuple[MemoryFileSystem, Journal]:
     return fs, journal
 
 
-def entry(log_id: tuple[bytes, int], position: int, data: bytes = b"batch") -> JournalEntry:
-    return JournalEntry(log_id, 7, position, data)
+def entry(log_id: LogId, position: int, data: bytes = b"batch") -> DataEntry:
+    return log_id, 7, position, data
 
 
 def found(fs: MemoryFileSystem) -> list[tuple[tuple[bytes, int], int, int, bytes]]:

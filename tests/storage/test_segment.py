@@ -134,6 +134,17 @@ def test_copies_are_bounded() -> None:
     start = segment.size
     store.append(b"x" * 5000)  # too large to be copied
     assert segment.copies.take(start, segment.size) is None
+    start = segment.size
+    store.append(b"x")  # fits again: the bound counts from one flush to the next
+    assert segment.copies.take(start, segment.size) == store.files(LOG)[LOG][start:]
+
+
+def test_durable_bytes_only_grow_and_are_synced_if_so_said() -> None:
+    segment = Store().log().active_segment
+    segment.note_durable(10, synced=False)
+    assert (segment.durable_bytes, segment.synced_bytes) == (10, 0)
+    segment.note_durable(6, synced=True)
+    assert (segment.durable_bytes, segment.synced_bytes) == (10, 6)
 
 
 def test_readers_in_threads_survive_retention() -> None:

@@ -25,12 +25,12 @@ import logging
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from enum import Enum
-from typing import NamedTuple
+from typing import TypeAlias
 
 from millstream.errors import FileGone, LogGone
 from millstream.storage.directory import LogDirectory
 from millstream.storage.filesystem import SYNCED_ONE_BY_ONE_MAX
-from millstream.storage.journal import JournalEntry
+from millstream.storage.journal import ENTRY_OVERHEAD_BYTES, DataEntry
 from millstream.storage.log import Log
 from millstream.storage.segment import Segment
 from millstream.storage.steps import Steps
@@ -45,24 +45,14 @@ JOURNALED_BYTES_MAX = 16 * 1024 * 1024
 SYNCS_OF_NEW_LOG = 2  # its directory and `partition.metadata`
 
 
-class DirtyRange(NamedTuple):
-    """Bytes of a segment's file to be flushed."""
+# Plain tuples: a flush may span a thousand logs, and a named tuple takes ten times as long to make.
 
-    segment: Segment
-    start: int
-    end: int
-    copy: bytes | None  # the bytes, if they are in memory
-
-
-class FlushTarget(NamedTuple):
-    """One log in a flush, as it was at `prepare`."""
-
-    log: Log
-    generation: int
-    end_offset: int
-    ranges: list[DirtyRange]
-    names_unsynced: bool
-    names_changed: int
+# Bytes of a segment's file to be flushed: the segment, their start and end, and the bytes
+# themselves if they are in memory.
+DirtyRange: TypeAlias = tuple[Segment, int, int, bytes | None]
+# One log in a flush, as it was at `prepare`: the log, its generation and end offset, what is dirty,
+# and `names_changed` if names in its directory are to be synced, else None.
+FlushTarget: TypeAlias = tuple[Log, int, int, list[DirtyRange], int | None]
 
 
 class Outcome(Enum):
@@ -91,14 +81,13 @@ class GroupFlush:
             directory = log.directory
             if log.is_deleted or directory.failure is not None:
                 continue
-            target = _target(log, to_segments)
-            if target is None:
+            if not to_segments and log.flushed_offset == log.log_end_offset:
                 continue
             part = parts.get(directory)
             if part is None:
                 part = parts[directory] = DirectoryFlush(directory, to_segments=to_segments)
-            part.targets.append(target)
-        return cls(list(parts.values()))
+            part.add(log)
+        return cls([part for part in parts.values() if part.targets])
 
     @property
     def is_empty(self) -> bool:
@@ -139,16 +128,32 @@ class DirectoryFlush:
         self.directory = directory
         self.targets: list[FlushTarget] = []
         self._to_segments = to_segments
+        self._range_count = 0
+        self.size_bytes = 0
         self.outcome: Outcome | None = None
         self._error: Exception | None = None
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(end - start for target in self.targets for _, start, end, _ in target.ranges)
+    def add(self, log: Log) -> None:
+        """Collect what is dirty in the log, if anything."""
+        ranges: list[DirtyRange] = []
+        for segment in reversed(log.segments):
+            size = segment.size
+            if segment.synced_bytes < size:
+                start = segment.durable_bytes
+                ranges.append((segment, start, size, segment.copies.take(start, size)))
+                self.size_bytes += size - start
+            elif size:
+                break  # segments are synced in order: all before this one are
+        names_changed = log.names_changed if log.names_unsynced else None
+        if ranges or names_changed is not None:
+            if len(ranges) > 1:
+                ranges.reverse()
+            self._range_count += len(ranges)
+            self.targets.append((log, log.generation, log.log_end_offset, ranges, names_changed))
 
     @property
     def sync_count(self) -> int:
-        new = SYNCS_OF_NEW_LOG * sum(target.log.is_new for target in self.targets)
+        new = SYNCS_OF_NEW_LOG * sum(log.is_new for log, *_ in self.targets)
         return new + (1 if self._is_for_journal() else len(self.targets))
 
     def execute(self) -> None:
@@ -168,27 +173,28 @@ class DirectoryFlush:
     def _is_for_journal(self) -> bool:
         if self._to_segments:
             return False
-        count = sum(len(target.ranges) for target in self.targets)
+        count = self._range_count
         limit = min(count * JOURNALED_BYTES_PER_FILE_MAX, JOURNALED_BYTES_MAX)
         return count > UNJOURNALED_FILES_MAX and self.size_bytes <= limit
 
     def _write_journal(self) -> bool:
         journal = self.directory.journal
         void_count = journal.void_count  # read before the look at logs that a void may concern
-        entries = []
-        size = 0
-        for log, generation, _, ranges, *_ in self.targets:
-            if log.log_id is None:
+        entries: list[DataEntry] = []
+        for log, generation, _, ranges, _ in self.targets:
+            log_id = log.log_id
+            if log_id is None:
                 return False
             if log.is_deleted or log.generation != generation:
                 continue  # its bytes must not come back
-            for segment, start, end, copy in ranges:
-                if start == end:
-                    continue  # in the journal already
-                with suppress(FileGone):
-                    data = copy or segment.read_at(end - start, start, may_block=True)
-                    entries.append(JournalEntry(log.log_id, segment.base_offset, start, data))
-                    size += len(data) + 64
+            for segment, start, end, data in ranges:
+                if data:
+                    entries.append((log_id, segment.base_offset, start, data))
+                elif start < end:  # otherwise in the journal already
+                    with suppress(FileGone):
+                        read = segment.read_at(end - start, start, may_block=True)
+                        entries.append((log_id, segment.base_offset, start, read))
+        size = self.size_bytes + ENTRY_OVERHEAD_BYTES * len(entries)
         return not entries or journal.append(entries, size, void_count=void_count)
 
     def _sync_new_logs(self) -> None:
@@ -202,13 +208,13 @@ class DirectoryFlush:
         if self._to_segments and len(self.targets) > SYNCED_ONE_BY_ONE_MAX:
             self._sync(self._paths())
             return
-        for target in self.targets:
-            for segment, *_ in target.ranges:
+        for log, _, _, ranges, names_changed in self.targets:
+            for segment, *_ in ranges:
                 with suppress(FileGone), handles.borrowed(segment.handle) as fd:
                     fs.fdatasync(fd)
-            if target.names_unsynced:
-                with suppress(LogGone), target.log.held():
-                    fs.sync_directory(target.log.path)
+            if names_changed is not None:
+                with suppress(LogGone), log.held():
+                    fs.sync_directory(log.path)
 
     def _sync(self, paths: Collection[str]) -> None:
         if self._to_segments:
@@ -218,26 +224,24 @@ class DirectoryFlush:
             self.directory.fs.sync_each(paths)
 
     def _paths(self) -> list[str]:
-        paths = [segment.handle.path for target in self.targets for segment, *_ in target.ranges]
-        return paths + [target.log.path for target in self.targets if target.names_unsynced]
+        paths = [segment.handle.path for *_, ranges, _ in self.targets for segment, *_ in ranges]
+        return paths + [log.path for log, *_, changed in self.targets if changed is not None]
 
     def complete(self, now_ms: int) -> list[Log]:
         if self._error is not None:
             self.directory.fail(self._error)
         if self.directory.failure is not None:
-            return [target.log for target in self.targets]
+            return [log for log, *_ in self.targets]
         synced = self.outcome is Outcome.SYNCED
-        for log, generation, end_offset, ranges, _, names_changed in self.targets:
+        for log, generation, end_offset, ranges, names_changed in self.targets:
             if generation != log.generation or log.is_deleted:
                 continue
             log.is_new = False
             for segment, _, end, _ in ranges:
-                segment.durable_bytes = max(segment.durable_bytes, end)
-                if synced:
-                    segment.synced_bytes = max(segment.synced_bytes, end)
-            if synced:
+                segment.note_durable(end, synced=synced)
+            if synced and names_changed is not None:
                 log.names_synced = max(log.names_synced, names_changed)
-            log.note_flushed(end_offset, now_ms)
+            log.note_flushed(end_offset, now_ms, synced=synced)
         return []
 
 
@@ -248,27 +252,3 @@ def sync_segments(log: Log, now_ms: int) -> Steps[None]:
     yield flush.execute
     flush.complete(now_ms)
     log.check()
-
-
-def _target(log: Log, to_segments: bool) -> FlushTarget | None:
-    if log.flushed_offset == log.log_end_offset and not to_segments:
-        return None
-    ranges = []
-    for segment in reversed(log.segments):
-        if segment.synced_bytes < segment.size:
-            start = segment.durable_bytes
-            end = segment.size
-            ranges.append(DirtyRange(segment, start, end, segment.copies.take(start, end)))
-        elif segment.size:
-            break  # segments are synced in order: all before this one are
-    if not ranges and not log.names_unsynced:
-        return None
-    ranges.reverse()
-    return FlushTarget(
-        log,
-        log.generation,
-        log.log_end_offset,
-        ranges,
-        log.names_unsynced,
-        log.names_changed,
-    )

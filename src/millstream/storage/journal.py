@@ -37,8 +37,8 @@ from __future__ import annotations
 import errno
 import struct
 import threading
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 from millstream.records.batch import Buffer
 from millstream.records.checksum import crc32c
@@ -50,6 +50,8 @@ HEADER = struct.Struct(">8sQI")
 ENTRY_PREFIX = struct.Struct(">II")
 LOG_ID = struct.Struct(">B16si")
 PLACE = struct.Struct(">qI")
+DATA_HEAD = struct.Struct(">B16siqI")  # LOG_ID and PLACE
+ENTRY_OVERHEAD_BYTES = ENTRY_PREFIX.size + DATA_HEAD.size
 GENERATION = struct.Struct(">Q")
 
 DATA = 1
@@ -59,6 +61,8 @@ JOURNAL_BYTES_MAX = 64 * 1024 * 1024
 BUFFERS_PER_WRITE = 1024
 
 LogId = tuple[bytes, int]  # topic id and partition
+# What a `JournalEntry` with data holds, as a plain tuple: a flush writes one for each of its logs.
+DataEntry: TypeAlias = tuple[LogId, int, int, Buffer]
 
 
 class JournalEntry(NamedTuple):
@@ -97,19 +101,25 @@ class JournalFile:
         self.log_ids = set()
         self.free = False
 
-    def append(self, entries: list[JournalEntry]) -> None:
+    def append(self, entries: Sequence[DataEntry]) -> None:
         """Write and sync; returns when the entries are durable."""
-        seed = crc32c(GENERATION.pack(self.generation))
-        buffers: list[Buffer] = []
-        for entry in entries:
-            buffers.extend(_encode(entry, seed))
+        self._write(_encode_data(entries, self._seed()))
+        self.log_ids.update([entry[0] for entry in entries])
+
+    def append_voids(self, log_ids: Sequence[LogId]) -> None:
+        """The same for void entries."""
+        self._write(_encode_voids(log_ids, self._seed()))
+
+    def _seed(self) -> int:
+        return crc32c(GENERATION.pack(self.generation))
+
+    def _write(self, buffers: list[Buffer]) -> None:
         position = self.size
         for start in range(0, len(buffers), BUFFERS_PER_WRITE):
             part = buffers[start : start + BUFFERS_PER_WRITE]
             position = write_fully(self._fs, self.fd, part, position)
         self._fs.fdatasync(self.fd)
         self.size = position
-        self.log_ids.update(entry.log_id for entry in entries)
 
     def drop(self, generation: int) -> None:
         """Everything in it is durable elsewhere: drop it durably."""
@@ -155,7 +165,7 @@ class Journal:
                 file.name_synced = True  # or else recovery would not have found it
 
     def append(
-        self, entries: list[JournalEntry], size: int, *, void_count: int | None = None
+        self, entries: Sequence[DataEntry], size: int, *, void_count: int | None = None
     ) -> bool:
         """Make the entries, of `size` bytes in total, durable.
 
@@ -203,7 +213,7 @@ class Journal:
                 current = self._current
                 if current is None:
                     current = self._begin()
-                current.append([JournalEntry(log_id) for log_id in mentioned])
+                current.append_voids(mentioned)
                 for file in self._files:
                     file.log_ids.difference_update(mentioned)
 
@@ -232,17 +242,19 @@ class Journal:
             file.close()
 
 
-def _encode(entry: JournalEntry, seed: int) -> list[Buffer]:
-    topic_id, partition = entry.log_id
-    if entry.data is None:
-        head = LOG_ID.pack(VOID, topic_id, partition)
-        data: Buffer = b""
-    else:
-        head = LOG_ID.pack(DATA, topic_id, partition)
-        head += PLACE.pack(entry.base_offset, entry.position)
-        data = entry.data
-    crc = crc32c(data, crc32c(head, seed))
-    return [ENTRY_PREFIX.pack(len(head) + len(data), crc) + head, data]
+def _encode_data(entries: Sequence[DataEntry], seed: int) -> list[Buffer]:
+    buffers: list[Buffer] = []
+    for (topic_id, partition), base_offset, position, data in entries:
+        head = DATA_HEAD.pack(DATA, topic_id, partition, base_offset, position)
+        crc = crc32c(data, crc32c(head, seed))
+        buffers.append(ENTRY_PREFIX.pack(DATA_HEAD.size + len(data), crc) + head)
+        buffers.append(data)
+    return buffers
+
+
+def _encode_voids(log_ids: Sequence[LogId], seed: int) -> list[Buffer]:
+    heads = [LOG_ID.pack(VOID, *log_id) for log_id in log_ids]
+    return [ENTRY_PREFIX.pack(len(head), crc32c(head, seed)) + head for head in heads]
 
 
 def read_generation(fs: FileSystem, path: str) -> int | None:

@@ -524,10 +524,16 @@ class Log:
 
     # Durability
 
-    def note_flushed(self, end_offset: int, now_ms: int) -> None:
-        """A flush that covers everything below `end_offset` has succeeded."""
-        self.flushed_offset = max(self.flushed_offset, end_offset)
+    def note_flushed(self, end_offset: int, now_ms: int, *, synced: bool) -> None:
+        """A flush that covers everything below `end_offset` has succeeded, and if `synced` in the
+        segments' own files: only then the recovery point may move."""
+        if self.flushed_offset < end_offset:
+            self.flushed_offset = end_offset
         self.last_flush_ms = now_ms
+        if synced:
+            self._advance_recovery_point(end_offset)
+
+    def _advance_recovery_point(self, end_offset: int) -> None:
         # Segments are synced in order, so the oldest unsynced one marks the recovery point.
         recovery_point = end_offset
         for segment in reversed(self._segments):

@@ -167,6 +167,13 @@ class Segment:
         if self._handles.fs.pwritev(fd, buffers, self.size) != size:
             write_fully(self._handles.fs, fd, buffers, self.size)
 
+    def note_durable(self, end: int, *, synced: bool) -> None:
+        """The bytes up to `end` are durable: in this file if `synced`, or in the journal."""
+        if self.durable_bytes < end:
+            self.durable_bytes = end
+        if synced and self.synced_bytes < end:
+            self.synced_bytes = end
+
     def note_batch(
         self, last_offset: int, size: int, max_timestamp: int, index_interval_bytes: int
     ) -> None:

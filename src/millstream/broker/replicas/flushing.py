@@ -170,26 +170,26 @@ class Flusher:
         self.note_duration(seconds)
         failed = flush.complete(self._clock.now_ms())
         for partition in partitions:
+            log = partition.log
+            if log.is_deleted:
+                continue  # those who waited were answered when it was
+            failure = log.directory.failure
             try:
-                self._tell(partition)
+                if failure is None:
+                    partition.flushed()
+                else:
+                    partition.go_offline(_flush_failed(partition, failure))
             except Exception:  # a defect in what one of them wakes must not cost the others theirs
                 logger.exception("%s-%d was flushed", partition.topic, partition.index)
         if failed and self.on_directory_failed is not None:
             self.on_directory_failed(failed)
 
-    def _tell(self, partition: Flushable) -> None:
-        if partition.log.is_deleted:
-            return  # those who waited were answered when it was
-        failure = partition.log.directory.failure
-        if failure is None:
-            partition.flushed()
-        else:
-            partition.go_offline(
-                ApiError(
-                    ErrorCode.KAFKA_STORAGE_ERROR,
-                    f"{partition.topic}-{partition.index} could not be flushed: {failure}",
-                )
-            )
+
+def _flush_failed(partition: Flushable, failure: BaseException) -> ApiError:
+    return ApiError(
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        f"{partition.topic}-{partition.index} could not be flushed: {failure}",
+    )
 
 
 class _FlushThread:
