@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from millstream.broker.metadata.reconciler import Reconciler
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.replicas.pending import PendingAppend
 from millstream.cli.entry import main
+from millstream.coordination.cluster import TopicImage
 from millstream.coordination.groups.offsets import OffsetStore
 from millstream.storage.log import Log
 from millstream.testing.histories.faults import BrokerProcess
@@ -85,6 +87,22 @@ def forget_offsets_of_transactions() -> None:
     OffsetStore.replay_end_transaction = replay_end_transaction  # type: ignore[method-assign]
 
 
+def keep_logs_of_deleted_topics() -> None:
+    honest = Reconciler._lead
+
+    def delete_topics(self: Reconciler, topics: Iterable[TopicImage]) -> None:
+        for topic in topics:
+            for index in range(len(topic.partitions)):
+                self._partitions.remove(topic.name, index)
+
+    def lead(self: Reconciler, topic: TopicImage, index: int, log: Log) -> None:
+        log.set_topic_id(topic.id)
+        honest(self, topic, index, log)
+
+    Reconciler._delete_topics = delete_topics  # type: ignore[method-assign]
+    Reconciler._lead = lead  # type: ignore[method-assign]
+
+
 FLAWS: dict[str, Callable[[], None]] = {
     "abort-as-commit": write_abort_markers_as_commits,
     "commit-as-abort": write_commit_markers_as_aborts_in_one_partition,
@@ -92,6 +110,7 @@ FLAWS: dict[str, Callable[[], None]] = {
     "batch-doubled": append_batches_twice,
     "uncommitted-served": serve_uncommitted_records,
     "offsets-forgotten": forget_offsets_of_transactions,
+    "deleted-logs-kept": keep_logs_of_deleted_topics,
 }
 
 

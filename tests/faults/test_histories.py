@@ -47,6 +47,7 @@ def test_broker_keeps_its_word_under_faults(tmp_path: Path, seed: int, seconds: 
         ("batch-doubled", Anomaly.DUPLICATED),
         ("uncommitted-served", Anomaly.PRECOMMITTED_READ),
         ("offsets-forgotten", Anomaly.PROCESSED_TWICE),
+        ("deleted-logs-kept", Anomaly.DELETED_TOPIC),
     ],
 )
 def test_flaw_of_the_broker_is_found(tmp_path: Path, flaw: str, anomaly: Anomaly) -> None:

@@ -13,7 +13,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from millstream.testing.histories import Anomaly, History, Kind, Operation, Outcome, Read, Send
+from millstream.testing.histories import (
+    Anomaly,
+    History,
+    Kind,
+    Operation,
+    Outcome,
+    Read,
+    Send,
+    incarnation,
+)
 
 INPUTS = ("in-0", "in-1", "in-2")
 OUTPUTS = ("out-0", "out-1")
@@ -34,6 +43,7 @@ FAULTS = [
     Fault("batch-doubled", Anomaly.DUPLICATED),
     Fault("offset-reused", Anomaly.INCONSISTENT_OFFSET),
     Fault("value-damaged", Anomaly.UNKNOWN_VALUE),
+    Fault("deleted-topic-kept", Anomaly.DELETED_TOPIC),
     Fault("poll-skips", Anomaly.SKIPPED_POLL),
     Fault("poll-goes-back", Anomaly.NON_MONOTONIC_POLL),
     Fault("sends-reordered", Anomaly.NON_MONOTONIC_SEND),
@@ -78,10 +88,12 @@ class Simulation:
         self.processed: set[tuple[str, int]] = set()
         self.passed_over: set[tuple[str, int]] = set()
         self.dropped: set[tuple[str, int]] = set()
+        self.recreated: list[int] = []  # the records of a topic that is deleted again and again
+        self.incarnations = itertools.count(1)
 
     def run(self, length: int) -> FaultyHistory:
         actions = [self.write, self.write, self.transact, self.transact, self.follow, self.follow]
-        actions += [self.process, self.process, self.rebalance]
+        actions += [self.process, self.process, self.rebalance, self.recreate]
         for _ in range(length):
             self.dice.choice(actions)()
         for name in list(self.open):
@@ -107,6 +119,20 @@ class Simulation:
             stored = self.append(sends)
             sends = stored if outcome is Outcome.OK else sends
         self.record(f"writer-{self.dice.randint(0, 1)}", Kind.SEND, outcome, sends=sends)
+
+    def recreate(self) -> None:
+        """Delete and create a topic; write and read all of it."""
+        partition = incarnation("recreated-0", next(self.incarnations))
+        if not (self.recreated and self.strikes("deleted-topic-kept")):
+            self.recreated = []
+        self.history.fault_struck |= bool(self.recreated)
+        sends = []
+        for _ in range(self.dice.randint(0, 3)):
+            sends.append(Send(partition, next(self.values), len(self.recreated)))
+            self.recreated.append(int(sends[-1].value))
+        self.record("recreator", Kind.SEND, sends=sends)
+        reads = [Read(partition, *found) for found in enumerate(self.recreated)]
+        self.record("recreator", Kind.POLL, reads=reads, moved=(partition,), final=True)
 
     def append(self, sends: list[Send], transaction: Transaction | None = None) -> list[Send]:
         """Put records into the log; returns them with their offsets."""

@@ -136,6 +136,32 @@ HISTORIES = {
         Anomaly.UNKNOWN_VALUE,
         [send("p", Send("b-0", 1), outcome=Outcome.INFO), poll("c", A_READ[0])],
     ),
+    "the value was sent to a deleted topic of that name": (
+        Anomaly.DELETED_TOPIC,
+        [
+            send("p", Send("a-0#1", 1, 0), Send("a-0#2", 2, 1)),
+            poll("c", Read("a-0#2", 0, 1), Read("a-0#2", 1, 2)),
+        ],
+    ),
+    "a value is read from a topic and, at the same offset, from the next of that name": (
+        Anomaly.DELETED_TOPIC,
+        [
+            send("p", Send("a-0#1", 1, 0)),
+            final(Read("a-0#1", 0, 1), partitions=("a-0#1",)),
+            final(Read("a-0#2", 0, 1), partitions=("a-0#2",)),
+        ],
+    ),
+    "a record of a recreated topic is not there before it is deleted again": (
+        Anomaly.UNSEEN,
+        [
+            send("p", Send("a-0#1", 1, 0)),
+            final(Read("a-0#1", 0, 1), partitions=("a-0#1",)),
+            send("p", Send("a-0#2", 2, 0)),
+            final(partitions=("a-0#2",)),
+            send("p", Send("a-0#3", 3, 0)),
+            final(Read("a-0#3", 0, 3), partitions=("a-0#3",)),
+        ],
+    ),
     "a consumer skips within a poll": (
         Anomaly.SKIPPED_POLL,
         [send("p", *A), poll("c", A_READ[0], A_READ[2]), poll("d", *A_READ)],
@@ -199,6 +225,12 @@ def test_check_names_the_anomaly(what: str) -> None:
 
 INNOCENT = {
     "nothing at all": [],
+    "a recreated topic begins again at offset 0": [
+        send("p", Send("a-0#1", 1, 0)),
+        final(Read("a-0#1", 0, 1), partitions=("a-0#1",)),
+        send("p", Send("a-0#2", 2, 0)),
+        final(Read("a-0#2", 0, 2), partitions=("a-0#2",)),
+    ],
     "a rebalance moves the position": [
         send("p", *A),
         poll("c", *A_READ),

@@ -26,6 +26,7 @@ def test_everybody_takes_part(address: str) -> None:
     names = {operation.process.partition(".")[0] for operation in history}
     assert names == {
         *("writer-0", "writer-1", "transactor-0", "transactor-1", "browser-0", "final"),
+        "recreator-0",
         *(
             f"{protocol}-{role}-{number}"
             for protocol in ("classic", "consumer")
@@ -42,7 +43,7 @@ def test_everybody_takes_part(address: str) -> None:
 
 
 def test_final_reader_reads_all_that_was_acknowledged(address: str) -> None:
-    plan = Plan(seconds=1, transactors=0, workers=0, followers=0, browsers=0)
+    plan = Plan(seconds=1, transactors=0, workers=0, followers=0, browsers=0, recreators=0)
     history = run_workload(address, plan)
     sent = {send.value for operation in history for send in operation.sends}
     read = {read.value for operation in history if operation.final for read in operation.reads}

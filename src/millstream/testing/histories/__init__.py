@@ -20,6 +20,7 @@ from millstream.testing.histories.history import (
     Outcome,
     Read,
     Send,
+    incarnation,
 )
 from millstream.testing.histories.report import AnomaliesFound, Anomaly, Case, Report, Summary
 
@@ -37,4 +38,5 @@ __all__ = [
     "Send",
     "Summary",
     "check",
+    "incarnation",
 ]

@@ -22,7 +22,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from millstream.testing.histories.evidence import Evidence, Sighting
-from millstream.testing.histories.history import Kind, Operation, Outcome, Read, Send, Value
+from millstream.testing.histories.history import (
+    Kind,
+    Operation,
+    Outcome,
+    Read,
+    Send,
+    Value,
+    differ_in_incarnation,
+)
 from millstream.testing.histories.report import Anomaly, Case, Report, Summary
 
 
@@ -196,14 +204,22 @@ def find_wrong_acknowledgements(evidence: Evidence) -> Iterator[Case]:
 
 
 def find_strangers(evidence: Evidence) -> Iterator[Case]:
+    """Values that were not sent to the partition, or to a deleted topic of the same name."""
     for read, reader in first_sightings(evidence.strangers):
-        yield Case(
-            Anomaly.UNKNOWN_VALUE,
-            read.partition,
-            f"{evidence.name(reader)} found {read.value!r} at offset {read.offset}, which nobody "
-            "sent there",
-            (reader,),
-        )
+        found = f"{evidence.name(reader)} found {read.value!r} at offset {read.offset}, which "
+        sent = evidence.sent.get(read.value)
+        if sent is not None and differ_in_incarnation(sent.partition, read.partition):
+            writer = evidence.writer[read.value]
+            yield Case(
+                Anomaly.DELETED_TOPIC,
+                read.partition,
+                f"{found}{evidence.name(writer)} sent to {sent.partition}",
+                (writer, reader),
+            )
+        else:
+            yield Case(
+                Anomaly.UNKNOWN_VALUE, read.partition, f"{found}nobody sent there", (reader,)
+            )
 
 
 def find_bad_polls(evidence: Evidence) -> Iterator[Case]:

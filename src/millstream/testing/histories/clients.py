@@ -18,7 +18,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,10 +31,12 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from millstream.errors import MillstreamError
 from millstream.testing.histories.history import History, Kind, Operation, Outcome, Read, Send
 
 ANSWER_SECONDS_MAX = 60.0
 STEP_SECONDS_MAX = 10.0
+FINAL_READ_SECONDS_MAX = 60.0
 HURRY_S = 0.002
 TRANSACTION_TIMEOUT_MS = 15_000
 POLL_S = 0.2
@@ -414,6 +416,26 @@ def positions_before(reads: Sequence[Read]) -> list[TopicPartition]:
     """The positions to read these again."""
     before = {read.partition: read.offset for read in reversed(reads)}
     return [as_place(partition, offset) for partition, offset in before.items()]
+
+
+def read_to_end(scene: Scene, group: str, places: Sequence[TopicPartition]) -> Iterator[list[Read]]:
+    """All records of partitions from the beginning. Raises `MillstreamError` if it takes long."""
+    consumer = scene.consumer(group, enable_partition_eof=True)
+    unread = {partition_name(place) for place in places}
+    deadline = time.monotonic() + FINAL_READ_SECONDS_MAX
+    try:
+        consumer.assign([as_place(partition, 0) for partition in sorted(unread)])
+        while unread and time.monotonic() < deadline:
+            messages = consumer.consume(1000, timeout=POLL_S)
+            yield [as_read(message) for message in messages if message.error() is None]
+            for message in messages:
+                error = message.error()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    unread.discard(f"{message.topic()}-{message.partition()}")
+    finally:
+        consumer.close()
+    if unread:
+        raise MillstreamError(f"{', '.join(sorted(unread))} could not be read to the end")
 
 
 class Follower(ConsumingClient):

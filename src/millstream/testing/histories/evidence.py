@@ -66,7 +66,8 @@ class Evidence:
             for read in operation.reads:
                 if self.value_at[read.partition].setdefault(read.offset, read.value) != read.value:
                     self.conflicts.append(Sighting(read, number))
-                if self.found.get(read.value) != read.offset:
+                is_known = self.found.get(read.value) == read.offset
+                if not is_known or self.sent[read.value].partition != read.partition:
                     self._gather_new(read, number)
             if operation.final:
                 self.final_partitions.update(operation.moved)
@@ -74,7 +75,7 @@ class Evidence:
                 self.final_values.update(read.value for read in operation.reads)
 
     def _gather_new(self, read: Read, number: int) -> None:
-        """A value that is not known to be at this offset."""
+        """A value that is not known to be at this place."""
         self.first_reader.setdefault(read.value, number)
         send = self.sent.get(read.value)
         if send is None or send.partition != read.partition:

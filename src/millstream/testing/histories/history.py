@@ -10,6 +10,9 @@ The outcome of an operation is what its client knows:
     fail  it did not happen and never will: refused, aborted
     info  nobody can say: no answer came
 
+A topic that is deleted and created again is another topic, and its partitions have other names:
+`incarnation("orders-0", 2)`.
+
 A history is kept as JSON lines: a header, then an operation a line, fields at their default left
 out. It can be checked again at any time, by a later version too.
 """
@@ -29,6 +32,19 @@ FORMAT = "millstream-history"
 FORMAT_VERSION = 1
 
 Value = int | str
+
+
+_INCARNATION = "#"  # is in no topic's name
+
+
+def incarnation(partition: str, number: int) -> str:
+    """The name of a partition of a topic that was created for the `number`th time."""
+    return f"{partition}{_INCARNATION}{number}"
+
+
+def differ_in_incarnation(one: str, other: str) -> bool:
+    """Whether the names are those of one partition, but of different incarnations of its topic."""
+    return one != other and one.partition(_INCARNATION)[0] == other.partition(_INCARNATION)[0]
 
 
 class Kind(StrEnum):
@@ -77,7 +93,8 @@ class Operation:
     reads: Sequence[Read] = ()
     moved: Sequence[str] = ()  # partitions assigned, revoked or sought: their positions are reset
     group: str | None = None  # the consumer group that was read for
-    final: bool = False  # of a reader that reads all there is, from the beginning, at the end
+    # Of a reader that reads all there is, from the beginning, after all writes to the partitions.
+    final: bool = False
     error: str = ""  # why the outcome is not ok, for people
 
     def outcome_of(self, send: Send) -> Outcome:

@@ -24,6 +24,7 @@ class Anomaly(StrEnum):
     DUPLICATED = "duplicated record"
     INCONSISTENT_OFFSET = "inconsistent offset"
     UNKNOWN_VALUE = "value nobody sent"
+    DELETED_TOPIC = "deleted topic's record"
     SKIPPED_POLL = "skipped poll"
     NON_MONOTONIC_POLL = "non-monotonic poll"
     NON_MONOTONIC_SEND = "non-monotonic send"

@@ -3,10 +3,11 @@
     history = run_workload("127.0.0.1:9092", Plan(seconds=30, seed=7))
     check(history).raise_if_bad()
 
-Two topics of its own, `<prefix>-in` and `<prefix>-out`. Writers and transactors produce; workers of
-a group consume, transform and produce in transactions; followers of other groups come and go, with
-the classic and with the consumer protocol; a browser goes where it likes. At the end the cluster is
-healed, open transactions are aborted, and everything is read from the beginning.
+Two topics, `<prefix>-in` and `<prefix>-out`. Writers and transactors produce; workers of a group
+consume, transform and produce in transactions; followers of other groups come and go, with the
+classic and with the consumer protocol; a browser goes where it likes. A recreator deletes and
+creates a topic of its own, `<prefix>-recreated-<number>`, again and again. At the end the cluster
+is healed, open transactions are aborted, and everything is read from the beginning.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream.errors import MillstreamError
 from millstream.testing.histories.clients import (
     ANSWER_SECONDS_MAX,
     IMPATIENT,
@@ -32,20 +32,19 @@ from millstream.testing.histories.clients import (
     Transactor,
     Worker,
     Writer,
-    as_place,
-    as_read,
     partition_name,
     persist,
+    read_to_end,
 )
 from millstream.testing.histories.faults import Nemesis
 from millstream.testing.histories.history import History, Kind, Operation
+from millstream.testing.histories.recreation import Recreator, recreated_topic
 
 logger = logging.getLogger(__name__)
 
 PROGRESS_EVERY_S = 0.2
 CATCH_UP_S = 2.0
 STOP_SECONDS_MAX = 60.0
-FINAL_READ_SECONDS_MAX = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +60,7 @@ class Plan:
     workers: int = 2  # of each group
     followers: int = 2  # of each group
     browsers: int = 1
+    recreators: int = 1
     protocols: tuple[str, ...] = ("classic", "consumer")  # each has its groups
     rate: float = 50.0  # operations a second of each producer
     prefix: str = ""  # of topics, groups and transactional ids; empty: one that nobody has
@@ -103,8 +103,14 @@ def remove_traces(
     """Delete the topics and groups of a plan that named its prefix."""
     config = dict(client_config or {}) | {"bootstrap.servers": bootstrap_servers}
     admin = AdminClient(IMPATIENT | config)
-    for deleted in admin.delete_topics([f"{plan.prefix}-in", f"{plan.prefix}-out"]).values():
-        deleted.result(ANSWER_SECONDS_MAX)
+    topics = [f"{plan.prefix}-in", f"{plan.prefix}-out"]
+    topics += [recreated_topic(plan.prefix, number) for number in range(plan.recreators)]
+    for deleted in admin.delete_topics(topics).values():
+        try:
+            deleted.result(ANSWER_SECONDS_MAX)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
     for group in admin.list_consumer_groups().result(ANSWER_SECONDS_MAX).valid:
         if group.group_id.startswith(f"{plan.prefix}-"):
             # One whose members are only just leaving will expire.
@@ -133,10 +139,12 @@ class Run:
             for i in range(plan.followers)
         ]
         self.consumers += [Browser(scene, f"browser-{i}") for i in range(plan.browsers)]
+        self.recreators = [Recreator(scene, i) for i in range(plan.recreators)]
 
     def go(self, nemesis: Nemesis | None) -> History:
         self.create_topics()
         producers: list[Client] = [*self.producers, *self.transactors, *self.workers]
+        producers += self.recreators
         try:
             for client in [*producers, *self.consumers]:
                 client.start()
@@ -192,24 +200,11 @@ class Run:
 
     def read_everything(self) -> None:
         """Record a reader that reads every partition from the beginning to the end."""
-        consumer = self.scene.consumer("final", enable_partition_eof=True)
-        unread = {partition_name(place) for place in self.scene.places}
-        self.record_final(moved=sorted(unread))
-        deadline = time.monotonic() + FINAL_READ_SECONDS_MAX
-        try:
-            consumer.assign([as_place(partition, 0) for partition in sorted(unread)])
-            while unread and time.monotonic() < deadline:
-                messages = consumer.consume(1000, timeout=PROGRESS_EVERY_S)
-                self.record_final(reads=[as_read(m) for m in messages if m.error() is None])
-                for message in messages:
-                    error = message.error()
-                    if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                        unread.discard(f"{message.topic()}-{message.partition()}")
-                self.report("reading everything")
-        finally:
-            consumer.close()
-        if unread:
-            raise MillstreamError(f"{', '.join(sorted(unread))} could not be read to the end")
+        places = self.scene.places
+        self.record_final(moved=sorted(partition_name(place) for place in places))
+        for reads in read_to_end(self.scene, "final", places):
+            self.record_final(reads=reads)
+            self.report("reading everything")
 
     def record_final(self, **fields: object) -> None:
         now_ns = time.monotonic_ns()
