@@ -291,3 +291,18 @@ def test_store_that_never_saw_the_query_refuses_its_later_batches(
     store.forget("q")
     assert store.write_arrow([(users((1, "a")), USERS)], 3, "q", begins=begins)
     assert database.rows("SELECT * FROM users") == [(1, "a")]
+
+
+def test_store_without_identities_of_tables_continues(database: Database) -> None:
+    """A store from before progress had the column `tables`."""
+    database.run(
+        "CREATE TABLE millstream_progress (query text PRIMARY KEY, epoch bigint NOT NULL, "
+        "batch_id bigint, offsets text, decision text, checkpoint text, "
+        f"written_at {'text' if database.is_sqlite else 'timestamptz'})"
+    )
+    database.run("INSERT INTO millstream_progress (query, epoch, batch_id) VALUES ('q', 1, 4)")
+    with database.open() as store:
+        assert store.last_batch("q") == 4
+        assert not store.write_arrow([(users((1, "a")), USERS)], 4, "q")
+        assert store.write_arrow([(users((2, "b")), USERS)], 5, "q")
+    assert database.rows("SELECT id FROM users") == [(2,)]

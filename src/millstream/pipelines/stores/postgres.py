@@ -227,6 +227,7 @@ class PostgresStore(Store):
             with connection.transaction():
                 connection.execute(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
                 connection.execute(_CREATE_PROGRESS)
+                _add_tables_column(connection)
         except psycopg.Error as error:
             raise explained(error, "be used as a store") from error
         self._was_connected = True
@@ -240,6 +241,20 @@ class PostgresStore(Store):
 def _stored(connection: psycopg.Connection, query: str, lock: str = "") -> Progress | None:
     found = connection.execute((_SELECT_PROGRESS + lock), (query,)).fetchone()
     return None if found is None else Progress(*found)
+
+
+def _add_tables_column(connection: psycopg.Connection) -> None:
+    """To a progress table that was created before it had the column.
+
+    The column is looked up first, because ALTER TABLE waits for every transaction that uses the
+    table, even if there is nothing to add.
+    """
+    found = connection.execute(
+        f"SELECT 1 FROM pg_attribute WHERE attrelid = '{PROGRESS_TABLE}'::regclass "
+        "AND attname = 'tables'"
+    ).fetchone()
+    if found is None:
+        connection.execute(f"ALTER TABLE {PROGRESS_TABLE} ADD COLUMN IF NOT EXISTS tables text")
 
 
 def _identity(connection: psycopg.Connection, table: TableSpec) -> str:

@@ -201,6 +201,7 @@ class SqliteStore(Store):
                 connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
                 connection.execute(_CREATE_PROGRESS)
                 connection.execute(_CREATE_IDENTITIES)
+                _add_tables_column(connection)
             except BaseException:
                 connection.close()
                 raise
@@ -216,6 +217,13 @@ def _hint(cause: str) -> str:
     if "unable to open" in cause or "readonly" in cause:
         return "; check that its directory exists and may be written to"
     return "; nothing of the batch was kept"
+
+
+def _add_tables_column(connection: sqlite3.Connection) -> None:
+    """To a progress table that was created before it had the column."""
+    columns = connection.execute(f"PRAGMA table_info({PROGRESS_TABLE})").fetchall()
+    if "tables" not in {name for _, name, *_ in columns}:
+        connection.execute(f"ALTER TABLE {PROGRESS_TABLE} ADD COLUMN tables TEXT")
 
 
 def _identities(connection: sqlite3.Connection, tables: Sequence[TableSpec]) -> Mapping[str, str]:
