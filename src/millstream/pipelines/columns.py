@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 WATERMARK_DELAY = "spark.watermarkDelayMs"  # what Spark notes at a column with a watermark
+TABLE_KEY = "millstream.table_key"  # metadata of the key columns of a topic that is a table
 DROPPED_KIND = "millstream.dropped"  # what a count of dropped rows notes: of which kind they are
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
+from uuid import UUID
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -108,11 +109,15 @@ def _read_options(
 
 
 class RangePartition(InputPartition):
-    """One task's range, and the batch's watermark if it is to be in the rows."""
+    """The range of offsets of one task, the id of its topic, and the watermark of the batch if the
+    schema names it."""
 
-    def __init__(self, wanted: OffsetRange, watermark_ms: int | None = None) -> None:
+    def __init__(
+        self, wanted: OffsetRange, topic_id: UUID | None, watermark_ms: int | None = None
+    ) -> None:
         super().__init__(wanted)
         self.wanted = wanted
+        self.topic_id = topic_id
         self.watermark_ms = watermark_ms
 
 
@@ -126,9 +131,11 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
     wanted = partition.wanted
     keep_memory()
     if options.row_schema is not None:
-        from millstream.pipelines.reading.typed import typed_batches
+        from millstream.pipelines.reading.typed import TaskConstants, typed_batches
+        from millstream.pipelines.row_positions import log_number
 
-        yield from typed_batches(options, wanted, partition.watermark_ms)
+        log = log_number(wanted.topic, partition.topic_id, wanted.partition)
+        yield from typed_batches(options, wanted, TaskConstants(partition.watermark_ms, log))
     else:
         for columns in fetch_columns(options, wanted):
             yield raw_batch(wanted.topic, wanted.partition, columns)
@@ -144,7 +151,8 @@ class TopicReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         positions = Positions(self._options)
         try:
-            return [RangePartition(it) for it in plan_batch(self._options, positions)]
+            tasks = plan_batch(self._options, positions)
+            return [RangePartition(it, positions.topic_ids.get(it.topic)) for it in tasks]
         finally:
             positions.close()
 
@@ -191,7 +199,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = from_json(end)
         tasks = self._planner.tasks(from_json(start), ends)
         watermark_ms = self._watermark_ms(ends) if tasks else None
-        return [RangePartition(it, watermark_ms) for it in tasks]
+        topic_ids = self._positions.topic_ids
+        return [RangePartition(it, topic_ids.get(it.topic), watermark_ms) for it in tasks]
 
     def _watermark_ms(self, ends: Offsets) -> int | None:
         """Spark has written it down before it asks for partitions."""

@@ -47,7 +47,8 @@ class Topic:
     bad: str = "deadletter"
     dead_letters: str = ""
     partitions: int = 1
-    load_first: bool = False
+    table_key: tuple[str, ...] = ()
+    load_first: bool | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -91,7 +92,8 @@ def topic(
     bad: str = "deadletter",
     dead_letters: str | None = None,
     partitions: int = 1,
-    load_first: bool = False,
+    table_key: str | tuple[str, ...] = (),
+    load_first: bool | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Topic:
     """Declare a topic.
@@ -102,9 +104,15 @@ def topic(
     late a record may come: `("at", "10 minutes")`. A record that does not decode is `bad`: it goes
     to the topic `dead_letters` ("deadletter"), is dropped ("drop") or ends the query ("fail").
 
-    With `load_first` the topic is a table's change log: whenever the pipeline is started, it is
-    read to the end that it has then before the others are read at all; a million records in a batch
-    at most, unless `options` say otherwise.
+    `table_key` declares that the topic is a table, by the key of its records: a record replaces the
+    earlier ones with its key, and one without a value deletes the row. It names the columns that
+    the record's key becomes: text of the type that `schema` has for the column, or else a string; a
+    JSON object if there are several. The stream also has the columns `_position` and `_deleted`,
+    which `enrich`, `changes` and `table_join` use.
+
+    With `load_first`, the default for tables beside other topics, the topic is loaded first:
+    whenever the pipeline starts, it is read to its current end before other topics are read, at
+    most a million records in a batch unless `options` say otherwise.
 
     To write: `key` names the columns that make the key; all columns make the value, as JSON unless
     said otherwise. A column `value`, with or without `key`, is written as it is.
@@ -112,43 +120,22 @@ def topic(
     `partitions` counts if the topic has to be created; `options` are further ones of
     `format("millstream")`, such as `maxOffsetsPerTrigger`.
     """
-    if not _TOPIC_NAME.fullmatch(name):
-        raise ConfigError(f"{name!r} cannot name a topic: use letters, digits, dots, dashes")
-    if bad not in BAD_RECORDS:
-        raise ConfigError(f"topic {name}: bad is {bad!r}; it must be {_either(BAD_RECORDS)}")
-    if format is not None and format not in FORMATS:
-        raise ConfigError(f"topic {name}: format is {format!r}; it must be {_either(FORMATS)}")
-    if isinstance(starting, str) and starting not in ("earliest", "latest"):
-        raise ConfigError(
-            f"topic {name}: starting is {starting!r}; it must be earliest, latest, a datetime or "
-            "an offset for each partition ({0: 23})"
-        )
-    if isinstance(starting, datetime) and starting.tzinfo is None:
-        raise ConfigError(
-            f"topic {name}: starting is {starting!r}, which has no time zone; write "
-            "datetime(..., tzinfo=UTC)"
-        )
-    if load_first and starting != "earliest":
-        raise ConfigError(
-            f"topic {name}: load_first reads a table from its beginning; leave out starting"
-        )
-    if watermark is not None and (isinstance(watermark, str) or len(watermark) != 2):
-        raise ConfigError(
-            f'topic {name}: watermark is {watermark!r}; write ("column", "10 minutes")'
-        )
-    return Topic(
+    declared = Topic(
         name=name,
         schema=schema,
         format=format,
-        key=_names(key),
+        key=_names(key) or _names(table_key),
         starting=starting,
         watermark=watermark,
         bad=bad,
         dead_letters=dead_letters or DEAD_LETTER_PREFIX + name,
         partitions=partitions,
+        table_key=_names(table_key),
         load_first=load_first,
         options={it: _option_text(value) for it, value in (options or {}).items()},
     )
+    _check_topic(declared)
+    return declared
 
 
 def table(
@@ -224,6 +211,17 @@ class PipelineSpec:
         return Path(file).resolve().parent if file else None
 
     @property
+    def loaded_first(self) -> Mapping[str, Topic]:
+        """The inputs that are loaded before the others are read, by parameter. By default these are
+        the tables, if there are other inputs."""
+        has_streams = not all(it.table_key for it in self.reads.values())
+        return {
+            parameter: it
+            for parameter, it in self.reads.items()
+            if (bool(it.table_key) and has_streams if it.load_first is None else it.load_first)
+        }
+
+    @property
     def group_id(self) -> str:
         return self.group or self.name
 
@@ -287,6 +285,38 @@ def _check_no_loop(declared: PipelineSpec) -> None:
         raise ConfigError(
             f"pipeline {declared.name} reads topic {name} and writes to it: it would read its own "
             "records again and again. Write to another topic"
+        )
+
+
+def _check_topic(declared: Topic) -> None:
+    name, starting, watermark = declared.name, declared.starting, declared.watermark
+    if not _TOPIC_NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} cannot name a topic: use letters, digits, dots, dashes")
+    if declared.bad not in BAD_RECORDS:
+        raise ConfigError(
+            f"topic {name}: bad is {declared.bad!r}; it must be {_either(BAD_RECORDS)}"
+        )
+    if declared.format is not None and declared.format not in FORMATS:
+        raise ConfigError(
+            f"topic {name}: format is {declared.format!r}; it must be {_either(FORMATS)}"
+        )
+    if isinstance(starting, str) and starting not in ("earliest", "latest"):
+        raise ConfigError(
+            f"topic {name}: starting is {starting!r}; it must be earliest, latest, a datetime or "
+            "an offset for each partition ({0: 23})"
+        )
+    if isinstance(starting, datetime) and starting.tzinfo is None:
+        raise ConfigError(
+            f"topic {name}: starting is {starting!r}, which has no time zone; write "
+            "datetime(..., tzinfo=UTC)"
+        )
+    if (declared.load_first or declared.table_key) and starting != "earliest":
+        raise ConfigError(f"topic {name}: a table is read from its beginning; leave out starting")
+    if declared.table_key and declared.schema is None and declared.format != "avro":
+        raise ConfigError(f"topic {name}: table_key needs a schema, for the columns of the values")
+    if watermark is not None and (isinstance(watermark, str) or len(watermark) != 2):
+        raise ConfigError(
+            f'topic {name}: watermark is {watermark!r}; write ("column", "10 minutes")'
         )
 
 

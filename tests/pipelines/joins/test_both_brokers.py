@@ -27,23 +27,13 @@ LAST = 10_000  # a second that makes all before it final
 
 
 def judged(payments: DataFrame, rates: DataFrame, users: DataFrame) -> dict[str, DataFrame]:
-    from pyspark.sql.functions import col
-
-    keyed = users.select(
-        col("_key").cast("string").alias("user"),
-        "name",
-        col("_offset").alias("place"),
-        col("_value").isNull().alias("is_gone"),
-    )
     spent = payments.transform(
         sliding_window, "user", "paid_at", "20 seconds", n="count(*)", spent="sum(cents)", buckets=4
     )
     rated = payments.transform(
         as_of_join, rates, "currency", time="paid_at", valid_from="since", buckets=4
     )
-    named = payments.transform(
-        enrich, keyed, "user", sequence="place", deleted="is_gone", buckets=4
-    )
+    named = payments.transform(enrich, users, buckets=4)
     return {
         "spent": spent.select("id", "n", "spent"),
         "rated": rated.select("id", "rate"),
@@ -60,11 +50,7 @@ def declare(names: dict[str, str]) -> Pipeline:
             options={"maxOffsetsPerTrigger": PAYMENTS // 2 + 10},
         ),
         "rates": topic(names["rates"], schema="currency string, since timestamp, rate int"),
-        "users": topic(
-            names["users"],
-            schema="name string, _key binary, _value binary, _offset long",
-            load_first=True,
-        ),
+        "users": topic(names["users"], schema="name string", table_key="user"),
     }
     writes = {name: table(name, key="id") for name in ("spent", "rated", "named")}
     return pipeline(reads=reads, writes=writes, name="judged")(judged)

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.pipelines.joins.changes import Changes
+from millstream.pipelines.row_positions import Positions, encode_positions
 from millstream.pipelines.state.trial import Trial
 
 SCHEMA = pa.schema(
@@ -91,3 +93,18 @@ def test_deleted_rows_leave_no_state() -> None:
     trial.feed(columns([Change(1, "a", 0, False)]))
     trial.feed(columns([Change(1, None, 1, True)]))
     assert all(store.index is None and not store.pages for store in trial.buckets)
+
+
+def test_positions_order_changes_and_are_not_emitted() -> None:
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string()), ("_position", pa.binary())])
+    trial = Trial(Changes(schema, ["id"], "_position", None))
+
+    def change(text: str, log: int, offset: int, time_ms: int) -> Counter[tuple[object, ...]]:
+        columns = [np.array([it], np.int64) for it in (time_ms, log, offset)]
+        arrays = [pa.array([1]), pa.array([text]), encode_positions(Positions(*columns))]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return weights(trial.feed({"changes": batch}))
+
+    assert change("a", log=0, offset=1000, time_ms=10) == {(1, "a"): 1}
+    assert change("b", log=3, offset=2, time_ms=20) == {(1, "a"): -1, (1, "b"): 1}
+    assert not change("c", log=0, offset=1001, time_ms=15)

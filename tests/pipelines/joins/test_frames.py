@@ -13,7 +13,9 @@ from millstream.pipelines.joins.frames import (
     check_flag,
     check_order,
     name_keys,
+    name_order,
     other_columns,
+    table_key,
 )
 
 if TYPE_CHECKING:
@@ -59,14 +61,35 @@ def test_keys_that_cannot_meet_are_refused(
 
 def test_columns_of_the_wrong_kind_are_refused(sales: DataFrame, rates: DataFrame) -> None:
     check_order(sales, "id")
-    with pytest.raises(ConfigError, match="country is string: give it a column of integers"):
+    with pytest.raises(ConfigError, match="sequence is country, which is string: use a column of"):
         check_order(sales, "country")
     check_flag(rates, "is_gone")
-    with pytest.raises(ConfigError, match="rate is double: give it a condition"):
+    with pytest.raises(ConfigError, match="delete is rate, which is double: use a condition"):
         check_flag(rates, "rate")
     check_comparable(rates)
     with pytest.raises(ConfigError, match=r"tags is map<int,int>.*use to_json\(tags\)"):
         check_comparable(sales)
+
+
+def test_offsets_do_not_order_a_table(spark: SparkSession) -> None:
+    """They order the records of one partition, and keys move to others."""
+    raw = spark.createDataFrame([], "user string, _offset long, _position binary, _deleted boolean")
+    with pytest.raises(ConfigError, match="orders the records of one partition only"):
+        check_order(raw, "_offset")
+    renamed = raw.withMetadata("_offset", {"_offset": True}).withColumnRenamed("_offset", "place")
+    with pytest.raises(ConfigError, match="Use sequence='_position'"):
+        check_order(renamed, "place")
+    assert name_order(raw, None, None)[1:] == ("_position", "_deleted")
+
+
+def test_table_without_a_key_or_an_order_is_refused(sales: DataFrame) -> None:
+    with pytest.raises(ConfigError, match=r'topic\(\.\.\., table_key="user"\)'):
+        table_key(sales)
+    with pytest.raises(ConfigError, match="which change of a key is newer is unknown"):
+        name_order(sales, None, None)
+    assert name_order(sales, None, None, optional=True) == (sales, None, None)
+    marked = sales.withMetadata("country", {"millstream.table_key": True})
+    assert table_key(marked.withColumnRenamed("country", "land")) == ("land",)
 
 
 def test_result_has_no_two_columns_of_a_name(sales: DataFrame, rates: DataFrame) -> None:

@@ -95,7 +95,7 @@ def test_as_of_join_gets_the_version_of_its_time(spark: SparkSession, how: Any) 
             "country",
             time="sold",
             valid_from="since",
-            deleted="gone",
+            delete="gone",
             how=how,
             buckets=4,
         )
@@ -160,7 +160,7 @@ def test_enriched_rows_get_what_the_table_said_in_their_batch(spark: SparkSessio
     def join(clicks: DataFrame, users: DataFrame) -> DataFrame:
         users = users.withColumnRenamed("_offset", "place")
         return clicks.transform(
-            enrich, users, "user", sequence="place", deleted="gone", how="left", buckets=4
+            enrich, users, "user", sequence="place", delete="gone", how="left", buckets=4
         )
 
     def reference(clicks: DataFrame, users: DataFrame) -> DataFrame:
@@ -193,10 +193,10 @@ def test_joined_tables_add_up_to_the_join_of_what_is_left(spark: SparkSession, h
 
     def timeline(posts: DataFrame, follows: DataFrame) -> DataFrame:
         left = posts.withColumnRenamed("_offset", "at").transform(
-            changes, "post", sequence="at", deleted="gone", buckets=4
+            changes, "post", sequence="at", delete="gone", buckets=4
         )
         right = follows.withColumnRenamed("_offset", "since").transform(
-            changes, ["follower", "author"], sequence="since", deleted="unfollowed", buckets=4
+            changes, ["follower", "author"], sequence="since", delete="unfollowed", buckets=4
         )
         columns = ["post", "author", "text", "follower", "_weight"]
         return left.transform(table_join, right, "author", how=how, buckets=4).select(*columns)

@@ -154,10 +154,10 @@ def test_table_join_of_change_logs_adds_up_to_the_join(streams: Streams) -> None
     streams.write("posts", LOG, cut(posts, 2))
     streams.write("follows", FOLLOWS, cut(follows, 2))
     left = streams.stream("posts", LOG).transform(
-        changes, "id", sequence="offset", deleted="gone", buckets=4
+        changes, "id", sequence="offset", delete="gone", buckets=4
     )
     right = streams.stream("follows", FOLLOWS).transform(
-        changes, ["follower", "author"], sequence="place", deleted="unfollowed", buckets=4
+        changes, ["follower", "author"], sequence="place", delete="unfollowed", buckets=4
     )
     view: Counter[tuple[Any, ...]] = Counter()
     for row in streams.run(left.transform(table_join, right, "author", buckets=4))[0]:
@@ -179,10 +179,31 @@ def test_enriched_rows_know_the_table_of_their_batch(streams: Streams) -> None:
     streams.write("users", LOG, [[it] for it in log])
     clicks = streams.stream("clicks", "author string, click int")
     users = streams.stream("users", LOG)
-    result = clicks.transform(enrich, users, "author", sequence="offset", deleted="gone")
+    result = clicks.transform(enrich, users, "author", sequence="offset", delete="gone")
     found, _ = streams.run(result)
     assert sorted((it.click, it.text) for it in found if it.text) == [(1, "x"), (2, "y")]
     assert [it.text for it in found if it.click == 3] == [None]
+
+
+@pytest.mark.parametrize("how", ["left", "inner"])
+def test_stream_is_enriched_from_a_table_that_is_no_stream(streams: Streams, how: Any) -> None:
+    """Its rows as they are, or the current rows of a changelog."""
+    streams.write("clicks", "author string, click int", [[("ann", 1), ("bea", 2), (None, 3)]])
+    clicks = streams.stream("clicks", "author string, click int")
+    towns = streams.spark.createDataFrame(
+        [("ann", "Graz"), (None, "x")], "user string, town string"
+    )
+    log = streams.spark.createDataFrame(
+        [(1, "ann", "x", 0, False), (1, "ann", "y", 1, False), (2, "bea", "z", 2, True)], LOG
+    )
+    placed = clicks.transform(enrich, towns, {"author": "user"}, how=how)
+    both = placed.transform(
+        enrich, log.drop("id"), "author", sequence="offset", delete="gone", how=how
+    )
+    assert both.columns == ["author", "click", "town", "text"]
+    found = sorted(tuple(it)[1:] for it in streams.run(both)[0])
+    alone = [(2, None, None), (3, None, None)] if how == "left" else []
+    assert found == [(1, "Graz", "y"), *alone]
 
 
 def test_enriched_rows_keep_their_watermark_for_windows(streams: Streams) -> None:

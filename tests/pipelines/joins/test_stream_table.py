@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.pipelines.joins.stream_table import ChangeLog, Enrich, How
+from millstream.pipelines.row_positions import Positions, encode_positions
 from millstream.pipelines.state import InputSpec
 from millstream.pipelines.state.trial import Trial
 
@@ -111,3 +113,31 @@ def test_table_of_many_keys_answers_each_of_them() -> None:
     rows = trial.feed(columns(clicks, [])).to_pylist()
     assert len(rows) == len(clicks)
     assert all(it["town"] == f"t{it['click']}" for it in rows)
+
+
+def test_table_goes_on_when_its_topic_gets_partitions_or_is_recreated() -> None:
+    """Offsets begin again there; a delete is a delete."""
+    schema = pa.schema(
+        [
+            ("name", pa.string()),
+            ("town", pa.string()),
+            ("_position", pa.binary()),
+            ("gone", pa.bool_()),
+        ]
+    )
+    users = ChangeLog(schema, ("name",), ("town",), "_position", "gone")
+    trial = Trial(Enrich(InputSpec(CLICKS, ("user",)), users, "left"))
+
+    def town(town: str | None, log: int, offset: int, time_ms: int, gone: bool = False) -> Any:
+        columns = [np.array([it], np.int64) for it in (time_ms, log, offset)]
+        position = encode_positions(Positions(*columns))[0].as_py()
+        rows = {
+            "stream": to_batch([(1, "ann")], CLICKS),
+            "table": to_batch([("ann", town, position, gone)], schema),
+        }
+        return trial.feed(rows).column("town").to_pylist()[0]
+
+    assert town("Graz", log=0, offset=1000, time_ms=10) == "Graz"
+    assert town("Bern", log=3, offset=2, time_ms=20) == "Bern"
+    assert town("Linz", log=0, offset=1001, time_ms=15) == "Bern", "a backlog that is read later"
+    assert town(None, log=3, offset=3, time_ms=30, gone=True) is None

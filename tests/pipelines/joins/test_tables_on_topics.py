@@ -24,28 +24,17 @@ PER_BATCH = 1_000
 
 
 def named_clicks(clicks: DataFrame, users: DataFrame) -> DataFrame:
-    """The key of a record of `users` is the user, and one without a value is a delete."""
-    from pyspark.sql.functions import col
-
-    keyed = users.select(
-        col("_key").cast("string").alias("user"),
-        "name",
-        col("_offset").alias("offset"),
-        col("_value").isNull().alias("is_deleted"),
-    )
-    return clicks.transform(
-        enrich, keyed, "user", sequence="offset", deleted="is_deleted", buckets=4
-    )
+    return clicks.transform(enrich, users, buckets=4)
 
 
-def declare(clicks: str, users: str) -> Pipeline:
+def declare(clicks: str, users: str, **more: str) -> Pipeline:
     reads = {
         "clicks": topic(clicks, schema="click long, user string"),
         "users": topic(
             users,
-            schema="name string, _key binary, _value binary, _offset long",
-            load_first=True,
-            options={"maxOffsetsPerTrigger": PER_BATCH},
+            schema="name string",
+            table_key="user",
+            options={"maxOffsetsPerTrigger": PER_BATCH, **more},
         ),
     }
     return pipeline(reads=reads, writes=table("named", key="click"), name=f"named-{clicks}")(
@@ -71,6 +60,14 @@ def produce(topics: Topics, name: str, records: Mapping[str, dict[str, Any] | No
     assert producer.flush(60) == 0
 
 
+def settings_in(tmp_path: Path, topics: Topics) -> dict[str, Any]:
+    return {
+        "broker": topics.bootstrap,
+        "store": f"sqlite:///{tmp_path}/store.db",
+        "checkpoint": str(tmp_path / "checkpoints"),
+    }
+
+
 def rows_by_batch(query: Any) -> list[dict[str, int]]:
     """Of each batch, the rows read of each topic."""
     found = []
@@ -84,11 +81,7 @@ def test_table_is_there_before_the_first_row_of_the_stream_at_every_start(
     rocksdb: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
     clicks, users = topics.create(), topics.create(partitions=2, cleanup_policy="compact")
-    where: dict[str, Any] = {
-        "broker": topics.bootstrap,
-        "store": f"sqlite:///{tmp_path}/store.db",
-        "checkpoint": str(tmp_path / "checkpoints"),
-    }
+    where = settings_in(tmp_path, topics)
     produce(topics, clicks, {str(n): {"click": n, "user": f"u{n}"} for n in range(0, USERS, 50)})
     produce(topics, users, {f"u{n}": {"name": f"n{n}"} for n in range(USERS)})
     declared = declare(clicks, users)
@@ -111,6 +104,48 @@ def test_table_is_there_before_the_first_row_of_the_stream_at_every_start(
     assert not any(any(it.values()) for it in rows_by_batch(query))
 
 
+def test_table_follows_its_keys_to_new_partitions_and_into_a_recreated_topic(
+    rocksdb: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    """The same as a batch over history, too, as long as history is there."""
+    clicks, users = topics.create(), topics.create()
+    where = settings_in(tmp_path, topics)
+    declared = declare(clicks, users, failOnDataLoss="false")
+    people = [f"u{n}" for n in range(12)]
+    click = iter(range(1_000))
+
+    def names_now() -> list[str | None]:
+        """What one click of each user gets."""
+        numbers = [next(click) for _ in people]
+        produce(
+            topics,
+            clicks,
+            {str(n): {"click": n, "user": it} for n, it in zip(numbers, people, strict=True)},
+        )
+        run_to_end(lambda: declared.start(rocksdb, once=True, **where))
+        found = dict(stored(tmp_path, "select click, name from named"))
+        return [found[number] for number in numbers]
+
+    produce(topics, users, {f"x{n}": {"name": "x"} for n in range(50)})
+    produce(topics, users, {it: {"name": f"{it} first"} for it in people})
+    assert names_now() == [f"{it} first" for it in people]
+
+    topics.grow(users, 4)
+    produce(topics, users, {it: {"name": f"{it} second"} for it in people[:6]})
+    produce(topics, users, dict.fromkeys(people[6:9]))
+    expected = [f"{it} second" for it in people[:6]] + [None] * 3
+    expected += [f"{it} first" for it in people[9:]]
+    assert names_now() == expected
+    history = declared.batch(rocksdb, broker=topics.bootstrap).collect()
+    current = {row["user"]: row["name"] for row in history}
+    assert [current[it] for it in people] == expected
+
+    topics.delete(users)
+    topics.create(name=users)
+    produce(topics, users, {people[0]: {"name": "recreated"}, people[1]: None})
+    assert names_now() == ["recreated", None, *expected[2:]]
+
+
 def test_pipeline_of_nothing_but_tables_is_refused(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
@@ -127,5 +162,9 @@ def test_pipeline_of_nothing_but_tables_is_refused(
 
 
 def test_table_that_is_loaded_first_begins_at_its_beginning() -> None:
-    with pytest.raises(ConfigError, match="load_first reads a table from its beginning"):
+    with pytest.raises(ConfigError, match="a table is read from its beginning"):
         topic("users", load_first=True, starting="latest")
+    with pytest.raises(ConfigError, match="a table is read from its beginning"):
+        topic("users", schema="name string", table_key="user", starting="latest")
+    with pytest.raises(ConfigError, match="table_key needs a schema"):
+        topic("users", table_key="user")

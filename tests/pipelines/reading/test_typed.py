@@ -11,7 +11,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 from millstream.pipelines.offsets import OffsetRange
-from millstream.pipelines.reading.typed import assemble
+from millstream.pipelines.reading.typed import TaskConstants, assemble
+from millstream.pipelines.row_positions import decode_positions
 from tests.pipelines.conftest import Topics
 from tests.pipelines.reading.decoding.values import TIMESTAMP, columns_of, decode
 
@@ -136,9 +137,20 @@ def test_schema_may_have_columns_of_the_reader_alone(names: list[str], offsets: 
     schema = pa.schema([(name, types[name]) for name in names])
     decoded = decode(pa.schema([]), *values)
     wanted = OffsetRange("t", 0, 0, 3)
-    rows = assemble(schema, wanted, columns_of(values), decoded, watermark_ms=5)
+    rows = assemble(schema, wanted, columns_of(values), decoded, TaskConstants(watermark_ms=5))
     assert rows.column("_offset").to_pylist() == offsets
     assert rows.column("_watermark").cast(pa.int64()).to_pylist() == [5000] * len(offsets)
+
+
+def test_rows_have_their_position_and_whether_they_are_deletes() -> None:
+    values = [b"{}", b"x", None]
+    schema = pa.schema([("_position", pa.binary()), ("_deleted", pa.bool_())])
+    decoded = decode(pa.schema([]), *values)
+    wanted = OffsetRange("t", 0, 0, 3)
+    rows = assemble(schema, wanted, columns_of(values), decoded, TaskConstants(log=7))
+    positions = decode_positions(rows.column("_position"))
+    assert (positions.offsets.tolist(), positions.logs.tolist()) == ([0, 2], [7, 7])
+    assert rows.column("_deleted").to_pylist() == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ class Smoothing(Operator):
         return None
 
     def _newest(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        return newest(rows, self._keys, (_LAST,))
+        return newest(rows, self._keys, _LAST)
 
     def _remembered(self, rows: pa.RecordBatch, horizon_us: int) -> pa.RecordBatch:
         return self._newest(rows.filter(pa.array(times_of(rows, _LAST) >= horizon_us)))

@@ -4,7 +4,7 @@
 
 The table is a history: a row says what holds for its key from `valid_from` on, until the next row
 of that key. An event gets the last version at or before its time; with `how="left"` it comes out
-without one, too. A version whose `deleted` is true ends the one before it: from then on there is
+without one, too. A version whose `delete` is true ends the one before it: from then on there is
 none. The history may come in any order and long after the events it is about, as far as the
 watermark allows: an event waits until `time + allowed_lateness` is behind the watermark. What it
 gets then is final, and depends on nothing but what had come in time: a replay yields the same.
@@ -48,11 +48,10 @@ from millstream.pipelines.joins.frames import (
     LATENESS,
     On,
     check_choice,
-    check_flag,
-    check_order,
     check_stragglers,
     count_late,
     name_keys,
+    name_order,
     other_columns,
 )
 from millstream.pipelines.joins.matching import (
@@ -65,6 +64,7 @@ from millstream.pipelines.joins.matching import (
     take_or_null,
 )
 from millstream.pipelines.plans import check_not_aggregated
+from millstream.pipelines.reading.options import POSITION_COLUMN
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.lateness import part_late, seconds_behind
@@ -269,7 +269,7 @@ def as_of_join(
     valid_from: str | Column,
     how: How = "left",
     sequence: str | Column | None = None,
-    deleted: str | Column | None = None,
+    delete: str | Column | None = None,
     stragglers: Stragglers = "drop",
     allowed_lateness: Duration = "0 seconds",
     buckets: int = 16,
@@ -292,11 +292,9 @@ def as_of_join(
     check_time(versions, from_name, zoneless_allowed=True)
     check_not_aggregated(frame, versions)
     check_watermark(frame, time_name, "its rows would wait for ever")
-    versions, sequence_name = name_column(versions, sequence)
-    versions, deleted_name = name_column(versions, deleted)
-    check_order(versions, sequence_name)
-    check_flag(versions, deleted_name)
-    carried = other_columns(frame, versions, (*right_keys, deleted_name), (KIND, LATENESS))
+    versions, sequence_name, deleted_name = name_order(versions, sequence, delete, optional=True)
+    hidden = (*right_keys, deleted_name, POSITION_COLUMN)
+    carried = other_columns(frame, versions, hidden, (KIND, LATENESS))
     operator = AsOfJoin(
         Events(arrow_schema(frame.schema), left_keys, time_name),
         History(

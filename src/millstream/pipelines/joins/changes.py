@@ -1,17 +1,18 @@
-"""A table's change log, as changes with weights: what was taken away, what was added.
+"""A table's changelog as changes with weights: removed rows and added rows.
 
-    posts.transform(changes, "post_id", sequence="offset", deleted=col("op") == "d")
+    changes(posts)                          # topic("posts", table_key="post_id", ...)
+    posts.transform(changes, "post_id", sequence="version", delete=col("op") == "d")
 
-A change log says what a row is now, or that it is gone, and names the row by its primary key: a
-compacted topic, the events of a database. Who joins, counts or sums such a table must know what it
-was before. So each change comes out as the row that it replaces with `_weight` -1, and the row that
-it brings with `_weight` 1. The sum of weights is the table.
+A changelog has the new version of a row, or that it was deleted, by primary key: a compacted topic,
+the events of a database. To join, count or sum such a table, the old version is needed too. So each
+change is emitted as the row that it replaces, with `_weight` -1, and the row that it adds, with
+`_weight` 1. The sum of the weights is the table.
 
-Of several changes of a row in one batch the one with the greatest `sequence` counts, and those
-between are not told; a change that is no newer than what is known (one sent again) does nothing.
-Across batches changes of one row come in the order of their log, as topics have it: a row that is
-gone is forgotten sooner or later, and a still older change would bring it back.
-A delete needs no columns but the key and the sequence.
+Of several changes of a row in one batch, the one with the greatest `sequence` counts, and the
+others are not emitted. A change that is not newer than the stored row does nothing. Across batches,
+changes of one row must arrive in the order of their log, as topics have it: a deleted row is
+forgotten eventually, and an older change would then restore it. A delete needs only the columns of
+the key and the sequence.
 """
 
 from __future__ import annotations
@@ -22,17 +23,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from millstream.errors import ConfigError
-from millstream.pipelines.columns import (
-    kind_of,
-    name_column,
-)
-from millstream.pipelines.joins.frames import (
-    check_comparable,
-    check_flag,
-    check_order,
-)
+from millstream.pipelines.columns import kind_of
+from millstream.pipelines.joins.frames import check_comparable, name_order, table_key
 from millstream.pipelines.joins.matching import is_true, newest
 from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate, weighted
+from millstream.pipelines.row_positions import is_position
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, distinct
 from millstream.pipelines.state.tables import concat
@@ -57,8 +52,9 @@ class Changes(Operator):
         self.identity = f"changes by {sequence}, deletes by {deleted}"
         self.inputs = {_CHANGES: InputSpec(schema, tuple(keys))}
         self.tables = {_ROWS: TableSpec(schema, tuple(keys), None, by_key=True)}
+        hidden = {deleted, sequence if is_position(schema.field(sequence).type) else None}
         self.schema_out = pa.schema(
-            [*(field for field in schema if field.name != deleted), WEIGHT_FIELD]
+            [*(field for field in schema if field.name not in hidden), WEIGHT_FIELD]
         )
         self._keys = tuple(keys)
         self._sequence = sequence
@@ -86,11 +82,12 @@ class Changes(Operator):
             )
         )
 
-    def _newest(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        return newest(rows, self._keys, (self._sequence,))
+    def _newest(self, rows: pa.RecordBatch, is_whole: bool = True) -> pa.RecordBatch:
+        return newest(rows, self._keys, self._sequence, is_whole=is_whole)
 
     def _left_over(self, rows: pa.RecordBatch, is_whole: bool) -> pa.RecordBatch:
-        return self._alive(self._newest(rows)) if is_whole else self._newest(rows)
+        left = self._newest(rows, is_whole)
+        return self._alive(left) if is_whole else left
 
     def _alive(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         return rows.filter(pa.array(~is_true(rows, self._deleted)))
@@ -98,24 +95,22 @@ class Changes(Operator):
 
 def changes(
     frame: DataFrame,
-    key: str | Sequence[str],
+    key: str | Sequence[str] | None = None,
     *,
-    sequence: str | Column,
-    deleted: str | Column | None = None,
+    sequence: str | Column | None = None,
+    delete: str | Column | None = None,
     buckets: int = 16,
 ) -> DataFrame:
-    """A change log with `_weight`; see the head of this module. Raises `ConfigError`."""
+    """A changelog with `_weight`; see the head of this module. A topic that was declared with
+    `table_key` needs no arguments. Raises `ConfigError`."""
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
-    keys = (key,) if isinstance(key, str) else tuple(key)
+    if WEIGHT in frame.columns:
+        raise ConfigError(f"there is already a column {WEIGHT}: these are changes with weights")
+    keys = table_key(frame) if key is None else (key,) if isinstance(key, str) else tuple(key)
     for name in keys:
         kind_of(frame, name)
-    if WEIGHT in frame.columns:
-        raise ConfigError(f"there is a column {WEIGHT} already: these are changes with weights")
-    frame, sequence_name = name_column(frame, sequence)
-    frame, deleted_name = name_column(frame, deleted)
-    check_order(frame, sequence_name)
-    check_flag(frame, deleted_name)
+    frame, sequence_name, delete_name = name_order(frame, sequence, delete)
     check_comparable(frame)
-    operator = Changes(arrow_schema(frame.schema), keys, sequence_name, deleted_name)
+    operator = Changes(arrow_schema(frame.schema), keys, sequence_name, delete_name)
     return run_operator(operator, {_CHANGES: frame}, buckets)

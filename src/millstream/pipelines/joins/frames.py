@@ -1,20 +1,21 @@
-"""What joins check of DataFrames, and name, before anything runs. Every error says what to do."""
+"""The arguments of joins, checked before anything runs. Every error says what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, overload
 
 from millstream.errors import ConfigError
-from millstream.pipelines.columns import WATERMARK_DELAY, kind_of
+from millstream.pipelines.columns import TABLE_KEY, WATERMARK_DELAY, kind_of, name_column
+from millstream.pipelines.reading.options import DELETED_COLUMN, OFFSET_COLUMN, POSITION_COLUMN
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 On: TypeAlias = str | Sequence[str] | Mapping[str, str]  # left name: right name
 KIND, LATENESS = "_kind", "_lateness"  # what became of a row, and how late it was, in seconds
 FINAL, LATE = "final", "late"
-_ORDERED = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz")
+_ORDERED = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz", "binary")
 
 
 def check_choice(name: str, value: object, choices: Any) -> None:
@@ -34,16 +35,17 @@ def check_stragglers(value: object, choices: Any) -> None:
     check_choice("stragglers", value, choices)
 
 
-def name_keys(left: DataFrame, right: DataFrame, on: On) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def name_keys(
+    left: DataFrame, right: DataFrame, on: On, *, static_right_allowed: bool = False
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The columns that must be equal, of both sides."""
-    if left.isStreaming != right.isStreaming:
+    is_static_right = left.isStreaming and not right.isStreaming
+    if left.isStreaming != right.isStreaming and not (is_static_right and static_right_allowed):
         raise ConfigError(
             "one side of the join is a stream and the other is not: read both as streams, or both "
-            "as batches. For a table that does not change, use Spark's own join"
+            "as batches. To join a stream with a table that does not change, use enrich"
         )
-    if isinstance(on, str):
-        on = [on]
-    columns = dict(on) if isinstance(on, Mapping) else {name: name for name in on}
+    columns = _by_left_name(on)
     if not columns:
         raise ConfigError('a join needs a column that both sides have: on="user"')
     for left_name, right_name in columns.items():
@@ -51,17 +53,90 @@ def name_keys(left: DataFrame, right: DataFrame, on: On) -> tuple[tuple[str, ...
         if kinds[0] != kinds[1]:
             raise ConfigError(
                 f"{left_name} is {kinds[0]} and {right_name} is {kinds[1]}: cast one of them, "
-                "since equal values of different types would not meet"
+                "because equal values of different types do not match"
             )
     return tuple(columns), tuple(columns.values())
 
 
+def right_names(on: On) -> tuple[str, ...]:
+    """The key columns of the right side."""
+    return tuple(_by_left_name(on).values())
+
+
+def _by_left_name(on: On) -> dict[str, str]:
+    if isinstance(on, str):
+        on = [on]
+    return dict(on) if isinstance(on, Mapping) else {name: name for name in on}
+
+
+def table_key(frame: DataFrame) -> tuple[str, ...]:
+    """The key of a topic that was declared as a table. Raises `ConfigError` for other frames."""
+    found = tuple(field.name for field in frame.schema if field.metadata.get(TABLE_KEY))
+    if not found:
+        raise ConfigError(
+            "the table's key is unknown: name its columns, or declare the topic as a table: "
+            'topic(..., table_key="user")'
+        )
+    return found
+
+
+@overload
+def name_order(
+    table: DataFrame, sequence: str | Column | None, delete: str | Column | None
+) -> tuple[DataFrame, str, str | None]: ...
+
+
+@overload
+def name_order(
+    table: DataFrame,
+    sequence: str | Column | None,
+    delete: str | Column | None,
+    *,
+    optional: Literal[True],
+) -> tuple[DataFrame, str | None, str | None]: ...
+
+
+def name_order(
+    table: DataFrame,
+    sequence: str | Column | None,
+    delete: str | Column | None,
+    *,
+    optional: bool = False,
+) -> tuple[DataFrame, str | None, str | None]:
+    """The table with the columns that order its changes and mark deletes, and their names. By
+    default they are those that the reader adds to a topic that was declared as a table."""
+    if sequence is None and POSITION_COLUMN in table.columns:
+        sequence = POSITION_COLUMN
+    if delete is None and DELETED_COLUMN in table.columns:
+        delete = DELETED_COLUMN
+    if sequence is None and not optional:
+        raise ConfigError(
+            "which change of a key is newer is unknown: name a column of integers or times with "
+            "sequence=, or declare the topic as a table: "
+            f'topic(..., table_key="user"), and keep its column {POSITION_COLUMN}'
+        )
+    table, sequence_name = name_column(table, sequence)
+    table, delete_name = name_column(table, delete)
+    check_order(table, sequence_name)
+    check_flag(table, delete_name)
+    return table, sequence_name, delete_name
+
+
 def check_order(frame: DataFrame, name: str | None) -> None:
     kind = None if name is None else kind_of(frame, name)
-    if kind is not None and kind not in _ORDERED:
+    if kind is None or name is None:
+        return
+    if name == OFFSET_COLUMN or frame.schema[name].metadata.get(OFFSET_COLUMN):
         raise ConfigError(
-            f"sequence says which row is newer, and {name} is {kind}: give it a column of "
-            "integers or times, like a topic's offset"
+            f"sequence={name!r} is the offset of a record, which orders the records of one "
+            "partition only: a key moves to another one when the topic gets more partitions or is "
+            f"recreated. Use sequence={POSITION_COLUMN!r}, with {POSITION_COLUMN} binary in the "
+            'schema, or declare the topic as a table: topic(..., table_key="user")'
+        )
+    if kind not in _ORDERED:
+        raise ConfigError(
+            f"sequence is {name}, which is {kind}: use a column of integers or times, or "
+            f"{POSITION_COLUMN}"
         )
 
 
@@ -69,8 +144,7 @@ def check_flag(frame: DataFrame, name: str | None) -> None:
     kind = None if name is None else kind_of(frame, name)
     if kind not in (None, "boolean"):
         raise ConfigError(
-            f"deleted says whether a row is a delete, and {name} is {kind}: "
-            f"give it a condition, like col({name!r}) == 'd'"
+            f"delete is {name}, which is {kind}: use a condition, like col({name!r}) == 'd'"
         )
 
 

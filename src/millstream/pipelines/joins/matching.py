@@ -1,8 +1,8 @@
 """Which rows of two sides have the same key, and which of several versions counts.
 
-Versions of a key are ordered by columns (a time, a number in a log) and, where these are equal, by
-what is in the rows: so which one is last does not depend on the order in which they came, and a
-replay yields the same.
+Versions of a key are ordered by columns: times, numbers, or positions in topics (row_positions.py).
+Where these are equal, the content of the rows decides. So the last version does not depend on the
+order of arrival, and a replay yields the same.
 """
 
 from __future__ import annotations
@@ -15,6 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.pipelines.row_positions import (
+    Positions,
+    decode_positions,
+    encode_positions,
+    group_times,
+    is_position,
+)
 from millstream.pipelines.state.keys import HASH, HASH_FIELD, Numbers, key_codes, key_hashes
 from millstream.pipelines.state.tables import concat, expand
 
@@ -45,7 +52,9 @@ def has_null_key(rows: pa.RecordBatch, keys: Sequence[str]) -> Mask:
 
 def sort_versions(rows: pa.RecordBatch, codes: Numbers, by: Sequence[str]) -> Numbers:
     """The order by key, then by these columns (null first), then by content."""
-    ranks = [numbers_of(rows.column(name)) for name in by]
+    ranks: list[Numbers] = []
+    for name in by:
+        ranks += _ranks(rows.column(name), [codes, *ranks])
     order = np.lexsort((*reversed(ranks), codes))
     is_tied = np.ones(max(rows.num_rows - 1, 0), np.bool_)
     for values in (codes, *ranks):
@@ -58,11 +67,63 @@ def sort_versions(rows: pa.RecordBatch, codes: Numbers, by: Sequence[str]) -> Nu
     return order
 
 
-def newest(rows: pa.RecordBatch, keys: Sequence[str], by: Sequence[str]) -> pa.RecordBatch:
-    """Of each key, the last row by these columns."""
+def _ranks(column: pa.Array, groups: Sequence[Numbers]) -> list[Numbers]:
+    """Numbers that order a column within groups of rows, the most important first."""
+    if not is_position(column.type):
+        return [numbers_of(column)]
+    positions = decode_positions(column)
+    times_ms = group_times(positions, _group_codes(groups))
+    return [times_ms, positions.logs, positions.offsets]
+
+
+def _group_codes(groups: Sequence[Numbers]) -> Numbers:
+    """One number for each combination of several."""
+    if len(groups) == 1:
+        return groups[0]
+    order = np.lexsort(tuple(groups))
+    is_new = np.zeros(len(order), np.bool_)
+    for values in groups:
+        ordered = values[order]
+        is_new[1:] |= ordered[1:] != ordered[:-1]
+    codes = np.empty(len(order), np.int64)
+    codes[order] = np.cumsum(is_new)
+    return codes
+
+
+def newest(
+    rows: pa.RecordBatch, keys: Sequence[str], sequence: str, *, is_whole: bool = True
+) -> pa.RecordBatch:
+    """Of each key, the newest row.
+
+    If not `is_whole`, these may not be all rows of their keys. Then of each key the newest row of
+    each log is returned, because which log counts depends on all rows.
+    """
     codes = key_codes(rows, keys)
-    order = sort_versions(rows, codes, by)
+    if is_position(rows.schema.field(sequence).type):
+        return _newest_by_position(rows, codes, sequence, is_whole)
+    order = sort_versions(rows, codes, (sequence,))
     return rows.take(pa.array(order[is_last(codes[order])]))
+
+
+def _newest_by_position(
+    rows: pa.RecordBatch, codes: Numbers, sequence: str, is_whole: bool
+) -> pa.RecordBatch:
+    """The newest rows, with positions that have the greatest timestamp of their key and log."""
+    positions = decode_positions(rows.column(sequence))
+    times_ms = group_times(positions, codes)
+    if is_whole:
+        order = np.lexsort((positions.offsets, positions.logs, times_ms, codes))
+        is_newest = is_last(codes[order])
+    else:
+        order = np.lexsort((positions.offsets, positions.logs, codes))
+        is_newest = is_last(codes[order]) | is_last(positions.logs[order])
+    chosen = order[is_newest]
+    found = rows.take(pa.array(chosen))
+    if np.array_equal(times_ms[chosen], positions.times_ms[chosen]):
+        return found
+    moved = Positions(times_ms[chosen], positions.logs[chosen], positions.offsets[chosen])
+    place = found.schema.get_field_index(sequence)
+    return found.set_column(place, found.schema.field(place), encode_positions(moved))
 
 
 def is_last(codes: Numbers) -> Mask:

@@ -1,22 +1,27 @@
-"""Stream-table join: a stream, enriched from a table as it is when a row comes.
+"""Stream-table join: a stream, enriched from the current rows of a table.
 
-    clicks.transform(enrich, users, "user_id", sequence="offset", deleted=col("op") == "delete")
+    clicks.transform(enrich, users)         # topic("users", table_key="user", ...)
+    clicks.transform(enrich, users, "user", sequence="version", delete=col("op") == "delete")
+    clicks.transform(enrich, countries, "country")          # a DataFrame that is no stream
 
-The table comes as its change log, in upserts and deletes by key (a compacted topic, a database's
-changes), and is kept here, beside the stream: a row is looked up without leaving the machine.
-In each batch changes are applied first, then the stream's rows get what the table says of
-their key, and come out at once; with `how="left"` also where it says nothing. Of several changes of
-a key the one with the greatest `sequence` counts, in whatever order they come. A key that was
-deleted is forgotten sooner or later, and a change from before the delete would then bring it back:
-across batches, changes of a key come in the order of their log, as topics have it.
+A streaming table is a changelog with upserts and deletes by key: a compacted topic, the changes of
+a database. It is stored in the stream's state, so a lookup stays on the machine. Each batch first
+applies the changes, then looks up the rows of the stream, which are emitted at once; with
+`how="left"` also those without a match. Of several changes of a key, the one with the greatest
+`sequence` counts, in any order of arrival. A deleted key is forgotten eventually, and a change from
+before the delete would then restore it: across batches, changes of a key must arrive in the
+order of their log, as topics have it.
 
-At the start the table is loaded before the stream flows if its topic is declared so:
-`topic("users", load_first=True)`. The table may be larger than memory: it lies in sorted pages of
-which a batch reads those that its keys can be in (state/runs.py). Of a batch's own changes those of
-one bucket are in memory at once: limit a batch with `maxOffsetsPerTrigger`.
+A topic that is declared with `table_key` is loaded before the stream is read. The table may be
+larger than memory: it is stored in sorted pages, and a batch reads those that can contain its keys
+(state/runs.py). The changes of a batch are in memory, bucket by bucket: limit a batch with
+`maxOffsetsPerTrigger`.
 
-What a row gets depends on when it comes: no row waits, and none is late. Who needs the same on
-every replay, or the version of a time in the past, takes `as_of_join`. A null key matches nothing.
+A table that is no stream is joined by Spark, which reads it in every batch. Without a `sequence`
+its key must be unique, or rows are repeated.
+
+The result depends on when a row arrives: rows do not wait, and none is late. If a replay must yield
+the same, or the version of an earlier time is needed, use `as_of_join`. A null key matches nothing.
 """
 
 from __future__ import annotations
@@ -28,17 +33,17 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pyarrow as pa
 
-from millstream.pipelines.columns import (
-    name_column,
-)
+from millstream.pipelines.columns import as_column
+from millstream.pipelines.joins.changes import changes
 from millstream.pipelines.joins.frames import (
     On,
     check_choice,
-    check_flag,
-    check_order,
     keep_watermark,
     name_keys,
+    name_order,
     other_columns,
+    right_names,
+    table_key,
 )
 from millstream.pipelines.joins.matching import (
     common_codes,
@@ -47,6 +52,8 @@ from millstream.pipelines.joins.matching import (
     newest,
     take_or_null,
 )
+from millstream.pipelines.joins.weights import WEIGHT
+from millstream.pipelines.reading.options import POSITION_COLUMN
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct
 
@@ -56,6 +63,7 @@ if TYPE_CHECKING:
 How = Literal["inner", "left"]
 _STREAM = "stream"
 _TABLE = "table"
+_TABLE_KEY = "_table_key_"
 
 
 @dataclass(frozen=True)
@@ -108,8 +116,8 @@ class Enrich(Operator):
         )
 
     def _newest(self, rows: pa.RecordBatch, is_whole: bool) -> pa.RecordBatch:
-        """Of each key the last change; no delete that has nothing left to delete."""
-        rows = newest(rows, self._table.keys, (self._table.sequence,))
+        """Of each key the last change, without deletes that have nothing left to delete."""
+        rows = newest(rows, self._table.keys, self._table.sequence, is_whole=is_whole)
         return rows.filter(pa.array(~is_true(rows, self._table.deleted))) if is_whole else rows
 
     def _places(self, stream: pa.RecordBatch, current: pa.RecordBatch) -> Numbers:
@@ -124,31 +132,62 @@ class Enrich(Operator):
 def enrich(
     frame: DataFrame,
     table: DataFrame,
-    on: On,
+    on: On | None = None,
     *,
-    sequence: str | Column,
-    deleted: str | Column | None = None,
+    sequence: str | Column | None = None,
+    delete: str | Column | None = None,
     how: How = "left",
     buckets: int = 16,
 ) -> DataFrame:
-    """Rows of a stream with what a table says of their key; see the head of this module.
+    """Rows of a stream with the table's row of their key; see the head of this module.
 
-    `on` names the table's primary key. Raises `ConfigError` before anything runs.
+    `on` names the table's primary key. A topic that was declared with `table_key` needs neither
+    `on` nor `sequence` nor `delete`. Raises `ConfigError` before anything runs.
     """
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
     check_choice("how", how, How)
+    if on is None:
+        on = table_key(table)
+    is_log = sequence is not None or delete is not None or POSITION_COLUMN in table.columns
+    if not table.isStreaming and (frame.isStreaming or not is_log):
+        if is_log:
+            table = _current_rows(table, on, sequence, delete)
+        return _join_static(frame, table, on, how)
     left_keys, right_keys = name_keys(frame, table, on)
-    table, sequence_name = name_column(table, sequence)
-    table, deleted_name = name_column(table, deleted)
-    check_order(table, sequence_name)
-    check_flag(table, deleted_name)
-    without = (*right_keys, sequence_name, deleted_name)
+    table, sequence_name, delete_name = name_order(table, sequence, delete)
+    without = (*right_keys, sequence_name, delete_name)
     carried = other_columns(frame, table, without, ())
     operator = Enrich(
         InputSpec(arrow_schema(frame.schema), left_keys),
-        ChangeLog(arrow_schema(table.schema), right_keys, carried, sequence_name, deleted_name),
+        ChangeLog(arrow_schema(table.schema), right_keys, carried, sequence_name, delete_name),
         how,
     )
     result = run_operator(operator, {_STREAM: frame, _TABLE: table}, buckets)
     return keep_watermark(result, frame)
+
+
+def _current_rows(
+    table: DataFrame, on: On, sequence: str | Column | None, delete: str | Column | None
+) -> DataFrame:
+    """The rows of a changelog that is no stream."""
+    table, sequence_name, delete_name = name_order(table, sequence, delete)
+    keys = right_names(on)
+    rows = changes(table, keys, sequence=sequence_name, delete=delete_name)
+    return rows.drop(WEIGHT, sequence_name)
+
+
+def _join_static(frame: DataFrame, table: DataFrame, on: On, how: How) -> DataFrame:
+    """Spark's own join; the table's keys are renamed, as both sides may have the same names."""
+    from functools import reduce
+
+    left_keys, right_keys = name_keys(frame, table, on, static_right_allowed=True)
+    carried = other_columns(frame, table, right_keys, ())
+    renamed = {name: f"{_TABLE_KEY}{at}" for at, name in enumerate(right_keys)}
+    terms = [
+        as_column(left) == as_column(renamed[right])
+        for left, right in zip(left_keys, right_keys, strict=True)
+    ]
+    condition = reduce(lambda a, b: a & b, terms)
+    joined = frame.join(table.withColumnsRenamed(renamed), condition, how)
+    return joined.select(*map(as_column, (*frame.columns, *carried)))

@@ -1,22 +1,19 @@
-"""Table-table join: two tables that change, joined as a table that changes. A maintained view.
+"""Table-table join: two changing tables, joined as a changing table. A maintained view.
 
-    posts = post_log.transform(changes, "post_id", sequence="offset", deleted=...)
-    follows = follow_log.transform(changes, ("follower", "author"), sequence="offset", deleted=...)
     timeline = posts.transform(table_join, follows, "author")
 
-Both sides come as changes with `_weight` (see changes.py and weights.py), and so does the result:
-an insert is a row with weight 1, a delete its row with -1, an update both. The sum of all that has
-come out is, after every batch, the join of both tables as they are then: inner, left, right or
-full, whatever was inserted, updated or deleted, on either side. Rows are told apart by all of their
-columns; a row that is there twice has weight 2.
+Each side is a topic that was declared with `table_key`, or changes with `_weight` (see changes.py
+and weights.py). The result has weights too: an insert is a row with weight 1, a delete is its row
+with -1, an update is both. After every batch, the sum of all that was emitted is the join of both
+tables as they are then: inner, left, right or full, whatever was inserted, updated or deleted on
+either side. Rows are compared by all of their columns; a row that is there twice has weight 2.
 
-What a batch costs is what it changes: changes of one side meet the rows of the other with their
-key, and nothing is computed anew. Both tables are kept whole, since any row may change tomorrow;
-a view of a table that only grows, grows. There are no stragglers, as there is no time: a change
-counts when it comes, and corrects what is out.
+A batch costs what it changes: the changes of one side are joined with the rows of the other that
+have their key, and nothing is recomputed. Both tables are stored completely, because any row may
+change later. No row is late, as there is no time: a change takes effect when it arrives, and
+corrects earlier output.
 
-`_op` says it in words, "delete" or "insert"; within a batch deletes come first, so a sink that
-upserts by a key ends right. A null key matches nothing.
+`_op` is "delete" or "insert". Within a bucket, deletes come first. A null key matches nothing.
 """
 
 from __future__ import annotations
@@ -29,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
+from millstream.pipelines.joins.changes import changes
 from millstream.pipelines.joins.frames import (
     On,
     check_choice,
@@ -38,6 +36,7 @@ from millstream.pipelines.joins.frames import (
 )
 from millstream.pipelines.joins.matching import common_codes, has_null_key, pairs, take_or_null
 from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate, weights_of
+from millstream.pipelines.reading.options import POSITION_COLUMN
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct
 from millstream.pipelines.state.tables import concat
@@ -195,20 +194,13 @@ def table_join(
 ) -> DataFrame:
     """Changes of the join of two tables; see the head of this module.
 
-    Both frames have `_weight` (`changes` makes it), and all other columns have names of their own,
-    except the keys. Raises `ConfigError` before anything runs.
+    Both frames are tables, or have `_weight` from `changes`. Except for the keys, no two columns
+    may have the same name. Raises `ConfigError` before anything runs.
     """
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
     check_choice("how", how, How)
-    for name, frame in ((_LEFT, left), (_RIGHT, right)):
-        check_comparable(frame)
-        if WEIGHT not in frame.columns:
-            raise ConfigError(
-                f"the {name} side has no column {WEIGHT}: make changes of a change log with "
-                'frame.transform(changes, "its key", sequence="offset"), or, if rows are only '
-                f'ever added, frame.withColumn("{WEIGHT}", lit(1).cast("bigint"))'
-            )
+    left, right = _with_weights(left, _LEFT, buckets), _with_weights(right, _RIGHT, buckets)
     left_keys, right_keys = name_keys(left, right, on)
     kept = left.drop(WEIGHT)
     dropped = [WEIGHT, *(it for it in right_keys if it in left_keys and how in ("inner", "left"))]
@@ -219,3 +211,18 @@ def table_join(
         how,
     )
     return run_operator(operator, {_LEFT: left, _RIGHT: right}, buckets)
+
+
+def _with_weights(frame: DataFrame, side: str, buckets: int) -> DataFrame:
+    """The changes of one side. Raises `ConfigError` if they are unknown."""
+    if WEIGHT not in frame.columns and POSITION_COLUMN in frame.columns:
+        frame = changes(frame, buckets=buckets)
+    if WEIGHT not in frame.columns:
+        raise ConfigError(
+            f"the {side} side has no column {WEIGHT}: declare its topic as a table with "
+            'topic(..., table_key="..."), or convert a changelog with '
+            'frame.transform(changes, "its key", sequence="version"), or, if rows are only added, '
+            f'add frame.withColumn("{WEIGHT}", lit(1).cast("bigint"))'
+        )
+    check_comparable(frame)
+    return frame

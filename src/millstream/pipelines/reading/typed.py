@@ -1,19 +1,21 @@
-"""Typed reading: a task's records as rows of the user's schema, and what becomes of the bad ones.
+"""Typed reading: a task's records as rows of the user's schema, and the handling of bad records.
 
-The schema has the columns of the value, and may name these besides:
+The schema has the columns of the value, and may also name these:
 
     _key, _value                binary, as they are in the record
-    _topic, _partition, _offset string, int, long: where it is
-    _timestamp                  timestamp: its own
+    _topic, _partition, _offset string, int, long: the place of the record
+    _position                   binary: orders the records of a key (row_positions.py)
+    _deleted                    boolean: whether the record has no value
+    _timestamp                  timestamp of the record
     _headers                    array<struct<key: string, value: binary>>
     _error                      string: why it did not decode; null for a good record
     _watermark                  timestamp: the batch's watermark, by which rows are late; null if
                                 there is none yet. It needs the option checkpointLocation
 
 A record that does not decode ends the query (mode `fail`), is left out (`drop`), or is written to
-the dead-letter topic and left out (`deadletter`). A schema that names `_error` gets it as a row
-nevertheless, with nothing in it but these columns: so a query can count such records, or put them
-into a table; see `count_failures` in counting.py.
+the dead-letter topic and left out (`deadletter`). If the schema names `_error`, it becomes a row
+that has only these columns, so that a query can count bad records or write them to a table; see
+`count_failures` in counting.py.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,7 +36,13 @@ from millstream.pipelines.reading.dead_letters import DeadLetters
 from millstream.pipelines.reading.decoding import make_decoder
 from millstream.pipelines.reading.decoding.results import Decoded, Failure
 from millstream.pipelines.reading.fetching import fetch_columns
-from millstream.pipelines.reading.options import WATERMARK_COLUMN
+from millstream.pipelines.reading.options import (
+    DELETED_COLUMN,
+    OFFSET_COLUMN,
+    POSITION_COLUMN,
+    WATERMARK_COLUMN,
+)
+from millstream.pipelines.row_positions import Positions, encode_positions
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -51,12 +60,21 @@ METADATA_TYPES = {
     "_value": "binary",
     "_topic": "string",
     "_partition": "int",
-    "_offset": "bigint",
+    OFFSET_COLUMN: "bigint",
+    POSITION_COLUMN: "binary",
+    DELETED_COLUMN: "boolean",
     "_timestamp": "timestamp",
     "_headers": "array<struct<key:string,value:binary>>",
     ERROR_COLUMN: "string",
     WATERMARK_COLUMN: "timestamp",
 }
+
+
+class TaskConstants(NamedTuple):
+    """Values that the driver chooses for all rows of a task."""
+
+    watermark_ms: int | None = None
+    log: int = 0  # the task's partition, in `_position`
 
 
 class RecordFailed(MillstreamError):
@@ -96,7 +114,7 @@ def _value_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def typed_batches(
-    options: ReadOptions, wanted: OffsetRange, watermark_ms: int | None = None
+    options: ReadOptions, wanted: OffsetRange, constants: TaskConstants
 ) -> Iterator[pa.RecordBatch]:
     """What a task yields for its range: rows of `options.row_schema`."""
     assert options.row_schema is not None
@@ -110,7 +128,7 @@ def typed_batches(
             if decoded.failures:
                 counts.update(failure.reason for failure in decoded.failures)
                 _handle(options, wanted, columns, decoded.failures, letters)
-            yield assemble(schema, wanted, columns, decoded, watermark_ms)
+            yield assemble(schema, wanted, columns, decoded, constants)
     except GeneratorExit:
         letters.flush()  # Spark has rows enough: this task ends well, too
         raise
@@ -162,7 +180,7 @@ def assemble(
     wanted: OffsetRange,
     columns: Columns,
     decoded: Decoded,
-    watermark_ms: int | None = None,
+    constants: TaskConstants,
 ) -> pa.RecordBatch:
     """The decoded rows with the reader's own columns, in the order of the schema."""
     if all(name not in METADATA_TYPES for name in schema.names):
@@ -181,15 +199,30 @@ def assemble(
         if field.name == ERROR_COLUMN:
             arrays.append(errors)
         elif field.name == WATERMARK_COLUMN:
+            watermark_ms = constants.watermark_ms
             watermark_us = None if watermark_ms is None else watermark_ms * 1000
             arrays.append(pa.repeat(pa.scalar(watermark_us, field.type), count))
         elif field.name in METADATA_TYPES:
-            array = raw.column(field.name.removeprefix("_"))
+            array = _metadata(field.name, raw, columns, constants)
             array = array if rows is None else array.take(rows)
             arrays.append(array if array.type == field.type else array.cast(field.type))
         else:
             arrays.append(values.column(field.name))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _metadata(
+    name: str, raw: pa.RecordBatch, columns: Columns, constants: TaskConstants
+) -> pa.Array:
+    if name == POSITION_COLUMN:
+        times_ms, offsets = (
+            np.frombuffer(memoryview(it), np.int64) for it in (columns.timestamps, columns.offsets)
+        )
+        logs = np.full(len(offsets), constants.log, np.int64)
+        return encode_positions(Positions(times_ms, logs, offsets))
+    if name == DELETED_COLUMN:
+        return raw.column("value").is_null()
+    return raw.column(name.removeprefix("_"))
 
 
 def _errors(count: int, failures: list[Failure]) -> pa.Array:

@@ -29,6 +29,7 @@ from millstream.pipelines.running.output_modes import choose_output_mode
 from millstream.pipelines.running.outputs import combine
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.running.sinks import attach_sink
+from millstream.pipelines.running.tables import as_table, reader_schema
 from millstream.pipelines.running.topics import check_topics
 from millstream.pipelines.spec import PipelineSpec, Topic
 
@@ -148,16 +149,16 @@ def apply_to_streams(
             parameter,
             settings,
             starting.get(parameter),
-            None if topic.load_first else tables,
+            None if parameter in pipeline.loaded_first else tables,
         )
-        for parameter, topic in pipeline.reads.items()
+        for parameter in pipeline.reads
     }
     return pipeline(**frames)
 
 
 def table_ends(pipeline: PipelineSpec, settings: Settings) -> Offsets:
     """Where the topics that are loaded first end now."""
-    first = [it for it in pipeline.reads.values() if it.load_first]
+    first = pipeline.loaded_first.values()
     if first and len(first) == len(pipeline.reads):
         raise ConfigError(
             f"pipeline {pipeline.name}: all of its topics are to be loaded first; leave out "
@@ -188,8 +189,10 @@ def read_stream(
     `tables` are the ends up to which the query reads other topics first.
     """
     topic = with_columns(pipeline.reads[parameter])
+    schema = reader_schema(topic)
     options = read_options(pipeline, topic, settings)
-    if topic.load_first and "maxoffsetspertrigger" not in {it.lower() for it in options}:
+    is_limited = "maxoffsetspertrigger" in {it.lower() for it in options}
+    if parameter in pipeline.loaded_first and not is_limited:
         options["maxOffsetsPerTrigger"] = str(LOADED_RECORDS_MAX)
     if tables:
         options["loadFirst"] = json.dumps(to_json(tables))
@@ -198,17 +201,18 @@ def read_stream(
         options |= starting_options(topic.name, topic.starting)
     else:
         options["startingOffsets"] = json.dumps(to_json(starting))
-    if topic.schema is not None and WATERMARK_COLUMN in field_names(topic.schema):
+    if schema is not None and WATERMARK_COLUMN in schema.names:
         options.setdefault("checkpointLocation", checkpoint_location(pipeline, settings))
-    parse_read_options(options, streaming=True)  # Spark would tell only when the query runs
+    parse_read_options(options, streaming=True)  # Spark reports errors only when the query runs
     reader = spark.readStream.format(SOURCE).options(**options)
-    if topic.schema is None:
+    if schema is None:
         frame = load(reader)
-    elif topic.bad == "fail" or ERROR_COLUMN in field_names(topic.schema):
-        frame = load(reader.schema(topic.schema))
+    elif topic.bad == "fail" or ERROR_COLUMN in schema.names:
+        frame = load(reader.schema(schema))
     else:
-        frame = load(reader.schema(with_error_column(topic.schema)))
+        frame = load(reader.schema(with_error_column(schema)))
         frame = count_failures(frame, f"{OBSERVED}.{parameter}")
+    frame = as_table(frame, topic)
     return frame if topic.watermark is None else with_watermark(frame, topic)
 
 
@@ -237,16 +241,10 @@ def load(reader: Any) -> DataFrame:
     return frame
 
 
-def field_names(schema: str | StructType) -> list[str]:
-    return with_error_column(schema).names[:-1]
-
-
-def with_error_column(schema: str | StructType) -> StructType:
+def with_error_column(schema: StructType) -> StructType:
     from pyspark.sql.types import StringType, StructField, StructType
 
-    given = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    assert isinstance(given, StructType)
-    return StructType([*given.fields, StructField(ERROR_COLUMN, StringType())])
+    return StructType([*schema.fields, StructField(ERROR_COLUMN, StringType())])
 
 
 def read_history(
@@ -261,8 +259,9 @@ def read_history(
     for parameter, declared in pipeline.reads.items():
         it = with_columns(declared)
         reader = spark.read.format(SOURCE)
-        if it.schema is not None:
-            reader = reader.schema(it.schema)
+        schema = reader_schema(it)
+        if schema is not None:
+            reader = reader.schema(schema)
         begin = starting or ("earliest" if it.starting == "latest" else it.starting)
         options = read_options(pipeline, it, settings) | starting_options(it.name, begin)
         for_streams = {name.lower() for name in TRIGGER_OPTIONS}
@@ -271,7 +270,7 @@ def read_history(
             # The stream has sent them there already, or will.
             options = {n: v for n, v in options.items() if n != "deadLetterTopic"}
             options["mode"] = "drop"
-        frames[parameter] = load(reader.options(**options))
+        frames[parameter] = as_table(load(reader.options(**options)), it)
     return frames
 
 

@@ -1,0 +1,99 @@
+"""Topics that are tables: the columns that the reader gives, and the table's rows made of them.
+
+A topic that is declared with `table_key` is a table by the key of its records. The reader decodes
+the values; the key's columns are made of the record's key here, since a delete has no value:
+
+    one column          the key is its text, as `topic(key=...)` writes it; binary stays as it is
+    several columns     the key is a JSON object with these fields
+
+A key that does not have the column's type becomes null, and a null key matches nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.pipelines.columns import TABLE_KEY, as_column
+from millstream.pipelines.reading.options import DELETED_COLUMN, OFFSET_COLUMN, POSITION_COLUMN
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+    from millstream.pipelines.spec import Topic
+
+KEY_COLUMN = "_key"
+ADDED_TYPES = {KEY_COLUMN: "binary", POSITION_COLUMN: "binary", DELETED_COLUMN: "boolean"}
+
+
+def declared_schema(topic: Topic) -> StructType | None:
+    """The columns that the declaration names. Offsets are marked: they do not order a table."""
+    from pyspark.sql.types import StructField, StructType
+
+    given = StructType.fromDDL(topic.schema) if isinstance(topic.schema, str) else topic.schema
+    if given is None:
+        return None
+    assert isinstance(given, StructType)
+    return StructType(
+        [
+            StructField(it.name, it.dataType, it.nullable, {**it.metadata, OFFSET_COLUMN: True})
+            if it.name == OFFSET_COLUMN
+            else it
+            for it in given
+        ]
+    )
+
+
+def reader_schema(topic: Topic) -> StructType | None:
+    """The columns that the reader is asked for. Those of a table may be null: a delete has none."""
+    from pyspark.sql.types import StructField, StructType
+
+    declared = declared_schema(topic)
+    if declared is None or not topic.table_key:
+        return declared
+    columns = StructType(
+        [
+            StructField(it.name, it.dataType, True, it.metadata)
+            for it in declared
+            if it.name not in topic.table_key
+        ]
+    )
+    for name, kind in ADDED_TYPES.items():
+        if name not in columns.names:
+            columns.add(name, kind)
+    return columns
+
+
+def as_table(frame: DataFrame, topic: Topic) -> DataFrame:
+    """The rows of a table, its key first; other topics as they are."""
+    if not topic.table_key:
+        return frame
+    declared = declared_schema(topic)
+    assert declared is not None
+    rest = [
+        as_column(name)
+        for name in frame.columns
+        if name not in topic.table_key and (name != KEY_COLUMN or name in declared.names)
+    ]
+    return frame.select(*_key_columns(topic, declared), *rest)
+
+
+def _key_columns(topic: Topic, declared: StructType) -> list[Column]:
+    from pyspark.sql.functions import col, from_json
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    fields = [
+        StructField(name, declared[name].dataType if name in declared.names else StringType())
+        for name in topic.table_key
+    ]
+    text = col(KEY_COLUMN).cast("string")
+    if len(fields) > 1:
+        parsed = from_json(text, StructType(fields))
+        columns = [parsed.getField(it.name) for it in fields]
+    else:
+        is_binary = fields[0].dataType.simpleString() == "binary"
+        columns = [col(KEY_COLUMN) if is_binary else text.try_cast(fields[0].dataType)]
+    return [
+        column.alias(it.name, metadata={TABLE_KEY: True})
+        for column, it in zip(columns, fields, strict=True)
+    ]

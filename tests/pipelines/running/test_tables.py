@@ -1,0 +1,109 @@
+"""Topics as tables: the columns that are read, and keys made of the keys of records."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from millstream.pipelines import Pipeline, pipeline, table, topic
+from millstream.pipelines.joins.table_table import table_join
+from millstream.pipelines.running.tables import as_table, reader_schema
+from tests.pipelines.conftest import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+USERS = topic("users", schema="name string not null, born date", table_key="user")
+
+
+def test_reader_gives_what_a_table_needs() -> None:
+    schema = reader_schema(USERS)
+    assert schema is not None
+    assert schema.names == ["name", "born", "_key", "_position", "_deleted"]
+    assert all(it.nullable for it in schema), "a delete has no columns"
+    with_own = topic("users", schema="user long, name string, _key binary", table_key="user")
+    schema = reader_schema(with_own)
+    assert schema is not None
+    assert schema.names == ["name", "_key", "_position", "_deleted"]
+
+
+def test_other_topics_are_read_as_they_are_and_their_offsets_are_marked(
+    spark: SparkSession,
+) -> None:
+    assert reader_schema(topic("raw")) is None
+    orders = topic("orders", schema="id long not null, _offset long")
+    schema = reader_schema(orders)
+    assert schema is not None
+    assert schema.simpleString() == "struct<id:bigint,_offset:bigint>"
+    assert not schema["id"].nullable
+    assert schema["_offset"].metadata == {"_offset": True}
+    frame = spark.createDataFrame([], schema)
+    assert as_table(frame, orders) is frame
+
+
+@pytest.mark.parametrize(
+    ("schema", "key", "expected"),
+    [
+        ("name string", b"ada", "ada"),
+        ("user long, name string", b"17", 17),
+        ("user long, name string", b"seventeen", None),
+        ("user date, name string", b"1815-12-10", date(1815, 12, 10)),
+        ("user binary, name string", b"\xff", b"\xff"),
+        ("name string", None, None),
+    ],
+)
+def test_key_has_the_type_that_the_schema_says(
+    spark: SparkSession, schema: str, key: bytes | None, expected: Any
+) -> None:
+    declared = topic("users", schema=schema, table_key="user")
+    wanted = reader_schema(declared)
+    assert wanted is not None
+    frame = spark.createDataFrame([("Ada", key, b"", False)], wanted)
+    found = as_table(frame, declared)
+    assert found.columns == ["user", "name", "_position", "_deleted"]
+    assert [row["user"] for row in found.collect()] == [expected]
+
+
+def timeline() -> Pipeline:
+    reads = {
+        "posts": topic("posts", schema="author string, text string", table_key="post"),
+        "follows": topic("follows", schema="since long", table_key=("follower", "author")),
+    }
+
+    def joined(posts: DataFrame, follows: DataFrame) -> DataFrame:
+        return posts.transform(table_join, follows, "author", buckets=2)
+
+    return pipeline(reads=reads, writes=table("timeline", key="post"), name="timeline")(joined)
+
+
+def test_tables_of_topics_are_joined_by_name_alone(spark: SparkSession, topics: Topics) -> None:
+    """Keys of several columns are JSON objects, as pipelines write them."""
+    from confluent_kafka import Producer
+
+    declared = timeline()
+    assert not declared.loaded_first, "there is no stream that waits"
+    for name in ("posts", "follows"):
+        topics.create(name=name, partitions=2)
+    producer = Producer({"bootstrap.servers": topics.bootstrap, "acks": "all"})
+    for text in ("hello", "hello, world"):
+        producer.produce("posts", json.dumps({"author": "ann", "text": text}), key="p1")
+    producer.produce("posts", json.dumps({"author": "ann", "text": "gone"}), key="p2")
+    producer.produce("posts", None, key="p2")
+    follow = json.dumps({"follower": "bea", "author": "ann"})
+    producer.produce("follows", json.dumps({"since": 7}), key=follow)
+    assert producer.flush(60) == 0
+    rows = declared.batch(spark, broker=topics.bootstrap).collect()
+    assert [row.asDict() for row in rows] == [
+        {
+            "post": "p1",
+            "author": "ann",
+            "text": "hello, world",
+            "follower": "bea",
+            "since": 7,
+            "_weight": 1,
+            "_op": "insert",
+        }
+    ]
