@@ -86,7 +86,7 @@ def run(
         on_time += [it for it in events if it.time_us > watermark_us - lateness_us]
         watermark_us += step_us
     found += trial.finish().to_pylist()
-    assert all(store.index is None and not store.pages for store in trial.buckets)
+    assert all(not store.pages and store.timer_us is None for store in trial.buckets)
     return {it["number"]: it for it in found}, on_time
 
 

@@ -75,7 +75,7 @@ def test_counts_are_true_while_there_is_room_and_bounded_when_not(
         watermark_us += step_us
     found += results(trial.finish())
     assert late_count == 0
-    assert all(store.index is None and not store.pages for store in trial.buckets)
+    assert all(not store.pages and store.timer_us is None for store in trial.buckets)
     for end_us in {it[1] for it in true}:
         counts = {item: count for (item, end), count in true.items() if end == end_us}
         own = {it[0]: it[2:] for it in found if it[1] == end_us}

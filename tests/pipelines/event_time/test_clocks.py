@@ -80,7 +80,7 @@ def test_offset_is_the_median_of_the_devices_last_rows_however_the_stream_is_cut
     samples = [it for batch in batches for it in batch]
     assert [found[n] for n in range(len(samples))] == medians(samples)
     trial.finish()
-    assert all(store.index is None and not store.pages for store in trial.buckets)
+    assert all(not store.pages and store.timer_us is None for store in trial.buckets)
 
 
 def offsets_of(offsets: Sequence[int], memory: int = 7) -> list[int]:

@@ -44,11 +44,8 @@ def test_index_is_what_the_specification_says() -> None:
     assert (index["buckets"], index["timer_us"], index["watermark_us"]) == (4, 9, 5)
     tables = index["tables"]
     assert isinstance(tables, dict)
-    assert tables["counts"]["columns"] == [
-        ["user", "string"],
-        ["shop", "int32"],
-        ["count", "int64"],
-    ]
+    assert tables["counts"]["columns"] == {"user": "string", "shop": "int32", "count": "int64"}
+    assert index["frontiers"] == {}
     assert (tables["held"]["keys"], tables["held"]["time"]) == (["user", "shop"], "time")
     assert tables["counts"]["time"] is None
     assert tables["held"]["horizon_us"] == 6
@@ -95,10 +92,13 @@ def test_batch_that_fails_changes_nothing() -> None:
 
 def test_state_of_others_is_refused() -> None:
     store = filled()
-    with pytest.raises(StateMismatch, match="other number of buckets: 4, and now it is 8"):
+    with pytest.raises(StateMismatch, match="other number of buckets: 4, the operator has 8"):
         BucketState(OPERATOR, 8, store)
-    other = HoldAndCount(SCHEMA.remove(3), KEYS, "time")
-    with pytest.raises(StateMismatch, match=r"other columns of held: .*'value'.* another checkp"):
+    other = HoldAndCount(SCHEMA.append(pa.field("more", pa.int64())), KEYS, "time")
+    with pytest.raises(StateMismatch, match=r"other columns of held: .*more in addition.* new che"):
+        BucketState(other, 4, store)
+    other = HoldAndCount(SCHEMA.set(3, pa.field("value", pa.float32())), KEYS, "time")
+    with pytest.raises(StateMismatch, match=r"other type of value: .*, the operator has float"):
         BucketState(other, 4, store)
     other = HoldAndCount(SCHEMA, KEYS, "time")
     other.identity = "something else"
@@ -109,11 +109,11 @@ def test_state_of_others_is_refused() -> None:
 def test_state_of_another_key_is_refused() -> None:
     """Rows of one key would be in many buckets."""
     other = HoldAndCount(SCHEMA, ("user",), "time")
-    with pytest.raises(StateMismatch, match=r"other keys: .*'shop'.* now it is {'rows': \['user'"):
+    with pytest.raises(StateMismatch, match=r"other keys: .*'shop'.* has {'rows': \['user'"):
         BucketState(other, 4, filled())
     other = HoldAndCount(SCHEMA, KEYS, "time")
     other.tables["held"] = other.tables["held"]._replace(keys=("user",))
-    with pytest.raises(StateMismatch, match=r"other keys of held: .*'shop'.* now it is \['user'"):
+    with pytest.raises(StateMismatch, match=r"other keys of held: .*'shop'.* has \['user'"):
         BucketState(other, 4, filled())
 
 
@@ -122,8 +122,58 @@ def test_state_by_another_time_is_refused() -> None:
     rows = ROWS["rows"].append_column("seen", ROWS["rows"].column("time"))
     store = MemoryStore()
     run_bucket(HoldAndCount(schema, KEYS, "time"), 4, store, {"rows": rows}, 5)
-    with pytest.raises(StateMismatch, match="other time of held: time, and now it is seen"):
+    with pytest.raises(StateMismatch, match="other time of held: time, the operator has seen"):
         BucketState(HoldAndCount(schema, KEYS, "seen"), 4, store)
+
+
+def test_columns_are_found_by_name() -> None:
+    """In another order; without one that is gone; with a new one if it is only carried."""
+    store = filled()
+    kept = SCHEMA.names[:3]
+    schema = pa.schema([pa.field("note", pa.string()), *(SCHEMA.field(it) for it in kept[::-1])])
+    other = HoldAndCount(schema, KEYS, "time")
+    other.tables["held"] = other.tables["held"]._replace(carried=frozenset(["note"]))
+    state = BucketState(other, 4, store)
+    (row,) = state["held"].select().drop_columns(["_hash"]).to_pylist()
+    assert list(row) == schema.names
+    assert (row["user"], row["shop"], row["note"]) == ("bob", 1, None)
+    state.finish(6)
+    tables = index_of(store)["tables"]
+    assert isinstance(tables, dict)
+    assert list(tables["held"]["columns"]) == schema.names
+
+
+def test_column_that_comes_back_with_another_type_is_refused() -> None:
+    """It is no longer in the index, but in pages from before."""
+    store = filled()
+    without = HoldAndCount(SCHEMA.remove(3), KEYS, "time")
+    BucketState(without, 4, store).finish(6)
+    other = HoldAndCount(SCHEMA.set(3, pa.field("value", pa.float32())), KEYS, "time")
+    other.tables["held"] = other.tables["held"]._replace(carried=frozenset(["value"]))
+    state = BucketState(other, 4, store)
+    with pytest.raises(StateMismatch, match=r"other type of value: .*, the operator has float"):
+        state["held"].select()
+
+
+def test_pages_of_a_table_that_is_gone_are_removed() -> None:
+    store = filled()
+    other = HoldAndCount(SCHEMA, KEYS, "time")
+    counts = other.tables.pop("counts")
+    BucketState(other, 4, store).finish(6)
+    assert len(store.pages) == 1
+    other.tables["counts"] = counts
+    assert BucketState(other, 4, store)["counts"].row_count == 0
+
+
+def test_frontiers_never_go_back() -> None:
+    store = filled()
+    state = BucketState(OPERATOR, 4, store)
+    assert state.advance("late", 5) == (NO_WATERMARK, 5)
+    state.finish(6)
+    state = BucketState(OPERATOR, 4, store)
+    assert state.advance("late", 3) == (5, 5)
+    assert state.advance("late", 7) == (5, 7)
+    assert state.advance("final", 1) == (NO_WATERMARK, 1)
 
 
 def test_page_that_is_missing_damaged_or_another_is_noticed() -> None:

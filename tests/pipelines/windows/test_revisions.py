@@ -123,7 +123,7 @@ def run(
         found.append(results(trial.feed(rows(kept, number * 1_000_000), watermark_us)))
         watermark_us += step_us
     found.append(results(trial.finish()))
-    assert all(store.index is None and not store.pages for store in trial.buckets)
+    assert all(not store.pages and store.timer_us is None for store in trial.buckets)
     return found, on_time
 
 
@@ -224,9 +224,9 @@ def test_state_of_another_kind_of_aggregate_or_by_another_time_is_refused() -> N
     trial.feed(rows([Event("ann", 1, 5.0)], 0))
     other = [Measure("x", "max", "amount")]
     trial.operator = RevisedWindows(SCHEMA, ["user"], other, timing, "test")
-    with pytest.raises(StateMismatch, match=r"other settings: .*x=sum.* now it is .*x=max"):
+    with pytest.raises(StateMismatch, match=r"other settings: .*x=sum.* the operator has .*x=max"):
         trial.feed(rows([Event("ann", 1, 5.0)], 1))
     same = [Measure("x", "sum", "amount")]
     trial.operator = RevisedWindows(SCHEMA, ["user"], same, timing, "test", "seen")
-    with pytest.raises(StateMismatch, match=r"other settings: .*by time.* now it is .*by seen"):
+    with pytest.raises(StateMismatch, match=r"settings: .*by time.* operator has .*by seen"):
         trial.feed(rows([Event("ann", 1, 5.0)], 1))

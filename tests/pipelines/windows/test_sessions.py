@@ -133,7 +133,7 @@ class Stream:
 
     def finish(self) -> list[Result]:
         found = self.take(self.trial.finish())
-        assert all(store.index is None and not store.pages for store in self.trial.buckets)
+        assert all(not store.pages and store.timer_us is None for store in self.trial.buckets)
         return found
 
     def take(self, batch: pa.RecordBatch) -> list[Result]:
@@ -244,5 +244,5 @@ def test_state_of_another_kind_of_aggregate_or_by_another_time_is_refused() -> N
     stream.trial.operator = RevisedSessions(
         SCHEMA, ["user"], MEASURES, GAP_US, timing, corrects=True, time="seen"
     )
-    with pytest.raises(StateMismatch, match=r"other settings: .*by time.* now it is .*by seen"):
+    with pytest.raises(StateMismatch, match=r"settings: .*by time.* operator has .*by seen"):
         stream.feed([Event("ann", 1, 1.0)])

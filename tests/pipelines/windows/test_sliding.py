@@ -140,7 +140,7 @@ def run(
         found.append(results(trial.feed(columns(events), watermark_us)))
         watermark_us += step_us
     found.append(results(trial.finish()))
-    assert all(store.index is None and not store.pages for store in trial.buckets)
+    assert all(not store.pages and store.timer_us is None for store in trial.buckets)
     return found, on_time, late
 
 
@@ -345,4 +345,4 @@ def test_results_every_so_often_show_what_has_changed_since_the_last_time(
         assert shown == Counter(table) - Counter(before)
         assert set(found.column("_kind").to_pylist()) <= {"preliminary"}
     assert trial.finish().num_rows == len(known)
-    assert all(store.index is None and not store.pages for store in trial.buckets)
+    assert all(not store.pages and store.timer_us is None for store in trial.buckets)

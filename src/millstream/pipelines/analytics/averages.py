@@ -109,17 +109,14 @@ class Smoothing(Operator):
         threshold: float,
         min_count: int,
     ) -> None:
-        self.identity = (
-            f"smoothing by {half_life_us} us, forgetting after {forget_us} us, "
-            f"{allowed_lateness_us} us late"
-        )
+        self.identity = f"smoothing by {half_life_us} us, forgetting after {forget_us} us"
         self.inputs = {_EVENTS: InputSpec(schema, tuple(keys))}
         numbers = [pa.field(name, pa.float64()) for name in _NUMBERS]
         key_fields = [schema.field(name) for name in keys]
         last = pa.field(_LAST, schema.field(time).type)
         averages = pa.schema([*key_fields, last, *numbers])
         self.tables = {
-            _WAITING: TableSpec(schema, tuple(keys), time),
+            _WAITING: TableSpec.carrying(schema, tuple(keys), time, used=(_VALUE,)),
             _AVERAGES: TableSpec(averages, tuple(keys), _LAST, by_key=True),
         }
         results = [pa.field(name, pa.float64()) for name in (AVERAGE, EXPECTED, Z)]
@@ -148,7 +145,8 @@ class Smoothing(Operator):
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
-        on_time, late = part_late(rows[_EVENTS], self._time, watermark_us - self._allowed_us)
+        late_us = state.advance("final", watermark_us - self._allowed_us).now_us
+        on_time, late = part_late(rows[_EVENTS], self._time, late_us)
         state[_WAITING].append(on_time)
         late_rows = with_kind(late, "late", self.schema_out, self._time, watermark_us)
         return concat([self.nothing, self._settle(state, watermark_us), late_rows])
@@ -158,7 +156,7 @@ class Smoothing(Operator):
 
     def _settle(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
         """Results of rows before which nothing that is on time can come."""
-        until_us = watermark_us - self._allowed_us
+        until_us = state.advance("final", watermark_us - self._allowed_us).now_us
         waiting, averages = state[_WAITING], state.keyed(_AVERAGES)
         due = waiting.select(None, until_us)
         waiting.expire(until_us + 1)

@@ -85,7 +85,7 @@ class Deduplication(Operator):
         within_us: int,
         allowed_lateness_us: int,
     ) -> None:
-        self.identity = f"deduplication within {within_us} us, {allowed_lateness_us} us late"
+        self.identity = f"deduplication within {within_us} us"
         self.inputs = {_EVENTS: InputSpec(schema, tuple(keys))}
         self._names = list(dict.fromkeys([*keys, time]))
         seen = pa.schema([schema.field(name) for name in self._names])
@@ -103,7 +103,8 @@ class Deduplication(Operator):
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
-        on_time, late = part_late(rows[_EVENTS], self._time, watermark_us - self._allowed_us)
+        late_us = state.advance("late", watermark_us - self._allowed_us).now_us
+        on_time, late = part_late(rows[_EVENTS], self._time, late_us)
         passes = self._passes(state, on_time)
         passed = on_time.filter(pa.array(passes))
         seen = state[_SEEN]

@@ -203,7 +203,7 @@ class DeviceOffsets(Operator):
     def __init__(
         self, schema: pa.Schema, devices: Sequence[str], memory: int, forget_us: int
     ) -> None:
-        self.identity = f"device offsets of {memory} rows, forgotten after {forget_us} us"
+        self.identity = "offsets of device clocks"
         self.inputs = {_ROWS: InputSpec(schema, tuple(devices))}
         samples = pa.schema([schema.field(name) for name in (*devices, _RECEIVED, _OFFSET)])
         self.tables = {_ROWS: TableSpec(samples, tuple(devices), _RECEIVED)}

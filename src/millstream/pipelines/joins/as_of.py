@@ -116,17 +116,21 @@ class AsOfJoin(Operator):
         how: How,
         allowed_lateness_us: int = 0,
     ) -> None:
-        self.identity = (
-            f"as-of join, {how}, {allowed_lateness_us} us, by {history.order}, "
-            f"deletes by {history.deleted}"
-        )
+        self.identity = f"as-of join by {', '.join(history.order)}, deletes by {history.deleted}"
+        self.title = f"as-of join by {', '.join(history.order)}, {how}"
         self.inputs = {
             _EVENTS: InputSpec(events.schema, events.keys),
             _VERSIONS: InputSpec(history.schema, history.keys),
         }
         self.tables = {
-            _EVENTS: TableSpec(events.schema, events.keys, events.time),
-            _VERSIONS: TableSpec(history.schema, history.keys, history.valid_from, by_key=True),
+            _EVENTS: TableSpec.carrying(events.schema, events.keys, events.time),
+            _VERSIONS: TableSpec.carrying(
+                history.schema,
+                history.keys,
+                history.valid_from,
+                used=(history.sequence, history.deleted),
+                by_key=True,
+            ),
         }
         self.schema_out = pa.schema(
             [
@@ -150,10 +154,10 @@ class AsOfJoin(Operator):
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
-        horizon_us = watermark_us - self._lateness_us
+        horizon_us = state.advance("final", watermark_us - self._lateness_us).now_us
         results = [self.nothing, self._settle(state, horizon_us)]
-        results += self._add_versions(state, rows[_VERSIONS], watermark_us)
-        results += self._add_events(state, rows[_EVENTS], watermark_us)
+        results += self._add_versions(state, rows[_VERSIONS], horizon_us, watermark_us)
+        results += self._add_events(state, rows[_EVENTS], horizon_us, watermark_us)
         state.keyed(_VERSIONS).merge(lambda rows, _: self._needed(rows, horizon_us))
         state.wake_at(self._wake_us(state, horizon_us))
         return concat(results)
@@ -200,13 +204,13 @@ class AsOfJoin(Operator):
         return np.where(is_deleted[places], -1, places)
 
     def _add_versions(
-        self, state: BucketState, new: pa.RecordBatch, watermark_us: int
+        self, state: BucketState, new: pa.RecordBatch, horizon_us: int, watermark_us: int
     ) -> list[pa.RecordBatch]:
         if not new.num_rows:
             return []
         is_known = ~has_null_key(new, (*self._history.keys, self._history.valid_from))
         state[_VERSIONS].append(new.filter(pa.array(is_known)))
-        _, late = part_late(new, self._history.valid_from, watermark_us - self._lateness_us)
+        _, late = part_late(new, self._history.valid_from, horizon_us)
         return [
             self._rows_out(
                 [pa.nulls(late.num_rows, field.type) for field in self._events.schema],
@@ -217,11 +221,11 @@ class AsOfJoin(Operator):
         ]
 
     def _add_events(
-        self, state: BucketState, new: pa.RecordBatch, watermark_us: int
+        self, state: BucketState, new: pa.RecordBatch, horizon_us: int, watermark_us: int
     ) -> list[pa.RecordBatch]:
         if not new.num_rows:
             return []
-        on_time, late = part_late(new, self._events.time, watermark_us - self._lateness_us)
+        on_time, late = part_late(new, self._events.time, horizon_us)
         state[_EVENTS].append(on_time)
         carried = [self._history.schema.field(name) for name in self._history.carried]
         return [

@@ -111,9 +111,9 @@ class BestMatch(Operator):
         how: How,
         allowed_lateness_us: int = 0,
     ) -> None:
-        self.identity = (
-            f"best match from {lasting.time} on, {how}, {allowed_lateness_us} us, by {events.order}"
-        )
+        words = [f"{it.column} desc" if it.is_descending else it.column for it in events.order]
+        self.identity = f"best match from {lasting.time} on, by {', '.join(words)}"
+        self.title = f"best match by {', '.join(words)}, {how}"
         self.inputs = {
             _LASTING: InputSpec(lasting.schema, lasting.keys),
             _EVENTS: InputSpec(events.schema, events.keys),
@@ -135,8 +135,6 @@ class BestMatch(Operator):
         self._events = events
         self._how = how
         self._lateness_us = allowed_lateness_us
-        words = (f"{it.column} desc" if it.is_descending else it.column for it in events.order)
-        self.title = f"best match by {', '.join(words)}, {how}"
 
     def kept(self) -> Mapping[str, str]:
         return {
@@ -148,7 +146,7 @@ class BestMatch(Operator):
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
-        horizon_us = watermark_us - self._lateness_us
+        horizon_us = state.advance("final", watermark_us - self._lateness_us).now_us
         found = [self.nothing, self._settle(state, horizon_us)]
         for name, times in (
             (_LASTING, (self._lasting.time, self._lasting.until)),

@@ -51,7 +51,11 @@ class Changes(Operator):
     ) -> None:
         self.identity = f"changes by {sequence}, deletes by {deleted}"
         self.inputs = {_CHANGES: InputSpec(schema, tuple(keys))}
-        self.tables = {_ROWS: TableSpec(schema, tuple(keys), None, by_key=True)}
+        self.tables = {
+            _ROWS: TableSpec.carrying(
+                schema, tuple(keys), None, used=(sequence, deleted), by_key=True
+            )
+        }
         hidden = {deleted, sequence if is_position(schema.field(sequence).type) else None}
         self.schema_out = pa.schema(
             [*(field for field in schema if field.name not in hidden), WEIGHT_FIELD]

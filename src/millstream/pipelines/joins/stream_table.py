@@ -83,7 +83,15 @@ class Enrich(Operator):
     def __init__(self, stream: InputSpec, table: ChangeLog, how: How) -> None:
         self.identity = f"stream-table join by {table.sequence}, deletes by {table.deleted}"
         self.inputs = {_STREAM: stream, _TABLE: InputSpec(table.schema, table.keys)}
-        self.tables = {_TABLE: TableSpec(table.schema, table.keys, None, by_key=True)}
+        self.tables = {
+            _TABLE: TableSpec.carrying(
+                table.schema,
+                table.keys,
+                None,
+                used=(table.sequence, table.deleted),
+                by_key=True,
+            )
+        }
         carried = [table.schema.field(name) for name in table.carried]
         self.schema_out = pa.schema([*stream.schema, *carried])
         self._stream = stream

@@ -84,7 +84,7 @@ class TableJoin(Operator):
             name: InputSpec(side.schema, side.keys) for name, side in self._sides.items()
         }
         self.tables = {
-            name: TableSpec(side.schema, side.keys, None, by_key=True)
+            name: TableSpec.carrying(side.schema, side.keys, None, used=(WEIGHT,), by_key=True)
             for name, side in self._sides.items()
         }
         self._joined = pa.schema(

@@ -1,17 +1,21 @@
 """A bucket: the tables of some of the keys, a timer, and the index that lists their pages.
 
-The index is what a batch reads first and writes last, sealed like a page (see pages.py). Its body:
+A batch reads the index first and writes it last, sealed like a page (see pages.py). Its body:
 
     {"identity": ..., "buckets": 16, "keys": {"events": ["user"]}, "next_page": 42,
-     "timer_us": null, "watermark_us": ...,
-     "tables": {"events": {"columns": [["user", "string"], ...], "keys": ["user"], "time": "time",
+     "timer_us": null, "watermark_us": ..., "frontiers": {"late": ...},
+     "tables": {"events": {"columns": {"user": "string", ...}, "keys": ["user"], "time": "time",
                            "horizon_us": ...,
                            "pages": [[id, first_us, last_us, rows, bytes, crc,
                                       first_hash, last_hash, run], ...]}}}
 
-`identity`, `buckets`, `keys` (of inputs and of tables), `columns` and `time` are those that the
-state was made with: state of others is refused, since it would be read wrongly without anyone
-noticing.
+State with another `identity`, number of buckets, keys (of inputs and of tables) or time is refused,
+because it would be misread silently. Columns are found by name, in any order. A column that the
+operator no longer has is dropped when its page is rewritten. A new column is null in older rows if
+the operator only carries it through (`TableSpec.carried`), and refused if it computes with it.
+
+Frontiers are times up to which the operator has decided something: which rows are late, which
+results are final. They never go back, so results do not depend on a setting from before.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -47,10 +52,17 @@ class InputSpec(NamedTuple):
     keys: tuple[str, ...]
 
 
+class Frontier(NamedTuple):
+    """A frontier before this call, and now."""
+
+    before_us: int
+    now_us: int
+
+
 class StateSpec(Protocol):
     """The part of an operator that its state depends on."""
 
-    identity: str  # the settings that state depends on; state of another identity is refused
+    identity: str  # the settings that the content of the state depends on
     inputs: Mapping[str, InputSpec]
     tables: Mapping[str, TableSpec]
 
@@ -63,14 +75,14 @@ class BucketStore(Protocol):
     def read_page(self, page_id: int) -> bytes | None: ...
 
     def write_page(self, page_id: int, blob: bytes) -> None:
-        """A page that is too many to be held until `write`, which lists it as any other."""
+        """Write a page early because memory would not hold it until `write`, which lists it too."""
 
     def write(self, changes: Changes) -> None: ...
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What a batch did to a bucket; no index if nothing is left to keep."""
+    """The changes of a bucket by one batch; no index if nothing is left to keep."""
 
     index: bytes | None
     written: Mapping[int, bytes]
@@ -80,7 +92,7 @@ class Changes:
 
 
 class BucketState:
-    """What an operator sees of a bucket, for the length of one call."""
+    """A bucket during one call of an operator."""
 
     def __init__(self, spec: StateSpec, bucket_count: int, store: BucketStore) -> None:
         self._spec = spec
@@ -92,6 +104,13 @@ class BucketState:
         self._timer_before_us: int | None = index["timer_us"]
         self.timer_us = self._timer_before_us
         self.watermark_us: int = index["watermark_us"]  # that of the call before
+        self._frontiers: dict[str, int] = index["frontiers"]
+        self._removed = [
+            PageInfo(*page).page_id
+            for name, listed in index["tables"].items()
+            if name not in spec.tables
+            for page in listed["pages"]
+        ]
         self._tables = {
             name: self._open_table(table, index["tables"].get(name))
             for name, table in spec.tables.items()
@@ -107,15 +126,21 @@ class BucketState:
         return found
 
     def wake_at(self, time_us: int | None) -> None:
-        """Call `on_timer` once the watermark is there. Only the last call counts; None: never."""
+        """Call `on_timer` when the watermark gets there. The last call counts; None: never."""
         self.timer_us = time_us
+
+    def advance(self, frontier: str, time_us: int) -> Frontier:
+        """Move a frontier forward to this time; it stays where it is if that is behind it."""
+        before_us = self._frontiers.get(frontier, NO_WATERMARK)
+        now_us = self._frontiers[frontier] = max(before_us, time_us)
+        return Frontier(before_us, now_us)
 
     def finish(self, watermark_us: int) -> None:
         """Write what changed. Raises `ValueError` for a timer that would never fire."""
         if self.timer_us is not None and self.timer_us <= watermark_us:
             raise ValueError(f"wake_at({self.timer_us}): the watermark {watermark_us} is past it")
         written: dict[int, bytes] = {}
-        removed: list[int] = []
+        removed = list(self._removed)
         listed = {}
         for name, table in self._tables.items():
             table.compact()
@@ -129,7 +154,9 @@ class BucketState:
                 "pages": list(table.pages.values()),
             }
             table.close()
-        is_empty = self.timer_us is None and not any(table["pages"] for table in listed.values())
+        has_rows = any(table["pages"] for table in listed.values())
+        is_moved = any(time_us > NO_WATERMARK for time_us in self._frontiers.values())
+        is_empty = self.timer_us is None and not has_rows and not is_moved
         self._store.write(
             Changes(
                 index=None if is_empty else self._encode_index(listed, watermark_us),
@@ -148,6 +175,7 @@ class BucketState:
             "next_page": self._next_page,
             "timer_us": self.timer_us,
             "watermark_us": max(watermark_us, self.watermark_us),
+            "frontiers": self._frontiers,
             "tables": tables,
         }
         return seal(INDEX_MAGIC, json.dumps(index, separators=(",", ":")).encode())
@@ -155,24 +183,31 @@ class BucketState:
     def _read_index(self) -> dict[str, Any]:
         blob = self._index_before
         if blob is None:
-            return {"next_page": 0, "timer_us": None, "watermark_us": NO_WATERMARK, "tables": {}}
+            return {
+                "next_page": 0,
+                "timer_us": None,
+                "watermark_us": NO_WATERMARK,
+                "frontiers": {},
+                "tables": {},
+            }
         index: dict[str, Any] = json.loads(bytes(unseal(INDEX_MAGIC, blob)))
         _check("settings", index["identity"], self._spec.identity)
         _check("number of buckets", index["buckets"], self._bucket_count)
         _check("keys", index["keys"], _input_keys(self._spec))
         for name, table in self._spec.tables.items():
             listed = index["tables"].get(name)
-            for part, given in _layout(table).items() if listed else ():
-                _check(f"{part} of {name}", listed[part], given)
+            if listed is not None:
+                _check_table(name, listed, table)
         return index
 
     def _open_table(self, spec: TableSpec, listed: Mapping[str, Any] | None) -> Table:
         pages = [PageInfo(*page) for page in listed["pages"]] if listed else []
         horizon_us = listed["horizon_us"] if listed else NO_HORIZON
         kind = KeyedTable if spec.by_key else Table
-        return kind(spec, pages, horizon_us, self._fetch, self._put, self._new_id)
+        fetch = partial(self._fetch, spec)
+        return kind(spec, pages, horizon_us, fetch, self._put, self._new_id)
 
-    def _fetch(self, page: PageInfo) -> pa.RecordBatch:
+    def _fetch(self, spec: TableSpec, page: PageInfo) -> pa.RecordBatch:
         blob = self._store.read_page(page.page_id)
         if blob is None:
             raise CorruptState(
@@ -185,7 +220,7 @@ class BucketState:
                 f"page {page.page_id} of state is not the one that its index lists. "
                 "Restore the checkpoint from a copy, or begin with a new one"
             )
-        return rows
+        return _with_columns(rows, spec.page_schema)
 
     def _put(self, page_id: int, rows: pa.RecordBatch) -> int:
         blob = encode_page(rows, compressed=True)
@@ -203,17 +238,42 @@ def _input_keys(spec: StateSpec) -> dict[str, list[str]]:
 
 
 def _layout(spec: TableSpec) -> dict[str, Any]:
-    """What must be the same for a table's pages to be read as they were meant."""
     return {
-        "columns": [[field.name, str(field.type)] for field in spec.schema],
+        "columns": {field.name: str(field.type) for field in spec.schema},
         "keys": list(spec.keys),
         "time": spec.time,
     }
 
 
-def _check(what: str, kept: object, given: object) -> None:
-    if kept != given:
+def _check_table(name: str, listed: Mapping[str, Any], spec: TableSpec) -> None:
+    """Raise `StateMismatch` if pages with this layout cannot be read as the operator's table."""
+    given = _layout(spec)
+    for part in ("keys", "time"):
+        _check(f"{part} of {name}", listed[part], given[part])
+    columns = listed["columns"]
+    for column, kind in given["columns"].items():
+        if column in columns:
+            _check(f"type of {column}", columns[column], kind)
+        elif column not in spec.carried:
+            _check(f"columns of {name}", ", ".join(columns), f"{column} in addition")
+
+
+def _with_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of a page with the columns that its table has now."""
+    if rows.schema.names == schema.names and rows.schema.types == schema.types:
+        return rows
+    arrays = []
+    for field in schema:
+        place = rows.schema.get_field_index(field.name)
+        if place >= 0:
+            _check(f"type of {field.name}", str(rows.schema.field(place).type), str(field.type))
+        arrays.append(rows.column(place) if place >= 0 else pa.nulls(rows.num_rows, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _check(what: str, stored: object, given: object) -> None:
+    if stored != given:
         raise StateMismatch(
-            f"its state was kept with other {what}: {kept}, and now it is {given}. Bring them "
-            "back as they were, or give it another checkpoint, which computes it anew"
+            f"the stored state has other {what}: {stored}, the operator has {given}. Restore the "
+            "old definition, or use a new checkpoint, which computes the state from the beginning"
         )

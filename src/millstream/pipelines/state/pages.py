@@ -2,7 +2,7 @@
 
     bytes   what
     0..2    "MSP" for a page, "MSI" for a bucket's index
-    3       version of the format: 4
+    3       version of the format: 5
     4..7    CRC-32C of the body, little-endian
     8..     the body. Page: an Arrow IPC stream with one record batch, whose buffers may be
             compressed with zstd. Index: JSON (see bucket.py)
@@ -27,7 +27,7 @@ from millstream.records.checksum import crc32c
 
 PAGE_MAGIC = b"MSP"
 INDEX_MAGIC = b"MSI"
-VERSION = 4
+VERSION = 5
 _HEADER = struct.Struct("<3sBI")  # 8 bytes, so the columns after it lie aligned
 
 

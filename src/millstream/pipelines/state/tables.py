@@ -19,7 +19,7 @@ is split by time. Tables that are looked up by key are kept in another order: se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,13 +37,30 @@ NO_HORIZON = -(2**63)
 class TableSpec(NamedTuple):
     """The columns of a table, which of them are the key, and which is the time, if any.
 
-    A table `by_key` may be larger than memory: it is a `KeyedTable`, which its operator merges.
+    A table `by_key` may be larger than memory: it is a `KeyedTable`, which its operator merges. The
+    operator does not compute with columns in `carried`: they may be added later, and are null in
+    older rows.
     """
 
     schema: pa.Schema
     keys: tuple[str, ...]
     time: str | None
     by_key: bool = False
+    carried: frozenset[str] = frozenset()
+
+    @classmethod
+    def carrying(
+        cls,
+        schema: pa.Schema,
+        keys: tuple[str, ...],
+        time: str | None,
+        *,
+        used: Iterable[str | None] = (),
+        by_key: bool = False,
+    ) -> TableSpec:
+        """A table whose columns are carried, except for the key, the time and those in `used`."""
+        carried = frozenset(schema.names) - {*keys, time, *used}
+        return cls(schema, keys, time, by_key, carried)
 
     @property
     def page_schema(self) -> pa.Schema:

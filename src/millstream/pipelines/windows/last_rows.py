@@ -58,9 +58,13 @@ class LastRows(Operator):
         carried: Sequence[str],
         allowed_lateness_us: int | None = None,
     ) -> None:
-        self.identity = f"last {row_count} rows by {order}, {allowed_lateness_us} us late"
+        self.identity = f"last {row_count} rows by {', '.join(order)}"
+        if allowed_lateness_us is None:
+            self.identity += ", for ever"
         self.inputs = {_ROWS: InputSpec(schema, tuple(keys))}
-        self.tables = {_ROWS: TableSpec(schema, tuple(keys), None, by_key=True)}
+        used = [*order, *(it.column for it in measures)]
+        table = TableSpec.carrying(schema, tuple(keys), None, used=used, by_key=True)
+        self.tables = {_ROWS: table}
         self._results = [pa.field(it.name, it.type_in(schema)) for it in measures]
         self.schema_out = pa.schema(
             [*(schema.field(name) for name in carried), *self._results, WEIGHT_FIELD]
@@ -83,11 +87,14 @@ class LastRows(Operator):
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
-        new, late = self._part_late(rows[_ROWS], watermark_us)
+        horizon_us = watermark_us
+        if self._lateness_us is not None:
+            horizon_us = state.advance("late", watermark_us - self._lateness_us).now_us
+        new, late = self._part_late(rows[_ROWS], horizon_us)
         table = state.keyed(_ROWS)
         known = table.select(hashes=distinct(new.column(HASH).to_numpy()))
         table.append(new)
-        table.merge(lambda rows, _: self._needed(rows, watermark_us))
+        table.merge(lambda rows, _: self._needed(rows, horizon_us))
         changed = self._changes(concat([known, new]), known.num_rows)
         return concat([changed, self._late_rows(late)])
 
@@ -135,11 +142,11 @@ class LastRows(Operator):
         return pa.RecordBatch.from_arrays([*carried, *results], schema=pa.schema(fields))
 
     def _part_late(
-        self, rows: pa.RecordBatch, watermark_us: int
+        self, rows: pa.RecordBatch, horizon_us: int
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         if self._lateness_us is None:
             return rows, rows.slice(0, 0)
-        is_late = numbers_of(rows.column(self._order[0])) <= watermark_us - self._lateness_us
+        is_late = numbers_of(rows.column(self._order[0])) <= horizon_us
         return rows.filter(pa.array(~is_late)), rows.filter(pa.array(is_late))
 
     def _late_rows(self, late: pa.RecordBatch) -> pa.RecordBatch:
@@ -148,7 +155,7 @@ class LastRows(Operator):
         nulls = [pa.nulls(late.num_rows, field.type) for field in [*self._results, WEIGHT_FIELD]]
         return pa.RecordBatch.from_arrays([*carried, *nulls], schema=self.schema_out)
 
-    def _needed(self, rows: pa.RecordBatch, watermark_us: int) -> pa.RecordBatch:
+    def _needed(self, rows: pa.RecordBatch, horizon_us: int) -> pa.RecordBatch:
         """All that is not behind the horizon, and of each key as many rows before it as a row that
         is on time looks back to."""
         if self._lateness_us is None:
@@ -156,7 +163,7 @@ class LastRows(Operator):
         codes = key_codes(rows, self._keys)
         order = sort_versions(rows, codes, self._order)
         times = numbers_of(rows.column(self._order[0]))[order]
-        is_behind = times <= watermark_us - self._lateness_us
+        is_behind = times <= horizon_us
         # A row is superfluous if so many rows after it are behind the horizon that all that comes
         # stands after them.
         codes = codes[order]

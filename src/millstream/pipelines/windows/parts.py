@@ -53,7 +53,7 @@ class Parts:
         self.results = [_field(it, schema) for it in measures]
         self.results_type = pa.struct(self.results)
         # For an identity: a sum and a maximum of one name are kept in columns that look the same.
-        self.kinds = ", ".join(f"{it.name}={it.kind}" for it in measures)
+        self.kinds = ", ".join(sorted(f"{it.name}={it.kind}" for it in measures))
 
     def of_rows(
         self, rows: pa.RecordBatch, order: Numbers, first: Numbers, end: Numbers

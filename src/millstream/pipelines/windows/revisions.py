@@ -64,7 +64,7 @@ class RevisedWindows(Operator):
     ) -> None:
         self._group = (*keys, START, END)
         self._parts = Parts(schema, measures)
-        self.identity = f"revised windows, {label} by {time}, {timing}, {self._parts.kinds}"
+        self.identity = f"revised windows, {label} by {time}, {self._parts.kinds}"
         self.title = f"{label} windows whose results may come more than once"
         self._timing = timing
         group = [schema.field(name) for name in self._group]
@@ -87,9 +87,9 @@ class RevisedWindows(Operator):
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
         table = state[_ROWS]
-        new = self._on_time(rows[_ROWS], watermark_us)
-        after_us = state.watermark_us - self._timing.settling_us
-        until_us = watermark_us - self._timing.settling_us
+        late_us = state.advance("late", watermark_us - self._timing.kept_us).now_us
+        new = self._on_time(rows[_ROWS], late_us)
+        after_us, until_us = state.advance("final", watermark_us - self._timing.settling_us)
         results = [self.nothing]
         if new.num_rows:
             changed = self._sum_up(new)
@@ -98,16 +98,17 @@ class RevisedWindows(Operator):
         else:
             touched = new
         results.append(self._close(table, touched, after_us, until_us))
-        table.expire(watermark_us - self._timing.kept_us + 1)
+        table.expire(late_us + 1)
         state.wake_at(self._wake_us(table, until_us))
         return concat(results)
 
     def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
         return self.process(state, self.no_rows(), watermark_us)
 
-    def _on_time(self, rows: pa.RecordBatch, watermark_us: int) -> pa.RecordBatch:
-        """They are told before; this only makes sure that no forgotten window is begun anew."""
-        is_kept = times_of(rows, END) > watermark_us - self._timing.kept_us
+    def _on_time(self, rows: pa.RecordBatch, late_us: int) -> pa.RecordBatch:
+        """Late rows were removed before. This drops rows of windows that are already forgotten,
+        which is possible after `allowed_lateness` was made longer."""
+        is_kept = times_of(rows, END) > late_us
         return rows if is_kept.all() else rows.filter(pa.array(is_kept))
 
     def _change(

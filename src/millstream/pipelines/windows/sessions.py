@@ -86,9 +86,9 @@ class RevisedSessions(Operator):
         time: str = "time",
     ) -> None:
         self._parts = Parts(schema, measures)
-        self.identity = (
-            f"revised sessions of {gap_us} us by {time}, {timing}, {corrects=}, {self._parts.kinds}"
-        )
+        self.identity = f"revised sessions of {gap_us} us by {time}, {self._parts.kinds}"
+        if corrects:
+            self.identity += ", corrected"
         self.title = f"sessions of {duration_text(gap_us)} whose results may come more than once"
         self._keys = tuple(keys)
         self._gap_us = gap_us
@@ -118,25 +118,26 @@ class RevisedSessions(Operator):
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
         table = state[_ROWS]
-        new = self._on_time(rows[_ROWS], watermark_us)
-        after_us = state.watermark_us - self._timing.settling_us
-        until_us = watermark_us - self._timing.settling_us
+        late_us = state.advance("late", watermark_us - self._timing.kept_us).now_us
+        new = self._on_time(rows[_ROWS], late_us)
+        after_us, until_us = state.advance("final", watermark_us - self._timing.settling_us)
         results = [self.nothing]
         if new.num_rows:
             old = self._with_settled(table.take(new.select([HASH, *self._keys])), after_us)
             results += self._merge(table, old, new, after_us, until_us)
         results.append(self._close(table, new, after_us, until_us))
-        table.expire(self._horizon_us(watermark_us))
-        state.wake_at(self._wake_us(table, watermark_us))
+        # What may still be corrected stays: a row up to `late_us` extends sessions before it.
+        table.expire(late_us - self._gap_us + 1 if self._corrects else until_us + 1)
+        state.wake_at(self._wake_us(table, until_us))
         return concat(results)
 
     def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
         return self.process(state, self.no_rows(), watermark_us)
 
-    def _on_time(self, rows: pa.RecordBatch, watermark_us: int) -> pa.RecordBatch:
-        """They are told before; this only makes sure that no forgotten session is begun anew."""
-        deadlines = times_of(rows, TIME) + (self._gap_us + self._timing.kept_us)
-        is_kept = deadlines > watermark_us
+    def _on_time(self, rows: pa.RecordBatch, late_us: int) -> pa.RecordBatch:
+        """Late rows were removed before. This drops rows of sessions that are already forgotten,
+        which is possible after `allowed_lateness` was made longer."""
+        is_kept = times_of(rows, TIME) + self._gap_us > late_us
         return rows if is_kept.all() else rows.filter(pa.array(is_kept))
 
     def _with_settled(self, sessions: pa.RecordBatch, after_us: int) -> pa.RecordBatch:
@@ -279,15 +280,8 @@ class RevisedSessions(Operator):
         group = [sessions.column(name) for name in (*self._keys, START, END)]
         return pa.RecordBatch.from_arrays([*group, *values, kinds, old], schema=self.schema_out)
 
-    def _horizon_us(self, watermark_us: int) -> int:
-        """Sessions that end before this are forgotten."""
-        if not self._corrects:
-            return watermark_us - self._timing.settling_us + 1
-        return watermark_us - self._gap_us - self._timing.kept_us + 1
-
-    def _wake_us(self, table: Table, watermark_us: int) -> int | None:
+    def _wake_us(self, table: Table, until_us: int) -> int | None:
         """When the next session is final, or else, when all that is left can be forgotten."""
-        until_us = watermark_us - self._timing.settling_us
         pages = table.pages.values()
         waiting = [page.first_us for page in pages if page.last_us > until_us]
         if waiting:

@@ -119,13 +119,12 @@ class SlidingWindow(Operator):
         *,
         preceding: bool = False,
     ) -> None:
-        self.identity = f"sliding window of {interval_us} us, {policy}"
-        if preceding:
-            self.identity += ", preceding"
+        self.identity = f"sliding window of {interval_us} us"
         self._preceding = preceding
         self.title = f"sliding window of {duration_text(interval_us)}"
         self.inputs = {_EVENTS: InputSpec(schema, tuple(keys))}
-        self.tables = {_EVENTS: TableSpec(schema, tuple(keys), time)}
+        used = [NOW, *(it.column for it in measures)]
+        self.tables = {_EVENTS: TableSpec.carrying(schema, tuple(keys), time, used=used)}
         if policy.emission == "every":
             shown = pa.schema([pa.field(_SHOWN, schema.field(NOW).type)])
             self.tables[_SHOWN] = TableSpec(shown, (), _SHOWN)
@@ -155,24 +154,30 @@ class SlidingWindow(Operator):
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
-        on_time, late = self._part_late(rows[_EVENTS], watermark_us)
-        results = [self.nothing, *self._settle(state, on_time, watermark_us)]
+        due = self._due(state, watermark_us)
+        late_us = watermark_us - self._policy.allowed_lateness_us
+        if self._policy.stragglers != "correct":
+            late_us = due.until_us  # of a final result nothing changes
+        late_us = state.advance("late", late_us).now_us
+        on_time, late = part_late(rows[_EVENTS], self._time, late_us)
+        results = [self.nothing, *self._settle(state, on_time, due, watermark_us)]
         if late.num_rows:
             results.append(self._late_rows(late, watermark_us))
         return concat(results)
 
     def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
         none = self.no_rows()[_EVENTS]
-        return concat([self.nothing, *self._settle(state, none, watermark_us)])
+        due = self._due(state, watermark_us)
+        return concat([self.nothing, *self._settle(state, none, due, watermark_us)])
+
+    def _due(self, state: BucketState, watermark_us: int) -> Due:
+        return Due(*state.advance("final", watermark_us - self._policy.settling_us))
 
     def _settle(
-        self, state: BucketState, new: pa.RecordBatch, watermark_us: int
+        self, state: BucketState, new: pa.RecordBatch, due: Due, watermark_us: int
     ) -> Iterator[pa.RecordBatch]:
         """Results of rows that became final, and of what the new rows change."""
         events = state[_EVENTS]
-        due = Due(
-            state.watermark_us - self._policy.settling_us, watermark_us - self._policy.settling_us
-        )
         since_us = self._last_shown(state, new)
         old = self._rows_in_reach(events, new, due, since_us)
         events.append(new)
@@ -288,12 +293,6 @@ class SlidingWindow(Operator):
             return [pa.nulls(len(had_old), field.type) for field in self._old_type]
         before = Windows(*narrow(~is_new, windows.first, windows.end))
         return self._measure(rows, order[~is_new], before)
-
-    def _part_late(
-        self, rows: pa.RecordBatch, watermark_us: int
-    ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        late_us = watermark_us - self._policy.allowed_lateness_us
-        return part_late(rows, self._time, late_us)
 
     def _late_rows(self, rows: pa.RecordBatch, watermark_us: int) -> pa.RecordBatch:
         count = rows.num_rows
