@@ -29,12 +29,12 @@ import pyarrow.parquet as pq
 from benchmarks.measurement import Measurement, compare
 from benchmarks.spark import QUERY_SETTINGS, cpu_seconds, spark_session, with_settings
 from benchmarks.targets import Scale, Target
-from millstream.pipelines.joins.as_of import as_of_join
-from millstream.pipelines.joins.stream_table import enrich
+from millstream.pipelines.joins import as_of_join, enrich
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from millstream.pipelines.state.trial import Trial
+from millstream.pipelines.windows import sliding_window
 from millstream.pipelines.windows.measures import Measure
-from millstream.pipelines.windows.sliding import Policy, SlidingWindow, sliding_window
+from millstream.pipelines.windows.sliding import Policy, SlidingWindow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

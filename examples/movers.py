@@ -20,7 +20,7 @@ from pathlib import Path
 
 from millstream.pipelines import pipeline, table, topic
 from millstream.pipelines.analytics import top_k
-from millstream.pipelines.windows.definition import tumbling
+from millstream.pipelines.windows import tumbling
 
 MOVE = "max_by(price, at) / min_by(price, at) - 1"
 MINUTES = 10

@@ -7,9 +7,16 @@ between single modules, which it does not look for.
 from __future__ import annotations
 
 import ast
+import importlib
+import re
+import subprocess
+import sys
 from pathlib import Path
 
-from tests.test_tidy import PACKAGE, complain
+from tests.test_tidy import PACKAGE, ROOT, complain, tracked_files
+
+FLAT = ("analytics", "joins", "times", "windows")  # packages of the pipelines that users import
+DEEP_IMPORT = r"from (millstream\.pipelines\.\w+)\.\w+ import (\([^)]*\)|[^\n]+)"
 
 
 def module_paths() -> dict[str, Path]:
@@ -83,3 +90,42 @@ def test_modules_do_not_import_each_other() -> None:
     graph = {module: imports_of(tree, set(paths)) - {module} for module, tree in trees.items()}
     offenders = [" <-> ".join(group) for group in cycles(graph)]
     complain("modules that import each other; see docs/decisions/0016", offenders)
+
+
+FIRST_EACH = """
+import sys, importlib
+sys.path.insert(0, {source!r})
+for name in {names!r}:
+    for loaded in [it for it in sys.modules if it.startswith("millstream.pipelines")]:
+        del sys.modules[loaded]
+    importlib.import_module(name)
+"""
+
+
+def test_every_module_of_flat_packages_can_be_imported_first() -> None:
+    """These packages export from their modules, which use modules of each other's packages: a
+    worker that unpickles an operator imports its module first."""
+    parents = tuple(f"millstream.pipelines.{it}" for it in FLAT)
+    names = sorted(it for it in module_paths() if it.startswith(parents))
+    script = FIRST_EACH.format(source=str(PACKAGE.parent), names=names)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_users_import_from_the_flat_packages() -> None:
+    """Documentation and examples use what packages export: deeper modules are private."""
+    public = {
+        f"millstream.pipelines.{package}": set(
+            importlib.import_module(f"millstream.pipelines.{package}").__all__
+        )
+        for package in FLAT
+    }
+    offenders = []
+    for path in tracked_files(".md", ".py"):
+        name = str(path.relative_to(ROOT))
+        if not name.startswith(("README", "docs/guides/", "examples/")):
+            continue
+        for package, names in re.findall(DEEP_IMPORT, path.read_text(encoding="utf-8")):
+            imported = {it.strip() for it in names.strip("()").replace("\n", ",").split(",")}
+            found = sorted(imported & public.get(package, set()))
+            offenders += [f"{name}: from {package} import {it}" for it in found]
+    complain("import from the package itself", offenders)

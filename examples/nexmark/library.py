@@ -11,8 +11,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from millstream.pipelines.joins.best_match import best_match
-from millstream.pipelines.windows.last_rows import last_rows
+from millstream.pipelines.joins import best_match
+from millstream.pipelines.windows import last_rows
 
 AUCTION_AND_TEN_BEFORE = 11
 

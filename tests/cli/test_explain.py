@@ -78,7 +78,7 @@ def test_state_that_grows_and_watermarks_that_wait_for_each_other_are_told() -> 
 
 SALES = """
 from millstream.pipelines import pipeline, table, topic
-from millstream.pipelines.windows.definition import tumbling
+from millstream.pipelines.windows import tumbling
 
 orders = topic(
     "orders",

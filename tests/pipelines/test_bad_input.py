@@ -234,8 +234,7 @@ def test_watermark_on_what_is_no_time_is_refused_before_the_query_starts(
 def test_window_on_a_string_is_refused_before_the_query_starts(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from millstream.pipelines.windows.definition import tumbling
-    from millstream.pipelines.windows.sliding import sliding_window
+    from millstream.pipelines.windows import sliding_window, tumbling
 
     window = tumbling("1 minute", time="told", n="count(*)")
     for function in (
@@ -249,8 +248,7 @@ def test_window_on_a_string_is_refused_before_the_query_starts(
 def test_lateness_smaller_than_the_watermark_is_refused_before_the_query_starts(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from millstream.pipelines.windows.definition import session, tumbling
-    from millstream.pipelines.windows.sliding import sliding_window
+    from millstream.pipelines.windows import session, sliding_window, tumbling
 
     given: dict[str, Any] = {"allowed_lateness": "1 minute", "n": "count(*)"}
     for function in (
@@ -265,7 +263,7 @@ def test_lateness_smaller_than_the_watermark_is_refused_before_the_query_starts(
 def test_join_without_a_bound_is_refused_before_the_query_starts_unless_it_is_meant(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from millstream.pipelines.joins.interval import interval_join
+    from millstream.pipelines.joins import interval_join
 
     def joined(clicks: DataFrame, **given: Any) -> DataFrame:
         buys = clicks.selectExpr("user as buyer", "at as bought_at", "_watermark")

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from millstream.pipelines.analytics.averages import Smoothing
 from millstream.pipelines.analytics.deduplication import Deduplication
-from millstream.pipelines.event_time.clocks import DeviceOffsets
 from millstream.pipelines.joins import as_of, best_match, stream_table
 from millstream.pipelines.joins.changes import Changes
 from millstream.pipelines.joins.table_table import Side, TableJoin
+from millstream.pipelines.times.clocks import DeviceOffsets
 from millstream.pipelines.windows import parts
 from millstream.pipelines.windows.last_rows import LastRows
 from millstream.pipelines.windows.measures import Measure

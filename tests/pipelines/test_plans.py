@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics.anomalies import flag_anomalies
-from millstream.pipelines.analytics.averages import smooth
-from millstream.pipelines.analytics.deduplication import deduplicate
-from millstream.pipelines.analytics.heavy_hitters import heavy_hitters
-from millstream.pipelines.analytics.rolling import rolling
-from millstream.pipelines.joins.as_of import as_of_join
-from millstream.pipelines.joins.best_match import best_match
-from millstream.pipelines.windows.definition import tumbling
-from millstream.pipelines.windows.last_rows import last_rows
-from millstream.pipelines.windows.sliding import sliding_window
+from millstream.pipelines.analytics import (
+    deduplicate,
+    flag_anomalies,
+    heavy_hitters,
+    rolling,
+    smooth,
+)
+from millstream.pipelines.joins import as_of_join, best_match
+from millstream.pipelines.windows import last_rows, sliding_window, tumbling
 from tests.pipelines.windows.streams import Files
 
 if TYPE_CHECKING:

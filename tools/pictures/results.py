@@ -31,16 +31,15 @@ from tools.pictures.events import (
     minute_of,
 )
 
-from millstream.pipelines.event_time.clocks import correct_clock, correct_device_clocks
-from millstream.pipelines.event_time.lateness import mark_late, with_watermark_column
-from millstream.pipelines.joins.as_of import as_of_join
-from millstream.pipelines.joins.changes import changes
-from millstream.pipelines.joins.interval import interval_join
-from millstream.pipelines.joins.stream_table import enrich
-from millstream.pipelines.joins.table_table import table_join
+from millstream.pipelines.joins import as_of_join, changes, enrich, interval_join, table_join
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
-from millstream.pipelines.windows.definition import hopping, session, tumbling
-from millstream.pipelines.windows.sliding import sliding_window
+from millstream.pipelines.times import (
+    correct_clock,
+    correct_device_clocks,
+    mark_late,
+    with_watermark_column,
+)
+from millstream.pipelines.windows import hopping, session, sliding_window, tumbling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

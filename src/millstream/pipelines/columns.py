@@ -13,6 +13,12 @@ from millstream.pipelines.durations import Duration, duration_text, duration_us
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+# Columns that the reader fills in, if the schema names them.
+WATERMARK_COLUMN = "_watermark"
+OFFSET_COLUMN = "_offset"
+POSITION_COLUMN = "_position"
+DELETED_COLUMN = "_deleted"
+
 WATERMARK_DELAY = "spark.watermarkDelayMs"  # what Spark notes at a column with a watermark
 TABLE_KEY = "millstream.table_key"  # metadata of the key columns of a topic that is a table
 DROPPED_KIND = "millstream.dropped"  # what a count of dropped rows notes: of which kind they are

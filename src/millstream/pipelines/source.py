@@ -29,9 +29,10 @@ from pyspark.sql.streaming.datasource import (
 
 from millstream.clock import SystemClock
 from millstream.errors import ConfigError
+from millstream.pipelines.columns import WATERMARK_COLUMN
 from millstream.pipelines.offsets import OffsetRange, Offsets, from_json, to_json
 from millstream.pipelines.query_files import batch_watermark_ms
-from millstream.pipelines.reading.options import WATERMARK_COLUMN, ReadOptions, parse_read_options
+from millstream.pipelines.reading.options import ReadOptions, parse_read_options
 from millstream.pipelines.reading.planning import StreamPlanner, plan_batch
 from millstream.pipelines.reading.positions import Positions
 from millstream.pipelines.workers import keep_memory, settle

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics.anomalies import flag_anomalies
+from millstream.pipelines.analytics import flag_anomalies
 from tests.pipelines.analytics.events import EVENTS, Stage
 from tests.pipelines.windows.streams import moment, seconds_of
 

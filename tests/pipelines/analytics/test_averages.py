@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics import averages
-from millstream.pipelines.analytics.averages import Averages, Smoothing, Steps, run_steps, smooth
+from millstream.pipelines.analytics import averages, smooth
+from millstream.pipelines.analytics.averages import Averages, Smoothing, Steps, run_steps
 from millstream.pipelines.state.trial import Trial
 from tests.pipelines.analytics.events import EVENTS, Stage
 from tests.pipelines.windows.streams import seconds_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics.comparison import compare
+from millstream.pipelines.analytics import compare
 from tests.pipelines.analytics.events import EVENTS, Stage, by_window, events_of
 from tests.pipelines.windows.streams import moment, seconds_of
 

@@ -14,11 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics.deduplication import (
-    Deduplication,
-    deduplicate,
-    first_in_time,
-)
+from millstream.pipelines.analytics import deduplicate
+from millstream.pipelines.analytics.deduplication import Deduplication, first_in_time
 from millstream.pipelines.state.trial import Trial
 from tests.pipelines.analytics.events import DELAY, EVENTS, Event, Stage
 from tests.pipelines.windows.streams import END, Files, seconds_of

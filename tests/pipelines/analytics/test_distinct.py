@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics.distinct import How, count_distinct, merge_distinct
+from millstream.pipelines.analytics import count_distinct, merge_distinct
+from millstream.pipelines.analytics.distinct import How
 from tests.pipelines.analytics.events import EVENTS, Stage, by_window, events_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics.heavy_hitters import HeavyHitters, heavy_hitters
+from millstream.pipelines.analytics import heavy_hitters
+from millstream.pipelines.analytics.heavy_hitters import HeavyHitters
 from millstream.pipelines.state.trial import Trial
 from tests.pipelines.analytics.events import EVENTS, Stage, start_of
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics.quantiles import merge_percentiles, percentiles
+from millstream.pipelines.analytics import merge_percentiles, percentiles
 from tests.pipelines.analytics.events import EVENTS, Stage, by_window, events_of
 from tests.pipelines.windows.streams import moment
 

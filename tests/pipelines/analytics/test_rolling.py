@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics.averages import smooth
-from millstream.pipelines.analytics.rolling import rolling
+from millstream.pipelines.analytics import rolling, smooth
 from tests.pipelines.analytics.events import EVENTS, Stage, by_window, events_of
 from tests.pipelines.windows.streams import moment, seconds_of
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics.sessions import sessions
+from millstream.pipelines.analytics import sessions
 from tests.pipelines.analytics.events import EVENTS, Event, Stage
 from tests.pipelines.windows.streams import moment, seconds_of
 

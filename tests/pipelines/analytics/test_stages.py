@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics.averages import smooth
-from millstream.pipelines.analytics.deduplication import deduplicate
+from millstream.pipelines.analytics import deduplicate, smooth, top_k
 from millstream.pipelines.analytics.stages import (
     Policy,
     check_fraction,
@@ -16,7 +15,6 @@ from millstream.pipelines.analytics.stages import (
     late_metric,
     listed,
 )
-from millstream.pipelines.analytics.top import top_k
 from tests.pipelines.analytics.events import start_of
 from tests.pipelines.windows.streams import END, Files
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics.top import top_k
+from millstream.pipelines.analytics import top_k
 from tests.pipelines.analytics.events import EVENTS, Stage, start_of
 
 if TYPE_CHECKING:

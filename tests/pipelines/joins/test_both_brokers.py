@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.pipelines import Pipeline, pipeline, table, topic
-from millstream.pipelines.joins.as_of import as_of_join
-from millstream.pipelines.joins.stream_table import enrich
+from millstream.pipelines.joins import as_of_join, enrich
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
-from millstream.pipelines.windows.sliding import sliding_window
+from millstream.pipelines.windows import sliding_window
 from tests.peers.kafka import start_kafka
 from tests.pipelines.conftest import Topics, run_to_end
 from tests.pipelines.running.test_launching import stored

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.joins.interval import Within, interval_join, reach_us
+from millstream.pipelines.joins import interval_join
+from millstream.pipelines.joins.interval import Within, reach_us
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import strategies as st
 
-from millstream.pipelines.joins.as_of import as_of_join
-from millstream.pipelines.joins.best_match import best_match
-from millstream.pipelines.joins.changes import changes
-from millstream.pipelines.joins.interval import interval_join
-from millstream.pipelines.joins.stream_table import enrich
-from millstream.pipelines.joins.table_table import table_join
+from millstream.pipelines.joins import (
+    as_of_join,
+    best_match,
+    changes,
+    enrich,
+    interval_join,
+    table_join,
+)
 from millstream.testing.streams import Disorder, Outcome, Source, check_stream, moments
 
 if TYPE_CHECKING:

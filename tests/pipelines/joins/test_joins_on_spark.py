@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.event_time.lateness import with_watermark_column
-from millstream.pipelines.joins.as_of import as_of_join
-from millstream.pipelines.joins.changes import changes
-from millstream.pipelines.joins.interval import interval_join, late_rows
-from millstream.pipelines.joins.stream_table import enrich
-from millstream.pipelines.joins.table_table import table_join
+from millstream.pipelines.joins import (
+    as_of_join,
+    changes,
+    enrich,
+    interval_join,
+    late_rows,
+    table_join,
+)
 from millstream.pipelines.running.status import kept_state
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
+from millstream.pipelines.times import with_watermark_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

@@ -19,8 +19,9 @@ import pyarrow as pa
 import pytest
 
 from millstream.errors import ConfigError
+from millstream.pipelines.joins import lookup, part_failed
 from millstream.pipelines.joins.asking import Asker, LookupFailed, Patience
-from millstream.pipelines.joins.lookup import ERROR, FAILED, Lookup, lookup, part_failed
+from millstream.pipelines.joins.lookup import ERROR, FAILED, Lookup
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

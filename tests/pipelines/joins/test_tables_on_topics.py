@@ -11,7 +11,7 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.pipelines import Pipeline, pipeline, table, topic
-from millstream.pipelines.joins.stream_table import enrich
+from millstream.pipelines.joins import enrich
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from tests.pipelines.conftest import Topics, run_to_end
 from tests.pipelines.running.test_launching import stored

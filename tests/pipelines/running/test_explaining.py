@@ -10,13 +10,11 @@ import pytest
 
 from millstream.pipelines import Pipeline, pipeline, table, topic
 from millstream.pipelines.analytics import deduplicate, heavy_hitters, rolling, smooth
-from millstream.pipelines.joins.as_of import as_of_join
-from millstream.pipelines.joins.interval import interval_join
+from millstream.pipelines.joins import as_of_join, interval_join
 from millstream.pipelines.running.explaining import FOR_EVER, Step, delivery, explain
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
-from millstream.pipelines.windows.definition import hopping, session, tumbling
-from millstream.pipelines.windows.sliding import sliding_window
+from millstream.pipelines.windows import hopping, session, sliding_window, tumbling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -42,7 +42,7 @@ def sessions(frame: DataFrame) -> DataFrame:
 
 
 def final_windows(frame: DataFrame) -> DataFrame:
-    from millstream.pipelines.windows.definition import tumbling
+    from millstream.pipelines.windows import tumbling
 
     late = frame.withWatermark("timestamp", "1 minute")
     late = late.selectExpr("*", "cast(null as timestamp) as _watermark")
@@ -51,7 +51,7 @@ def final_windows(frame: DataFrame) -> DataFrame:
 
 def heavy(frame: DataFrame) -> DataFrame:
     """An aggregate behind state in buckets."""
-    from millstream.pipelines.analytics.heavy_hitters import heavy_hitters
+    from millstream.pipelines.analytics import heavy_hitters
     from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 
     before = str(frame.sparkSession.conf.get(STORE_PROVIDER))

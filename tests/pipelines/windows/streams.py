@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millstream.pipelines.event_time.lateness import with_watermark_column
+from millstream.pipelines.times import with_watermark_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

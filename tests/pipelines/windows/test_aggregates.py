@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.windows.aggregates import Aggregate, parse_aggregate, parse_aggregates
+from millstream.pipelines.windows import Aggregate
+from millstream.pipelines.windows.aggregates import parse_aggregate, parse_aggregates
 
 
 @pytest.mark.parametrize(

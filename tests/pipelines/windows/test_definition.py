@@ -11,14 +11,14 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
-from millstream.pipelines.windows.definition import (
+from millstream.pipelines.windows import (
     Window,
     calendar,
     hopping,
     session,
+    sliding_window,
     tumbling,
 )
-from millstream.pipelines.windows.sliding import sliding_window
 from tests.pipelines.windows.streams import COLUMNS, END, Files, seconds_of
 
 if TYPE_CHECKING:

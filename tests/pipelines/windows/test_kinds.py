@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from millstream.pipelines.windows.definition import calendar, hopping, tumbling
+from millstream.pipelines.windows import calendar, hopping, tumbling
 from millstream.pipelines.windows.kinds import Calendar
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import ConfigError
-from millstream.pipelines.windows.aggregates import Aggregate
+from millstream.pipelines.windows import Aggregate
 from millstream.pipelines.windows.parts import (
     Measure,
     Parts,

@@ -12,7 +12,7 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
-from millstream.pipelines.windows.sliding import sliding_window
+from millstream.pipelines.windows import sliding_window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 
 from millstream.pipelines.pipeline import pipeline
 from millstream.pipelines.spec import table, topic
-from millstream.pipelines.windows.definition import Window, calendar, hopping, session, tumbling
-from millstream.pipelines.windows.sliding import sliding_window
+from millstream.pipelines.windows import (
+    Window,
+    calendar,
+    hopping,
+    session,
+    sliding_window,
+    tumbling,
+)
 from millstream.testing.streams import Disorder, Outcome, Source, check_stream, moments
 
 if TYPE_CHECKING:

@@ -33,11 +33,10 @@ from millstream.pipelines.analytics.stages import (
     check_whole,
     late_metric,
 )
-from millstream.pipelines.columns import as_column
+from millstream.pipelines.columns import WATERMARK_COLUMN, as_column
 from millstream.pipelines.durations import Duration
 from millstream.pipelines.joins.frames import check_choice
 from millstream.pipelines.plans import check_not_aggregated
-from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.windows.aggregates import Aggregate
 from millstream.pipelines.windows.sliding import KIND, LATENESS, sliding_window
 

@@ -51,6 +51,7 @@ from millstream.pipelines.analytics.stages import (
     listed,
 )
 from millstream.pipelines.columns import (
+    WATERMARK_COLUMN,
     check_lateness,
     check_time,
     check_watermark,
@@ -60,7 +61,6 @@ from millstream.pipelines.durations import Duration, duration_text, duration_us
 from millstream.pipelines.joins.frames import check_choice
 from millstream.pipelines.joins.matching import Mask, common_codes, newest, sort_versions
 from millstream.pipelines.plans import check_not_aggregated
-from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.lateness import part_late

@@ -48,6 +48,7 @@ from millstream.pipelines.analytics.stages import (
     listed,
 )
 from millstream.pipelines.columns import (
+    WATERMARK_COLUMN,
     as_column,
     check_lateness,
     check_time,
@@ -59,7 +60,6 @@ from millstream.pipelines.durations import Duration, duration_text, duration_us
 from millstream.pipelines.joins.frames import check_choice
 from millstream.pipelines.joins.matching import Mask, sort_versions
 from millstream.pipelines.plans import check_not_aggregated
-from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.lateness import part_late
@@ -277,7 +277,7 @@ def _obstacle(
 def _native(frame: DataFrame, keys: Sequence[str], time: str, metric: str) -> DataFrame:
     from pyspark.sql.functions import count_if
 
-    from millstream.pipelines.event_time.lateness import is_late
+    from millstream.pipelines.times.lateness import is_late
 
     late = is_late(frame, as_column(time), as_column(time))
     on_time = frame.observe(metric, count_if(late).alias("dropped")).where(~late)

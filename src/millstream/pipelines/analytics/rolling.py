@@ -42,10 +42,9 @@ from millstream.pipelines.analytics.stages import (
     late_metric,
     make_panes,
 )
-from millstream.pipelines.columns import as_column
+from millstream.pipelines.columns import WATERMARK_COLUMN, as_column
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.plans import check_not_aggregated
-from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.windows.aggregates import Aggregate, parse_aggregate
 from millstream.pipelines.windows.sliding import KIND, sliding_window
 from millstream.pipelines.windows.spec import END, START

@@ -36,6 +36,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.pipelines.columns import (
+    POSITION_COLUMN,
     check_time,
     check_watermark,
     name_column,
@@ -64,7 +65,6 @@ from millstream.pipelines.joins.matching import (
     take_or_null,
 )
 from millstream.pipelines.plans import check_not_aggregated
-from millstream.pipelines.reading.options import POSITION_COLUMN
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.lateness import part_late, seconds_behind

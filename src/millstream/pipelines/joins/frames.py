@@ -6,8 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, overload
 
 from millstream.errors import ConfigError
-from millstream.pipelines.columns import TABLE_KEY, WATERMARK_DELAY, kind_of, name_column
-from millstream.pipelines.reading.options import DELETED_COLUMN, OFFSET_COLUMN, POSITION_COLUMN
+from millstream.pipelines.columns import (
+    DELETED_COLUMN,
+    OFFSET_COLUMN,
+    POSITION_COLUMN,
+    TABLE_KEY,
+    WATERMARK_DELAY,
+    kind_of,
+    name_column,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import (
+    WATERMARK_COLUMN,
     WATERMARK_DELAY,
     as_column,
     check_time,
@@ -35,7 +36,6 @@ from millstream.pipelines.columns import (
     watermark_delay_ms,
 )
 from millstream.pipelines.durations import Duration, duration_text, duration_us
-from millstream.pipelines.event_time.lateness import LATE, is_late, mark_late, with_rule
 from millstream.pipelines.joins.frames import (
     On,
     check_choice,
@@ -43,7 +43,7 @@ from millstream.pipelines.joins.frames import (
     name_keys,
     other_columns,
 )
-from millstream.pipelines.reading.options import WATERMARK_COLUMN
+from millstream.pipelines.times.lateness import LATE, is_late, mark_late, with_rule
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pyarrow as pa
 
-from millstream.pipelines.columns import as_column
+from millstream.pipelines.columns import POSITION_COLUMN, as_column
 from millstream.pipelines.joins.changes import changes
 from millstream.pipelines.joins.frames import (
     On,
@@ -53,7 +53,6 @@ from millstream.pipelines.joins.matching import (
     take_or_null,
 )
 from millstream.pipelines.joins.weights import WEIGHT
-from millstream.pipelines.reading.options import POSITION_COLUMN
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct
 

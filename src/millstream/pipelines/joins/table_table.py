@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
+from millstream.pipelines.columns import POSITION_COLUMN
 from millstream.pipelines.joins.changes import changes
 from millstream.pipelines.joins.frames import (
     On,
@@ -36,7 +37,6 @@ from millstream.pipelines.joins.frames import (
 )
 from millstream.pipelines.joins.matching import common_codes, has_null_key, pairs, take_or_null
 from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate, weights_of
-from millstream.pipelines.reading.options import POSITION_COLUMN
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct
 from millstream.pipelines.state.tables import concat

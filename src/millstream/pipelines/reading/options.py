@@ -26,11 +26,6 @@ from millstream.pipelines.reading.avro_options import AvroOptions, parse_avro_op
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-# Columns that the reader fills in, if the schema names them.
-WATERMARK_COLUMN = "_watermark"
-OFFSET_COLUMN = "_offset"
-POSITION_COLUMN = "_position"
-DELETED_COLUMN = "_deleted"
 DEAD_LETTER_PREFIX = "dlq."
 FORMATS = ("raw", "json", "avro", "csv", "text")
 

@@ -31,17 +31,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import ConfigError, MillstreamError
-from millstream.pipelines.reading.arrow import raw_batch
-from millstream.pipelines.reading.dead_letters import DeadLetters
-from millstream.pipelines.reading.decoding import make_decoder
-from millstream.pipelines.reading.decoding.results import Decoded, Failure
-from millstream.pipelines.reading.fetching import fetch_columns
-from millstream.pipelines.reading.options import (
+from millstream.pipelines.columns import (
     DELETED_COLUMN,
     OFFSET_COLUMN,
     POSITION_COLUMN,
     WATERMARK_COLUMN,
 )
+from millstream.pipelines.reading.arrow import raw_batch
+from millstream.pipelines.reading.dead_letters import DeadLetters
+from millstream.pipelines.reading.decoding import make_decoder
+from millstream.pipelines.reading.decoding.results import Decoded, Failure
+from millstream.pipelines.reading.fetching import fetch_columns
 from millstream.pipelines.row_positions import Positions, encode_positions
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ about a plan comes from here as well, as for a query that is started: Spark's ow
 supports, and which state nothing ever takes away.
 
 Operators of ours are told by what they note at the column that leaves them (`OPERATOR` in
-state/spark.py), late rows by what `is_late` notes (`RULE` in event_time/lateness.py), and rows that
+state/spark.py), late rows by what `is_late` notes (`RULE` in times/lateness.py), and rows that
 are dropped by their count, which is called `dropped` in every metric.
 """
 
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.columns import DROPPED_KIND, WATERMARK_DELAY
 from millstream.pipelines.durations import duration_text
-from millstream.pipelines.event_time.lateness import RULE
 from millstream.pipelines.plans import analyzed
 from millstream.pipelines.running.launching import apply_to_streams
 from millstream.pipelines.running.output_modes import choose_output_mode
@@ -28,6 +27,7 @@ from millstream.pipelines.running.outputs import combine
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.spec import PipelineSpec, Table, Topic
 from millstream.pipelines.state.operator import OPERATOR
+from millstream.pipelines.times.lateness import RULE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

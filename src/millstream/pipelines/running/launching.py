@@ -14,15 +14,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
-from millstream.pipelines.columns import check_time
+from millstream.pipelines.columns import WATERMARK_COLUMN, check_time
 from millstream.pipelines.durations import duration_us
 from millstream.pipelines.offsets import EARLIEST, Offsets, to_json
 from millstream.pipelines.reading.counting import OBSERVED, count_failures
-from millstream.pipelines.reading.options import (
-    TRIGGER_OPTIONS,
-    WATERMARK_COLUMN,
-    parse_read_options,
-)
+from millstream.pipelines.reading.options import TRIGGER_OPTIONS, parse_read_options
 from millstream.pipelines.reading.positions import Positions
 from millstream.pipelines.running.checkpoint import Checkpoint
 from millstream.pipelines.running.output_modes import choose_output_mode

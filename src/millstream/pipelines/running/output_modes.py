@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
-from millstream.pipelines.event_time.lateness import IS_LATE
 from millstream.pipelines.plans import AGGREGATE, WATERMARK, analyzed, streaming_operators
 from millstream.pipelines.spec import PipelineSpec
+from millstream.pipelines.times.lateness import IS_LATE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

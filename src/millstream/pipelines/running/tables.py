@@ -13,8 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.pipelines.columns import TABLE_KEY, as_column
-from millstream.pipelines.reading.options import DELETED_COLUMN, OFFSET_COLUMN, POSITION_COLUMN
+from millstream.pipelines.columns import (
+    DELETED_COLUMN,
+    OFFSET_COLUMN,
+    POSITION_COLUMN,
+    TABLE_KEY,
+    as_column,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

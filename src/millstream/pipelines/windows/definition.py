@@ -31,7 +31,7 @@ with an `allowed_lateness`, are kept in bucketed state (revisions.py, sessions.p
 `count`, `sum`, `avg`, `min` and `max`; append mode as well, or an upsert by key and start of the
 window. As a batch, a definition gives the final results of all rows.
 
-A stream needs a watermark on `time`, and `_watermark` (see event_time/lateness.py).
+A stream needs a watermark on `time`, and `_watermark` (see times/lateness.py).
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING
 
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import (
+    WATERMARK_COLUMN,
     WATERMARK_DELAY,
     as_column,
     check_lateness,
@@ -52,7 +53,7 @@ from millstream.pipelines.columns import (
     watermark_delay_ms,
 )
 from millstream.pipelines.durations import Duration, duration_text, duration_us
-from millstream.pipelines.event_time.lateness import (
+from millstream.pipelines.times.lateness import (
     IS_LATE,
     LATENESS,
     is_late,
@@ -60,7 +61,6 @@ from millstream.pipelines.event_time.lateness import (
     watermark,
     with_rule,
 )
-from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.windows.aggregates import EXAMPLE, Aggregate
 from millstream.pipelines.windows.kinds import Calendar, Hopping, Session, Tumbling, Unit
 from millstream.pipelines.windows.sliding import KIND, OLD, Stragglers

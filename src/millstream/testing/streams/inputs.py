@@ -128,8 +128,8 @@ def make_input(name: str, read: Topic, time: str | None) -> Input:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
+    from millstream.pipelines.columns import WATERMARK_COLUMN
     from millstream.pipelines.reading.arrow import RAW_SCHEMA
-    from millstream.pipelines.reading.options import WATERMARK_COLUMN
     from millstream.pipelines.running.launching import with_columns
 
     found = with_columns(read).schema or RAW_SCHEMA

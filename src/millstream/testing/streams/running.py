@@ -20,11 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.errors import ConfigError
-from millstream.pipelines.columns import as_column
-from millstream.pipelines.event_time.lateness import with_watermark_column
+from millstream.pipelines.columns import WATERMARK_COLUMN, as_column
 from millstream.pipelines.pipeline import Pipeline
 from millstream.pipelines.plans import WATERMARK, analyzed, streaming_operators
-from millstream.pipelines.reading.options import WATERMARK_COLUMN
 from millstream.pipelines.running.failures import passes
 from millstream.pipelines.running.launching import refuse_connect
 from millstream.pipelines.running.output_modes import choose_output_mode
@@ -32,6 +30,7 @@ from millstream.pipelines.running.outputs import combine, rows_of
 from millstream.pipelines.running.session import spark_settings
 from millstream.pipelines.spec import ONLY
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
+from millstream.pipelines.times import with_watermark_column
 from millstream.testing.streams.case import Arrival, Batch, Row
 from millstream.testing.streams.checkpoint import lose_commit, planned_batches, set_time
 from millstream.testing.streams.comparing import Comparison

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import ConfigError
-from millstream.pipelines.event_time.clocks import (
-    DeviceOffsets,
+from millstream.pipelines.state.trial import Trial
+from millstream.pipelines.times import (
     cap_future,
     correct_clock,
     correct_device_clocks,
     count_odd_clocks,
     name_times,
 )
-from millstream.pipelines.state.trial import Trial
+from millstream.pipelines.times.clocks import DeviceOffsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.event_time.lateness import mark_late
+from millstream.pipelines.times import mark_late
 from tests.pipelines.conftest import Topics
 from tests.pipelines.windows.streams import END, Files
 

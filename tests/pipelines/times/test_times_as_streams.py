@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import strategies as st
 
-from millstream.pipelines.event_time.clocks import correct_clock, correct_device_clocks
-from millstream.pipelines.event_time.lateness import mark_late
+from millstream.pipelines.times import correct_clock, correct_device_clocks, mark_late
 from millstream.testing.streams import Disorder, Source, check_stream, moments
 from millstream.testing.streams.inputs import BEGIN
 

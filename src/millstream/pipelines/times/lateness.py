@@ -23,10 +23,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from millstream.errors import ConfigError
-from millstream.pipelines.columns import as_column, check_time
+from millstream.pipelines.columns import WATERMARK_COLUMN, as_column, check_time
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.query_files import watermark_ms_of
-from millstream.pipelines.reading.options import WATERMARK_COLUMN
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.pipelines import pipeline, table, topic
-from millstream.pipelines.event_time.idleness import with_heartbeat
+from millstream.pipelines.times import with_heartbeat
 from tests.pipelines.conftest import Topics, run_to_end
 from tests.pipelines.running.test_progress import committed
 
