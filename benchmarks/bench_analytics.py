@@ -91,7 +91,7 @@ def run(targets: Sequence[Target], scale: Scale) -> Iterator[Measurement]:
 def rate(make: Callable[[], Operator], keys: int, scale: Scale) -> float:
     """Rows per second of one core, once there is state."""
     operator = make()
-    trial = Trial(operator, bucket_count=16)
+    trial = Trial(operator, buckets=16)
     schema = operator.inputs["events"].schema
     begun = 0.0
     for number in range(BATCHES):

@@ -99,7 +99,7 @@ def alone(scale: Scale) -> Measurement:
 def cpu_rate(keys: int, scale: Scale) -> float:
     policy = Policy("drop", INTERVAL_US)
     window = SlidingWindow(SCHEMA, ["user"], "time", INTERVAL_US, MEASURES, policy, SCHEMA.names)
-    trial = Trial(window, bucket_count=16)
+    trial = Trial(window, buckets=16)
     begun = 0.0
     for number in range(BATCHES):
         rows = events(number, keys, scale.of(ROWS))

@@ -48,43 +48,47 @@ def make_visits() -> list[tuple[object, ...]]:
 
 
 def ask(visits: DataFrame) -> None:
-    once = visits.transform(deduplicate, "id", "at", "1 day").cache()
+    once = visits.transform(deduplicate, "1 day", key="id", time="at").cache()
     print(f"{visits.count()} visits, {once.count()} of them different")
     assert once.count() == once.select("id").distinct().count()
 
     journeys = once.transform(
-        sessions, "user", "at", "15 minutes", entry="first(page)", exit="last(page)"
+        sessions, "15 minutes", key="user", time="at", entry="first(page)", exit="last(page)"
     )
     longest = journeys.orderBy("duration", ascending=False).first()
     print(f"longest session: {longest.user}, {longest.duration / 60:.0f} minutes, {longest.events}")
     assert journeys.agg({"events": "sum"}).first()[0] == once.count()
 
     hours = once.transform(
-        compare, "page", "at", "1 hour", against={"yesterday": "24 hours"}, n="count(*)"
+        compare, "1 hour", key="page", time="at", against={"yesterday": "24 hours"}, n="count(*)"
     )
     grown = hours.where("page = '/' and n_yesterday is not null").orderBy("window_end").first()
     print(f"6 to 7: {grown.n} visits of /, {grown.n_yesterday_change:+.0%} to the day before")
 
-    users = once.transform(count_distinct, "page", "at", "1 day", of="user", how="hll")
+    users = once.transform(count_distinct, "1 day", key="page", time="at", of="user", how="hll")
     assert {row.distinct for row in users.collect()} == {12}
 
-    slow = once.transform(percentiles, "page", "at", "1 hour", of="millis", at=(0.95,))
+    slow = once.transform(percentiles, "1 hour", key="page", time="at", of="millis", at=(0.95,))
     worst = slow.orderBy("p95", ascending=False).first()
     print(f"slowest hour: {worst.page} at {worst.window_start:%H:%M}, p95 {worst.p95:.0f} ms")
     assert (worst.page, worst.window_start.hour) == ("/pot", 12)
 
-    busy = once.transform(rolling, "page", "at", "30 minutes", per_minute="rate(*)")
+    busy = once.transform(rolling, "30 minutes", key="page", time="at", per_minute="rate(*)")
     print(f"busiest: {busy.agg({'per_minute': 'max'}).first()[0] * 60:.1f} visits a minute")
 
-    odd = once.transform(flag_anomalies, "page", "at", "millis", over="4 hours", threshold=20)
+    odd = once.transform(
+        flag_anomalies, "millis", key="page", time="at", over="4 hours", threshold=20
+    )
     first = odd.where("is_anomaly").orderBy("at").first()
     print(f"first anomaly: {first.page} at {first.at:%H:%M}, {first.z:.0f} deviations off")
     assert (first.page, first.at.hour) == ("/pot", 12)
 
-    faded = once.transform(smooth, "page", "at", "millis", half_life="1 hour", threshold=20)
+    faded = once.transform(
+        smooth, "millis", key="page", time="at", half_life="1 hour", threshold=20
+    )
     assert faded.where("is_anomaly").orderBy("at").first().at == first.at
 
-    top = once.transform(heavy_hitters, "page", "at", "1 day", k=1).collect()
+    top = once.transform(heavy_hitters, "1 day", key="page", time="at", k=1).collect()
     assert [row.page for row in top] == ["/", "/"]
 
 

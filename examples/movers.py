@@ -44,7 +44,7 @@ moved = topic(
 @pipeline(reads=trades, writes=table("movers", key=("window_end", "rank")))
 def movers(trades):
     """Both stages in one query."""
-    return trades.transform(top_k, "stock", "at", "1 minute", k=10, by=MOVE)
+    return trades.transform(top_k, "1 minute", key="stock", time="at", k=10, by=MOVE)
 
 
 @pipeline(reads=trades, writes=moved)
@@ -58,7 +58,7 @@ def moves(trades):
 def leaders(moves):
     """The second stage, after the topic. The time of a minute's moves is its end, which is the
     start of the next minute."""
-    found = moves.transform(top_k, "stock", "until", "1 minute", k=10, by="max(move)")
+    found = moves.transform(top_k, "1 minute", key="stock", time="until", k=10, by="max(move)")
     return found.selectExpr("window_start as window_end", "rank", "stock", "value")
 
 

@@ -4,8 +4,10 @@ Two tables that change, posts and follows, are joined to a third one, which is u
 incrementally: nothing is recomputed. After every event the timeline is compared with the join of
 both tables. The operators run here without Spark; on Spark, the same is
 
-    posts = post_log.transform(changes, "post_id", sequence="offset", delete=col("op") == "delete")
-    follows = follow_log.transform(changes, ("follower", "author"), ...)
+    posts = post_log.transform(
+        changes, key="post_id", sequence="offset", delete=col("op") == "delete"
+    )
+    follows = follow_log.transform(changes, key=("follower", "author"), ...)
     posts.transform(table_join, follows, "author")
 """
 

@@ -31,7 +31,7 @@ def q6(auction: DataFrame, bid: DataFrame) -> DataFrame:
     sold = winning_bids(auction.select("id", "seller", "dateTime", "expires"), bid)
     return sold.transform(
         last_rows,
-        "seller",
+        key="seller",
         order_by="bid_dateTime, id",
         rows=AUCTION_AND_TEN_BEFORE,
         sold="count(*)",

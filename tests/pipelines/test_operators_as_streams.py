@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from millstream.pipelines.analytics.averages import Smoothing
 from millstream.pipelines.analytics.deduplication import Deduplication
-from millstream.pipelines.joins import as_of, best_match, stream_table
+from millstream.pipelines.joins import as_of, stream_table
+from millstream.pipelines.joins.best_match import BestMatch, Events, Lasting, Term
 from millstream.pipelines.joins.changes import Changes
 from millstream.pipelines.joins.table_table import Side, TableJoin
 from millstream.pipelines.times.clocks import DeviceOffsets
@@ -191,10 +192,10 @@ def auction(number: int, opens: datetime, steps: int) -> dict[str, Any]:
 @pytest.mark.parametrize("how", ["inner", "left"])
 @pytest.mark.parametrize("lateness", [0, 15])
 def test_best_match_is_the_best_of_all_that_came_in_time(how: Any, lateness: int) -> None:
-    order = (best_match.Term("price", True), best_match.Term("bid_at", False))
-    operator = best_match.BestMatch(
-        best_match.Lasting(AUCTIONS, ("id",), "opens", "closes"),
-        best_match.Events(BIDS, ("auction",), "bid_at", order, ("bid_at", "price")),
+    order = (Term("price", True), Term("bid_at", False))
+    operator = BestMatch(
+        Lasting(AUCTIONS, ("id",), "opens", "closes"),
+        Events(BIDS, ("auction",), "bid_at", order, ("bid_at", "price")),
         how,
         lateness * SECOND_US,
     )

@@ -25,16 +25,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OPERATORS: dict[str, Callable[[DataFrame, DataFrame], Any]] = {
-    "rolling": lambda it, _: rolling(it, "user", "window_end", "1 hour", count="count(*)"),
-    "flag_anomalies": lambda it, _: flag_anomalies(it, "user", "window_end", "n", over="1 hour"),
-    "smooth": lambda it, _: smooth(it, "user", "window_end", "n", half_life="1 hour"),
-    "deduplicate": lambda it, _: deduplicate(it, "user", "window_end", "1 hour"),
-    "heavy_hitters": lambda it, _: heavy_hitters(it, "user", "window_end", "1 hour"),
+    "rolling": lambda it, _: rolling(it, "1 hour", key="user", time="window_end", count="count(*)"),
+    "flag_anomalies": lambda it, _: flag_anomalies(
+        it, "n", key="user", time="window_end", over="1 hour"
+    ),
+    "smooth": lambda it, _: smooth(it, "n", key="user", time="window_end", half_life="1 hour"),
+    "deduplicate": lambda it, _: deduplicate(it, "1 hour", key="user", time="window_end"),
+    "heavy_hitters": lambda it, _: heavy_hitters(it, "1 hour", key="user", time="window_end"),
     "sliding_window": lambda it, _: sliding_window(
         it, "user", "window_end", "1 hour", most="max(n)"
     ),
     "last_rows": lambda it, _: last_rows(
-        it, "user", order_by="window_end", rows=3, allowed_lateness="1 hour", most="max(n)"
+        it, key="user", order_by="window_end", rows=3, allowed_lateness="1 hour", most="max(n)"
     ),
     "as_of_join": lambda it, rows: as_of_join(
         it, rows, "user", time="window_end", valid_from="time"

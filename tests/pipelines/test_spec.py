@@ -75,10 +75,10 @@ def test_table_replaces_by_key_or_appends() -> None:
     ("declare", "words"),
     [
         (lambda: topic("a b"), "'a b' cannot name a topic"),
-        (lambda: topic("t", bad="ignore"), "must be deadletter, drop or fail"),
+        (lambda: topic("t", bad_records="ignore"), "must be deadletter, drop or fail"),
         (lambda: topic("t", format="xml"), "must be raw, json, avro, csv or text"),
-        (lambda: topic("t", starting="yesterday"), "must be earliest, latest, a datetime"),
-        (lambda: topic("t", starting=datetime(2026, 1, 31)), "has no time zone"),
+        (lambda: topic("t", start_at="yesterday"), "must be earliest, latest, a datetime"),
+        (lambda: topic("t", start_at=datetime(2026, 1, 31)), "has no time zone"),
         (lambda: topic("t", watermark="at"), r'write \("column", "10 minutes"\)'),  # type: ignore[arg-type]
         (lambda: table("1; drop"), "cannot name a table"),
         (lambda: table("t", mode="merge"), "must be upsert, append or replace"),

@@ -22,7 +22,7 @@ def draw(results: dict[str, Rows], theme: Theme) -> str:
     canvas.text(16, 22, "views are circles, buys are squares, with the number by which they come")
     y = 52.0
     y = _by_time(
-        canvas, y, results["interval"], 'interval_join(within="5 minutes")', "near each other"
+        canvas, y, results["interval"], 'interval_join(band="5 minutes")', "near each other"
     )
     y = _by_time(
         canvas,

@@ -121,7 +121,7 @@ def of_policies(spark: SparkSession) -> dict[str, Rows]:
     return of_stream(
         spark,
         lambda frame: {
-            "watermarks": mark_late(frame, "time", "0 seconds").select("number", "_watermark"),
+            "watermarks": mark_late(frame, "0 seconds", time="time").select("number", "_watermark"),
             "final": frame.transform(divert),
             "late": frame.transform(divert.late),
             "correct": frame.transform(correct),
@@ -137,7 +137,7 @@ def of_joins(spark: SparkSession) -> dict[str, Rows]:
     left = views.selectExpr("user", "time", "number as view")
     right = buys.selectExpr("user", "time as bought_at", "number as buy")
     near = left.transform(
-        interval_join, right, "user", time="time", right_time="bought_at", within=NEAR, how="left"
+        interval_join, right, "user", time="time", right_time="bought_at", band=NEAR, how="left"
     )
     as_of = left.transform(as_of_join, right, "user", time="time", valid_from="bought_at")
     return {
@@ -158,7 +158,7 @@ def _joined_tables(frame: DataFrame) -> DataFrame:
     sides = [
         frame.where(f"kind = '{kind}'")
         .selectExpr("user", "number as seen", f"number as {kind}")
-        .transform(changes, "user", sequence="seen")
+        .transform(changes, key="user", sequence="seen")
         .drop("seen")
         for kind in ("view", "buy")
     ]
@@ -175,7 +175,9 @@ def of_clocks(spark: SparkSession) -> dict[str, Rows]:
     columns = "number int, user string, told timestamp, sent timestamp, received timestamp"
     frame = spark.createDataFrame(rows, columns).coalesce(1)
     alone = frame.transform(correct_clock, "told", "sent", "received")
-    robust = frame.transform(correct_device_clocks, "user", "told", "sent", "received", memory=5)
+    robust = frame.transform(
+        correct_device_clocks, "told", "sent", "received", key="user", memory=5
+    )
     shown = ("number", "told", "received", "event_time", "_clock")
     return {
         "clock": plain(alone.select(*shown).orderBy("number").collect()),

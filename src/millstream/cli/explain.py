@@ -122,8 +122,9 @@ def notes_on(explanation: Explanation) -> Iterator[str]:
     growing = " and of ".join(repr(it.title) for it in explanation.steps if it.grows)
     if growing:
         yield (
-            f"The state of {growing} grows with every new key or row. Bound it by time (a "
-            "watermark and a window, within=...), unless there are few of them, or the stream ends."
+            f"The state of {growing} grows with every new key or row. Bound it by time "
+            "(a watermark and a window, horizon=...), unless there are few of them, or the stream "
+            "ends."
         )
 
 

@@ -186,13 +186,15 @@ def print_plan(pipelines: list[Pipeline], settings: Settings) -> None:
 
 
 def describe_input(topic: Topic) -> str:
-    return f"topic {topic.name} ({topic.read_format}), from {topic.starting}"
+    return f"topic {topic.name} ({topic.read_format}), from {topic.start_at}"
 
 
 def bad_records(topic: Topic) -> str:
     if topic.schema is None:
         return "none: values are not decoded"
-    return f"to topic {topic.dead_letters}" if topic.bad == "deadletter" else topic.bad
+    return (
+        f"to topic {topic.dead_letters}" if topic.bad_records == "deadletter" else topic.bad_records
+    )
 
 
 def environment(settings: Settings) -> list[tuple[str, str]]:

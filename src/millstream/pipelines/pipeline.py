@@ -55,18 +55,18 @@ class Pipeline(PipelineSpec):
         spark: SparkSession,
         *,
         broker: str | None = None,
-        starting: str | datetime | Mapping[int, int] | None = None,
+        start_at: str | datetime | Mapping[int, int] | None = None,
     ) -> Any:
         """Its result over all that its topics hold; written nowhere.
 
-        A DataFrame, or whatever the function returns. `starting` says where to begin; by default
+        A DataFrame, or whatever the function returns. `start_at` says where to begin; by default
         where a new stream would, or at the beginning if that is "latest". Bad records are dropped.
         """
         from millstream.pipelines.running.launching import read_history
         from millstream.pipelines.running.settings import load_settings
 
         settings = load_settings(self.home, overrides={"broker": broker})
-        return self(**read_history(self, spark, settings, starting))
+        return self(**read_history(self, spark, settings, start_at))
 
     def run(self, *, once: bool = False, **settings: str) -> None:
         """Run it in a session of its own until Ctrl-C, as `millstream run` does."""

@@ -42,9 +42,9 @@ class Topic:
     schema: str | StructType | None = None
     format: str | None = None  # None: what fits
     key: tuple[str, ...] = ()
-    starting: str | datetime | Mapping[int, int] = "earliest"
+    start_at: str | datetime | Mapping[int, int] = "earliest"
     watermark: tuple[str, str] | None = None
-    bad: str = "deadletter"
+    bad_records: str = "deadletter"
     dead_letters: str = ""
     partitions: int = 1
     table_key: tuple[str, ...] = ()
@@ -87,9 +87,9 @@ def topic(
     schema: str | StructType | None = None,
     format: str | None = None,
     key: str | tuple[str, ...] = (),
-    starting: str | datetime | Mapping[int, int] = "earliest",
+    start_at: str | datetime | Mapping[int, int] = "earliest",
     watermark: tuple[str, str] | None = None,
-    bad: str = "deadletter",
+    bad_records: str = "deadletter",
     dead_letters: str | None = None,
     partitions: int = 1,
     table_key: str | tuple[str, ...] = (),
@@ -99,10 +99,11 @@ def topic(
     """Declare a topic.
 
     To read: with a `schema` the values are decoded (`format`: JSON unless said otherwise), without
-    one the columns are those of Spark's Kafka connector. `starting` is where the first run begins:
+    one the columns are those of Spark's Kafka connector. `start_at` is where the first run begins:
     "earliest", "latest", a moment, or an offset for each partition. `watermark` is a column and how
-    late a record may come: `("at", "10 minutes")`. A record that does not decode is `bad`: it goes
-    to the topic `dead_letters` ("deadletter"), is dropped ("drop") or ends the query ("fail").
+    late a record may come: `("at", "10 minutes")`. `bad_records` says what happens to records that
+    do not decode: they go to the topic `dead_letters` ("deadletter"), are dropped ("drop") or end
+    the query ("fail").
 
     `table_key` declares that the topic is a table, by the key of its records: a record replaces the
     earlier ones with its key, and one without a value deletes the row. It names the columns that
@@ -125,9 +126,9 @@ def topic(
         schema=schema,
         format=format,
         key=_names(key) or _names(table_key),
-        starting=starting,
+        start_at=start_at,
         watermark=watermark,
-        bad=bad,
+        bad_records=bad_records,
         dead_letters=dead_letters or DEAD_LETTER_PREFIX + name,
         partitions=partitions,
         table_key=_names(table_key),
@@ -289,29 +290,30 @@ def _check_no_loop(declared: PipelineSpec) -> None:
 
 
 def _check_topic(declared: Topic) -> None:
-    name, starting, watermark = declared.name, declared.starting, declared.watermark
+    name, start_at, watermark = declared.name, declared.start_at, declared.watermark
     if not _TOPIC_NAME.fullmatch(name):
         raise ConfigError(f"{name!r} cannot name a topic: use letters, digits, dots, dashes")
-    if declared.bad not in BAD_RECORDS:
+    if declared.bad_records not in BAD_RECORDS:
         raise ConfigError(
-            f"topic {name}: bad is {declared.bad!r}; it must be {_either(BAD_RECORDS)}"
+            f"topic {name}: bad_records is {declared.bad_records!r}; it must be "
+            f"{_either(BAD_RECORDS)}"
         )
     if declared.format is not None and declared.format not in FORMATS:
         raise ConfigError(
             f"topic {name}: format is {declared.format!r}; it must be {_either(FORMATS)}"
         )
-    if isinstance(starting, str) and starting not in ("earliest", "latest"):
+    if isinstance(start_at, str) and start_at not in ("earliest", "latest"):
         raise ConfigError(
-            f"topic {name}: starting is {starting!r}; it must be earliest, latest, a datetime or "
+            f"topic {name}: start_at is {start_at!r}; it must be earliest, latest, a datetime or "
             "an offset for each partition ({0: 23})"
         )
-    if isinstance(starting, datetime) and starting.tzinfo is None:
+    if isinstance(start_at, datetime) and start_at.tzinfo is None:
         raise ConfigError(
-            f"topic {name}: starting is {starting!r}, which has no time zone; write "
+            f"topic {name}: start_at is {start_at!r}, which has no time zone; write "
             "datetime(..., tzinfo=UTC)"
         )
-    if (declared.load_first or declared.table_key) and starting != "earliest":
-        raise ConfigError(f"topic {name}: a table is read from its beginning; leave out starting")
+    if (declared.load_first or declared.table_key) and start_at != "earliest":
+        raise ConfigError(f"topic {name}: a table is read from its beginning; leave out start_at")
     if declared.table_key and declared.schema is None and declared.format != "avro":
         raise ConfigError(f"topic {name}: table_key needs a schema, for the columns of the values")
     if watermark is not None and (isinstance(watermark, str) or len(watermark) != 2):

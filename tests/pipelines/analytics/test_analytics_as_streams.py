@@ -67,11 +67,11 @@ def minute_is_over(row: Any, watermark: datetime) -> bool:
 
 
 OF_WINDOWS: dict[str, Callable[[DataFrame], DataFrame]] = {
-    "distinct": lambda it: count_distinct(it, "shop", "at", "1 minute", of="item"),
-    "middle": lambda it: percentiles(it, "shop", "at", "1 minute", of="amount", at=(0.5,)),
-    "top": lambda it: top_k(it, "item", "at", "1 minute", k=2, by="sum(amount)"),
-    "compared": lambda it: compare(it, "shop", "at", "1 minute", n="count(*)"),
-    "heavy": lambda it: heavy_hitters(it, "item", "at", "1 minute", k=2, buckets=2),
+    "distinct": lambda it: count_distinct(it, "1 minute", key="shop", time="at", of="item"),
+    "middle": lambda it: percentiles(it, "1 minute", key="shop", time="at", of="amount", at=(0.5,)),
+    "top": lambda it: top_k(it, "1 minute", key="item", time="at", k=2, by="sum(amount)"),
+    "compared": lambda it: compare(it, "1 minute", key="shop", time="at", n="count(*)"),
+    "heavy": lambda it: heavy_hitters(it, "1 minute", key="item", time="at", k=2, buckets=2),
 }
 
 
@@ -84,8 +84,10 @@ def test_aggregations_of_windows(spark: SparkSession, name: str) -> None:
 def test_rolling_intervals_and_sessions(spark: SparkSession) -> None:
     """What is late is late for certain: on the edge, a session that is over cannot be joined."""
     checked = pipeline_of(
-        panes=lambda it: rolling(it, "shop", "at", "1 minute", every="20 seconds", n="count(*)"),
-        sessions=lambda it: sessions(it, "shop", "at", "15 seconds", first="first(item)"),
+        panes=lambda it: rolling(
+            it, "1 minute", key="shop", time="at", every="20 seconds", n="count(*)"
+        ),
+        sessions=lambda it: sessions(it, "15 seconds", key="shop", time="at", first="first(item)"),
     )
     check(checked, spark, disorder=Disorder(late=0.2, late_by="20 seconds"))
 
@@ -94,13 +96,25 @@ def test_what_is_told_of_each_event(spark: SparkSession) -> None:
     rules: dict[str, Any] = {"allowed_lateness": "20 seconds", "buckets": 2}
     checked = pipeline_of(
         rolling=lambda it: rolling(
-            it.drop("_watermark"), "shop", "at", "1 minute", n="count(*)", r="rate(*)", **rules
+            it.drop("_watermark"),
+            "1 minute",
+            key="shop",
+            time="at",
+            n="count(*)",
+            r="rate(*)",
+            **rules,
         ),
         anomalies=lambda it: flag_anomalies(
-            it.drop("_watermark"), "shop", "at", "amount", over="1 minute", min_count=2, **rules
+            it.drop("_watermark"),
+            "amount",
+            key="shop",
+            time="at",
+            over="1 minute",
+            min_count=2,
+            **rules,
         ),
         smooth=lambda it: smooth(
-            it.drop("_watermark"), "shop", "at", "amount", half_life="20 seconds", **rules
+            it.drop("_watermark"), "amount", key="shop", time="at", half_life="20 seconds", **rules
         ),
     )
     check(checked, spark, disorder=Disorder(late=0.4), late_when="20 seconds")
@@ -113,9 +127,9 @@ def test_copies_are_left_out_wherever_batches_are_cut(spark: SparkSession) -> No
     ]
     checked = pipeline_of(
         in_state=lambda it: deduplicate(
-            it.drop("_watermark"), "item", "at", "30 seconds", how="state", buckets=2
+            it.drop("_watermark"), "30 seconds", key="item", time="at", how="state", buckets=2
         ).drop("_offset"),
-        by_spark=lambda it: deduplicate(it, "item", "at", "10 seconds").drop(
+        by_spark=lambda it: deduplicate(it, "10 seconds", key="item", time="at").drop(
             "_offset", "_watermark"
         ),
     )

@@ -23,9 +23,9 @@ def test_events_are_judged_by_those_before_them(stage: Stage) -> None:
     rows = stage.results(
         lambda it: it.transform(
             flag_anomalies,
-            "user",
-            "time",
             "amount",
+            key="user",
+            time="time",
             over=f"{OVER} seconds",
             threshold=1.5,
             min_count=3,
@@ -68,7 +68,9 @@ def test_values_that_are_alike_or_not_finite_make_no_anomaly(
         for at, value in enumerate(values)
     ]
     frame = spark.createDataFrame(rows, "user string, time timestamp, amount double")
-    found = frame.transform(flag_anomalies, "user", "time", "amount", over="1 hour").collect()
+    found = frame.transform(
+        flag_anomalies, "amount", key="user", time="time", over="1 hour"
+    ).collect()
     assert [(it.user, seconds_of(it.time)) for it in found if it.is_anomaly] == [("other", 60)]
     assert {(it["mean"], it.deviation) for it in found if it.user == "alike"} == {
         (None, None),
@@ -95,7 +97,7 @@ def test_bad_input_is_refused_before_the_query_starts(
     spark: SparkSession, arguments: dict[str, Any], message: str
 ) -> None:
     frame = spark.createDataFrame([], "user string, time timestamp, amount double")
-    usual = {"keys": "user", "time": "time", "value": "amount", "over": "1 minute"}
+    usual = {"key": "user", "time": "time", "value": "amount", "over": "1 minute"}
     with pytest.raises(ConfigError) as refused:
         flag_anomalies(frame, **(usual | arguments))
     assert message in str(refused.value)

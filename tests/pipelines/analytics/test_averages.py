@@ -77,7 +77,7 @@ def run(
     batches: Sequence[tuple[list[Event], int]], lateness_us: int
 ) -> tuple[dict[int, dict[str, Any]], list[Event]]:
     """The results by number, and the events that were on time."""
-    trial = Trial(operator(lateness_us), bucket_count=2)
+    trial = Trial(operator(lateness_us), buckets=2)
     found: list[dict[str, Any]] = []
     on_time: list[Event] = []
     watermark_us = 0
@@ -249,7 +249,13 @@ def test_state_is_told_with_how_long_it_is_kept() -> None:
 def test_stream_is_averaged_as_a_batch_is(stage: Stage) -> None:
     rows = stage.results(
         lambda it: it.transform(
-            smooth, "user", "time", "amount", half_life="1 minute", threshold=2, min_count=3
+            smooth,
+            "amount",
+            key="user",
+            time="time",
+            half_life="1 minute",
+            threshold=2,
+            min_count=3,
         )
     )
     assert len(rows) == len(EVENTS)
@@ -274,7 +280,7 @@ def test_bad_input_is_refused_before_the_query_starts(
     spark: SparkSession, arguments: dict[str, Any], message: str
 ) -> None:
     frame = spark.createDataFrame([], "user string, time timestamp, amount double")
-    usual = {"keys": "user", "time": "time", "value": "amount", "half_life": "1 minute"}
+    usual = {"key": "user", "time": "time", "value": "amount", "half_life": "1 minute"}
     with pytest.raises(ConfigError) as refused:
         smooth(frame, **(usual | arguments))
     assert message in str(refused.value)

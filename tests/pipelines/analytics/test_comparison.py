@@ -28,9 +28,9 @@ def test_intervals_are_compared_with_earlier_ones(stage: Stage, absent: bool) ->
     rows = stage.results(
         lambda it: it.transform(
             compare,
-            "user",
-            "time",
             "30 seconds",
+            key="user",
+            time="time",
             against=AGAINST,
             absent=absent,
             n="count(*)",
@@ -57,7 +57,7 @@ def test_value_that_is_not_known_has_not_changed(spark: SparkSession) -> None:
     rows = [("ann", moment(1), 4.0), ("ann", moment(61), None), ("bob", moment(1), 4.0)]
     frame = spark.createDataFrame(rows, "user string, time timestamp, amount double")
     found = frame.transform(
-        compare, "user", "time", "1 minute", absent=True, mean="avg(amount)", n="count(*)"
+        compare, "1 minute", key="user", time="time", absent=True, mean="avg(amount)", n="count(*)"
     )
     later = {it.user: it for it in found.collect() if seconds_of(it.window_start) == 60}
     assert (later["ann"].mean_before_change, later["ann"].n_before_change) == (None, 0.0)
@@ -79,5 +79,5 @@ def test_bad_input_is_refused_before_the_query_starts(
 ) -> None:
     frame = spark.createDataFrame([], "user string, time timestamp, amount double")
     with pytest.raises(ConfigError) as refused:
-        compare(frame, "user", "time", "30 seconds", n="count(*)", **arguments)
+        compare(frame, "30 seconds", key="user", time="time", n="count(*)", **arguments)
     assert message in str(refused.value)

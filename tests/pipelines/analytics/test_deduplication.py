@@ -68,7 +68,7 @@ def operator(lateness_us: int = 0) -> Deduplication:
 def test_row_passes_unless_one_near_it_has_passed(
     batches: list[tuple[list[Copy], int]], lateness_us: int, rng: random.Random
 ) -> None:
-    trial, shuffled = (Trial(operator(lateness_us), bucket_count=2) for _ in range(2))
+    trial, shuffled = (Trial(operator(lateness_us), buckets=2) for _ in range(2))
     passed: list[Copy] = []
     watermark_us = 0
     for rows, step_us in batches:
@@ -97,16 +97,16 @@ def test_row_passes_unless_one_near_it_has_passed(
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50)), max_size=40), st.integers(1, 12))
-def test_first_ones_are_found_in_strides(rows: list[tuple[int, int]], within_us: int) -> None:
+def test_first_ones_are_found_in_strides(rows: list[tuple[int, int]], horizon_us: int) -> None:
     rows.sort()
     expected: list[int] = []
     for place, (code, time_us) in enumerate(rows):
         last = rows[expected[-1]] if expected else None
-        if last is None or last[0] != code or time_us - last[1] > within_us:
+        if last is None or last[0] != code or time_us - last[1] > horizon_us:
             expected.append(place)
     codes = np.array([it[0] for it in rows], np.int64)
     times = np.array([it[1] for it in rows], np.int64)
-    assert list(first_in_time(codes, times, within_us)) == expected
+    assert list(first_in_time(codes, times, horizon_us)) == expected
 
 
 def test_keys_are_told_to_be_kept_for_horizon_and_lateness() -> None:
@@ -124,7 +124,12 @@ def test_row_without_a_time_is_late() -> None:
 def test_stream_passes_the_first_of_each_horizon(stage: Stage) -> None:
     """Keys come again and again here, as other events: what is far enough away passes."""
     result = stage.files.stream(DELAY).transform(
-        deduplicate, "user", "time", "40 seconds", allowed_lateness="20 seconds", reused=True
+        deduplicate,
+        "40 seconds",
+        key="user",
+        time="time",
+        allowed_lateness="20 seconds",
+        reused=True,
     )
     run = stage.files.run(result)
     passed: list[Event] = []
@@ -150,7 +155,9 @@ def test_copies_do_not_pass_whichever_way_is_taken(spark: SparkSession, tmp_path
         files = Files(spark, tmp_path / how)
         files.write([copies[:40], copies[40:80], copies[80:], [END]])
         stream = files.stream("20 seconds")
-        run = files.run(stream.transform(deduplicate, "user", "time", "20 seconds", how=how))
+        run = files.run(
+            stream.transform(deduplicate, "20 seconds", key="user", time="time", how=how)
+        )
         found = Counter(it.user for it in run.rows if it.user != "end")
         assert found == Counter(it[0] for it in sent)
         assert run.dropped_by_spark == 0
@@ -161,13 +168,13 @@ def test_copies_do_not_pass_whichever_way_is_taken(spark: SparkSession, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"within": "5 seconds"}, "shorter than the watermark's delay of 20 seconds"),
-        ({"within": "0 seconds"}, "it must be longer than 0"),
-        ({"keys": "nobody"}, "there is no column 'nobody'"),
+        ({"horizon": "5 seconds"}, "shorter than the watermark's delay of 20 seconds"),
+        ({"horizon": "0 seconds"}, "it must be longer than 0"),
+        ({"key": "nobody"}, "there is no column 'nobody'"),
         ({"time": "amount"}, "time is a timestamp, and amount is double"),
         ({"how": "native"}, "its horizon is the watermark's delay, 20 seconds"),
-        ({"how": "native", "within": "20 seconds", "reused": True}, "keys are reused"),
-        ({"how": "native", "within": "20 seconds", "stragglers": "divert"}, "drops late rows"),
+        ({"how": "native", "horizon": "20 seconds", "reused": True}, "keys are reused"),
+        ({"how": "native", "horizon": "20 seconds", "stragglers": "divert"}, "drops late rows"),
         ({"stragglers": "correct"}, "choose one of drop, divert"),
     ],
 )
@@ -177,5 +184,5 @@ def test_bad_input_is_refused_before_the_query_starts(
     (tmp_path / "in").mkdir()
     stream = Files(spark, tmp_path).stream(DELAY)
     with pytest.raises(ConfigError) as refused:
-        deduplicate(stream, **({"keys": "user", "time": "time", "within": "1 minute"} | arguments))
+        deduplicate(stream, **({"key": "user", "time": "time", "horizon": "1 minute"} | arguments))
     assert message in str(refused.value)

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("how", ["exact", "hll", "theta"])
 def test_values_are_counted_once_per_window(stage: Stage, how: How) -> None:
     rows = stage.results(
-        lambda it: it.transform(count_distinct, "user", "time", "2 minutes", of="amount", how=how)
+        lambda it: it.transform(
+            count_distinct, "2 minutes", key="user", time="time", of="amount", how=how
+        )
     )
     found = by_window(rows)
     assert set(found) == {(it.user, it.seconds // 120 * 120) for it in EVENTS}
@@ -33,12 +35,12 @@ def test_sketches_of_hours_are_merged_to_those_of_days(spark: SparkSession, how:
         "timestamp_seconds(id) at", "id % 5000 user", "'x' site"
     )
     hours = visits.transform(
-        count_distinct, "site", "at", "1 hour", of="user", how=how, sketch="users"
+        count_distinct, "1 hour", key="site", time="at", of="user", how=how, sketch="users"
     )
     assert hours.count() == 10
-    (merged,) = hours.transform(merge_distinct, "site", "users", how=how).collect()
+    (merged,) = hours.transform(merge_distinct, "users", key="site", how=how).collect()
     assert merged.distinct == pytest.approx(5000, rel=0.05)
-    again = hours.transform(merge_distinct, "site", "users", how=how).collect()[0]
+    again = hours.transform(merge_distinct, "users", key="site", how=how).collect()[0]
     assert again.distinct == merged.distinct
 
 
@@ -56,7 +58,7 @@ def test_bad_input_is_refused_before_the_query_starts(
 ) -> None:
     frame = spark.createDataFrame([], "user string, time timestamp, amount double")
     with pytest.raises(ConfigError) as refused:
-        count_distinct(frame, "user", "time", "1 minute", of="amount", **arguments)
+        count_distinct(frame, "1 minute", key="user", time="time", of="amount", **arguments)
     assert message in str(refused.value)
     with pytest.raises(ConfigError, match="user is string: name the column of sketches"):
-        merge_distinct(frame, "amount", "user", how="hll")
+        merge_distinct(frame, "user", key="amount", how="hll")

@@ -60,7 +60,7 @@ def results(rows: pa.RecordBatch) -> list[tuple[Any, ...]]:
 def test_counts_are_true_while_there_is_room_and_bounded_when_not(
     batches: list[tuple[list[tuple[Any, ...]], int]], weight: str | None, capacity: int
 ) -> None:
-    trial = Trial(operator(capacity, capacity, weight), bucket_count=1)
+    trial = Trial(operator(capacity, capacity, weight), buckets=1)
     true: Counter[tuple[Any, int]] = Counter()
     found, late_count, watermark_us = [], 0, 0
     for hits, step_us in batches:
@@ -92,7 +92,7 @@ def test_counts_are_true_while_there_is_room_and_bounded_when_not(
 
 def test_heavy_ones_are_found_among_a_hundred_thousand() -> None:
     rng = np.random.default_rng(5)
-    trial = Trial(HeavyHitters(SCHEMA, ["item"], "time", None, 10**9, 5, 200), bucket_count=4)
+    trial = Trial(HeavyHitters(SCHEMA, ["item"], "time", None, 10**9, 5, 200), buckets=4)
     everything: Counter[str] = Counter()
     for _ in range(5):
         numbers = [*rng.integers(0, 100_000, 20_000), *rng.zipf(1.5, 5_000)]
@@ -113,7 +113,9 @@ def test_negative_weight_is_refused_with_the_cure() -> None:
 
 def test_first_of_all_buckets_are_ranked(stage: Stage) -> None:
     rows = stage.results(
-        lambda it: it.transform(heavy_hitters, "user", "time", "2 minutes", k=3, by="amount")
+        lambda it: it.transform(
+            heavy_hitters, "2 minutes", key="user", time="time", k=3, by="amount"
+        )
     )
     for start in {it.seconds // 120 * 120 for it in EVENTS}:
         sums: Counter[str | None] = Counter()
@@ -132,7 +134,7 @@ def test_first_of_all_buckets_are_ranked(stage: Stage) -> None:
         ({"k": 0}, "k=0: give it a whole number, 1 or more"),
         ({"k": 20, "capacity": 10}, "at least k=20 of them"),
         ({"by": "user"}, "by is what a row counts for, a number, and user is string"),
-        ({"item": ()}, "the first of what?"),
+        ({"key": ()}, "the first of what?"),
         ({"time": "amount"}, "time is a timestamp, and amount is double"),
         ({"stragglers": "correct"}, "choose one of drop, divert"),
     ],
@@ -142,7 +144,7 @@ def test_bad_input_is_refused_before_the_query_starts(
 ) -> None:
     frame = spark.createDataFrame([], "user string, time timestamp, amount double")
     with pytest.raises(ConfigError) as refused:
-        heavy_hitters(frame, **({"item": "user", "time": "time", "size": "1 minute"} | arguments))
+        heavy_hitters(frame, **({"key": "user", "time": "time", "size": "1 minute"} | arguments))
     assert message in str(refused.value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from millstream.pipelines.analytics.lateness import KIND_FIELD, LATENESS_FIELD, with_kind
-from millstream.pipelines.state.lateness import part_late
+from millstream.pipelines.state.lateness import split_late
 
 TIME = pa.timestamp("us", tz="UTC")
 
@@ -15,10 +15,10 @@ def rows(*times: int | None) -> pa.RecordBatch:
 
 
 def test_row_at_or_before_the_bound_or_without_a_time_is_late() -> None:
-    on_time, late = part_late(rows(4, 5, 6, None), "time", 5)
+    on_time, late = split_late(rows(4, 5, 6, None), "time", 5)
     assert on_time["time"].cast(pa.int64()).to_pylist() == [6]
     assert late["time"].cast(pa.int64()).to_pylist() == [4, 5, None]
-    on_time, late = part_late(rows(6, 7), "time", 5)
+    on_time, late = split_late(rows(6, 7), "time", 5)
     assert (on_time.num_rows, late.num_rows) == (2, 0)
 
 

@@ -27,7 +27,9 @@ def exact(values: list[float], fraction: float) -> float | None:
 def test_exact_percentiles_are_those_of_the_sorted_values(stage: Stage) -> None:
     at = (0.5, 0.999)
     rows = stage.results(
-        lambda it: it.transform(percentiles, "user", "time", "2 minutes", of="amount", at=at)
+        lambda it: it.transform(
+            percentiles, "2 minutes", key="user", time="time", of="amount", at=at
+        )
     )
     found = by_window(rows)
     assert set(found) == {(it.user, it.seconds // 120 * 120) for it in EVENTS}
@@ -41,7 +43,7 @@ def test_exact_percentiles_are_those_of_the_sorted_values(stage: Stage) -> None:
 def test_sketched_percentiles_are_near(stage: Stage) -> None:
     rows = stage.results(
         lambda it: it.transform(
-            percentiles, "user", "time", "30 seconds", of="amount", at=(0.5,), how="kll"
+            percentiles, "30 seconds", key="user", time="time", of="amount", at=(0.5,), how="kll"
         )
     )
     for (user, start), row in by_window(rows).items():
@@ -55,10 +57,10 @@ def test_sketches_of_minutes_are_merged_to_those_of_hours(spark: SparkSession) -
         "timestamp_seconds(id % 3600) at", "cast(id as double) millis", "'x' service"
     )
     minutes = requests.transform(
-        percentiles, "service", "at", "1 minute", of="millis", how="kll", sketch="all"
+        percentiles, "1 minute", key="service", time="at", of="millis", how="kll", sketch="all"
     )
     assert minutes.count() == 60
-    (hour,) = minutes.transform(merge_percentiles, "service", "all", at=(0.5, 0.95)).collect()
+    (hour,) = minutes.transform(merge_percentiles, "all", key="service", at=(0.5, 0.95)).collect()
     assert hour.p50 == pytest.approx(30_000, abs=60_000 * 0.03)
     assert hour.p95 == pytest.approx(57_000, abs=60_000 * 0.03)
 
@@ -70,11 +72,18 @@ def test_window_whose_values_are_all_nan_has_no_percentile(spark: SparkSession) 
         [*rows, ("c", moment(2), 3.0)], "user string, time timestamp, amount double"
     )
     found = frame.transform(
-        percentiles, "user", "time", "1 minute", of="amount", at=(0.5,), how="kll", sketch="s"
+        percentiles,
+        "1 minute",
+        key="user",
+        time="time",
+        of="amount",
+        at=(0.5,),
+        how="kll",
+        sketch="s",
     )
     expected = {"a": None, "b": None, "c": 3.0}
     assert {it.user: it.p50 for it in found.collect()} == expected
-    merged = found.transform(merge_percentiles, "user", "s", at=(0.5,))
+    merged = found.transform(merge_percentiles, "s", key="user", at=(0.5,))
     assert {it.user: it.p50 for it in merged.collect()} == expected
 
 
@@ -94,5 +103,5 @@ def test_bad_input_is_refused_before_the_query_starts(
 ) -> None:
     frame = spark.createDataFrame([], "user string, time timestamp, amount double")
     with pytest.raises(ConfigError) as refused:
-        percentiles(frame, "user", "time", "1 minute", **({"of": "amount"} | arguments))
+        percentiles(frame, "1 minute", key="user", time="time", **{"of": "amount"} | arguments)
     assert message in str(refused.value)

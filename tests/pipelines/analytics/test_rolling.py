@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 def test_rates_per_event_are_of_the_last_minutes(stage: Stage) -> None:
     rows = stage.results(
         lambda it: it.transform(
-            rolling, "user", "time", "2 minutes", per_second="rate(*)", spent="rate(amount)"
+            rolling,
+            "2 minutes",
+            key="user",
+            time="time",
+            per_second="rate(*)",
+            spent="rate(amount)",
         )
     )
     assert len(rows) == len(EVENTS)
@@ -44,7 +49,7 @@ def test_intervals_are_added_up(stage: Stage) -> None:
     }
     rows = stage.results(
         lambda it: it.transform(
-            rolling, "user", "time", "3 minutes", every="1 minute", **aggregates
+            rolling, "3 minutes", key="user", time="time", every="1 minute", **aggregates
         )
     )
     found = by_window(rows)
@@ -74,7 +79,9 @@ ROWS = "user string, time timestamp, amount double"
 
 def by_minute(spark: SparkSession, rows: list[Any], **measures: str) -> list[Any]:
     frame = spark.createDataFrame(rows, ROWS)
-    return rolling(frame, "user", "time", "1 minute", every="1 minute", **measures).collect()
+    return rolling(
+        frame, "1 minute", key="user", time="time", every="1 minute", **measures
+    ).collect()
 
 
 def test_names_of_results_do_not_meet_those_of_parts(spark: SparkSession) -> None:
@@ -92,13 +99,15 @@ def test_interval_whose_values_are_all_nan_has_no_percentile(spark: SparkSession
 
 def test_events_that_are_all_final_do_not_say_so(spark: SparkSession, rocksdb: None) -> None:
     frame = spark.createDataFrame([], ROWS)
-    rolled = rolling(frame, "user", "time", "1 minute", n="count(*)")
+    rolled = rolling(frame, "1 minute", key="user", time="time", n="count(*)")
     assert rolled.columns == [*frame.columns, "n"]
-    assert smooth(rolled, "user", "time", "n", half_life="1 minute").columns[3:5] == [
+    assert smooth(rolled, "n", key="user", time="time", half_life="1 minute").columns[3:5] == [
         "n",
         "average",
     ]
-    diverted = rolling(frame, "user", "time", "1 minute", stragglers="divert", n="count(*)")
+    diverted = rolling(
+        frame, "1 minute", key="user", time="time", stragglers="divert", n="count(*)"
+    )
     assert diverted.columns == [*frame.columns, "n", "_kind", "_lateness"]
 
 
@@ -127,11 +136,11 @@ def test_bad_input_is_refused_before_the_query_starts(
 ) -> None:
     frame = spark.createDataFrame([], "user string, time timestamp, amount double")
     with pytest.raises(ConfigError) as refused:
-        rolling(frame, "user", "time", "1 minute", **arguments, **aggregates)
+        rolling(frame, "1 minute", key="user", time="time", **arguments, **aggregates)
     assert message in str(refused.value)
 
 
 def test_time_that_is_text_is_refused_with_the_conversion(spark: SparkSession) -> None:
     frame = spark.createDataFrame([], "user string, time string")
     with pytest.raises(ConfigError, match=r"to_timestamp\(time\)"):
-        rolling(frame, "user", "time", "1 minute", every="1 second", n="count(*)")
+        rolling(frame, "1 minute", key="user", time="time", every="1 second", n="count(*)")

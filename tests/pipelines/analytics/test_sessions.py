@@ -33,9 +33,9 @@ def test_sessions_know_how_they_began_and_ended(stage: Stage) -> None:
     rows = stage.results(
         lambda it: it.transform(
             sessions,
-            "user",
-            "time",
             f"{GAP} seconds",
+            key="user",
+            time="time",
             landing="first(amount)",
             exit="last(amount)",
             large="bool_or(amount > 6)",
@@ -57,7 +57,7 @@ def test_sessions_know_how_they_began_and_ended(stage: Stage) -> None:
 def test_events_that_are_the_gap_apart_are_one_session(spark: SparkSession) -> None:
     rows = [("ann", moment(0)), ("ann", moment(60)), ("bob", moment(0)), ("bob", moment(60.001))]
     frame = spark.createDataFrame(rows, "user string, time timestamp")
-    found = frame.transform(sessions, "user", "time", "1 minute").collect()
+    found = frame.transform(sessions, "1 minute", key="user", time="time").collect()
     assert sorted((it.user, it.events) for it in found) == [("ann", 2), ("bob", 1), ("bob", 1)]
 
 
@@ -75,5 +75,5 @@ def test_bad_input_is_refused_before_the_query_starts(
 ) -> None:
     frame = spark.createDataFrame([], "user string, time timestamp, amount double")
     with pytest.raises(ConfigError) as refused:
-        sessions(frame, **({"keys": "user", "time": "time", "gap": "1 minute"} | arguments))
+        sessions(frame, **({"key": "user", "time": "time", "gap": "1 minute"} | arguments))
     assert message in str(refused.value)

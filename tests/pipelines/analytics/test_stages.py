@@ -44,7 +44,7 @@ def test_straggler_is_counted_as_late_or_waited_for(
     )
     live = files.stream("1 second")
     run = files.run(
-        live.transform(top_k, "user", "time", "1 minute", k=1, allowed_lateness=allowed)
+        live.transform(top_k, "1 minute", key="user", time="time", k=1, allowed_lateness=allowed)
     )
     (first,) = [it for it in run.rows if start_of(it) == 0]
     assert (first.user, first.value) == (("bob", 3) if allowed else ("ann", 1))
@@ -55,8 +55,8 @@ def test_straggler_is_counted_as_late_or_waited_for(
 @pytest.mark.parametrize(
     "function",
     [
-        lambda it: smooth(it, "user", "time", "n", half_life="1 hour"),
-        lambda it: deduplicate(it, "user", "time", "1 hour"),
+        lambda it: smooth(it, "n", key="user", time="time", half_life="1 hour"),
+        lambda it: deduplicate(it, "1 hour", key="user", time="time"),
     ],
 )
 def test_column_of_kinds_is_refused_with_the_cure(

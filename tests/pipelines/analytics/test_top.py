@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def test_items_are_ranked_by_value_then_by_name(stage: Stage, smallest: bool) -> None:
     rows = stage.results(
         lambda it: it.transform(
-            top_k, "amount", "time", "1 minute", k=3, by="count(user)", smallest=smallest
+            top_k, "1 minute", key="amount", time="time", k=3, by="count(user)", smallest=smallest
         )
     )
     for start in {it.seconds // 60 * 60 for it in EVENTS}:
@@ -40,7 +40,7 @@ def test_groups_have_their_own_first_ones_and_stocks_their_movers(stage: Stage) 
     kind = (col("amount") % 2).alias("kind")
     by = "max_by(amount, time) / min_by(amount, time) - 1"
     rows = stage.results(
-        lambda it: it.transform(top_k, "user", "time", "5 minutes", k=1, group=kind, by=by)
+        lambda it: it.transform(top_k, "5 minutes", key="user", time="time", k=1, group=kind, by=by)
     )
     assert rows
     for row in rows:
@@ -64,7 +64,7 @@ def test_each_task_sends_no_more_than_its_own_first_k(spark: SparkSession) -> No
     frame = spark.createDataFrame(events, "item int, at int").selectExpr(
         "item", "timestamp_seconds(at) at"
     )
-    plan = frame.transform(top_k, "item", "at", "1 minute", k=5)
+    plan = frame.transform(top_k, "1 minute", key="item", time="at", k=5)
     text = plan._jdf.queryExecution().executedPlan().toString()
     exchanges = text.count("Exchange hashpartitioning")
     assert exchanges == 2
@@ -80,7 +80,7 @@ def test_each_task_sends_no_more_than_its_own_first_k(spark: SparkSession) -> No
         ({"k": 2.5}, "k=2.5: give it a whole number"),
         ({"k": 1_000_000}, "more than 100000 are no top"),
         ({"by": "max(user)"}, "by is what items are ranked by, a number, and this is string"),
-        ({"item": ()}, "the first ten of what?"),
+        ({"key": ()}, "the first ten of what?"),
     ],
 )
 def test_bad_input_is_refused_before_the_query_starts(
@@ -88,5 +88,5 @@ def test_bad_input_is_refused_before_the_query_starts(
 ) -> None:
     frame = spark.createDataFrame([], "user string, time timestamp, amount double")
     with pytest.raises(ConfigError) as refused:
-        top_k(frame, **({"item": "user", "time": "time", "size": "1 minute"} | arguments))
+        top_k(frame, **({"key": "user", "time": "time", "size": "1 minute"} | arguments))
     assert message in str(refused.value)

@@ -146,7 +146,7 @@ def test_each_event_gets_the_version_that_a_loop_finds(
     batches: list[Batch], lateness_us: int, how: How
 ) -> None:
     """Late versions hold for what has no result yet, and for nothing else."""
-    trial = Trial(operator(how, lateness_us), bucket_count=2)
+    trial = Trial(operator(how, lateness_us), buckets=2)
     held: list[Sale] = []
     known: list[Rate] = []
     watermark_us = 0
@@ -203,7 +203,7 @@ def test_event_waits_for_the_watermark_not_longer_and_comes_once() -> None:
 
 
 def test_replaced_versions_are_forgotten_behind_the_horizon() -> None:
-    trial = Trial(operator(), bucket_count=1)
+    trial = Trial(operator(), buckets=1)
     for number in range(200):
         trial.feed(columns([], [Rate("at", number, number, 0, False)]), number - 1)
     kept = sum(page[3] for page in _pages(trial, "versions"))
@@ -263,7 +263,7 @@ def test_event_without_versions(how: How) -> None:
 
 def test_version_is_kept_until_no_event_on_time_can_need_it() -> None:
     """It is replaced, but only just behind the horizon: an event in between may still come."""
-    trial = Trial(operator(), bucket_count=1)
+    trial = Trial(operator(), buckets=1)
     trial.feed(columns([], [Rate("at", 5, 1, 0, False), Rate("at", 12, 2, 0, False)]), 0)
     doubled = [Rate("ch", 12, 3, 0, False), Rate("ch", 13, 3, 0, False)]
     trial.feed(columns([], doubled), 10)

@@ -211,7 +211,7 @@ def test_nan_is_above_all_numbers_as_in_spark(
 
 
 def test_state_of_a_long_row_is_its_best_event() -> None:
-    trial = Trial(operator(), bucket_count=1)
+    trial = Trial(operator(), buckets=1)
     trial.feed(columns([Auction(1, 1, 1_000_000, "long")], []), 0)
     sizes = []
     for step in range(200):

@@ -54,7 +54,7 @@ def test_sum_of_weights_is_the_table_after_every_batch(
     batches: list[list[tuple[int | None, str | None, bool | None]]], random: Random
 ) -> None:
     """Within a batch rows come in any order, and some of them twice."""
-    trial = Trial(operator(), bucket_count=2)
+    trial = Trial(operator(), buckets=2)
     table: dict[int | None, tuple[object, ...]] = {}
     view: Counter[tuple[object, ...]] = Counter()
     offset = 0

@@ -9,7 +9,7 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.pipelines.joins import interval_join
-from millstream.pipelines.joins.interval import Within, reach_us
+from millstream.pipelines.joins.interval import Band, reach_us
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +18,7 @@ MINUTE_US = 60_000_000
 
 
 @pytest.mark.parametrize(
-    ("within", "expected"),
+    ("band", "expected"),
     [
         ("10 minutes", (10 * MINUTE_US, 10 * MINUTE_US)),
         (timedelta(minutes=1), (MINUTE_US, MINUTE_US)),
@@ -26,12 +26,12 @@ MINUTE_US = 60_000_000
         (("1 minute", "0 seconds"), (MINUTE_US, 0)),
     ],
 )
-def test_bound_reaches_both_ways_unless_told(within: Within, expected: tuple[int, int]) -> None:
-    assert reach_us(within, "full", unbounded=False) == expected
+def test_bound_reaches_both_ways_unless_told(band: Band, expected: tuple[int, int]) -> None:
+    assert reach_us(band, "full", unbounded=False) == expected
 
 
 def test_join_without_a_bound_is_refused_unless_said() -> None:
-    with pytest.raises(ConfigError, match='within="10 minutes"'):
+    with pytest.raises(ConfigError, match='band="10 minutes"'):
         reach_us(None, "inner", unbounded=False)
     assert reach_us(None, "inner", unbounded=True) is None
 
@@ -47,7 +47,7 @@ def test_bound_that_is_none_and_given_is_refused() -> None:
 
 
 def test_bound_that_is_no_duration_is_refused() -> None:
-    with pytest.raises(ConfigError, match="within 'soon'"):
+    with pytest.raises(ConfigError, match="band 'soon'"):
         reach_us(("soon", "1 minute"), "inner", unbounded=False)
 
 
@@ -60,7 +60,7 @@ def test_times_without_a_zone_are_joined_only_where_the_session_is_in_utc(
 
     def join(minutes: int) -> int:
         within = timedelta(minutes=minutes)
-        pairs = interval_join(rows, others, "id", time="at", right_time="bought_at", within=within)
+        pairs = interval_join(rows, others, "id", time="at", right_time="bought_at", band=within)
         return pairs.count()
 
     assert (join(4), join(5)) == (0, 1)

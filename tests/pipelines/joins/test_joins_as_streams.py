@@ -65,7 +65,7 @@ def test_interval_join_of_streams_is_that_of_tables(spark: SparkSession, how: An
             "query",
             time="searched",
             right_time="clicked",
-            within=("5 seconds", "20 seconds"),
+            band=("5 seconds", "20 seconds"),
             how=how,
         )
 
@@ -195,10 +195,10 @@ def test_joined_tables_add_up_to_the_join_of_what_is_left(spark: SparkSession, h
 
     def timeline(posts: DataFrame, follows: DataFrame) -> DataFrame:
         left = posts.withColumnRenamed("_offset", "at").transform(
-            changes, "post", sequence="at", delete="gone", buckets=4
+            changes, key="post", sequence="at", delete="gone", buckets=4
         )
         right = follows.withColumnRenamed("_offset", "since").transform(
-            changes, ["follower", "author"], sequence="since", delete="unfollowed", buckets=4
+            changes, key=["follower", "author"], sequence="since", delete="unfollowed", buckets=4
         )
         columns = ["post", "author", "text", "follower", "_weight"]
         return left.transform(table_join, right, "author", how=how, buckets=4).select(*columns)

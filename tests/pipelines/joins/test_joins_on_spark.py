@@ -157,10 +157,10 @@ def test_table_join_of_change_logs_adds_up_to_the_join(streams: Streams) -> None
     streams.write("posts", LOG, cut(posts, 2))
     streams.write("follows", FOLLOWS, cut(follows, 2))
     left = streams.stream("posts", LOG).transform(
-        changes, "id", sequence="offset", delete="gone", buckets=4
+        changes, key="id", sequence="offset", delete="gone", buckets=4
     )
     right = streams.stream("follows", FOLLOWS).transform(
-        changes, ["follower", "author"], sequence="place", delete="unfollowed", buckets=4
+        changes, key=["follower", "author"], sequence="place", delete="unfollowed", buckets=4
     )
     view: Counter[tuple[Any, ...]] = Counter()
     for row in streams.run(left.transform(table_join, right, "author", buckets=4))[0]:
@@ -311,7 +311,7 @@ def test_stragglers_of_a_join_are_counted_or_diverted(streams: Streams) -> None:
     again = streams.again()
     late, _ = again.run(
         again.marked("sales", SALES, "sold_at", "20 seconds").transform(
-            late_rows, "sold_at", "5 seconds"
+            late_rows, "5 seconds", time="sold_at"
         )
     )
     assert [(it.sale, it["_lateness"]) for it in late] == [(2, 4_980 - 101)]

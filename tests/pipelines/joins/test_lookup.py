@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.joins import lookup, part_failed
+from millstream.pipelines.joins import lookup, split_failed
 from millstream.pipelines.joins.asking import Asker, LookupFailed, Patience
 from millstream.pipelines.joins.lookup import ERROR, FAILED, Lookup
 
@@ -184,7 +184,7 @@ def test_rows_without_an_answer_are_counted_or_parted_or_end_the_query(
     assert query.recentProgress[0].observedMetrics[FAILED].rows == 3
     diverted = spark.range(3).transform(lookup, *arguments, on_failure="divert", retries=0)
     assert diverted.columns == ["id", "name", ERROR]
-    parted = diverted.transform(part_failed, "named", "letters").collect()
+    parted = diverted.transform(split_failed, "named", "letters").collect()
     assert all(it.named is None for it in parted)
     assert {(it.letters.id, it.letters[ERROR]) for it in parted} == {
         (number, "ConnectionError: refused") for number in range(3)

@@ -64,7 +64,7 @@ def test_each_row_gets_what_the_table_says_when_it_comes(
     batches: list[tuple[list[tuple[int, str | None]], list[User]]], how: How, random: Random
 ) -> None:
     """Changes of a batch come in any order, before the rows of the stream."""
-    trial = Trial(operator(how), bucket_count=2)
+    trial = Trial(operator(how), buckets=2)
     table: dict[str, tuple[str | None, str | None]] = {}
     offset = 0
     for clicks, users in batches:

@@ -77,7 +77,7 @@ def test_sum_of_changes_is_the_join_after_every_batch(
     batches: list[tuple[list[Any], list[Any]]], how: How
 ) -> None:
     """Even where weights are negative for a while, because a delete came first."""
-    trial = Trial(operator(how), bucket_count=2)
+    trial = Trial(operator(how), buckets=2)
     left: Counter[tuple[Any, ...]] = Counter()
     right: Counter[tuple[Any, ...]] = Counter()
     view: Counter[tuple[Any, ...]] = Counter()
@@ -100,7 +100,7 @@ def test_deleted_rows_leave_no_state(how: How) -> None:
 
 
 def test_state_stays_small_however_often_rows_change() -> None:
-    trial = Trial(operator("inner"), bucket_count=1)
+    trial = Trial(operator("inner"), buckets=1)
     for number in range(100):
         trial.feed(columns([("x", number, 1), ("x", number - 1, -1)], []))
     assert sum(map(len, trial.buckets[0].pages.values())) < 10_000

@@ -163,8 +163,8 @@ def test_pipeline_of_nothing_but_tables_is_refused(
 
 def test_table_that_is_loaded_first_begins_at_its_beginning() -> None:
     with pytest.raises(ConfigError, match="a table is read from its beginning"):
-        topic("users", load_first=True, starting="latest")
+        topic("users", load_first=True, start_at="latest")
     with pytest.raises(ConfigError, match="a table is read from its beginning"):
-        topic("users", schema="name string", table_key="user", starting="latest")
+        topic("users", schema="name string", table_key="user", start_at="latest")
     with pytest.raises(ConfigError, match="table_key needs a schema"):
         topic("users", table_key="user")

@@ -23,7 +23,7 @@ ORDERS = topic(
     "orders",
     schema="id long, shop string, at timestamp, amount double, _watermark timestamp",
     watermark=("at", "10 seconds"),
-    bad="drop",
+    bad_records="drop",
 )
 CLICKS = topic(
     "clicks",
@@ -185,10 +185,10 @@ def test_sliding_window_tells_what_it_keeps(steps: Any) -> None:
 
 def test_analytics_tell_how_long_they_keep_their_state(steps: Any) -> None:
     def without_copies(orders: DataFrame) -> DataFrame:
-        return orders.transform(deduplicate, "id", "at", "1 hour")
+        return orders.transform(deduplicate, "1 hour", key="id", time="at")
 
     def smoothed(orders: DataFrame) -> DataFrame:
-        return orders.transform(smooth, "shop", "at", "amount", half_life="1 minute")
+        return orders.transform(smooth, "amount", key="shop", time="at", half_life="1 minute")
 
     (copies,) = [it for it in steps(without_copies) if it.has_state]
     assert dict(copies.details)["kept, seen"] == "until they are 1 hour behind the watermark"
@@ -202,24 +202,30 @@ def test_analytics_tell_how_long_they_keep_their_state(steps: Any) -> None:
     ("count", "told"),
     [
         (
-            lambda orders: deduplicate(orders, "id", "at", "1 hour", count_as="sent"),
+            lambda orders: deduplicate(orders, "1 hour", key="id", time="at", count_as="sent"),
             {
                 'late rows are dropped, and counted as "sent"',
                 'duplicate rows are dropped, and counted as "sent.duplicates"',
             },
         ),
         (
-            lambda orders: deduplicate(orders, "id", "at", "10 seconds", count_as="sent"),
+            lambda orders: deduplicate(orders, "10 seconds", key="id", time="at", count_as="sent"),
             {'late rows are dropped, and counted as "sent"'},
         ),
         (
             lambda orders: rolling(
-                orders, "shop", "at", "1 hour", every="1 hour", count_as="sent", n="count(*)"
+                orders,
+                "1 hour",
+                key="shop",
+                time="at",
+                every="1 hour",
+                count_as="sent",
+                n="count(*)",
             ),
             {'late rows are dropped, and counted as "sent"'},
         ),
         (
-            lambda orders: heavy_hitters(orders, "shop", "at", "1 hour", count_as="sent"),
+            lambda orders: heavy_hitters(orders, "1 hour", key="shop", time="at", count_as="sent"),
             {'late rows are dropped, and counted as "sent"'},
         ),
     ],
@@ -241,7 +247,7 @@ def test_interval_join_keeps_both_sides_within_their_reach(steps: Any) -> None:
             {"id": "order_id"},
             time="at",
             right_time="clicked_at",
-            within=("0 seconds", "10 minutes"),
+            band=("0 seconds", "10 minutes"),
         )
 
     found = steps(function)

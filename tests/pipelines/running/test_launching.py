@@ -85,7 +85,7 @@ def test_stream_that_begins_at_the_end_keeps_to_where_that_was(
 ) -> None:
     """Also when it dies in its first batch, of which Spark keeps only where it ends."""
     declare = pipeline(
-        reads=topic(orders, schema=SCHEMA, starting="latest"),
+        reads=topic(orders, schema=SCHEMA, start_at="latest"),
         writes=table("totals", key="user"),
         name=f"late-{orders}",
     )
@@ -120,7 +120,7 @@ def test_batch_gives_what_the_stream_gives(
 ) -> None:
     rows = totals(orders).batch(spark, broker=topics.bootstrap).orderBy("user").collect()
     assert [tuple(row) for row in rows] == [("ada", 3.0), ("bob", 1.5)]
-    late = totals(orders).batch(spark, broker=topics.bootstrap, starting={0: 1, 1: 1}).collect()
+    late = totals(orders).batch(spark, broker=topics.bootstrap, start_at={0: 1, 1: 1}).collect()
     assert [tuple(row) for row in late] == [("bob", 1.5)]
 
 
@@ -132,7 +132,7 @@ def test_pipeline_reads_two_topics_and_writes_one(
 
     @pipeline(
         reads={
-            "orders": topic(orders, schema=SCHEMA, bad="drop"),
+            "orders": topic(orders, schema=SCHEMA, bad_records="drop"),
             "users": topic(users, schema="user string, country string"),
         },
         writes=topic(named, schema="id long, country string", key="id"),
@@ -157,7 +157,7 @@ def test_pipeline_into_a_topic_starts_in_any_thread(
     copies = topics.create()
 
     @pipeline(
-        reads=topic(orders, schema=SCHEMA, bad="drop"),
+        reads=topic(orders, schema=SCHEMA, bad_records="drop"),
         writes=topic(copies),
         name=f"copies-{copies}",
     )

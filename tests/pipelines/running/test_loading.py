@@ -98,7 +98,10 @@ def test_two_pipelines_of_one_name_are_refused(shop: Path) -> None:
         ("orders = tpic('orders')", "line 3: NameError: name 'tpic' is not defined"),
         ("def broken(:", "line 3: SyntaxError: "),
         ("import nothing_of_the_kind", "line 3: ModuleNotFoundError: No module named 'nothing_of"),
-        ("orders = topic('orders', bad='panic')", "line 3: topic orders: bad is 'panic'; it must"),
+        (
+            "orders = topic('orders', bad_records='panic')",
+            "line 3: topic orders: bad_records is 'panic'; it must",
+        ),
     ],
 )
 def test_file_that_does_not_run_is_named_with_its_line(

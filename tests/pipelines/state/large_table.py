@@ -54,7 +54,7 @@ def changes(number: int) -> pa.RecordBatch:
 
 def main(batch_count: int) -> None:
     table = ChangeLog(TABLE, ("id",), ("text",), "offset")
-    trial = Trial(Enrich(InputSpec(STREAM, ("key",)), table, "inner"), bucket_count=1)
+    trial = Trial(Enrich(InputSpec(STREAM, ("key",)), table, "inner"), buckets=1)
     trial.buckets = [MemoryStore(pages=Directory())]  # type: ignore[arg-type]
     for number in range(batch_count):
         is_asked = number % 8 == 3

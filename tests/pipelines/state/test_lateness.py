@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from millstream.pipelines.state.lateness import is_late, part_late, seconds_behind
+from millstream.pipelines.state.lateness import is_late, seconds_behind, split_late
 
 SECOND_US = 1_000_000
 ROWS = pa.RecordBatch.from_pydict(
@@ -20,14 +20,14 @@ def test_row_is_late_at_the_limit_before_it_or_without_a_time() -> None:
 
 
 def test_rows_are_parted_in_their_order() -> None:
-    on_time, late = part_late(ROWS, "at", 2 * SECOND_US)
+    on_time, late = split_late(ROWS, "at", 2 * SECOND_US)
     assert on_time.column("id").to_pylist() == [3]
     assert late.column("id").to_pylist() == [1, 2, 4]
 
 
 def test_rows_of_which_none_is_late_are_not_copied() -> None:
     timely = ROWS.slice(0, 3)
-    on_time, late = part_late(timely, "at", 0)
+    on_time, late = split_late(timely, "at", 0)
     assert on_time is timely
     assert late.num_rows == 0
 

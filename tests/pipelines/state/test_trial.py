@@ -23,7 +23,7 @@ def counts(
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.lists(ROWS, max_size=5), st.integers(-60, 60)), max_size=6))
 def test_operator_runs_in_buckets_as_in_one_place(batches: list[tuple[list[Row], int]]) -> None:
-    trial = Trial(HoldAndCount(SCHEMA, KEYS, "time"), bucket_count=3)
+    trial = Trial(HoldAndCount(SCHEMA, KEYS, "time"), buckets=3)
     held: list[Row] = []
     total: Counter[tuple[object, ...]] = Counter()
     watermark_us = -100

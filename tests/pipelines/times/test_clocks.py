@@ -20,7 +20,7 @@ from millstream.pipelines.times import (
     correct_clock,
     correct_device_clocks,
     count_odd_clocks,
-    name_times,
+    three_times,
 )
 from millstream.pipelines.times.clocks import DeviceOffsets
 
@@ -70,7 +70,7 @@ def medians(samples: Sequence[Sample]) -> list[int | None]:
 def test_offset_is_the_median_of_the_devices_last_rows_however_the_stream_is_cut(
     batches: list[list[Sample]],
 ) -> None:
-    trial = Trial(DeviceOffsets(SCHEMA, ["device"], MEMORY, 10**9), bucket_count=2)
+    trial = Trial(DeviceOffsets(SCHEMA, ["device"], MEMORY, 10**9), buckets=2)
     found: dict[int, Any] = {}
     for batch in batches:
         result = trial.feed(rows(batch, len(found)))
@@ -161,7 +161,7 @@ def test_devices_clocks_are_corrected_and_jumps_are_flagged(spark: SparkSession)
     given_rows = [(n, "pump", at(n), at(n), at(n + 100)) for n in range(20)]
     given_rows[10] = (10, "pump", at(10), at(10 - 5000), at(110))  # `sent` is false
     frame = spark.createDataFrame(given_rows, COLUMNS)
-    found = frame.transform(correct_device_clocks, "device", "event", "sent", "received")
+    found = frame.transform(correct_device_clocks, "event", "sent", "received", key="device")
     found = found.selectExpr(
         "id", "unix_seconds(event_time) - unix_seconds(timestamp'2026-01-01') as s", "_clock"
     )
@@ -172,12 +172,12 @@ def test_devices_clocks_are_corrected_and_jumps_are_flagged(spark: SparkSession)
 
 def test_times_are_named_and_names_that_are_taken_are_refused(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(at(1), at(2))], "happened timestamp, _timestamp timestamp")
-    named = frame.transform(name_times, "happened")
+    named = frame.transform(three_times, "happened")
     assert named.columns[2:] == ["event_time", "append_time", "processing_time"]
     with pytest.raises(ConfigError, match="there is a column event_time already"):
         correct_clock(named, "happened", "happened", "_timestamp")
     with pytest.raises(ConfigError, match="memory 0: choose between"):
-        correct_device_clocks(frame, "happened", "happened", "happened", "happened", memory=0)
+        correct_device_clocks(frame, "happened", "happened", "happened", key="happened", memory=0)
 
 
 def test_event_from_the_future_is_flagged_counted_and_does_not_drag_the_watermark(

@@ -97,7 +97,7 @@ def test_rows_are_late_when_their_time_and_the_interval_are_behind_the_watermark
             [END],
         ]
     )
-    marked = files.stream("10 seconds").transform(mark_late, "time", "30 seconds")
+    marked = files.stream("10 seconds").transform(mark_late, "30 seconds", time="time")
     rows = files.run(marked).rows
     found = {row.amount: (row["_late"], row["_lateness"]) for row in rows if row.user == "ann"}
     assert found == {
@@ -107,13 +107,13 @@ def test_rows_are_late_when_their_time_and_the_interval_are_behind_the_watermark
         3.0: (False, 29.5),
         4.0: (True, None),
     }
-    history = files.history().transform(mark_late, "time", "30 seconds").collect()
+    history = files.history().transform(mark_late, "30 seconds", time="time").collect()
     assert {row.amount for row in history if row["_late"]} == {4.0}
 
 
 def test_what_is_no_time_or_no_duration_is_refused(spark: SparkSession) -> None:
     frame = spark.createDataFrame([], "text string, at timestamp")
     with pytest.raises(ConfigError, match=r"to_timestamp\(text\)"):
-        mark_late(frame, "text", "1 minute")
+        mark_late(frame, "1 minute", time="text")
     with pytest.raises(ConfigError, match="no duration"):
-        mark_late(frame, "at", "a while")
+        mark_late(frame, "a while", time="at")

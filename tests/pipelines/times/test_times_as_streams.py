@@ -28,7 +28,7 @@ def test_rows_are_marked_by_the_watermark_of_their_batch(spark: SparkSession) ->
     )
 
     def marked(events: DataFrame) -> DataFrame:
-        return mark_late(events, "at", "20 seconds").drop("_watermark")
+        return mark_late(events, "20 seconds", time="at").drop("_watermark")
 
     def reference(events: DataFrame) -> DataFrame:
         return events.selectExpr(
@@ -82,7 +82,7 @@ def test_clocks_of_devices_are_corrected_alike(spark: SparkSession) -> None:
 
     def corrected(readings: DataFrame) -> DataFrame:
         return correct_device_clocks(
-            readings, "device", "happened", "sent", "received", memory=5, buckets=2
+            readings, "happened", "sent", "received", key="device", memory=5, buckets=2
         )
 
     check_stream(

@@ -128,7 +128,7 @@ def test_change_touches_no_row_but_those_that_look_back_to_it() -> None:
 
 
 def test_state_forgets_what_nothing_on_time_looks_back_to() -> None:
-    trial = Trial(operator(3, lateness_us=10), bucket_count=1)
+    trial = Trial(operator(3, lateness_us=10), buckets=1)
     sizes = []
     for step in range(200):
         sales = [Sale("ann", 10 * step + at, 10 * step + at, 1) for at in range(10)]

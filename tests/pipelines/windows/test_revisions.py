@@ -114,7 +114,7 @@ def run(
     timing: Timing, batches: Sequence[tuple[list[Event], int]]
 ) -> tuple[list[list[Result]], list[Event]]:
     """The results of each batch, each a second after the last; the events that were on time."""
-    trial = Trial(RevisedWindows(SCHEMA, ["user"], MEASURES, timing, "test"), bucket_count=2)
+    trial = Trial(RevisedWindows(SCHEMA, ["user"], MEASURES, timing, "test"), buckets=2)
     watermark_us = 0
     found, on_time = [], []
     for number, (events, step_us) in enumerate(batches):

@@ -106,7 +106,7 @@ class Stream:
 
     def __init__(self, timing: Timing, *, corrects: bool) -> None:
         operator = RevisedSessions(SCHEMA, ["user"], MEASURES, GAP_US, timing, corrects=corrects)
-        self.trial = Trial(operator, bucket_count=2)
+        self.trial = Trial(operator, buckets=2)
         self.timing = timing
         self.watermark_us = 0
         self.on_time: list[Event] = []

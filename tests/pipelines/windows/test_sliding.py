@@ -130,7 +130,7 @@ def run(
     policy: Policy, batches: Sequence[tuple[list[Event], int]], *, preceding: bool = False
 ) -> tuple[list[list[Result]], list[Event], list[Event]]:
     """The results of each batch; the events that were on time, and the late ones."""
-    trial = Trial(operator(policy, preceding=preceding), bucket_count=2)
+    trial = Trial(operator(policy, preceding=preceding), buckets=2)
     watermark_us = 0
     found, on_time, late = [], [], []
     for events, step_us in batches:
@@ -272,7 +272,7 @@ def test_many_events_have_the_windows_of_duckdb() -> None:
         for time_us in range(6000)
     ]
     events.sort(key=lambda it: it.time_us + rng.uniform(0, 9))
-    trial = Trial(operator(Policy("drop", 10)), bucket_count=5)
+    trial = Trial(operator(Policy("drop", 10)), buckets=5)
     found = [
         trial.feed(columns(events[begin : begin + 300]), events[begin].time_us - 10)
         for begin in range(0, 6000, 300)
@@ -319,7 +319,7 @@ def test_results_every_so_often_show_what_has_changed_since_the_last_time(
         SCHEMA.names,
         preceding=preceding,
     )
-    trial = Trial(window, bucket_count=1)
+    trial = Trial(window, buckets=1)
     known: list[Event] = []
     table: list[tuple[Event, int]] = []
     last_shown: int | None = None

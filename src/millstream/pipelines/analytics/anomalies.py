@@ -1,6 +1,6 @@
 """Anomalies: events that are far from what their key did in the last n minutes. The z-score.
 
-    payments.transform(flag_anomalies, "card", "at", "amount", over="1 hour", threshold=4)
+    payments.transform(flag_anomalies, "amount", key="card", time="at", over="1 hour", threshold=4)
 
 Rows come out as they went in, with
 
@@ -49,10 +49,10 @@ _JUDGED, _COUNT, _LEAST, _MOST = "_judged", "_count", "_least", "_most"
 
 def flag_anomalies(
     frame: DataFrame,
-    keys: str | Column | Sequence[str | Column],
-    time: str | Column,
     value: str | Column,
     *,
+    time: str | Column,
+    key: str | Column | Sequence[str | Column] = (),
     over: Duration,
     threshold: float = 3.0,
     min_count: int = 10,
@@ -82,7 +82,7 @@ def flag_anomalies(
     }
     found = sliding_window(
         frame.withColumn(_JUDGED, _finite(as_column(value).cast("double"))),
-        keys,
+        key,
         time,
         over,
         preceding=True,

@@ -1,6 +1,7 @@
 """Exponentially weighted averages per key, and what is far from them.
 
-    readings.transform(smooth, "sensor", "at", "celsius", half_life="10 minutes", threshold=4)
+    readings.transform(smooth, "celsius", key="sensor", time="at", half_life="10 minutes",
+                       threshold=4)
 
 An event counts half of what it did for every `half_life` that passes, by event time, so that gaps
 count, and many events at once do too: each weighs 2^(-age / half_life). Rows come out as they went
@@ -63,7 +64,7 @@ from millstream.pipelines.joins.matching import Mask, common_codes, newest, sort
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
-from millstream.pipelines.state.lateness import part_late
+from millstream.pipelines.state.lateness import split_late
 from millstream.pipelines.state.tables import concat, times_of
 from millstream.pipelines.windows.moments import Doubles
 
@@ -146,7 +147,7 @@ class Smoothing(Operator):
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
         late_us = state.advance("final", watermark_us - self._allowed_us).now_us
-        on_time, late = part_late(rows[_EVENTS], self._time, late_us)
+        on_time, late = split_late(rows[_EVENTS], self._time, late_us)
         state[_WAITING].append(on_time)
         late_rows = with_kind(late, "late", self.schema_out, self._time, watermark_us)
         return concat([self.nothing, self._settle(state, watermark_us), late_rows])
@@ -357,10 +358,10 @@ def _numbers(known: pa.RecordBatch, name: str, places: Numbers, is_known: Mask) 
 
 def smooth(
     frame: DataFrame,
-    keys: str | Column | Sequence[str | Column],
-    time: str | Column,
     value: str | Column,
     *,
+    time: str | Column,
+    key: str | Column | Sequence[str | Column] = (),
     half_life: Duration,
     threshold: float = 3.0,
     min_count: int = 10,
@@ -391,8 +392,8 @@ def smooth(
     frame = frame.drop(WATERMARK_COLUMN)
     columns = frame.columns
     key_names = []
-    for key in listed(keys):
-        frame, name = name_column(frame, key)
+    for it in listed(key):
+        frame, name = name_column(frame, it)
         key_names.append(name)
     frame, time_name = name_column(frame, time)
     check_time(frame, time_name)

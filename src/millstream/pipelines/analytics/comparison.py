@@ -1,6 +1,6 @@
 """Comparison with earlier intervals: the one before, the same hour last week.
 
-    orders.transform(compare, "shop", "at", "1 hour",
+    orders.transform(compare, "1 hour", key="shop", time="at",
                      against={"before": "1 hour", "last_week": "1 week"}, n="count(*)")
 
 A row for each key and interval, when the interval is over: `n`, and for each that it is compared
@@ -45,10 +45,10 @@ _IS_THERE = "_is_there"
 
 def compare(
     frame: DataFrame,
-    keys: str | Column | Sequence[str | Column],
-    time: str | Column,
     size: Duration,
     *,
+    time: str | Column,
+    key: str | Column | Sequence[str | Column] = (),
     against: Mapping[str, Duration] | None = None,
     absent: bool = False,
     stragglers: Lateness = "drop",
@@ -68,7 +68,7 @@ def compare(
     if not shifts_us:
         raise ConfigError('against what? Write it like against={"last_week": "1 week"}')
     policy = Policy(stragglers, allowed_lateness, count_as or late_metric("comparison", size))
-    panes = make_panes(frame, keys, time, size, aggregates, policy)
+    panes = make_panes(frame, key, time, size, aggregates, policy)
     names = list(aggregates)
     _check_names(panes, names, shifts_us)
     found = _side_by_side(panes, names, shifts_us)

@@ -2,7 +2,7 @@
 
     orders.transform(deduplicate, "order_id", "at", "1 hour")
 
-A row passes unless one with its key has passed whose time is at most `within` before or after its
+A row passes unless one with its key has passed whose time is at most `horizon` before or after its
 own. It passes at once, when it comes. Of rows that come in the same batch the earliest passes, and
 of those at the same time always the same one, so a replay passes the same rows. The others are
 counted in the query's progress, like `observedMetrics["duplicates.1 hour"].dropped`, or, with
@@ -18,8 +18,8 @@ Spark's `dropDuplicatesWithinWatermark` does it where it suffices, that is, wher
     the column `_watermark`
 
 Else it is state in buckets: the key and the time of each row that passed, for as long as a row that
-is on time can be its copy: `within + allowed_lateness` behind the watermark. `how` says "native" or
-"state" if it is not to be left to that rule. A batch is always the latter, and has no late rows.
+is on time can be its copy: `horizon + allowed_lateness` behind the watermark. `how` says "native"
+or "state" if it is not to be left to that rule. A batch is always the latter, and has no late rows.
 
 A row is late when `time + allowed_lateness` is at or behind the watermark: whether it is a copy is
 no longer known. It is dropped and counted, or diverted: rows then have `_kind`, "final" or "late",
@@ -62,7 +62,7 @@ from millstream.pipelines.joins.matching import Mask, sort_versions
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
-from millstream.pipelines.state.lateness import part_late
+from millstream.pipelines.state.lateness import split_late
 from millstream.pipelines.state.tables import concat, times_of
 from millstream.pipelines.windows.ranges import sort_rows, window_bounds
 
@@ -82,10 +82,10 @@ class Deduplication(Operator):
         schema: pa.Schema,
         keys: Sequence[str],
         time: str,
-        within_us: int,
+        horizon_us: int,
         allowed_lateness_us: int,
     ) -> None:
-        self.identity = f"deduplication within {within_us} us"
+        self.identity = f"deduplication within {horizon_us} us"
         self.inputs = {_EVENTS: InputSpec(schema, tuple(keys))}
         self._names = list(dict.fromkeys([*keys, time]))
         seen = pa.schema([schema.field(name) for name in self._names])
@@ -93,18 +93,18 @@ class Deduplication(Operator):
         self.schema_out = pa.schema([*schema, KIND_FIELD, LATENESS_FIELD])
         self._keys = tuple(keys)
         self._time = time
-        self._within_us = within_us
+        self._horizon_us = horizon_us
         self._allowed_us = allowed_lateness_us
 
     def kept(self) -> Mapping[str, str]:
-        kept = duration_text(self._within_us + self._allowed_us)
+        kept = duration_text(self._horizon_us + self._allowed_us)
         return {_SEEN: f"until they are {kept} behind the watermark"}
 
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
         late_us = state.advance("late", watermark_us - self._allowed_us).now_us
-        on_time, late = part_late(rows[_EVENTS], self._time, late_us)
+        on_time, late = split_late(rows[_EVENTS], self._time, late_us)
         passes = self._passes(state, on_time)
         passed = on_time.filter(pa.array(passes))
         seen = state[_SEEN]
@@ -125,7 +125,7 @@ class Deduplication(Operator):
 
     def _forget(self, state: BucketState, watermark_us: int) -> None:
         """What no row that is on time can be a copy of; and wake when all that is left can go."""
-        kept_us = self._within_us + self._allowed_us
+        kept_us = self._horizon_us + self._allowed_us
         state[_SEEN].expire(watermark_us - kept_us + 1)
         pages = state[_SEEN].pages.values()
         state.wake_at(max(page.last_us for page in pages) + kept_us if pages else None)
@@ -135,7 +135,7 @@ class Deduplication(Operator):
         if not rows.num_rows:
             return np.zeros(0, np.bool_)
         times = times_of(rows, self._time)
-        reach = int(times.min()) - self._within_us, int(times.max()) + self._within_us
+        reach = int(times.min()) - self._horizon_us, int(times.max()) + self._horizon_us
         known = state[_SEEN].select(*reach, distinct(rows.column(HASH).to_numpy()))
         both = concat([known, rows.select([HASH, *self._names])])
         codes = key_codes(both, self._keys)
@@ -146,7 +146,7 @@ class Deduplication(Operator):
         free_codes = codes[known.num_rows :][is_free]
         order = sort_versions(free, free_codes, (self._time,))
         chosen = first_in_time(
-            free_codes[order], times_of(free, self._time)[order], self._within_us
+            free_codes[order], times_of(free, self._time)[order], self._horizon_us
         )
         passes = np.zeros(rows.num_rows, np.bool_)
         passes[np.flatnonzero(is_free)[order[chosen]]] = True
@@ -165,21 +165,21 @@ class Deduplication(Operator):
         for at, has_one in ((before, before >= 0), (after, after < len(codes))):
             other = np.where(has_one, at, 0)
             distance = np.abs(times - times[other])
-            near |= has_one & (codes[other] == codes) & (distance <= self._within_us)
+            near |= has_one & (codes[other] == codes) & (distance <= self._horizon_us)
         found = np.empty(len(codes), np.bool_)
         found[order] = near
         return found
 
 
-def first_in_time(codes: Numbers, times: Numbers, within_us: int) -> Numbers:
+def first_in_time(codes: Numbers, times: Numbers, horizon_us: int) -> Numbers:
     """Of rows sorted by code and time, those that pass: of each code the first, then the first that
-    is further away than `within_us`, and so on. Each leads to the next one; they are followed in
+    is further away than `horizon_us`, and so on. Each leads to the next one; they are followed in
     strides of 1, 2, 4, ..., for all codes at once."""
     count = len(codes)
     if not count:
         return np.zeros(0, np.int64)
     # Windows that reach back, on time that runs backwards, reach ahead.
-    first, _ = window_bounds(codes[::-1], -times[::-1], within_us)
+    first, _ = window_bounds(codes[::-1], -times[::-1], horizon_us)
     leap = np.concatenate([count - first[::-1], [count]])
     passes = np.zeros(count + 1, np.bool_)
     passes[:count] = np.concatenate([[True], codes[1:] != codes[:-1]])
@@ -195,10 +195,10 @@ def first_in_time(codes: Numbers, times: Numbers, within_us: int) -> Numbers:
 
 def deduplicate(
     frame: DataFrame,
-    keys: str | Column | Sequence[str | Column],
-    time: str | Column,
-    within: Duration,
+    horizon: Duration,
     *,
+    time: str | Column,
+    key: str | Column | Sequence[str | Column],
     reused: bool = False,
     how: How = "auto",
     stragglers: Lateness = "drop",
@@ -215,55 +215,55 @@ def deduplicate(
     check_choice("how", how, How)
     check_choice("stragglers", stragglers, Lateness)
     check_no_kind(frame)
-    within_us = duration_us(within, "within")
+    horizon_us = duration_us(horizon, "horizon")
     lateness_us = 0
     if allowed_lateness is not None:
         lateness_us = duration_us(allowed_lateness, "allowed_lateness", zero_allowed=True)
     columns = [name for name in frame.columns if name != WATERMARK_COLUMN]
     key_names = []
-    for key in listed(keys):
-        frame, name = name_column(frame, key)
+    for it in listed(key):
+        frame, name = name_column(frame, it)
         key_names.append(name)
     frame, time_name = name_column(frame, time)
     check_time(frame, time_name, zoneless_allowed=True)
     check_watermark(frame, time_name, "keys would be kept for ever")
     check_lateness(frame, time_name, allowed_lateness)
-    _check_horizon(frame, time_name, within_us)
+    _check_horizon(frame, time_name, horizon_us)
     check_not_aggregated(frame)
-    obstacle = _obstacle(frame, time_name, within_us, reused, stragglers, lateness_us)
+    obstacle = _obstacle(frame, time_name, horizon_us, reused, stragglers, lateness_us)
     if how == "native" and obstacle:
         raise ConfigError(f"Spark's own deduplication does not do here: {obstacle}")
-    metric = count_as or late_metric("deduplication", within)
+    metric = count_as or late_metric("deduplication", horizon)
     if not obstacle and how != "state":
         return _native(frame, key_names, time_name, metric).select(*map(as_column, columns))
     frame = frame.drop(WATERMARK_COLUMN)
     operator = Deduplication(
-        arrow_schema(frame.schema), key_names, time_name, within_us, lateness_us
+        arrow_schema(frame.schema), key_names, time_name, horizon_us, lateness_us
     )
     found = run_operator(operator, {_EVENTS: frame}, buckets)
-    copies = f"{count_as}.duplicates" if count_as else f"duplicates.{duration_text(within_us)}"
+    copies = f"{count_as}.duplicates" if count_as else f"duplicates.{duration_text(horizon_us)}"
     return count_kinds(found, columns, stragglers, {metric: "late", copies: "duplicate"})
 
 
-def _check_horizon(frame: DataFrame, time: str, within_us: int) -> None:
+def _check_horizon(frame: DataFrame, time: str, horizon_us: int) -> None:
     delay_ms = watermark_delay_ms(frame, time) if frame.isStreaming else None
-    if delay_ms is not None and within_us < delay_ms * 1000:
+    if delay_ms is not None and horizon_us < delay_ms * 1000:
         delay = duration_text(delay_ms * 1000)
         raise ConfigError(
-            f"within {duration_text(within_us)!r} is shorter than the watermark's delay of "
+            f"horizon {duration_text(horizon_us)!r} is shorter than the watermark's delay of "
             f"{delay}: a copy that has a time of its own may be that much apart, and would pass. "
             f'Make it {delay} at least, or shorten the delay in withWatermark("{time}", ...)'
         )
 
 
 def _obstacle(
-    frame: DataFrame, time: str, within_us: int, reused: bool, stragglers: str, lateness_us: int
+    frame: DataFrame, time: str, horizon_us: int, reused: bool, stragglers: str, lateness_us: int
 ) -> str | None:
     """Why Spark's own operator does not suffice; None if it does."""
     if not frame.isStreaming:
         return "it is for streams"
     delay_ms = watermark_delay_ms(frame, time) or 0
-    if within_us != delay_ms * 1000:
+    if horizon_us != delay_ms * 1000:
         return f"its horizon is the watermark's delay, {duration_text(delay_ms * 1000)}"
     if reused:
         return "keys are reused, and it may leave out what comes after the horizon"

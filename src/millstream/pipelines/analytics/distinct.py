@@ -51,10 +51,10 @@ _LOG_SIZES = {"hll": (4, 21, 12), "theta": (4, 26, 12)}  # least, greatest, usua
 
 def count_distinct(
     frame: DataFrame,
-    keys: str | Column | Sequence[str | Column],
-    time: str | Column,
     size: Duration,
     *,
+    time: str | Column,
+    key: str | Column | Sequence[str | Column] = (),
     of: str | Column,
     how: How = "exact",
     name: str = "distinct",
@@ -75,13 +75,13 @@ def count_distinct(
         raise ConfigError('exact counts have no sketch: choose how="hll" or "theta", or leave it')
     policy = Policy(stragglers, allowed_lateness, count_as or late_metric("distinct", size))
     if how == "exact":
-        every = [*listed(keys), as_column(of).alias(_VALUE)]
+        every = [*listed(key), as_column(of).alias(_VALUE)]
         panes = make_panes(frame, every, time, size, {_ROWS: "count(*)"}, policy)
         return panes.regroup(col(END_US), panes.keys[:-1], [count(_VALUE).alias(name)])
     made = _make(how, sketchable(frame, as_column(of)), _checked_size(how, log_size))
     sketch_name = sketch or f"_{name}_sketch"
     kind = Tumbling(duration_us(size, "size"))
-    window = policy.window(kind, keys, time, {sketch_name: made})
+    window = policy.window(kind, key, time, {sketch_name: made})
     found = window(frame)
     columns = [*window.key_names(frame), START, END]
     estimated = _estimate(how, col(sketch_name)).alias(name)
@@ -91,9 +91,9 @@ def count_distinct(
 
 def merge_distinct(
     frame: DataFrame,
-    keys: str | Column | Sequence[str | Column],
     sketch: str,
     *,
+    key: str | Column | Sequence[str | Column] = (),
     how: Sketch,
     name: str = "distinct",
 ) -> DataFrame:
@@ -108,9 +108,7 @@ def merge_distinct(
             f'that count_distinct(..., how="{how}", sketch="{sketch}") made'
         )
     union = F.hll_union_agg if how == "hll" else F.theta_union_agg
-    merged = frame.groupBy(*map(as_column, listed(keys))).agg(
-        union(as_column(sketch)).alias(sketch)
-    )
+    merged = frame.groupBy(*map(as_column, listed(key))).agg(union(as_column(sketch)).alias(sketch))
     return merged.withColumn(name, _estimate(how, as_column(sketch)))
 
 

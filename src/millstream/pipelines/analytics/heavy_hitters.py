@@ -274,10 +274,10 @@ def _item_ranks(rows: pa.RecordBatch, items: Sequence[str]) -> Numbers:
 
 def heavy_hitters(
     frame: DataFrame,
-    item: str | Column | Sequence[str | Column],
-    time: str | Column,
     size: Duration,
     *,
+    time: str | Column,
+    key: str | Column | Sequence[str | Column],
     k: int = 10,
     by: str | Column | None = None,
     capacity: int = 10_000,
@@ -303,7 +303,7 @@ def heavy_hitters(
         )
     check_choice("stragglers", stragglers, Lateness)
     size_us = duration_us(size, "size")
-    frame, items, time_name = _named(frame, item, time)
+    frame, items, time_name = _named(frame, key, time)
     if by is not None:
         frame = _weighed(frame, by)
     mark = watermark_delay_ms(frame, time_name)
@@ -323,10 +323,10 @@ def heavy_hitters(
 
 
 def _named(
-    frame: DataFrame, item: str | Column | Sequence[str | Column], time: str | Column
+    frame: DataFrame, key: str | Column | Sequence[str | Column], time: str | Column
 ) -> tuple[DataFrame, list[str], str]:
     items = []
-    for it in listed(item):
+    for it in listed(key):
         frame, name = name_column(frame, it)
         if name in (RANK, AT_LEAST, AT_MOST, START, END):
             raise ConfigError(

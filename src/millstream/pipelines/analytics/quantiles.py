@@ -45,10 +45,10 @@ How = Literal["exact", "kll"]
 
 def percentiles(
     frame: DataFrame,
-    keys: str | Column | Sequence[str | Column],
-    time: str | Column,
     size: Duration,
     *,
+    time: str | Column,
+    key: str | Column | Sequence[str | Column] = (),
     of: str | Column,
     at: Sequence[float] = (0.5, 0.95, 0.99),
     how: How = "exact",
@@ -72,10 +72,10 @@ def percentiles(
     value = as_column(of).cast("double")
     if how == "exact":
         exact = {name: F.percentile(value, it) for name, it in zip(names, at, strict=True)}
-        window = policy.window(kind, keys, time, exact)
+        window = policy.window(kind, key, time, exact)
         return _shown(window(frame), window.key_names(frame), [*map(as_column, names)])
     kept = sketch or "_sketch"
-    window = policy.window(kind, keys, time, {kept: F.kll_sketch_agg_double(value, k)})
+    window = policy.window(kind, key, time, {kept: F.kll_sketch_agg_double(value, k)})
     columns = _quantiles(as_column(kept), names, at)
     shown = columns if sketch is None else [*columns, as_column(sketch)]
     return _shown(window(frame), window.key_names(frame), shown)
@@ -83,9 +83,9 @@ def percentiles(
 
 def merge_percentiles(
     frame: DataFrame,
-    keys: str | Column | Sequence[str | Column],
     sketch: str,
     *,
+    key: str | Column | Sequence[str | Column] = (),
     at: Sequence[float] = (0.5, 0.95, 0.99),
 ) -> DataFrame:
     """Sketches of many rows as one per key, and the percentiles of all of their values."""
@@ -99,7 +99,7 @@ def merge_percentiles(
             f'that percentiles(..., how="kll", sketch="{sketch}") made'
         )
     merged = F.kll_merge_agg_double(as_column(sketch)).alias(sketch)
-    found = frame.groupBy(*map(as_column, listed(keys))).agg(merged)
+    found = frame.groupBy(*map(as_column, listed(key))).agg(merged)
     quantiles = _quantiles(as_column(sketch), names, at)
     return found.select(*map(as_column, found.columns[:-1]), *quantiles, as_column(sketch))
 

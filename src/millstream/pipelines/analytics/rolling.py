@@ -1,8 +1,8 @@
 """Rolling aggregates: rates, averages, percentiles over the last n minutes.
 
-    orders.transform(rolling, "shop", "at", "5 minutes",
+    orders.transform(rolling, "5 minutes", key="shop", time="at",
                      per_second="rate(*)", mean="avg(amount)", p95="percentile(amount, 0.95)")
-    orders.transform(rolling, "shop", "at", "1 hour", every="1 minute",
+    orders.transform(rolling, "1 hour", every="1 minute", key="shop", time="at",
                      per_second="rate(*)", p95="approx_percentile(amount, 0.95)",
                      buyers="approx_distinct(user)")
 
@@ -69,10 +69,10 @@ class Measure:
 
 def rolling(
     frame: DataFrame,
-    keys: str | Column | Sequence[str | Column],
-    time: str | Column,
     over: Duration,
     *,
+    time: str | Column,
+    key: str | Column | Sequence[str | Column] = (),
     every: Duration | None = None,
     stragglers: Lateness = "drop",
     allowed_lateness: Duration | None = None,
@@ -90,8 +90,8 @@ def rolling(
     over_us = duration_us(over, "over")
     policy = Policy(stragglers, allowed_lateness, count_as or late_metric("rolling", over))
     if every is not None:
-        return _per_interval(frame, keys, time, over_us, every, measures, policy)
-    return _per_event(frame, keys, time, over, measures, policy, buckets)
+        return _per_interval(frame, key, time, over_us, every, measures, policy)
+    return _per_event(frame, key, time, over, measures, policy, buckets)
 
 
 def _measure(name: str, given: str | Aggregate) -> Measure:
@@ -115,7 +115,7 @@ def _measure(name: str, given: str | Aggregate) -> Measure:
 
 def _per_event(
     frame: DataFrame,
-    keys: str | Column | Sequence[str | Column],
+    key: str | Column | Sequence[str | Column],
     time: str | Column,
     over: Duration,
     measures: Sequence[Measure],
@@ -135,7 +135,7 @@ def _per_event(
         aggregates[it.name] = Aggregate(kind, it.of, it.fraction)
     result = sliding_window(
         frame.drop(WATERMARK_COLUMN),
-        keys,
+        key,
         time,
         over,
         stragglers=policy.stragglers,
@@ -152,7 +152,7 @@ def _per_event(
 
 def _per_interval(
     frame: DataFrame,
-    keys: str | Column | Sequence[str | Column],
+    key: str | Column | Sequence[str | Column],
     time: str | Column,
     over_us: int,
     every: Duration,
@@ -169,7 +169,7 @@ def _per_interval(
         made, merge = _addable(frame, it, f"_part{place}", over_us / 1e6)
         parts |= made
         merged.append(merge.alias(it.name))
-    panes = make_panes(frame, keys, time, every, parts, policy)
+    panes = make_panes(frame, key, time, every, parts, policy)
     _check_names(panes, measures)
     last_us = col(END_US) + lit(over_us - every_us)
     ends = explode(sequence(col(END_US), last_us, lit(every_us).cast("long")))

@@ -41,10 +41,10 @@ _EDGE = re.compile(r"\s*(first|last)\s*\((.+)\)\s*", re.DOTALL | re.IGNORECASE)
 
 def sessions(
     frame: DataFrame,
-    keys: str | Column | Sequence[str | Column],
-    time: str | Column,
     gap: Duration,
     *,
+    time: str | Column,
+    key: str | Column | Sequence[str | Column] = (),
     stragglers: Lateness = "drop",
     count_as: str | None = None,
     **attributes: str | Column,
@@ -65,7 +65,7 @@ def sessions(
     }
     kind = Session(duration_us(gap, "gap"))
     policy = Policy(stragglers, count_as=count_as or late_metric("sessions", gap))
-    window = policy.window(kind, keys, time, aggregates)
+    window = policy.window(kind, key, time, aggregates)
     names = window.key_names(frame)
     for name in names:
         if name in reserved:

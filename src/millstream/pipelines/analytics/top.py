@@ -1,8 +1,9 @@
 """Top k: of all items the first ten, per window, exact, and without a task that sees all items.
 
-    trades.transform(top_k, "stock", "at", "1 minute", k=10,
+    trades.transform(top_k, "1 minute", key="stock", time="at", k=10,
                      by="max_by(price, at) / min_by(price, at) - 1")     the movers
-    orders.transform(top_k, "product", "at", "1 hour", k=3, group="shop", by="sum(amount)")
+    orders.transform(top_k, "1 hour", key="product", time="at", k=3, group="shop",
+                     by="sum(amount)")
 
 A row for each of them when the window is over: `rank` from 1 on, the item, `value`; with `group`,
 so many of each group. Of items with the same value the smaller comes first, so that a replay ranks
@@ -49,10 +50,10 @@ _BEST = "_best"
 
 def top_k(
     frame: DataFrame,
-    item: str | Column | Sequence[str | Column],
-    time: str | Column,
     size: Duration,
     *,
+    time: str | Column,
+    key: str | Column | Sequence[str | Column],
     k: int = 10,
     by: str | Column | Aggregate = "count(*)",
     group: str | Column | Sequence[str | Column] = (),
@@ -66,9 +67,11 @@ def top_k(
     if k > K_MAX:
         raise ConfigError(f"k={k}: more than {K_MAX} are no top; write all of them, and sort later")
     groups = listed(group)
-    items = listed(item)
+    items = listed(key)
     if not items:
-        raise ConfigError('the first ten of what? Write it like top_k(frame, "product", ...)')
+        raise ConfigError(
+            'the first ten of what? Write it like top_k(frame, "1 hour", key="product", ...)'
+        )
     policy = Policy(stragglers, allowed_lateness, count_as or late_metric("top", size))
     panes = make_panes(frame, [*groups, *items], time, size, {VALUE: by}, policy)
     _check_names(panes)

@@ -23,7 +23,7 @@ from millstream.pipelines.joins.as_of import as_of_join
 from millstream.pipelines.joins.best_match import best_match
 from millstream.pipelines.joins.changes import changes
 from millstream.pipelines.joins.interval import interval_join, late_rows
-from millstream.pipelines.joins.lookup import lookup, part_failed
+from millstream.pipelines.joins.lookup import lookup, split_failed
 from millstream.pipelines.joins.stream_table import enrich
 from millstream.pipelines.joins.table_table import table_join
 
@@ -35,6 +35,6 @@ __all__ = [
     "interval_join",
     "late_rows",
     "lookup",
-    "part_failed",
+    "split_failed",
     "table_join",
 ]

@@ -67,7 +67,7 @@ from millstream.pipelines.joins.matching import (
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
-from millstream.pipelines.state.lateness import part_late, seconds_behind
+from millstream.pipelines.state.lateness import seconds_behind, split_late
 from millstream.pipelines.state.tables import concat, times_of
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class AsOfJoin(Operator):
             return []
         is_known = ~has_null_key(new, (*self._history.keys, self._history.valid_from))
         state[_VERSIONS].append(new.filter(pa.array(is_known)))
-        _, late = part_late(new, self._history.valid_from, horizon_us)
+        _, late = split_late(new, self._history.valid_from, horizon_us)
         return [
             self._rows_out(
                 [pa.nulls(late.num_rows, field.type) for field in self._events.schema],
@@ -225,7 +225,7 @@ class AsOfJoin(Operator):
     ) -> list[pa.RecordBatch]:
         if not new.num_rows:
             return []
-        on_time, late = part_late(new, self._events.time, horizon_us)
+        on_time, late = split_late(new, self._events.time, horizon_us)
         state[_EVENTS].append(on_time)
         carried = [self._history.schema.field(name) for name in self._history.carried]
         return [

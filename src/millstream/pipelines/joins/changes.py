@@ -1,7 +1,7 @@
 """A table's changelog as changes with weights: removed rows and added rows.
 
     changes(posts)                          # topic("posts", table_key="post_id", ...)
-    posts.transform(changes, "post_id", sequence="version", delete=col("op") == "d")
+    posts.transform(changes, key="post_id", sequence="version", delete=col("op") == "d")
 
 A changelog has the new version of a row, or that it was deleted, by primary key: a compacted topic,
 the events of a database. To join, count or sum such a table, the old version is needed too. So each
@@ -99,8 +99,8 @@ class Changes(Operator):
 
 def changes(
     frame: DataFrame,
-    key: str | Sequence[str] | None = None,
     *,
+    key: str | Sequence[str] | None = None,
     sequence: str | Column | None = None,
     delete: str | Column | None = None,
     buckets: int = 16,

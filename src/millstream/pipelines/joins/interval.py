@@ -1,22 +1,22 @@
 """Interval join: pairs of events of two streams that lie near each other in time. Spark's own join.
 
     searches.transform(interval_join, clicks, "query_id", time="searched_at",
-                       right_time="clicked_at", within="10 minutes", how="left")
+                       right_time="clicked_at", band="10 minutes", how="left")
 
-Rows match that have the same key and whose times differ by at most `within`, whichever is first;
-with `within=("0 seconds", "10 minutes")`, right rows from the one before the left row to the other
+Rows match that have the same key and whose times differ by at most `band`, whichever is first;
+with `band=("0 seconds", "10 minutes")`, right rows from the one before the left row to the other
 after it. `how` is inner, left, right or full: a row without a partner comes out when none can come.
 A null key matches nothing.
 
 A row is late when nothing that is on time can match it, `time` and its reach behind the watermark,
 and Spark never sees it. Late rows are counted in the query's progress, as `late.interval.left` and
 `late.interval.right`; with `stragglers="divert"` they are not, and
-`searches.transform(late_rows, "searched_at", "10 minutes")` has them, for a topic or table.
+`searches.transform(late_rows, "10 minutes", time="searched_at")` has them, for a topic or table.
 Spark by itself drops rows sooner, as soon as their time is behind the watermark. So the watermark
 is laid on a column `time + reach`, which the condition is written in; the result bears none.
 Times without a zone (timestamp_ntz) are joined where the session's zone is UTC, and else refused.
 
-Without a bound both streams are kept for ever: `within=None` is refused, unless `unbounded=True`
+Without a bound both streams are kept for ever: `band=None` is refused, unless `unbounded=True`
 says that this is meant, as for streams that end.
 """
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 How = Literal["inner", "left", "right", "full"]
 Stragglers = Literal["drop", "divert"]
-Within: TypeAlias = "Duration | tuple[Duration, Duration]"
+Band: TypeAlias = "Duration | tuple[Duration, Duration]"
 _LEFT_DUE, _RIGHT_DUE = "_left_due", "_right_due"
 _RIGHT_KEY = "_right_key_"
 _UTC = ("UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "+00:00")
@@ -63,16 +63,16 @@ def interval_join(
     *,
     time: str | Column,
     right_time: str | Column | None = None,
-    within: Within | None,
+    band: Band | None,
     how: How = "inner",
     stragglers: Stragglers = "drop",
     unbounded: bool = False,
     count_as: str = "late.interval",
 ) -> DataFrame:
-    """Pairs of rows within an interval; see the head of this module. Raises `ConfigError`."""
+    """Pairs of rows within a band of time; see the head of this module. Raises `ConfigError`."""
     check_choice("how", how, How)
     check_stragglers(stragglers, Stragglers)
-    reach = reach_us(within, how, unbounded=unbounded)
+    reach = reach_us(band, how, unbounded=unbounded)
     left_keys, right_keys = name_keys(left, right, on)
     left, left_time = name_column(left, time)
     right, other_time = name_column(right, time if right_time is None else right_time)
@@ -98,9 +98,9 @@ def interval_join(
     return joined.select(*_shown(shown.columns, shared, renamed, carried))
 
 
-def late_rows(frame: DataFrame, time: str | Column, reach: Duration) -> DataFrame:
+def late_rows(frame: DataFrame, reach: Duration, *, time: str | Column) -> DataFrame:
     """The rows that came too late for a join that reaches so far, with `_lateness` in seconds."""
-    return mark_late(frame, time, reach).where(LATE).drop(LATE, WATERMARK_COLUMN)
+    return mark_late(frame, reach, time=time).where(LATE).drop(LATE, WATERMARK_COLUMN)
 
 
 def check_zone(frame: DataFrame, time: str) -> None:
@@ -118,29 +118,29 @@ def check_zone(frame: DataFrame, time: str) -> None:
         )
 
 
-def reach_us(within: Within | None, how: How, *, unbounded: bool) -> tuple[int, int] | None:
+def reach_us(band: Band | None, how: How, *, unbounded: bool) -> tuple[int, int] | None:
     """How far right rows may be before a left row, and after it; None for a join without bound."""
-    if within is None:
+    if band is None:
         if not unbounded:
             raise ConfigError(
                 "a join of streams without a bound keeps all rows of both for ever: say how far "
-                'apart two rows may be, like within="10 minutes"; if the streams end, or have few '
+                'apart two rows may be, like band="10 minutes"; if the streams end, or have few '
                 "rows, say unbounded=True"
             )
         if how != "inner":
             raise ConfigError(
-                f"how={how!r} needs a bound, within: without one no row ever knows that it stays "
+                f"how={how!r} needs a bound, band: without one no row ever knows that it stays "
                 "without a partner"
             )
         return None
     if unbounded:
-        raise ConfigError("within is a bound: leave out unbounded=True, or say within=None")
-    if not isinstance(within, tuple):
-        length_us = duration_us(within, "within", zero_allowed=True)
+        raise ConfigError("band is a bound: leave out unbounded=True, or say band=None")
+    if not isinstance(band, tuple):
+        length_us = duration_us(band, "band", zero_allowed=True)
         return length_us, length_us
-    if len(within) != 2:
-        raise ConfigError('within: one duration, or two, like ("0 seconds", "10 minutes")')
-    before, after = (duration_us(it, "within", zero_allowed=True) for it in within)
+    if len(band) != 2:
+        raise ConfigError('band: one duration, or two, like ("0 seconds", "10 minutes")')
+    before, after = (duration_us(it, "band", zero_allowed=True) for it in band)
     return before, after
 
 

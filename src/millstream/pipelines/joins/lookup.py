@@ -17,7 +17,7 @@ A call that takes longer than `timeout`, or raises, is made again `retries` time
     on_failure="error"      the query ends (Spark has tried the task again before)
     on_failure="null"       rows come out with nulls, and are counted in the query's progress
     on_failure="divert"     rows come out with nulls and the reason in `_error`, and
-                            `part_failed` makes two outputs of them: results and dead letters
+                            `split_failed` makes two outputs of them: results and dead letters
 
 **A replay may yield something else**: what a system says depends on when it is asked, and a batch
 that is repeated asks again. Who can get the table's changes as a topic takes `enrich`, which keeps
@@ -193,7 +193,7 @@ def lookup(
     return answered.drop(ERROR)
 
 
-def part_failed(frame: DataFrame, good: str, failed: str) -> DataFrame:
+def split_failed(frame: DataFrame, good: str, failed: str) -> DataFrame:
     """For a pipeline with two outputs of these names: rows with an answer, and dead letters."""
     from pyspark.sql.functions import col, struct, when
 

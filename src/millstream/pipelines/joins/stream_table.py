@@ -180,7 +180,7 @@ def _current_rows(
     """The rows of a changelog that is no stream."""
     table, sequence_name, delete_name = name_order(table, sequence, delete)
     keys = right_names(on)
-    rows = changes(table, keys, sequence=sequence_name, delete=delete_name)
+    rows = changes(table, key=keys, sequence=sequence_name, delete=delete_name)
     return rows.drop(WEIGHT, sequence_name)
 
 

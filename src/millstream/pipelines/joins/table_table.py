@@ -221,8 +221,8 @@ def _with_weights(frame: DataFrame, side: str, buckets: int) -> DataFrame:
         raise ConfigError(
             f"the {side} side has no column {WEIGHT}: declare its topic as a table with "
             'topic(..., table_key="..."), or convert a changelog with '
-            'frame.transform(changes, "its key", sequence="version"), or, if rows are only added, '
-            f'add frame.withColumn("{WEIGHT}", lit(1).cast("bigint"))'
+            'frame.transform(changes, key="its key", sequence="version"), or, if rows are only '
+            f'added, add frame.withColumn("{WEIGHT}", lit(1).cast("bigint"))'
         )
     check_comparable(frame)
     return frame

@@ -257,9 +257,13 @@ class Plans:
 
 def source_details(topic: Topic) -> Iterator[tuple[str, str]]:
     yield "format", topic.read_format
-    yield "from", f"{topic.starting}, at the first start"
+    yield "from", f"{topic.start_at}, at the first start"
     if topic.schema is not None:
-        where = f"to topic {topic.dead_letters}" if topic.bad == "deadletter" else topic.bad
+        where = (
+            f"to topic {topic.dead_letters}"
+            if topic.bad_records == "deadletter"
+            else topic.bad_records
+        )
         yield "bad records", where
 
 

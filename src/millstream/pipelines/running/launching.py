@@ -105,14 +105,14 @@ def fixed_starting(
     moving = {
         parameter: it
         for parameter, it in pipeline.reads.items()
-        if it.starting == "latest" or isinstance(it.starting, datetime)
+        if it.start_at == "latest" or isinstance(it.start_at, datetime)
     }
     if not moving:
         return {}
     kept = checkpoint.starting()
     starting = {}
     for parameter, it in moving.items():
-        options = read_options(pipeline, it, settings) | starting_options(it.name, it.starting)
+        options = read_options(pipeline, it, settings) | starting_options(it.name, it.start_at)
         parsed = parse_read_options(options, streaming=True)
         positions = Positions(parsed)
         try:
@@ -194,7 +194,7 @@ def read_stream(
         options["loadFirst"] = json.dumps(to_json(tables))
         options.setdefault("checkpointLocation", checkpoint_location(pipeline, settings))
     if starting is None:
-        options |= starting_options(topic.name, topic.starting)
+        options |= starting_options(topic.name, topic.start_at)
     else:
         options["startingOffsets"] = json.dumps(to_json(starting))
     if schema is not None and WATERMARK_COLUMN in schema.names:
@@ -203,7 +203,7 @@ def read_stream(
     reader = spark.readStream.format(SOURCE).options(**options)
     if schema is None:
         frame = load(reader)
-    elif topic.bad == "fail" or ERROR_COLUMN in schema.names:
+    elif topic.bad_records == "fail" or ERROR_COLUMN in schema.names:
         frame = load(reader.schema(schema))
     else:
         frame = load(reader.schema(with_error_column(schema)))
@@ -258,11 +258,11 @@ def read_history(
         schema = reader_schema(it)
         if schema is not None:
             reader = reader.schema(schema)
-        begin = starting or ("earliest" if it.starting == "latest" else it.starting)
+        begin = starting or ("earliest" if it.start_at == "latest" else it.start_at)
         options = read_options(pipeline, it, settings) | starting_options(it.name, begin)
         for_streams = {name.lower() for name in TRIGGER_OPTIONS}
         options = {n: v for n, v in options.items() if n.lower() not in for_streams}
-        if it.schema is not None and it.bad == "deadletter":
+        if it.schema is not None and it.bad_records == "deadletter":
             # The stream has sent them there already, or will.
             options = {n: v for n, v in options.items() if n != "deadLetterTopic"}
             options["mode"] = "drop"
@@ -288,11 +288,11 @@ def read_options(pipeline: PipelineSpec, topic: Topic, settings: Settings) -> di
         options["valueFormat"] = topic.read_format
     if topic.schema is not None:
         options |= {
-            "mode": topic.bad,
+            "mode": topic.bad_records,
             "pipeline": pipeline.name,
             "pipelineVersion": pipeline.version,
         }
-        if topic.bad == "deadletter":
+        if topic.bad_records == "deadletter":
             options["deadLetterTopic"] = topic.dead_letters
     return options | dict(topic.options)
 

@@ -11,7 +11,7 @@ def is_late(rows: pa.RecordBatch, time: str, late_us: int) -> pa.Array:
     return pc.fill_null(pc.less_equal(rows.column(time).view(pa.int64()), late_us), True)
 
 
-def part_late(
+def split_late(
     rows: pa.RecordBatch, time: str, late_us: int
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """Rows that are on time, and those that are not."""

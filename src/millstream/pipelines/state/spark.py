@@ -52,23 +52,20 @@ _BLOCK_SCHEMA = pa.schema([("block", pa.binary())])
 
 
 def run_operator(
-    operator: Operator, inputs: Mapping[str, DataFrame], bucket_count: int = BUCKETS_DEFAULT
+    operator: Operator, inputs: Mapping[str, DataFrame], buckets: int = BUCKETS_DEFAULT
 ) -> DataFrame:
     """The operator's rows. Frames have the columns that the operator's `inputs` name, and maybe
     more; either all of them are streams or none. A checkpoint keeps its number of buckets."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    if not 1 <= bucket_count <= BUCKETS_MAX:
-        raise ConfigError(f"buckets {bucket_count}: choose between 1 and {BUCKETS_MAX}")
+    if not 1 <= buckets <= BUCKETS_MAX:
+        raise ConfigError(f"buckets {buckets}: choose between 1 and {BUCKETS_MAX}")
     packed = reduce(
         lambda left, right: left.unionAll(right),
-        [
-            _pack_frame(inputs[name], name, spec, bucket_count)
-            for name, spec in operator.inputs.items()
-        ],
+        [_pack_frame(inputs[name], name, spec, buckets) for name, spec in operator.inputs.items()],
     )
     run = _run_stream if packed.isStreaming else _run_batch
-    blocks = run(operator, packed, bucket_count)
+    blocks = run(operator, packed, buckets)
     return blocks.mapInArrow(_unpack, from_arrow_schema(operator.schema_out))
 
 

@@ -53,9 +53,9 @@ class MemoryStore:
 class Trial:
     """A stream of batches through one operator."""
 
-    def __init__(self, operator: Operator, bucket_count: int = 4) -> None:
+    def __init__(self, operator: Operator, buckets: int = 4) -> None:
         self.operator: Operator = pickle.loads(pickle.dumps(operator))  # as workers get it
-        self.buckets = [MemoryStore() for _ in range(bucket_count)]
+        self.buckets = [MemoryStore() for _ in range(buckets)]
         self.watermark_us = NO_WATERMARK
 
     def feed(

@@ -14,7 +14,7 @@ from millstream.pipelines.times.clocks import (
     correct_clock,
     correct_device_clocks,
     count_odd_clocks,
-    name_times,
+    three_times,
 )
 from millstream.pipelines.times.idleness import with_heartbeat
 from millstream.pipelines.times.lateness import mark_late, with_watermark_column
@@ -25,7 +25,7 @@ __all__ = [
     "correct_device_clocks",
     "count_odd_clocks",
     "mark_late",
-    "name_times",
+    "three_times",
     "with_heartbeat",
     "with_watermark_column",
 ]

@@ -4,7 +4,7 @@
     append_time      when it came into the log, by the broker's clock
     processing_time  when the batch that reads it began: the same when the batch is repeated
 
-`name_times` names them. Times by devices need correction first. A device that says when something
+`three_times` names them. Times by devices need correction first. A device that says when something
 happened (`event`) and when it sent the row (`sent`), both by its own clock, and a server that says
 when it came (`received`), tell how wrong the clock is: `received - sent`, but for the time that the
 row was under way. So it happened at `event + (received - sent)`.
@@ -57,7 +57,7 @@ _RECEIVED = "_received"
 _ROWS = "rows"
 
 
-def name_times(
+def three_times(
     frame: DataFrame, event: str | Column, append: str | Column = "_timestamp"
 ) -> DataFrame:
     """The rows with `event_time`, `append_time` and `processing_time`."""
@@ -113,11 +113,11 @@ def cap_future(
 
 def correct_device_clocks(
     frame: DataFrame,
-    device: str | Column | Sequence[str | Column],
     event: str | Column,
     sent: str | Column,
     received: str | Column,
     *,
+    key: str | Column | Sequence[str | Column],
     tolerance: Duration = "1 minute",
     memory: int = 31,
     forget: Duration = "1 day",
@@ -143,7 +143,7 @@ def correct_device_clocks(
     tolerance_us = duration_us(tolerance, "tolerance", zero_allowed=True)
     own_us = unix_micros(as_column(received)) - unix_micros(as_column(sent))
     prepared = frame.withColumns({_RECEIVED: as_column(received), _OFFSET: own_us})
-    keys = [device] if isinstance(device, str | Column) else list(device)
+    keys = [key] if isinstance(key, str | Column) else list(key)
     names = prepared.select(*map(as_column, keys)).columns
     for name, key in zip(names, keys, strict=True):
         if name not in prepared.columns:

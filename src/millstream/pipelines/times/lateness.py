@@ -38,18 +38,18 @@ RULE = "millstream.late"  # what the column that tells late rows notes: by which
 _BATCH_ID = "streaming.sql.batchId"
 
 
-def mark_late(frame: DataFrame, time: str | Column, within: Duration) -> DataFrame:
-    """The rows with `_late`, whether `time + within` is at or behind the watermark, and with
+def mark_late(frame: DataFrame, deadline: Duration, *, time: str | Column) -> DataFrame:
+    """The rows with `_late`, whether `time + deadline` is at or behind the watermark, and with
     `_lateness`, how many seconds `time` itself is behind it; null where there is none."""
     from pyspark.sql.functions import timestamp_micros, unix_micros
 
     check_time(frame, time)
     moment = as_column(time)
-    within_us = duration_us(within, "within", zero_allowed=True)
-    deadline = timestamp_micros(unix_micros(moment) + within_us)
+    waiting_us = duration_us(deadline, "deadline", zero_allowed=True)
+    due = timestamp_micros(unix_micros(moment) + waiting_us)
     return frame.withColumns(
         {
-            LATE: with_rule(is_late(frame, moment, deadline), LATE, f"time + {within}"),
+            LATE: with_rule(is_late(frame, moment, due), LATE, f"time + {deadline}"),
             LATENESS: lateness(frame, moment),
         }
     )

@@ -1,6 +1,6 @@
 """Last rows: for each row, aggregates of it and the rows before it, so many of its key. A view.
 
-    sales.transform(last_rows, "seller", order_by="sold_at, id", rows=10, n="count(*)",
+    sales.transform(last_rows, key="seller", order_by="sold_at, id", rows=10, n="count(*)",
                     mean="avg(price)")
 
 SQL's `PARTITION BY seller ORDER BY sold_at, id ROWS BETWEEN 9 PRECEDING AND CURRENT ROW`, kept
@@ -175,8 +175,8 @@ class LastRows(Operator):
 
 def last_rows(
     frame: DataFrame,
-    keys: str | Sequence[str],
     *,
+    key: str | Sequence[str],
     order_by: str,
     rows: int,
     allowed_lateness: Duration | None = None,
@@ -187,7 +187,7 @@ def last_rows(
     """Aggregates of the last rows of a key; see the head of this module. Raises `ConfigError`."""
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
-    names = (keys,) if isinstance(keys, str) else tuple(keys)
+    names = (key,) if isinstance(key, str) else tuple(key)
     order = tuple(part.strip() for part in order_by.split(","))
     check_rows(frame, names, order, rows)
     lateness_us = None

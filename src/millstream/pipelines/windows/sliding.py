@@ -52,7 +52,7 @@ from millstream.pipelines.state.keys import (
     equal_keys,
     key_codes,
 )
-from millstream.pipelines.state.lateness import part_late, seconds_behind
+from millstream.pipelines.state.lateness import seconds_behind, split_late
 from millstream.pipelines.state.tables import concat, times_of
 from millstream.pipelines.windows.aggregates import Aggregate, parse_aggregates
 from millstream.pipelines.windows.measures import Measure, add_measured, check_measure
@@ -159,7 +159,7 @@ class SlidingWindow(Operator):
         if self._policy.stragglers != "correct":
             late_us = due.until_us  # of a final result nothing changes
         late_us = state.advance("late", late_us).now_us
-        on_time, late = part_late(rows[_EVENTS], self._time, late_us)
+        on_time, late = split_late(rows[_EVENTS], self._time, late_us)
         results = [self.nothing, *self._settle(state, on_time, due, watermark_us)]
         if late.num_rows:
             results.append(self._late_rows(late, watermark_us))
