@@ -8,7 +8,7 @@ WATCHDOG := -o faulthandler_timeout=660 -o faulthandler_exit_on_timeout=true
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 
 .DEFAULT_GOAL := help
-.PHONY: help install system demo test test-all lint format bench docs
+.PHONY: help install system prepare demo test test-all lint format bench docs
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,12 +21,16 @@ system:  ## check for, or install, system packages for the tests (Java, kcat, st
 
 demo: install  ## run the demo: pipelines survive kill -9, every order counts once
 	@$(PYTHON) tools/system.py java
+	@$(BIN)/millstream prepare
 	@$(BIN)/millstream demo
 
-test: install system lint  ## lint and run the tests, without the slow ones
+prepare: install system  ## archive the classes that Spark loads, so that it starts faster
+	@-$(BIN)/millstream prepare
+
+test: install system prepare lint  ## lint and run the tests, without the slow ones
 	$(PYTEST) $(WATCHDOG) -m "not slow"
 
-test-all: install system lint  ## run all tests, the conformance ones also against Apache Kafka
+test-all: install system prepare lint  ## run all tests, the conformance ones also against Apache Kafka
 	$(PYTEST) --peer kafka
 
 lint: install  ## ruff, mypy --strict, import-linter

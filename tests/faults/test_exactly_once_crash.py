@@ -22,6 +22,8 @@ import pytest
 
 from millstream.client.cluster import Cluster
 from millstream.client.transactions import open_transactions
+from millstream.pipelines.running.class_archive import share_classes
+from millstream.pipelines.running.class_training import START_OPTIONS
 from tests.faults.exactly_once_driver import Settings
 from tests.faults.kill_points import (
     FAN_OUT_POINTS,
@@ -39,7 +41,6 @@ from tests.faults.kill_points import (
 )
 from tests.peers.postgres import PostgresServer
 from tests.peers.servers import Server
-from tests.peers.spark_classes import quick_start_options
 from tests.peers.spark_cluster import SparkCluster, start_spark_cluster
 from tests.pipelines.conftest import Topics
 from tests.pipelines.writing.test_writer import (
@@ -143,7 +144,7 @@ class Rig:
         # Executors on a cluster know nothing of it by themselves.
         for_executors = {f"spark.executorEnv.{it}": value for it, value in environment.items()}
         replace(settings, spark={**settings.spark, **for_executors}).save(path)
-        java_options = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {quick_start_options()}"
+        java_options = share_classes(f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {START_OPTIONS}")
         with (self.directory / "driver.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.faults.exactly_once_driver", str(path)],

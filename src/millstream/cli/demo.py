@@ -43,7 +43,7 @@ def demo(
     """
     if ctx.invoked_subcommand is not None:
         return
-    from millstream.pipelines.running.session import check_spark
+    from millstream.pipelines.running.prerequisites import check_spark
 
     check_spark()
     from millstream.cli.shop.run import ShopRun

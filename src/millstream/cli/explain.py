@@ -35,8 +35,9 @@ def explain_shown(pipelines: list[Pipeline], settings: Settings) -> None:
     from pyspark.errors import PySparkException
 
     from millstream.pipelines.running.failures import explain_failure
+    from millstream.pipelines.running.prerequisites import check_spark
     from millstream.pipelines.running.runner import with_defaults
-    from millstream.pipelines.running.session import check_spark, create_session
+    from millstream.pipelines.running.session import create_session
 
     check_spark()
     note("starting Spark, for its plan; nothing is read or written")

@@ -35,6 +35,7 @@ COMMANDS = {
     "demo": CommandGroup(
         "Watch a shop's pipelines, or a broker, survive kill -9 without losing a record.", RUN
     ),
+    "prepare": CommandGroup("Make pipelines start faster in this Python environment.", RUN),
     "topic": CommandGroup("Create, list, describe, alter and delete topics.", USE),
     "produce": CommandGroup("Send records to a topic.", USE),
     "consume": CommandGroup("Print a topic's records, and follow it like `tail -f`.", USE),

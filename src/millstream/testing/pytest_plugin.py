@@ -81,7 +81,8 @@ def millstream(pytestconfig: pytest.Config) -> Iterator[SharedBroker]:
 @pytest.fixture(scope="session")
 def millstream_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A Spark session for pipelines; its JVM logs to a file."""
-    from millstream.pipelines.running.session import check_spark, create_session
+    from millstream.pipelines.running.prerequisites import check_spark
+    from millstream.pipelines.running.session import create_session
 
     check_spark()
     from pyspark.sql import SparkSession

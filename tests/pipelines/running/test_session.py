@@ -14,7 +14,6 @@ from millstream.errors import ConfigError
 from millstream.pipelines.running.session import (
     SPARK_SETTINGS,
     check_master,
-    check_spark,
     choose_python,
     local_cores,
     reason_of,
@@ -40,18 +39,6 @@ def test_settings_fit_the_master() -> None:
     assert "spark.driver.host" not in there
     assert here[STORE_PROVIDER] == there[STORE_PROVIDER] == ROCKSDB, "operators in Python need it"
     assert all(it.reason.endswith(".") for it in SPARK_SETTINGS)
-
-
-def test_missing_java_comes_with_its_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(ConfigError, match="needs Java 17 and there is none: install it"):
-        check_spark()
-    (tmp_path / "bin").mkdir()
-    java = tmp_path / "bin" / "java"
-    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
-    java.chmod(0o755)
-    with pytest.raises(ConfigError, match="is Java 11: install it"):
-        check_spark()
 
 
 def test_master_that_does_not_answer_is_named() -> None:

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from millstream.pipelines.running.spark_home import light_home, linked_home
+from millstream.pipelines.running.spark_home import (
+    installation_directory,
+    light_home,
+    linked_home,
+)
 
 pyspark = pytest.importorskip("pyspark")
 INSTALLED = Path(pyspark.__file__).parent
@@ -39,10 +43,23 @@ def test_linked_home_is_made_once_and_mended(tmp_path: Path) -> None:
     assert sorted(it.name for it in home.iterdir()) == ["bin", "jars"]
 
 
-def test_light_home_is_there_while_the_jvm_starts(tmp_path: Path) -> None:
+def test_light_home_is_set_while_the_jvm_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
+    with light_home(tmp_path):
+        assert Path(os.environ["SPARK_HOME"]) == linked_home(installation_directory())
+    assert "SPARK_HOME" not in os.environ
+    assert installation_directory().is_relative_to(tmp_path / "environment")
+
+
+def test_light_home_is_elsewhere_if_the_environment_is_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "environment").write_text("no directory can be created below a file")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
     with light_home(tmp_path):
         assert Path(os.environ["SPARK_HOME"]) == linked_home(tmp_path)
-    assert "SPARK_HOME" not in os.environ
 
 
 def test_light_home_leaves_a_home_that_was_chosen(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from millstream.errors import ConfigError, MillstreamError
 from millstream.pipelines.pipeline import Pipeline
-from millstream.pipelines.running.session import check_pyspark
+from millstream.pipelines.running.prerequisites import check_pyspark
 
 
 class Target(NamedTuple):

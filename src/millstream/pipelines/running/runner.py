@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from millstream.errors import MillstreamError
 from millstream.pipelines.running.failures import explain_failure, passes
 from millstream.pipelines.running.launching import launch
-from millstream.pipelines.running.session import check_spark, create_session
+from millstream.pipelines.running.prerequisites import check_spark
+from millstream.pipelines.running.session import create_session
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.running.status import Status, Watched
 from millstream.pipelines.running.topics import check_topics

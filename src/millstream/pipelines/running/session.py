@@ -9,29 +9,23 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.errors import ConfigError
+from millstream.pipelines.running.class_archive import share_classes
 from millstream.pipelines.running.local_disk import use_local_disk
 from millstream.pipelines.running.spark_home import light_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 STANDALONE = "spark://"
 MASTER_SECONDS_MAX = 10.0
-JAVA_VERSION_MIN = 17
-JAVA_CURE = (
-    "install it (apt install openjdk-17-jre-headless, brew install openjdk@17) or point JAVA_HOME "
-    "to one"
-)
 
 
 class SparkSetting(NamedTuple):
@@ -119,8 +113,11 @@ def create_session(master: str, extra: Mapping[str, str], app_name: str, log: Pa
     is_local = master.startswith("local")
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings = spark_settings(master) | dict(extra)
+    if is_local:
+        settings[JAVA_OPTIONS] = share_classes(settings.get(JAVA_OPTIONS, ""))
     builder = SparkSession.builder.master(master).appName(app_name)
-    for name, value in (spark_settings(master) | dict(extra)).items():
+    for name, value in settings.items():
         builder = builder.config(name, value)
     try:
         with stderr_into(log), light_home(log.parent) if is_local else contextlib.nullcontext():
@@ -188,31 +185,3 @@ def stderr_into(log: Path) -> Iterator[None]:
     finally:
         os.dup2(ours, 2)
         os.close(ours)
-
-
-def check_spark() -> None:
-    """Raises `ConfigError` that says how to get Spark or Java, where one is missing."""
-    check_pyspark()
-    java = find_java()
-    if java is None:
-        raise ConfigError(f"Spark needs Java {JAVA_VERSION_MIN} and there is none: {JAVA_CURE}")
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(\d+)', told)
-    if found is not None and int(found[1]) < JAVA_VERSION_MIN:
-        raise ConfigError(
-            f"Spark needs Java {JAVA_VERSION_MIN}, and {java} is Java {found[1]}: {JAVA_CURE}"
-        )
-
-
-def check_pyspark() -> None:
-    if find_spec("pyspark") is None:
-        raise ConfigError("pipelines need Spark: pip install 'millstream[spark]'")
-
-
-def find_java() -> str | None:
-    """Where Spark looks: in JAVA_HOME, or else on the PATH."""
-    home = os.environ.get("JAVA_HOME")
-    if home is None:
-        return shutil.which("java")
-    java = Path(home) / "bin" / "java"
-    return str(java) if java.exists() else None

@@ -7,6 +7,8 @@ after the other, until the first batches of a few pipelines are done.
 
 A home that consists of links to PySpark's own, and lacks that archive, does without. It is for
 sessions of ours on one machine, whose workers have the driver's own Python and so its PySpark.
+It lies in the Python environment, so that its path never changes: archives of Spark's classes
+(`class_archive`) are valid for one path only.
 """
 
 from __future__ import annotations
@@ -24,15 +26,27 @@ LINKED = ("bin", "jars", "conf")
 
 @contextlib.contextmanager
 def light_home(directory: Path) -> Iterator[None]:
-    """Have a JVM that is started now live there, unless somebody has chosen a home for it."""
+    """Set the home for a JVM that is started now, unless the user has chosen one.
+
+    `directory` is for an environment that we must not write to.
+    """
     if HOME in os.environ or not is_possible():
         yield
         return
-    os.environ[HOME] = str(linked_home(directory))
+    try:
+        home = linked_home(installation_directory())
+    except OSError:
+        home = linked_home(directory)
+    os.environ[HOME] = str(home)
     try:
         yield
     finally:
         del os.environ[HOME]
+
+
+def installation_directory() -> Path:
+    """What we keep for this Python environment, whatever project it runs."""
+    return Path(sys.prefix) / "share" / "millstream"
 
 
 def is_possible() -> bool:

@@ -1,0 +1,91 @@
+"""A class-data-sharing archive for Spark's JVM: with it, starting pipelines takes 40 % less CPU.
+
+Most of what a JVM does in the first seconds of Spark is to load, verify and link 20,000 classes.
+A JVM can write them to an archive when it exits, and later ones map that into memory.
+`millstream prepare` does so once for an installation (a Python environment), by a small run of
+pipelines (`class_training`), and sessions of ours in `local` mode use the archive from then on.
+
+A JVM that finds an archive of another Java version, or of other jars, ignores it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from millstream.errors import ConfigError
+from millstream.pipelines.running.prerequisites import check_spark, find_java
+from millstream.pipelines.running.spark_home import installation_directory
+
+TRAINING = "millstream.pipelines.running.class_training"
+PREFIX, SUFFIX = "spark-classes-", ".jsa"
+
+
+def share_classes(options: str = "") -> str:
+    """A JVM's options, with the archive if there is one and they name no other."""
+    archive = archive_path()
+    if not archive.exists() or "Archive" in options:
+        return options
+    return f"{options} -XX:SharedArchiveFile={archive}".strip()
+
+
+def archive_path() -> Path:
+    """Where the archive for this Java and this Spark is, or will be."""
+    return installation_directory() / f"{PREFIX}{_fingerprint()}{SUFFIX}"
+
+
+def prepare() -> bool:
+    """Write the archive unless there is one; returns whether it did."""
+    check_spark()
+    archive = archive_path()
+    if archive.exists():
+        return False
+    directory = archive.parent
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory, prefix="preparing-") as scratch:
+            written = _train(Path(scratch))
+            written.replace(archive)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write to {directory} ({error.strerror}): run `millstream prepare` as the "
+            "owner of this Python environment, with 300 MB free"
+        ) from error
+    for outdated in directory.glob(f"{PREFIX}*{SUFFIX}"):
+        if outdated != archive:
+            outdated.unlink(missing_ok=True)
+    return True
+
+
+def _train(scratch: Path) -> Path:
+    """Run pipelines in a process of their own whose JVM writes the archive as it exits."""
+    archive, log = scratch / f"classes{SUFFIX}", scratch / "training.log"
+    with log.open("wb") as file:
+        code = subprocess.run(
+            [sys.executable, "-m", TRAINING, str(archive)],
+            cwd=scratch,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            check=False,
+        ).returncode
+    if code != 0 or not archive.exists():
+        last_lines = log.read_text(errors="replace").strip().splitlines()[-5:]
+        raise ConfigError(
+            f"the run that collects Spark's classes ended with {code}: {' / '.join(last_lines)}"
+        )
+    return archive
+
+
+def _fingerprint() -> str:
+    """Of what an archive depends on, as far as that can be had without starting a JVM."""
+    import pyspark
+
+    java = Path(find_java() or "java").resolve()
+    changed = java.stat().st_mtime_ns if java.exists() else 0
+    # A JVM compares the paths of jars too, and they lie in PySpark's own directory.
+    parts = (pyspark.__version__, str(Path(pyspark.__file__).parent), str(java), str(changed))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
