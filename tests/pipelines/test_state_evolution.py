@@ -58,7 +58,7 @@ def payment(number: int, at: float, amount: float = 1.0) -> dict[str, Any]:
 
 def continued(operator: Operator, trial: Trial) -> Trial:
     """The operator over the state of another one."""
-    follower = Trial(operator, bucket_count=len(trial.buckets))
+    follower = Trial(operator, buckets=len(trial.buckets))
     follower.buckets, follower.watermark_us = trial.buckets, trial.watermark_us
     return follower
 
