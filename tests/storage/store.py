@@ -100,6 +100,14 @@ class Store:
         )
 
     def append_batch(self, batch: bytes, *, partition: int = 0, epoch: int = 0) -> Appended:
+        """As a leader does: the compiled step, or the general path if that declines."""
+        log = self.log(partition)
+        first_offset = log.append_small(batch, epoch, self.clock.now_ms())
+        if first_offset >= 0:
+            return Appended(first_offset, log.log_end_offset)
+        return self.append_general(batch, partition=partition, epoch=epoch)
+
+    def append_general(self, batch: bytes, *, partition: int = 0, epoch: int = 0) -> Appended:
         headers = [header for _, header in iterate_headers(batch)]
         log = self.log(partition)
         return log.append(batch, headers, leader_epoch=epoch, now_ms=self.clock.now_ms())

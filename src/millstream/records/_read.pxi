@@ -287,8 +287,13 @@ cdef void fill_crc_table() noexcept nogil:
             crc_table[row][byte] = (crc >> 8) ^ crc_table[0][crc & 0xFF]
 
 
-cdef uint32_t crc32c(const uint8_t* at, Py_ssize_t size) noexcept nogil:
-    cdef uint32_t crc = 0xFFFFFFFFu
+cdef inline uint32_t crc32c(const uint8_t* at, Py_ssize_t size) noexcept nogil:
+    return crc32c_from(0, at, size)
+
+
+cdef uint32_t crc32c_from(uint32_t before, const uint8_t* at, Py_ssize_t size) noexcept nogil:
+    """The CRC of these bytes after others whose CRC is `before`."""
+    cdef uint32_t crc = before ^ 0xFFFFFFFFu
     cdef uint32_t high
     while size >= 8:
         crc ^= at[0] | (<uint32_t>at[1] << 8) | (<uint32_t>at[2] << 16) | (<uint32_t>at[3] << 24)

@@ -28,41 +28,7 @@ include "_read.pxi"
 # Checks of what a producer sent, and look-ups by timestamp
 
 
-cdef struct Problem:
-    int32_t index
-    int32_t kind
-
-
-cdef Status check(const Batch* batch, int64_t earliest, int64_t latest, bint keys_required,
-                  int64_t* max_timestamp, Problem* problems, int* problem_count) noexcept nogil:
-    cdef const uint8_t* at = batch.records
-    cdef Record record
-    cdef int32_t index
-    cdef int kind
-    cdef Status status = check_count(batch)
-    max_timestamp[0] = NO_TIMESTAMP
-    problem_count[0] = 0
-    if status != DONE:
-        return status
-    for index in range(batch.record_count):
-        status = read_record(&at, batch, &record)
-        if status != DONE:
-            return status
-        if record.offset_delta != index:
-            return BAD_OFFSET
-        kind = 0
-        if keys_required and record.key_length < 0:
-            kind = PROBLEM_NULL_KEY
-        elif (record.timestamp != NO_TIMESTAMP
-              and (record.timestamp < earliest or record.timestamp > latest)):
-            kind = PROBLEM_TIMESTAMP
-        if kind != 0 and problem_count[0] < MAX_PROBLEMS:
-            problems[problem_count[0]].index = index
-            problems[problem_count[0]].kind = kind
-            problem_count[0] += 1
-        if record.timestamp > max_timestamp[0]:
-            max_timestamp[0] = record.timestamp
-    return DONE if at == batch.end else BAD_TAIL
+include "_check.pxi"
 
 
 def check_records(buffer, Py_ssize_t start, Py_ssize_t end, header,
@@ -108,37 +74,10 @@ def check_small_batch(buffer, int64_t now_ms, int64_t before_max_ms, int64_t aft
     cdef Py_buffer view
     cdef const uint8_t* at
     cdef Batch batch
-    cdef Problem problems[MAX_PROBLEMS]
-    cdef int problem_count
-    cdef int64_t max_timestamp, earliest, latest
-    if now_ms < 0 or before_max_ms < 0 or after_max_ms < 0:
-        return None
-    earliest = now_ms - before_max_ms
-    latest = now_ms + after_max_ms if after_max_ms <= INT64_MAX - now_ms else INT64_MAX
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
         at = <const uint8_t*>view.buf
-        if (view.len < HEADER_SIZE or view.len > SMALL_BATCH or at[16] != MAGIC_V2
-                or load_int64(at) != 0 or <int64_t>load_int32(at + 8) + 12 != view.len
-                or at[22] & (COMPRESSION_MASK | LOG_APPEND_TIME | CONTROL)):
-            return None
-        batch.records = at + HEADER_SIZE
-        batch.end = at + view.len
-        batch.size = <int32_t>view.len
-        batch.base_offset = 0
-        batch.attributes = <int16_t>((at[21] << 8) | at[22])
-        batch.last_offset_delta = load_int32(at + 23)
-        batch.base_timestamp = load_int64(at + 27)
-        batch.max_timestamp = load_int64(at + 35)
-        batch.producer_id = load_int64(at + 43)
-        batch.record_count = load_int32(at + 57)
-        if (batch.record_count <= 0 or batch.record_count - 1 != batch.last_offset_delta
-                or (batch.producer_id >= 0 and load_int32(at + 53) < 0)
-                or <uint32_t>load_int32(at + 17) != crc32c(at + ATTRIBUTES_AT,
-                                                           view.len - ATTRIBUTES_AT)
-                or check(&batch, earliest, latest, keys_required,
-                         &max_timestamp, problems, &problem_count) != DONE
-                or problem_count != 0 or max_timestamp != batch.max_timestamp):
+        if not check_small(at, view.len, now_ms, before_max_ms, after_max_ms, keys_required, &batch):
             return None
         return (0, batch.size - 12, load_int32(at + 12), MAGIC_V2, <uint32_t>load_int32(at + 17),
                 batch.attributes, batch.last_offset_delta, batch.base_timestamp,

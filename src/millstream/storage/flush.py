@@ -25,14 +25,17 @@ import logging
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from enum import Enum
-from typing import TypeAlias
 
 from millstream.errors import FileGone, LogGone
-from millstream.storage.directory import LogDirectory
+from millstream.storage._core import (
+    ENTRY_OVERHEAD_BYTES,
+    DirtyLogs,
+    collect_dirty,
+    journal_entries,
+    note_flushed,
+)
 from millstream.storage.filesystem import SYNCED_ONE_BY_ONE_MAX
-from millstream.storage.journal import ENTRY_OVERHEAD_BYTES, DataEntry
 from millstream.storage.log import Log
-from millstream.storage.segment import Segment
 from millstream.storage.steps import Steps
 
 logger = logging.getLogger(__name__)
@@ -43,16 +46,6 @@ UNJOURNALED_FILES_MAX = 2
 JOURNALED_BYTES_PER_FILE_MAX = 32 * 1024
 JOURNALED_BYTES_MAX = 16 * 1024 * 1024
 SYNCS_OF_NEW_LOG = 2  # its directory and `partition.metadata`
-
-
-# Plain tuples: a flush may span a thousand logs, and a named tuple takes ten times as long to make.
-
-# Bytes of a segment's file to be flushed: the segment, their start and end, and the bytes
-# themselves if they are in memory.
-DirtyRange: TypeAlias = tuple[Segment, int, int, bytes | None]
-# One log in a flush, as it was at `prepare`: the log, its generation and end offset, what is dirty,
-# and `names_changed` if names in its directory are to be synced, else None.
-FlushTarget: TypeAlias = tuple[Log, int, int, list[DirtyRange], int | None]
 
 
 class Outcome(Enum):
@@ -76,18 +69,8 @@ class GroupFlush:
         With `to_segments`, bytes that only the journal has count as not durable, and the journal
         is not used: afterwards each log's recovery point is its end.
         """
-        parts: dict[LogDirectory, DirectoryFlush] = {}
-        for log in logs:
-            directory = log.directory
-            if log.is_deleted or directory.failure is not None:
-                continue
-            if not to_segments and log.flushed_offset == log.log_end_offset:
-                continue
-            part = parts.get(directory)
-            if part is None:
-                part = parts[directory] = DirectoryFlush(directory, to_segments=to_segments)
-            part.add(log)
-        return cls([part for part in parts.values() if part.targets])
+        dirty = collect_dirty(logs, to_segments)
+        return cls([DirectoryFlush(part, to_segments=to_segments) for part in dirty])
 
     @property
     def is_empty(self) -> bool:
@@ -124,37 +107,19 @@ class GroupFlush:
 class DirectoryFlush:
     """The part of a flush that concerns one log directory."""
 
-    def __init__(self, directory: LogDirectory, *, to_segments: bool) -> None:
-        self.directory = directory
-        self.targets: list[FlushTarget] = []
-        self._to_segments = to_segments
-        self._range_count = 0
-        self.size_bytes = 0
+    def __init__(self, dirty: DirtyLogs, *, to_segments: bool) -> None:
+        self.directory = dirty.directory
+        self.size_bytes = dirty.size_bytes
         self.outcome: Outcome | None = None
+        self._dirty = dirty
+        self._targets = dirty.targets
+        self._to_segments = to_segments
         self._error: Exception | None = None
-
-    def add(self, log: Log) -> None:
-        """Collect what is dirty in the log, if anything."""
-        ranges: list[DirtyRange] = []
-        for segment in reversed(log.segments):
-            size = segment.size
-            if segment.synced_bytes < size:
-                start = segment.durable_bytes
-                ranges.append((segment, start, size, segment.copies.take(start, size)))
-                self.size_bytes += size - start
-            elif size:
-                break  # segments are synced in order: all before this one are
-        names_changed = log.names_changed if log.names_unsynced else None
-        if ranges or names_changed is not None:
-            if len(ranges) > 1:
-                ranges.reverse()
-            self._range_count += len(ranges)
-            self.targets.append((log, log.generation, log.log_end_offset, ranges, names_changed))
 
     @property
     def sync_count(self) -> int:
-        new = SYNCS_OF_NEW_LOG * sum(log.is_new for log, *_ in self.targets)
-        return new + (1 if self._is_for_journal() else len(self.targets))
+        new = SYNCS_OF_NEW_LOG * self._dirty.new_count
+        return new + (1 if self._is_for_journal() else len(self._targets))
 
     def execute(self) -> None:
         try:
@@ -173,48 +138,40 @@ class DirectoryFlush:
     def _is_for_journal(self) -> bool:
         if self._to_segments:
             return False
-        count = self._range_count
+        count = self._dirty.range_count
         limit = min(count * JOURNALED_BYTES_PER_FILE_MAX, JOURNALED_BYTES_MAX)
         return count > UNJOURNALED_FILES_MAX and self.size_bytes <= limit
 
     def _write_journal(self) -> bool:
         journal = self.directory.journal
         void_count = journal.void_count  # read before the look at logs that a void may concern
-        entries: list[DataEntry] = []
-        for log, generation, _, ranges, _ in self.targets:
-            log_id = log.log_id
-            if log_id is None:
-                return False
-            if log.is_deleted or log.generation != generation:
-                continue  # its bytes must not come back
-            for segment, start, end, data in ranges:
-                if data:
-                    entries.append((log_id, segment.base_offset, start, data))
-                elif start < end:  # otherwise in the journal already
-                    with suppress(FileGone):
-                        read = segment.read_at(end - start, start, may_block=True)
-                        entries.append((log_id, segment.base_offset, start, read))
+        entries = journal_entries(self._targets)
+        if entries is None:
+            return False
         size = self.size_bytes + ENTRY_OVERHEAD_BYTES * len(entries)
         return not entries or journal.append(entries, size, void_count=void_count)
 
     def _sync_new_logs(self) -> None:
         """Replay can create a segment, but not a log."""
-        paths = [path for log, *_ in self.targets if log.is_new for path in log.unsynced_names()]
+        if not self._dirty.new_count:
+            return
+        new = [target.log for target in self._targets if target.log.is_new]
+        paths = [path for log in new for path in log.unsynced_names()]
         if paths:  # those of a log deleted meanwhile are left out, or are its successor's: no harm
             self._sync(dict.fromkeys(paths))
 
     def _sync_files(self) -> None:
         fs, handles = self.directory.fs, self.directory.handles
-        if self._to_segments and len(self.targets) > SYNCED_ONE_BY_ONE_MAX:
+        if self._to_segments and len(self._targets) > SYNCED_ONE_BY_ONE_MAX:
             self._sync(self._paths())
             return
-        for log, _, _, ranges, names_changed in self.targets:
-            for segment, *_ in ranges:
+        for target in self._targets:
+            for segment, *_ in target.ranges:
                 with suppress(FileGone), handles.borrowed(segment.handle) as fd:
                     fs.fdatasync(fd)
-            if names_changed is not None:
-                with suppress(LogGone), log.held():
-                    fs.sync_directory(log.path)
+            if target.names_changed is not None:
+                with suppress(LogGone), target.log.held():
+                    fs.sync_directory(target.log.path)
 
     def _sync(self, paths: Collection[str]) -> None:
         if self._to_segments:
@@ -224,24 +181,16 @@ class DirectoryFlush:
             self.directory.fs.sync_each(paths)
 
     def _paths(self) -> list[str]:
-        paths = [segment.handle.path for *_, ranges, _ in self.targets for segment, *_ in ranges]
-        return paths + [log.path for log, *_, changed in self.targets if changed is not None]
+        paths = [range_[0].handle.path for target in self._targets for range_ in target.ranges]
+        renamed = [target for target in self._targets if target.names_changed is not None]
+        return paths + [target.log.path for target in renamed]
 
     def complete(self, now_ms: int) -> list[Log]:
         if self._error is not None:
             self.directory.fail(self._error)
         if self.directory.failure is not None:
-            return [log for log, *_ in self.targets]
-        synced = self.outcome is Outcome.SYNCED
-        for log, generation, end_offset, ranges, names_changed in self.targets:
-            if generation != log.generation or log.is_deleted:
-                continue
-            log.is_new = False
-            for segment, _, end, _ in ranges:
-                segment.note_durable(end, synced=synced)
-            if synced and names_changed is not None:
-                log.names_synced = max(log.names_synced, names_changed)
-            log.note_flushed(end_offset, now_ms, synced=synced)
+            return [target.log for target in self._targets]
+        note_flushed(self._targets, now_ms, self.outcome is Outcome.SYNCED)
         return []
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from millstream.errors import FileGone
+from millstream.storage._core import FileHandle
 from millstream.storage.filesystem import FileSystem
 
 CLOSED = -1
@@ -30,19 +31,6 @@ def default_open_files_max() -> int:
     """Half of what the process may open: the rest is for connections."""
     soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(max(soft_limit // 2, OPEN_FILES_MIN), OPEN_FILES_MAX)
-
-
-class FileHandle:
-    """One file, open (`fd >= 0`) or not."""
-
-    __slots__ = ("discarded", "fd", "path", "pins", "used")
-
-    def __init__(self, path: str, *, discarded: bool = False) -> None:
-        self.path = path
-        self.fd = CLOSED
-        self.pins = 0
-        self.used = False
-        self.discarded = discarded
 
 
 class FileHandles:

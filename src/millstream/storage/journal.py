@@ -43,6 +43,7 @@ from typing import NamedTuple, TypeAlias
 from millstream.records.batch import Buffer
 from millstream.records.checksum import crc32c
 from millstream.storage import names
+from millstream.storage._core import encode_entries
 from millstream.storage.filesystem import FileSystem, read_file, write_fully
 
 MAGIC = b"MSJRNL01"
@@ -50,11 +51,8 @@ HEADER = struct.Struct(">8sQI")
 ENTRY_PREFIX = struct.Struct(">II")
 LOG_ID = struct.Struct(">B16si")
 PLACE = struct.Struct(">qI")
-DATA_HEAD = struct.Struct(">B16siqI")  # LOG_ID and PLACE
-ENTRY_OVERHEAD_BYTES = ENTRY_PREFIX.size + DATA_HEAD.size
 GENERATION = struct.Struct(">Q")
 
-DATA = 1
 VOID = 2
 
 JOURNAL_BYTES_MAX = 64 * 1024 * 1024
@@ -103,7 +101,7 @@ class JournalFile:
 
     def append(self, entries: Sequence[DataEntry]) -> None:
         """Write and sync; returns when the entries are durable."""
-        self._write(_encode_data(entries, self._seed()))
+        self._write([encode_entries(entries, self._seed())])
         self.log_ids.update([entry[0] for entry in entries])
 
     def append_voids(self, log_ids: Sequence[LogId]) -> None:
@@ -240,16 +238,6 @@ class Journal:
     def close(self) -> None:
         for file in self._files:
             file.close()
-
-
-def _encode_data(entries: Sequence[DataEntry], seed: int) -> list[Buffer]:
-    buffers: list[Buffer] = []
-    for (topic_id, partition), base_offset, position, data in entries:
-        head = DATA_HEAD.pack(DATA, topic_id, partition, base_offset, position)
-        crc = crc32c(data, crc32c(head, seed))
-        buffers.append(ENTRY_PREFIX.pack(DATA_HEAD.size + len(data), crc) + head)
-        buffers.append(data)
-    return buffers
 
 
 def _encode_voids(log_ids: Sequence[LogId], seed: int) -> list[Buffer]:

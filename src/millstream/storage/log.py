@@ -39,6 +39,7 @@ from millstream.records.batch import (
     Buffer,
 )
 from millstream.storage import names
+from millstream.storage._core import RECENT_POSITIONS, LogCore
 from millstream.storage.directory import LogDirectory
 from millstream.storage.epochs import LeaderEpochs
 from millstream.storage.filesystem import SyncBatch, write_file
@@ -47,7 +48,6 @@ from millstream.storage.segment import INDEXED_BYTES_MIN, Segment
 
 logger = logging.getLogger(__name__)
 
-RECENT_POSITIONS = 32
 # Checking CRCs takes 1 to 10 ms a megabyte: more than this is left to a thread.
 VERIFIED_INLINE_BYTES_MAX = 65_536
 SMALL_BYTES_MAX = 4096  # up to here, copying a batch costs less than a list of its pieces
@@ -62,34 +62,19 @@ class Appended(NamedTuple):
     next_offset: int
 
 
-class Log:
+class Log(LogCore):
     """See the module. Created by `LogDirectories` only."""
 
     __slots__ = (
         "_active",
         "_bases",
         "_holders",
-        "_recent",
-        "_segments",
         "aborted_segments",
         "config",
-        "directory",
         "epochs",
-        "flushed_offset",
-        "generation",
-        "is_deleted",
-        "is_new",
-        "is_truncating",
-        "last_flush_ms",
-        "log_end_offset",
-        "log_id",
-        "log_start_offset",
-        "names_changed",
-        "names_synced",
         "partition",
         "path",
         "producers",
-        "recovery_point",
         "saved_recovery_point",
         "snapshots",
         "topic",
@@ -109,7 +94,7 @@ class Log:
         self.partition = partition
         self.topic_id: UUID | None = None
         # Its id in the journal; a log of an unknown topic has none.
-        self.log_id: tuple[bytes, int] | None = None
+        self.log_id = None
         if topic_id is not None:
             self.set_topic_id(topic_id)
         self.config = config
@@ -135,13 +120,13 @@ class Log:
         self._holders = 0  # threads inside `held`
         # Offsets of the producer snapshots, ascending.
         self.snapshots: list[int] = []
-        self._segments: list[Segment] = []
+        self._segments = []
         self._bases: list[int] = []
         self.aborted_segments: list[Segment] = []  # in which a transaction was aborted
         self._active: Segment
         # Positions of offsets recently written or read, so that a sequential consumer needs no
         # search: (offset, segment, position), in the slot of the offset's low bits.
-        self._recent: list[tuple[int, Segment, int] | None] | None = None
+        self._recent = None
 
     def __repr__(self) -> str:
         return f"<Log {self.topic}-{self.partition} {self.log_start_offset}..{self.log_end_offset}>"
@@ -264,12 +249,17 @@ class Log:
         else:
             buffers, offset, max_timestamp = _stamp(records, headers, offset, leader_epoch)
         segment = self._segment_for(size, offset - 1, max_timestamp, now_ms)
-        self._write(segment, buffers, size)
+        self.write(segment, buffers, size)
         segment.copies.add(buffers, size)
         self.log_end_offset = offset  # before the segment's size: see `_read_range`
         self._note(segment, headers, first_offset, records)
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, first_offset)
+        if segment.has_index_room(self.config):
+            pwritev = self.directory.fs.pwritev
+            self.accept_small_appends(segment, leader_epoch, self.config, pwritev)
+        else:
+            self.refuse_small_appends()
         return Appended(first_offset, offset)
 
     def _segment_for(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
@@ -304,7 +294,8 @@ class Log:
         segment.first_timestamp = max_timestamp
         return segment
 
-    def _write(self, segment: Segment, buffers: list[Buffer], size: int) -> None:
+    def write(self, segment: Segment, buffers: list[Buffer], size: int) -> None:
+        """Write bytes at the end of a segment; the caller then counts them. Raises as `append`."""
         try:
             if len(buffers) <= 1024:  # what the kernel takes at once
                 segment.write(buffers, size)
@@ -313,11 +304,14 @@ class Log:
         except FileGone:
             raise LogGone(self.topic, self.partition) from None
         except OSError as error:
-            self._undo_write(segment, error)
-            raise ApiError(
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                f"cannot append to {segment.handle.path}: {error}",
-            ) from error
+            raise self.write_failed(segment, error) from error
+
+    def write_failed(self, segment: Segment, error: OSError) -> ApiError:
+        """What to raise when bytes could not be written; takes back those that were."""
+        self._undo_write(segment, error)
+        return ApiError(
+            ErrorCode.KAFKA_STORAGE_ERROR, f"cannot append to {segment.handle.path}: {error}"
+        )
 
     def _undo_write(self, segment: Segment, error: OSError) -> None:
         """If the disk is full, only this append fails: its bytes are truncated, and the directory
@@ -524,16 +518,8 @@ class Log:
 
     # Durability
 
-    def note_flushed(self, end_offset: int, now_ms: int, *, synced: bool) -> None:
-        """A flush that covers everything below `end_offset` has succeeded, and if `synced` in the
-        segments' own files: only then the recovery point may move."""
-        if self.flushed_offset < end_offset:
-            self.flushed_offset = end_offset
-        self.last_flush_ms = now_ms
-        if synced:
-            self._advance_recovery_point(end_offset)
-
-    def _advance_recovery_point(self, end_offset: int) -> None:
+    def advance_recovery_point(self, end_offset: int) -> None:
+        """Everything below `end_offset` has been synced in the segments' own files."""
         # Segments are synced in order, so the oldest unsynced one marks the recovery point.
         recovery_point = end_offset
         for segment in reversed(self._segments):
@@ -573,6 +559,7 @@ class Log:
 
     def update_config(self, config: TopicConfig) -> None:
         self.config = config
+        self.refuse_small_appends()
 
     def unsynced_names(self) -> list[str]:
         """Directories to sync so that the names of the log's files are durable."""
@@ -624,6 +611,7 @@ class Log:
         self._active = segments[-1]
         self._bases = [segment.base_offset for segment in segments]
         self._segments = segments
+        self.refuse_small_appends()
         self.aborted_segments = [segment for segment in segments if segment.has_aborted]
 
     def forget_positions(self) -> None:

@@ -29,8 +29,9 @@ from millstream.records.batch import (
     verify_crc,
 )
 from millstream.storage import names
+from millstream.storage._core import FileHandle, SegmentCore
 from millstream.storage.filesystem import FileSystem, SyncBatch, write_fully
-from millstream.storage.handles import FileHandle, FileHandles
+from millstream.storage.handles import FileHandles
 from millstream.storage.index import (
     OFFSET_ENTRY,
     RELATIVE_OFFSET_MAX,
@@ -41,43 +42,27 @@ from millstream.storage.index import (
     search,
     search_count,
 )
-from millstream.storage.journal_copies import JournalCopies
 from millstream.storage.transactions import AbortedTransaction, TransactionIndex
 
 WALK_CHUNK_BYTES = 16_384
-# Appended bytes kept in memory per log until they are flushed.
 # An active segment from this size on has its indexes synced when its recovery point is saved, and
 # recovery trusts them; a smaller one is scanned whole.
 INDEXED_BYTES_MIN = 4 * 1024 * 1024
 
 
-class Segment:
+class Segment(SegmentCore):
     """A file of batches from `base_offset` on."""
 
     __slots__ = (
-        "_bytes_since_index",
         "_handles",
         "_index_handle",
         "_time_index_handle",
         "aborted",
-        "base_offset",
-        "copies",
-        "created_ms",
         "directory",
-        "durable_bytes",
-        "first_timestamp",
-        "handle",
         "has_aborted",
-        "index",
         "indexes_synced",
         "is_closed",
-        "max_timestamp",
-        "max_timestamp_offset",
-        "roll_jitter_ms",
-        "size",
         "suffix",
-        "synced_bytes",
-        "time_index",
         "trusted_from",
         "verified_bytes",
     )
@@ -93,14 +78,13 @@ class Segment:
         self.size = 0
         self.synced_bytes = 0
         self.durable_bytes = 0
-        self.copies = JournalCopies()
         # The bytes of an earlier process are served only after their CRCs have been checked. They
         # reach up to `trusted_from`; how far from the start they were checked is `verified_bytes`.
         self.trusted_from = 0
         self.verified_bytes = 0
         # In memory while active; None in a sealed segment, whose indexes are files.
-        self.index: OffsetIndex | None = None
-        self.time_index: TimeIndex | None = None
+        self.index = None
+        self.time_index = None
         # The aborted transactions whose markers are here, likewise, and whether there are any.
         self.aborted: list[AbortedTransaction] | None = None
         self.has_aborted = False
@@ -110,9 +94,9 @@ class Segment:
         self.indexes_synced = True
         self._bytes_since_index = 0
         # Of the whole segment; None until they are asked for after a restart.
-        self.max_timestamp: int | None = None
+        self.max_timestamp = None
         self.max_timestamp_offset = base_offset
-        self.first_timestamp: int | None = None
+        self.first_timestamp = None
         self.created_ms = 0
         self.roll_jitter_ms = 0
 
@@ -167,13 +151,6 @@ class Segment:
         if self._handles.fs.pwritev(fd, buffers, self.size) != size:
             write_fully(self._handles.fs, fd, buffers, self.size)
 
-    def note_durable(self, end: int, *, synced: bool) -> None:
-        """The bytes up to `end` are durable: in this file if `synced`, or in the journal."""
-        if self.durable_bytes < end:
-            self.durable_bytes = end
-        if synced and self.synced_bytes < end:
-            self.synced_bytes = end
-
     def note_batch(
         self, last_offset: int, size: int, max_timestamp: int, index_interval_bytes: int
     ) -> None:
@@ -204,22 +181,22 @@ class Segment:
 
     def is_full(self, config: TopicConfig, size: int, last_offset: int) -> bool:
         """Whether `size` more bytes that end with `last_offset` need a new segment."""
+        return (
+            self.size + size > config.segment_bytes
+            or last_offset - self.base_offset > RELATIVE_OFFSET_MAX
+            or not self.has_index_room(config)
+        )
+
+    def has_index_room(self, config: TopicConfig) -> bool:
+        """Whether another entry fits into each index."""
         assert self.index is not None
         assert self.time_index is not None
         limit = config.segment_index_bytes
         return (
-            self.size + size > config.segment_bytes
-            or last_offset - self.base_offset > RELATIVE_OFFSET_MAX
-            or self.index.size_bytes + OFFSET_ENTRY.size > limit
+            self.index.size_bytes + OFFSET_ENTRY.size <= limit
             # One is kept for the largest timestamp, which is written when the segment is sealed.
-            or self.time_index.size_bytes + 2 * TIME_ENTRY.size > limit
+            and self.time_index.size_bytes + 2 * TIME_ENTRY.size <= limit
         )
-
-    def age_ms(self, now_ms: int, max_timestamp: int) -> int:
-        """By the timestamps of records if present, as in Kafka's segment.ms."""
-        if self.first_timestamp is not None and self.first_timestamp >= 0 and max_timestamp >= 0:
-            return max_timestamp - self.first_timestamp
-        return now_ms - self.created_ms
 
     # Sealing and activating
 

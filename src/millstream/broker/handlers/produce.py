@@ -19,11 +19,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from millstream.broker.deferred import Deferred
+from millstream.broker.deferred import Deferred, DeferredAppend
 from millstream.broker.handlers._produce_transactions import addition_of, is_verified, refusal_of
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.replicas.pending import ACKS_ALL, ACKS_LEADER, ACKS_NONE, PendingAppend
-from millstream.broker.replicas.produce_templates import ProduceTemplate
+from millstream.broker.replicas.produce_templates import ProduceTemplate, refused
 from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode, ProtocolError
 from millstream.protocol.produce import (
@@ -34,7 +34,6 @@ from millstream.protocol.produce import (
     encode_produce_response,
 )
 from millstream.protocol.wire import Buffer
-from millstream.records.validation import InvalidRecords
 
 if TYPE_CHECKING:
     from millstream.coordination.transactions.shard import AddRequest
@@ -71,31 +70,12 @@ def _produce_by_template(
     except ApiError as error:
         if template.acks == ACKS_NONE:
             raise ProtocolError(f"a Produce with acks=0 failed: {error}") from None
-        refused = _refused(template.partition.index, error)
-        return encode_produce_response(context.api_version, [(template.encoded_topic, [refused])])
+        return template.encode_refusal(error)
     if template.acks == ACKS_NONE:
         return None
     if pending.is_done:
         return template.encode(pending)
-    return _TemplateAnswer(template, pending)
-
-
-class _TemplateAnswer(Deferred):
-    """The answer to a request that has a template, when its append is flushed."""
-
-    def __init__(self, template: ProduceTemplate, pending: PendingAppend) -> None:
-        self._template = template
-        pending.when_done(self._appended)
-
-    def _appended(self, pending: PendingAppend) -> None:
-        template = self._template
-        if pending.error is None:
-            self.complete(template.encode(pending))
-            return
-        refused = _refused(template.partition.index, pending.error)
-        self.complete(
-            encode_produce_response(template.version, [(template.encoded_topic, [refused])])
-        )
+    return DeferredAppend(pending, template)
 
 
 def _produce(context: RequestContext, body: Buffer) -> bytes | Deferred | None:
@@ -232,7 +212,7 @@ class _Answer:
 
     def refuse(self, index: int, error: ApiError) -> None:
         self.first_error = self.first_error or error
-        self._entries.append(_refused(index, error))
+        self._entries.append(refused(index, error))
 
     def add(self, index: int, partition: Partition, pending: PendingAppend) -> None:
         if not pending.is_done:
@@ -260,14 +240,9 @@ class _Answer:
         self._deferred.complete(encode_produce_response(self._version, self._topics))
 
 
-def _refused(index: int, error: ApiError) -> ProducedPartition:
-    record_errors = error.record_errors if isinstance(error, InvalidRecords) else ()
-    return ProducedPartition(index, error.code, message=error.message, record_errors=record_errors)
-
-
 def _produced(index: int, partition: Partition, pending: PendingAppend) -> ProducedPartition:
     if pending.error is not None:
-        return _refused(index, pending.error)
+        return refused(index, pending.error)
     return ProducedPartition(
         index,
         ErrorCode.NONE,

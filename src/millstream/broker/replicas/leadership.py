@@ -25,7 +25,8 @@ not below the high watermark yet: else a power cut could take back an end that a
 Without any, it is the high watermark.
 
 There is no I/O here, no clock and no event loop: the caller says what happened, and a method that
-returns true asks for a flush.
+returns true asks for a flush. What every append and flush does (`appended`, `flushed`) is compiled
+and is in the base class.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
+from millstream.broker._core import LeadershipCore
 from millstream.broker.replicas.pending import ACKS_ALL, PendingAppend
 from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, ErrorCode
@@ -65,31 +67,19 @@ class EndedTransaction(NamedTuple):
     marker_offset: int
 
 
-class Leadership:
+class Leadership(LeadershipCore):
     """One leader's state, from its election until it resigns. Calls `changed` when the high
     watermark or the last stable offset has moved."""
 
     __slots__ = (
-        "_appended_bytes",
         "_bytes_before",
-        "_changed",
-        "_duplicates",
         "_ended",
         "_follower_ends",
         "_holding_back",
-        "_is_held_back",
-        "_log",
         "_replica_count",
         "_uncommitted",
-        "_unflushed",
-        "epoch",
         "epoch_start_offset",
-        "high_watermark",
         "in_sync_followers",
-        "is_alone",
-        "last_stable_offset",
-        "stable_bytes",
-        "visible_bytes",
     )
 
     def __init__(
@@ -122,10 +112,10 @@ class Leadership:
         self._appended_bytes = log.log_end_offset - high_watermark
         self.visible_bytes = 0
         self.stable_bytes = 0
-        self._unflushed: deque[PendingAppend] = deque()  # these hold back the high watermark
+        self._unflushed = []  # these hold back the high watermark
         self._uncommitted: deque[PendingAppend] = deque()  # flushed here, wait for followers
         # They wait for what they duplicate: (the append, the flushed offset that it needs).
-        self._duplicates: list[tuple[PendingAppend, int]] = []
+        self._duplicates = []
         self._is_held_back = False  # whether there are transactions, open or not durably ended
         # Those that ended in markers from the high watermark on, in their order.
         self._ended: deque[EndedTransaction] = deque(ended)
@@ -158,26 +148,6 @@ class Leadership:
 
     # Appending
 
-    def appended(
-        self, pending: PendingAppend, size_bytes: int, *, acks: int, must_flush: bool
-    ) -> bool:
-        """An append was written: it completes now, or when enough replicas have it."""
-        bytes_before = self._appended_bytes
-        self._appended_bytes = bytes_before + size_bytes
-        unflushed = self._unflushed
-        if must_flush or (unflushed and acks == ACKS_ALL):
-            pending.bytes_before = bytes_before
-            pending.waits_for_all = acks == ACKS_ALL
-            unflushed.append(pending)
-            return True
-        if not self.is_alone:
-            self._wait_for_followers(pending, acks)
-        else:
-            pending.is_done = True
-            if not unflushed:
-                self._advance(pending.next_offset, self._appended_bytes)
-        return False
-
     def _wait_for_followers(self, pending: PendingAppend, acks: int) -> None:
         if acks == ACKS_ALL:
             self._uncommitted.append(pending)
@@ -205,26 +175,10 @@ class Leadership:
                 f"the {self.min_in_sync} that min.insync.replicas asks for",
             )
 
-    def flushed(self) -> bool:
-        """A flush of the leader's log has ended: all below its flushed offset is durable here."""
-        flushed_offset = self._log.flushed_offset
-        unflushed = self._unflushed
-        done: list[PendingAppend] = []
-        while unflushed and unflushed[0].next_offset <= flushed_offset:
-            done.append(unflushed.popleft())
-        if not self.is_alone:
-            self._uncommitted.extend(append for append in done if append.waits_for_all)
-            done = [append for append in done if not append.waits_for_all]
-            self._advance_to_committed_end()
-        elif unflushed:
-            self._advance(unflushed[0].first_offset, unflushed[0].bytes_before)
-        else:
-            self._advance(self._log.log_end_offset, self._appended_bytes)
-        if self._duplicates:
-            self._finish_duplicates()
-        for pending in done:
-            pending.finish()
-        return bool(unflushed)
+    def _wait_for_commit(self, flushed: list[PendingAppend]) -> None:
+        """These appends are flushed here, and wait for the followers."""
+        self._uncommitted.extend(flushed)
+        self._advance_to_committed_end()
 
     def _finish_duplicates(self) -> None:
         flushed_offset, high_watermark = self._log.flushed_offset, self.high_watermark
@@ -339,21 +293,6 @@ class Leadership:
         hidden_bytes = self._appended_bytes - self.visible_bytes
         share = hidden_bytes * (offset - self.high_watermark)
         return self.visible_bytes - (-share // (log_end - self.high_watermark))
-
-    def _advance(self, high_watermark: int, visible_bytes: int) -> None:
-        """Advance the high watermark, and the last stable offset as far as possible."""
-        if high_watermark <= self.high_watermark:
-            return
-        self.high_watermark = high_watermark
-        self.visible_bytes = visible_bytes
-        if self._is_held_back:
-            self._find_stable()
-        else:
-            self.last_stable_offset = high_watermark
-            self.stable_bytes = visible_bytes
-        assert self._log.log_start_offset <= self.last_stable_offset <= high_watermark
-        assert high_watermark <= self._log.log_end_offset
-        self._changed()
 
     # Transactions
 

@@ -146,6 +146,11 @@ class Partition:
             for header in headers:
                 log.producers.check_epoch(header.producer_id, header.producer_epoch)
         else:
+            first_offset = log.append_small(records, leadership.epoch, now_ms)
+            if first_offset >= 0:
+                pending = PendingAppend(first_offset, log.log_end_offset)
+                self._appended(pending, acks, len(records))
+                return pending
             headers = validate_produced(records, config, now_ms, zstd_allowed=zstd_allowed)
             if headers[0].producer_id >= 0:
                 duplicate = log.check_producer(headers[0], may_open=verified)

@@ -4,7 +4,7 @@ A producer sends the same request repeatedly, with different records. All bytes 
 (acks, timeout, one topic, one partition) are the same, and all bytes after them too. So the first
 such request is decoded in full and its prefix is remembered, with its partition and the fixed parts
 of its response; the next is recognised by one dictionary look-up. This halves the cost of a small
-request. Requests of any other form have no template.
+request. Requests of any other form have no template. What is done for every request is compiled.
 
     v3-8    ff ff, or length 2 and transactional id | acks 2 | timeout 4 | 00 00 00 01
             | name length 2, name | 00 00 00 01 | partition 4 || records length 4, records
@@ -23,26 +23,20 @@ or in its sender, and both are part of the key.
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING, TypeAlias
 
+from millstream.broker._core import TemplateCore, request_prefix
 from millstream.broker.replicas.partition import Partition
-from millstream.broker.replicas.pending import PendingAppend
+from millstream.errors import ApiError
 from millstream.protocol.produce import (
     FIRST_FLEXIBLE,
-    FIRST_WITH_TOPIC_IDS,
     ProducedPartition,
     ProduceRequest,
     encode_produce_response,
 )
-from millstream.protocol.wire import INT32, Buffer
-from millstream.records.batch import (
-    FLAGS_OFFSET,
-    HEADER_SIZE_BYTES,
-    PRODUCER,
-    PRODUCER_ID_OFFSET,
-    TRANSACTIONAL_FLAG,
-)
+from millstream.protocol.wire import Buffer
+from millstream.records.batch import PRODUCER, PRODUCER_ID_OFFSET
+from millstream.records.validation import InvalidRecords
 
 if TYPE_CHECKING:
     from millstream.broker.replicas.table import PartitionTable
@@ -52,77 +46,34 @@ TEMPLATES_MAX = 16_384  # each is about a kilobyte
 Sender: TypeAlias = tuple[str | None, str]
 """Client id and listener."""
 
-_NO_TAGS_AT_ALL = b"\0\0\0"  # of partition, topic and request
-_OFFSETS = Struct(">qqq")
-_OFFSETS_BEFORE_V5 = Struct(">qq")
+FIRST_WITH_LOG_START = 5
 
 
-class ProduceTemplate:
+class ProduceTemplate(TemplateCore):
     """The partition of requests with one prefix, and the form of their response."""
 
-    __slots__ = (
-        "_head",
-        "_is_transactional",
-        "_records_start",
-        "_tail",
-        "acks",
-        "encoded_topic",
-        "partition",
-        "version",
-    )
+    __slots__ = ("_is_transactional", "acks", "encoded_topic")
 
     def __init__(
         self, version: int, prefix_bytes: int, request: ProduceRequest, partition: Partition
     ) -> None:
-        self.version = version
         self.acks = request.acks
-        self.partition = partition
         self.encoded_topic = request.topics[0].encoded
         self._is_transactional = request.transactional_id is not None
-        self._records_start = prefix_bytes
         answer = encode_produce_response(
             version, [(self.encoded_topic, [ProducedPartition(partition.index)])]
         )
         # The offsets follow the topic, the number of partitions, the index and the error.
         length_bytes = 1 if version >= FIRST_FLEXIBLE else 4
         start = length_bytes + len(self.encoded_topic) + length_bytes + 4 + 2
-        offsets = _OFFSETS if version >= 5 else _OFFSETS_BEFORE_V5
-        self._head = answer[:start]
-        self._tail = answer[start + offsets.size :]
+        offsets_bytes = 24 if version >= FIRST_WITH_LOG_START else 16
+        head, tail = answer[:start], answer[start + offsets_bytes :]
+        super().__init__(version, partition, prefix_bytes, head, tail)
 
-    def records_of(self, body: Buffer) -> Buffer | None:
-        """The records of a request with this prefix.
-
-        None if its end is not as expected, or if they belong to a transaction that is not open in
-        the partition.
-        """
-        position = self._records_start
-        size = len(body)
-        if size < position + HEADER_SIZE_BYTES:
-            return None
-        if self.version < FIRST_FLEXIBLE:
-            start, end = position + 4, size
-            if INT32.unpack_from(body, position)[0] != size - start:
-                return None
-        else:
-            length = body[position]
-            start = position + 1
-            if length >= 0x80:
-                length = length & 0x7F | body[position + 1] << 7
-                start = position + 2
-                if length >= 0x4000:
-                    length = length & 0x3FFF | body[position + 2] << 14
-                    start = position + 3
-                    if length >= 0x200000:
-                        return None
-            end = start + length - 1
-            if end + 3 != size or body[end:] != _NO_TAGS_AT_ALL:
-                return None
-        if end - start < HEADER_SIZE_BYTES or (
-            body[start + FLAGS_OFFSET] & TRANSACTIONAL_FLAG and not self._is_open(body, start)
-        ):
-            return None
-        return body[start:end]
+    def encode_refusal(self, error: ApiError) -> bytes:
+        """The response to an append that failed."""
+        entry = refused(self.partition.index, error)
+        return encode_produce_response(self.version, [(self.encoded_topic, [entry])])
 
     def _is_open(self, body: Buffer, start: int) -> bool:
         """Whether the transaction of the batch at `start` is open in the partition."""
@@ -131,29 +82,15 @@ class ProduceTemplate:
         producer_id, epoch, _ = PRODUCER.unpack_from(body, start + PRODUCER_ID_OFFSET)
         return self.partition.is_in_transaction(producer_id, epoch)
 
-    def encode(self, pending: PendingAppend) -> bytes:
-        """The response to an append that succeeded."""
-        start_offset = self.partition.log_start_offset
-        if self.version >= 5:
-            offsets = _OFFSETS.pack(pending.first_offset, pending.log_append_time_ms, start_offset)
-        else:
-            offsets = _OFFSETS_BEFORE_V5.pack(pending.first_offset, pending.log_append_time_ms)
-        return self._head + offsets + self._tail
-
 
 class ProduceTemplates:
     """All templates of a broker."""
 
     def __init__(self) -> None:
-        self._templates: dict[tuple[int, Sender, bytes], ProduceTemplate] = {}
+        self._templates: dict[tuple[int, Sender, bytes | None], ProduceTemplate] = {}
 
     def find(self, version: int, sender: Sender, body: Buffer) -> ProduceTemplate | None:
-        try:
-            return self._templates.get(
-                (version, sender, bytes(body[: _prefix_bytes(version, body)]))
-            )
-        except IndexError:
-            return None
+        return self._templates.get((version, sender, request_prefix(version, body)))
 
     def learn(
         self,
@@ -168,7 +105,9 @@ class ProduceTemplates:
             return
         topic = request.topics[0]
         index, records = topic.partitions[0]
-        prefix = bytes(body[: _prefix_bytes(version, body)])
+        prefix = request_prefix(version, body)
+        if prefix is None:
+            return
         template = ProduceTemplate(
             version,
             len(prefix),
@@ -182,14 +121,7 @@ class ProduceTemplates:
         self._templates[version, sender, prefix] = template
 
 
-def _prefix_bytes(version: int, body: Buffer) -> int:
-    """How long the beginning is, if the request has the shape of a template."""
-    if version < FIRST_FLEXIBLE:
-        id_bytes = 0 if body[0] else body[1]  # of the transactional id; ff ff is null
-        return 22 + id_bytes + body[13 + id_bytes]
-    id_bytes = body[0]  # null is 0, an empty one 1
-    if id_bytes:
-        id_bytes -= 1
-    if version >= FIRST_WITH_TOPIC_IDS:
-        return 29 + id_bytes
-    return 13 + id_bytes + body[8 + id_bytes]
+def refused(index: int, error: ApiError) -> ProducedPartition:
+    """The part of a response for a partition to which nothing was appended."""
+    record_errors = error.record_errors if isinstance(error, InvalidRecords) else ()
+    return ProducedPartition(index, error.code, message=error.message, record_errors=record_errors)

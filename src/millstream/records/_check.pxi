@@ -1,0 +1,69 @@
+# Checks of what a producer sent. Part of _walk.pyx and of storage/_core.pyx, after _read.pxi.
+
+cdef struct Problem:
+    int32_t index
+    int32_t kind
+
+
+cdef Status check(const Batch* batch, int64_t earliest, int64_t latest, bint keys_required,
+                  int64_t* max_timestamp, Problem* problems, int* problem_count) noexcept nogil:
+    cdef const uint8_t* at = batch.records
+    cdef Record record
+    cdef int32_t index
+    cdef int kind
+    cdef Status status = check_count(batch)
+    max_timestamp[0] = NO_TIMESTAMP
+    problem_count[0] = 0
+    if status != DONE:
+        return status
+    for index in range(batch.record_count):
+        status = read_record(&at, batch, &record)
+        if status != DONE:
+            return status
+        if record.offset_delta != index:
+            return BAD_OFFSET
+        kind = 0
+        if keys_required and record.key_length < 0:
+            kind = PROBLEM_NULL_KEY
+        elif (record.timestamp != NO_TIMESTAMP
+              and (record.timestamp < earliest or record.timestamp > latest)):
+            kind = PROBLEM_TIMESTAMP
+        if kind != 0 and problem_count[0] < MAX_PROBLEMS:
+            problems[problem_count[0]].index = index
+            problems[problem_count[0]].kind = kind
+            problem_count[0] += 1
+        if record.timestamp > max_timestamp[0]:
+            max_timestamp[0] = record.timestamp
+    return DONE if at == batch.end else BAD_TAIL
+
+
+cdef bint check_small(const uint8_t* at, Py_ssize_t size, int64_t now_ms, int64_t before_max_ms,
+                      int64_t after_max_ms, bint keys_required, Batch* batch) noexcept nogil:
+    """Whether the bytes are one sound, uncompressed batch of at most SMALL_BATCH bytes: its header,
+    CRC, count and every record, with timestamps close enough to `now_ms`."""
+    cdef Problem problems[MAX_PROBLEMS]
+    cdef int problem_count
+    cdef int64_t max_timestamp, earliest, latest
+    if (now_ms < 0 or before_max_ms < 0 or after_max_ms < 0
+            or size < HEADER_SIZE or size > SMALL_BATCH or at[16] != MAGIC_V2
+            or load_int64(at) != 0 or <int64_t>load_int32(at + 8) + 12 != size
+            or at[22] & (COMPRESSION_MASK | LOG_APPEND_TIME | CONTROL)):
+        return False
+    earliest = now_ms - before_max_ms
+    latest = now_ms + after_max_ms if after_max_ms <= INT64_MAX - now_ms else INT64_MAX
+    batch.records = at + HEADER_SIZE
+    batch.end = at + size
+    batch.size = <int32_t>size
+    batch.base_offset = 0
+    batch.attributes = <int16_t>((at[21] << 8) | at[22])
+    batch.last_offset_delta = load_int32(at + 23)
+    batch.base_timestamp = load_int64(at + 27)
+    batch.max_timestamp = load_int64(at + 35)
+    batch.producer_id = load_int64(at + 43)
+    batch.record_count = load_int32(at + 57)
+    return (batch.record_count > 0 and batch.record_count - 1 == batch.last_offset_delta
+            and (batch.producer_id < 0 or load_int32(at + 53) >= 0)
+            and <uint32_t>load_int32(at + 17) == crc32c(at + ATTRIBUTES_AT, size - ATTRIBUTES_AT)
+            and check(batch, earliest, latest, keys_required,
+                      &max_timestamp, problems, &problem_count) == DONE
+            and problem_count == 0 and max_timestamp == batch.max_timestamp)
