@@ -22,6 +22,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
 PAGE_ADDRESS = "127.0.0.1:9092"
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND_SECONDS_MAX = 400  # Spark takes its time to start
@@ -65,6 +66,7 @@ class PageRun:
         scripts = str(Path(sys.executable).parent)
         return os.environ | {
             "PATH": f"{scripts}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),  # the guide to Nexmark uses the examples
             "MILLSTREAM_BOOTSTRAP_SERVERS": self.address,
             "MILLSTREAM_LISTENERS": f"PLAINTEXT://{self.address}",
             "MILLSTREAM_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",

@@ -8,11 +8,13 @@ appends, q4 answers in update mode, and q6 appends changes with `_weight` (1: a 
 
 from __future__ import annotations
 
+import sys
+
+from examples.nexmark.best_match import best_match
+from examples.nexmark.last_rows import last_rows
+from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
-
-from millstream.pipelines.joins import best_match
-from millstream.pipelines.windows import last_rows
 
 AUCTION_AND_TEN_BEFORE = 11
 
@@ -69,5 +71,9 @@ def winning_bids(auction: DataFrame, bid: DataFrame, *others: str) -> DataFrame:
         order_by=", ".join(["price desc", "bid_dateTime", *others]),
     )
 
+
+# Spark's workers get the operators themselves: they need not have this directory.
+for module in (best_match.__module__, last_rows.__module__):
+    register_pickle_by_value(sys.modules[module])
 
 LIBRARY = {"q4": q4, "q6": q6, "q9": q9}

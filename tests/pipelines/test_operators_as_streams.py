@@ -8,17 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from examples.nexmark.best_match import BestMatch, Events, Lasting, Term
+from examples.nexmark.last_rows import LastRows
 from hypothesis import strategies as st
 
 from millstream.pipelines.analytics.averages import Smoothing
 from millstream.pipelines.analytics.deduplication import Deduplication
 from millstream.pipelines.joins import as_of, stream_table
-from millstream.pipelines.joins.best_match import BestMatch, Events, Lasting, Term
 from millstream.pipelines.joins.changes import Changes
 from millstream.pipelines.joins.table_table import Side, TableJoin
 from millstream.pipelines.times.clocks import DeviceOffsets
 from millstream.pipelines.windows import parts
-from millstream.pipelines.windows.last_rows import LastRows
 from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.revisions import RevisedWindows
 from millstream.pipelines.windows.sessions import RevisedSessions

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from examples.nexmark.best_match import best_match
+from examples.nexmark.last_rows import last_rows
 
 from millstream.errors import ConfigError
 from millstream.pipelines.analytics import (
@@ -14,8 +16,8 @@ from millstream.pipelines.analytics import (
     rolling,
     smooth,
 )
-from millstream.pipelines.joins import as_of_join, best_match
-from millstream.pipelines.windows import last_rows, sliding_window, tumbling
+from millstream.pipelines.joins import as_of_join
+from millstream.pipelines.windows import sliding_window, tumbling
 from tests.pipelines.windows.streams import Files
 
 if TYPE_CHECKING:

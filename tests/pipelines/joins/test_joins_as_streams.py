@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from examples.nexmark.best_match import best_match
 from hypothesis import strategies as st
 
 from millstream.pipelines.joins import (
     as_of_join,
-    best_match,
     changes,
     enrich,
     interval_join,

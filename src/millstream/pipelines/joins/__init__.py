@@ -6,7 +6,6 @@
     table_table.py   two tables that change, joined as a table that changes
     stream_table.py  a stream, enriched from a table as it is now
     interval.py      two streams whose events lie near each other in time (Spark's own join)
-    best_match.py    rows that last, each with the best of what happened meanwhile
     lookup.py        a stream, enriched from a system outside
     changes.py       a table's change log as rows with weights, which joins of tables take
 
@@ -20,7 +19,6 @@ package exports; its modules are private.
 """
 
 from millstream.pipelines.joins.as_of import as_of_join
-from millstream.pipelines.joins.best_match import best_match
 from millstream.pipelines.joins.changes import changes
 from millstream.pipelines.joins.interval import interval_join, late_rows
 from millstream.pipelines.joins.lookup import lookup, split_failed
@@ -29,7 +27,6 @@ from millstream.pipelines.joins.table_table import table_join
 
 __all__ = [
     "as_of_join",
-    "best_match",
     "changes",
     "enrich",
     "interval_join",

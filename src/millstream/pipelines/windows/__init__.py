@@ -4,7 +4,6 @@
 
     definition.py   tumbling, hopping, session and calendar windows
     sliding.py      for each event, what happened in the interval before it
-    last_rows.py    for each row, aggregates of it and the rows before it
 
     aggregates.py   what to compute, as text
     kinds.py        which windows a time belongs to
@@ -20,7 +19,6 @@ Use what this package exports; its modules are private.
 
 from millstream.pipelines.windows.aggregates import Aggregate
 from millstream.pipelines.windows.definition import Window, calendar, hopping, session, tumbling
-from millstream.pipelines.windows.last_rows import last_rows
 from millstream.pipelines.windows.sliding import sliding_window
 
 __all__ = [
@@ -28,7 +26,6 @@ __all__ = [
     "Window",
     "calendar",
     "hopping",
-    "last_rows",
     "session",
     "sliding_window",
     "tumbling",

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
+from examples.nexmark.last_rows import LastRows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.pipelines.state.trial import Trial
-from millstream.pipelines.windows.last_rows import LastRows
 from millstream.pipelines.windows.measures import Measure
 
 TIME = pa.timestamp("us", tz="UTC")

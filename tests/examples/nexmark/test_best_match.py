@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
+from examples.nexmark.best_match import BestMatch, Events, How, Lasting, Term, parse_order
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import ArrayType, StringType, StructType
 
 from millstream.errors import ConfigError
-from millstream.pipelines.joins.best_match import BestMatch, Events, How, Lasting, Term, parse_order
 from millstream.pipelines.state.pages import StateMismatch
 from millstream.pipelines.state.trial import Trial
 

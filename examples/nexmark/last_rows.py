@@ -33,7 +33,8 @@ from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.tables import concat
-from millstream.pipelines.windows.aggregates import Aggregate, parse_aggregates
+from millstream.pipelines.windows import Aggregate
+from millstream.pipelines.windows.aggregates import parse_aggregates
 from millstream.pipelines.windows.measures import Measure, add_measured, check_measure
 from millstream.pipelines.windows.ranges import aggregate, narrow
 from millstream.pipelines.windows.sliding import Windows
