@@ -20,7 +20,7 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.pipelines.joins import lookup, split_failed
-from millstream.pipelines.joins.asking import Asker, LookupFailed, Patience
+from millstream.pipelines.joins.external import Asker, LookupFailed, Patience
 from millstream.pipelines.joins.lookup import ERROR, FAILED, Lookup
 
 if TYPE_CHECKING:

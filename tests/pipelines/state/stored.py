@@ -6,8 +6,8 @@ from itertools import count
 
 import pyarrow as pa
 
+from millstream.pipelines.state.keyed_tables import KeyedTable
 from millstream.pipelines.state.pages import decode_page, encode_page
-from millstream.pipelines.state.runs import KeyedTable
 from millstream.pipelines.state.tables import NO_HORIZON, PageInfo, Table, TableSpec
 from tests.pipelines.state.rows import SPEC
 

@@ -43,11 +43,11 @@ def test_missing_end_is_noticed(length: int) -> None:
 def test_damage_is_explained() -> None:
     with pytest.raises(CorruptState, match=r"checksum does not match\. Restore the checkpoint"):
         decode_page(PAGE[:-1] + b"?")
-    with pytest.raises(CorruptState, match="should be a page of state"):
+    with pytest.raises(CorruptState, match="not a page of state"):
         decode_page(b"something else")
-    with pytest.raises(StateMismatch, match="has version 9, and this Millstream reads version 5"):
+    with pytest.raises(StateMismatch, match="of state: 9; this Millstream reads version 5"):
         decode_page(PAGE[:3] + b"\x09" + PAGE[4:])
-    with pytest.raises(CorruptState, match="holds no rows"):
+    with pytest.raises(CorruptState, match="has no readable rows"):
         decode_page(seal(b"MSP", b"no arrow stream"))
 
 

@@ -38,7 +38,7 @@ import pyarrow as pa
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import as_column, kind_of
 from millstream.pipelines.durations import Duration, duration_us
-from millstream.pipelines.joins.asking import Asker, Fetch, LookupFailed, Patience, Unanswered
+from millstream.pipelines.joins.external import Asker, Fetch, LookupFailed, Patience, Unanswered
 from millstream.pipelines.joins.frames import check_choice, keep_watermark
 from millstream.pipelines.joins.matching import has_null_key, take_or_null
 from millstream.pipelines.state.keys import Numbers, key_codes, with_hash

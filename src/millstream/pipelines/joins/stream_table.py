@@ -14,7 +14,7 @@ order of their log, as topics have it.
 
 A topic that is declared with `table_key` is loaded before the stream is read. The table may be
 larger than memory: it is stored in sorted pages, and a batch reads those that can contain its keys
-(state/runs.py). The changes of a batch are in memory, bucket by bucket: limit a batch with
+(state/keyed_tables.py). The changes of a batch are in memory, bucket by bucket: limit a batch with
 `maxOffsetsPerTrigger`.
 
 A table that is no stream is joined by Spark, which reads it in every batch. Without a `sequence`

@@ -30,7 +30,7 @@ from millstream.pipelines.offsets import (
     limit_total,
     plan_tasks,
 )
-from millstream.pipelines.reading.holding import Hold
+from millstream.pipelines.reading.load_first import Hold
 from millstream.pipelines.reading.options import ReadOptions
 from millstream.pipelines.reading.positions import Positions, report_loss, skip_deleted
 

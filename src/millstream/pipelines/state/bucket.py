@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from millstream.pipelines.state.keyed_tables import KeyedTable
 from millstream.pipelines.state.pages import (
     INDEX_MAGIC,
     CorruptState,
@@ -38,15 +39,14 @@ from millstream.pipelines.state.pages import (
     seal,
     unseal,
 )
-from millstream.pipelines.state.runs import KeyedTable
 from millstream.pipelines.state.tables import NO_HORIZON, PageInfo, Table, TableSpec
 
-NO_WATERMARK = -(2**62)  # a lateness can be taken off or added without leaving 64 bits
+NO_WATERMARK = -(2**62)  # adding or subtracting a lateness stays within 64 bits
 END_OF_TIME = 2**62
 
 
 class InputSpec(NamedTuple):
-    """The columns of an input, and those of them that decide about its bucket."""
+    """The columns of an input, and the key columns, whose hash determines the bucket."""
 
     schema: pa.Schema
     keys: tuple[str, ...]
@@ -68,7 +68,7 @@ class StateSpec(Protocol):
 
 
 class BucketStore(Protocol):
-    """Where a bucket's bytes are: in Spark's state store, or in a dict."""
+    """The storage of a bucket's bytes: Spark's state store, or a dict."""
 
     def read_index(self) -> bytes | None: ...
 
@@ -120,7 +120,7 @@ class BucketState:
         return self._tables[table]
 
     def keyed(self, table: str) -> KeyedTable:
-        """A table whose spec says `by_key`."""
+        """A table whose spec has `by_key`."""
         found = self._tables[table]
         assert isinstance(found, KeyedTable)
         return found
@@ -136,7 +136,7 @@ class BucketState:
         return Frontier(before_us, now_us)
 
     def finish(self, watermark_us: int) -> None:
-        """Write what changed. Raises `ValueError` for a timer that would never fire."""
+        """Write the changes. Raises `ValueError` for a timer that would never fire."""
         if self.timer_us is not None and self.timer_us <= watermark_us:
             raise ValueError(f"wake_at({self.timer_us}): the watermark {watermark_us} is past it")
         written: dict[int, bytes] = {}
@@ -212,13 +212,13 @@ class BucketState:
         if blob is None:
             raise CorruptState(
                 f"page {page.page_id} of state, with {page.row_count} rows, is missing. "
-                "Restore the checkpoint from a copy, or begin with a new one"
+                "Restore the checkpoint from a backup, or use a new one"
             )
         rows = decode_page(blob)
         if crc_of(blob) != page.crc:
             raise CorruptState(
                 f"page {page.page_id} of state is not the one that its index lists. "
-                "Restore the checkpoint from a copy, or begin with a new one"
+                "Restore the checkpoint from a backup, or use a new one"
             )
         return _with_columns(rows, spec.page_schema)
 
@@ -233,7 +233,7 @@ class BucketState:
 
 
 def _input_keys(spec: StateSpec) -> dict[str, list[str]]:
-    """Of each input, the columns that decide about a row's bucket."""
+    """The key columns of each input."""
     return {name: list(rows.keys) for name, rows in spec.inputs.items()}
 
 

@@ -1,21 +1,21 @@
 """Keys: which bucket they belong to, and which rows have the same one.
 
-A key is one or more columns of any type that Spark groups by. Its hash is 64 bits, made from the
-values alone, column by column and without a loop over rows. It is part of the format of state:
-**it never changes** (tests hold known values), since it decides in which bucket a key's state lies.
+A key is one or more columns of any type that Spark groups by. Its hash has 64 bits and depends on
+the values alone; it is computed column by column, without a loop over rows. It is part of the state
+format: **it never changes** (tests have known values), because it determines the bucket of a key.
 
     null                    a constant
-    boolean, integer, date, timestamp, ...    mix(the value as 64 bits), whatever its width was
+    boolean, integer, date, timestamp, ...    mix(the value as 64 bits), of any width
     float, double           mix(the bits of the double); -0.0 is 0.0, and there is one NaN
     decimal                 both halves of the 128 bits, combined
-    string, binary          FNV-like over words of 8 bytes (the last one filled with zeros), then
-                            the length; of what is longer than 256 bytes, BLAKE2b's first 8 bytes
-    struct, array           the hashes of what is inside, combined
+    string, binary          FNV-like over words of 8 bytes (the last one padded with zeros), then
+                            the length; for values longer than 256 bytes, BLAKE2b's first 8 bytes
+    struct, array           the hashes of the elements, combined
 
 `mix` is the finaliser of SplitMix64; `combine(a, b) = mix(a * 31 + b)`.
 
-Two keys may share a hash. So a hash only ever narrows the search, and `key_codes` compares the
-keys themselves: equal as Spark's GROUP BY has it, nulls and NaNs equal to their like.
+Two keys may share a hash. So a hash only narrows the search, and `key_codes` compares the keys
+themselves: equal as in Spark's GROUP BY, where nulls are equal and NaNs are equal.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BUCKETS_MAX = 2**16
 
 
 def with_hash(rows: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
-    """The rows with the hash of their key as first column."""
+    """The rows with the hash of their key as the first column."""
     hashes = key_hashes([rows.column(name) for name in keys], rows.num_rows)
     return pa.RecordBatch.from_arrays(
         [pa.array(hashes), *rows.columns], schema=pa.schema([HASH_FIELD, *rows.schema])
@@ -69,7 +69,7 @@ def buckets_of(hashes: Hashes, bucket_count: int) -> npt.NDArray[np.uint16]:
 def split_by_bucket(
     rows: pa.RecordBatch, bucket_count: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Each bucket that has rows, and its rows; they come with their hash."""
+    """Each bucket that has rows, and its rows with their hash."""
     buckets = buckets_of(rows.column(HASH).to_numpy(), bucket_count)
     order = np.argsort(buckets, kind="stable")
     bounds = np.searchsorted(buckets[order], np.arange(bucket_count + 1))
@@ -80,7 +80,7 @@ def split_by_bucket(
 
 
 def distinct(values: npt.NDArray[Value]) -> npt.NDArray[Value]:
-    """The values in order, each once. `np.unique` hashes them, which takes ten times as long."""
+    """The distinct values in order. `np.unique` hashes them, which takes ten times as long."""
     ordered = np.sort(values)
     is_new = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
@@ -89,10 +89,10 @@ def distinct(values: npt.NDArray[Value]) -> npt.NDArray[Value]:
 
 @cache
 def bucket_labels(bucket_count: int) -> tuple[int, ...]:
-    """The integers that stand for the buckets in Spark's shuffle.
+    """The integers that represent the buckets in Spark's shuffle.
 
-    Spark hashes the integer once more. These are the smallest whose hashes spread: with as many
-    shuffle partitions as buckets, each partition gets one; with half as many, each gets two.
+    Spark hashes the integer. These are the smallest whose hashes are spread evenly: with as many
+    shuffle partitions as buckets, each partition gets one bucket; with half as many, two.
     """
     labels: dict[int, int] = {}
     for label in count():
@@ -116,7 +116,7 @@ def _rotated(word: int, bits: int) -> int:
 
 
 def key_codes(rows: pa.RecordBatch, keys: Sequence[str]) -> Numbers:
-    """A number for each row, from 0 on: the same number for the same key, and for no other."""
+    """A number for each row, from 0: the same number for the same key, and for no other."""
     hashes = rows.column(HASH).to_numpy()
     order = np.argsort(hashes, kind="stable")
     if not rows.num_rows:
@@ -128,14 +128,14 @@ def key_codes(rows: pa.RecordBatch, keys: Sequence[str]) -> Numbers:
     columns = [rows.column(name) for name in keys]
     differs = ~is_new & ~equal_keys(columns, order[1:], columns, order[:-1])
     if differs.any():
-        _part_collisions(codes, distinct(ordered[1:][differs]), hashes, columns)
+        _split_collisions(codes, distinct(ordered[1:][differs]), hashes, columns)
     return codes
 
 
-def _part_collisions(
+def _split_collisions(
     codes: Numbers, shared: Hashes, hashes: Hashes, columns: Sequence[pa.Array]
 ) -> None:
-    """Give keys that share a hash numbers of their own. Once in a universe, hence row by row."""
+    """Give keys that share a hash different numbers. Row by row, because it is very rare."""
     numbers: dict[Any, int] = {}
     for row in np.flatnonzero(np.isin(hashes, shared)):
         key = tuple(_comparable(column[row].as_py()) for column in columns)
@@ -167,7 +167,7 @@ def _equal(a: pa.Array, b: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _comparable(value: Any) -> Any:
-    """A value that is equal to its like, and can be a key of a dict."""
+    """A value that can be compared and used as a key of a dict; NaN is equal to NaN."""
     if isinstance(value, dict):
         return tuple((name, _comparable(inner)) for name, inner in value.items())
     if isinstance(value, list):
@@ -207,7 +207,7 @@ def _hash_values(column: pa.Array) -> Hashes:
         return key_hashes([column.field(i) for i in range(kind.num_fields)], len(column))
     if pa.types.is_list(kind):
         return _hash_lists(column)
-    raise ConfigError(f"a column of type {kind} cannot be a key: Spark groups by none, nor do we")
+    raise ConfigError(f"a column of type {kind} cannot be a key: Spark cannot group by it")
 
 
 def _hash_decimals(column: pa.Array) -> Hashes:
@@ -243,7 +243,7 @@ def _hash_bytes(column: pa.Array) -> Hashes:
 
 
 def _hash_lists(column: pa.Array) -> Hashes:
-    """Each element's hash with its place in the list, added up: wrapping sums do not drift."""
+    """The hashes of the elements, combined with their position, summed with wrap-around."""
     lengths = column.value_lengths().fill_null(0).to_numpy().astype(np.int64)
     ends = np.cumsum(lengths)
     inner = _hash_column(column.flatten())

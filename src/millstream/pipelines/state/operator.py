@@ -1,4 +1,4 @@
-"""What an author of an operator writes: a pure class, and no line about storing or Spark.
+"""The base class of operators: pure, without storage and without Spark.
 
     class CountPerKey(Operator):
         identity = "count per key"
@@ -14,13 +14,13 @@
             ...
             return pa.RecordBatch.from_pydict(..., schema=self.schema_out)
 
-It is called once per batch for each bucket that has rows, or whose timer is due. All it may know is
-what it is given: the same calls must yield the same rows, since Spark repeats batches. Rows of all
-inputs come with `_hash`, fit to be appended to a table as they are. Rows that must meet have the
-same key: inputs name as many columns, of types that compare.
+An operator is called once per batch for each bucket that has rows, or whose timer is due. It may
+use only its arguments: the same calls must yield the same rows, because Spark repeats batches. Rows
+of all inputs have `_hash`, and can be appended to a table as they are. Rows that must be processed
+together have the same key: the inputs name the same number of columns, of comparable types.
 
-As a batch, it is called once with all rows and no watermark, then with `END_OF_TIME`: whatever it
-was waiting for will not come.
+As a batch, it is called once with all rows and no watermark, then with `END_OF_TIME`: nothing more
+will arrive.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from millstream.pipelines.state.bucket import BucketState, BucketStore, InputSpe
 from millstream.pipelines.state.keys import HASH_FIELD
 from millstream.pipelines.state.tables import TableSpec
 
-OPERATOR = "millstream.operator"  # where a plan of Spark's has what an operator tells of itself
+OPERATOR = "millstream.operator"  # metadata in Spark's plan with the description of an operator
 
 
 class Operator(ABC):
-    """One stateful step of a stream. Instances travel to Spark's workers by pickle."""
+    """One stateful step of a stream. Instances are pickled for Spark's workers."""
 
-    identity: str  # the settings that state depends on; state of another identity is refused
-    title: str = ""  # what people are shown instead, if anything
+    identity: str  # the settings that the content of the state depends on; others are refused
+    title: str = ""  # shown to users instead of the identity
     inputs: Mapping[str, InputSpec]
     tables: Mapping[str, TableSpec]
     schema_out: pa.Schema
@@ -53,14 +53,14 @@ class Operator(ABC):
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
-        """New rows of every input (none: an empty batch), in any order."""
+        """Process new rows of every input (an empty batch if there are none), in any order."""
 
     def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
-        """The watermark has reached what `state.wake_at` asked for."""
+        """The watermark has reached the time of `state.wake_at`."""
         return self.nothing
 
     def kept(self) -> Mapping[str, str]:
-        """How long the rows of each table are kept, as people are told."""
+        """How long the rows of each table are kept, as text."""
         times = {name: spec.time for name, spec in self.tables.items()}
         return {
             name: "for ever" if time is None else "until the watermark is past them"
@@ -68,7 +68,7 @@ class Operator(ABC):
         }
 
     def describe(self, bucket_count: int) -> str:
-        """What a plan says of it, as JSON; `running/explaining.py` reads it."""
+        """A description for Spark's plan, as JSON; `running/explaining.py` reads it."""
         return json.dumps(
             {
                 "title": self.title or _readable(self.identity),
@@ -80,7 +80,7 @@ class Operator(ABC):
 
     @property
     def nothing(self) -> pa.RecordBatch:
-        """No rows, with the right columns."""
+        """No rows, with the columns of the output."""
         return pa.RecordBatch.from_pylist([], schema=self.schema_out)
 
     def no_rows(self) -> dict[str, pa.RecordBatch]:
@@ -98,7 +98,7 @@ def run_bucket(
     rows: Mapping[str, pa.RecordBatch] | None,
     watermark_us: int,
 ) -> pa.RecordBatch:
-    """One call of an operator: open the bucket, process rows (None: wake), write what changed."""
+    """Call an operator once: open the bucket, process rows (None: the timer), write changes."""
     state = BucketState(operator, bucket_count, store)
     if rows is None:
         state.wake_at(None)
@@ -110,5 +110,5 @@ def run_bucket(
 
 
 def _readable(identity: str) -> str:
-    """With durations as people write them."""
+    """The identity with readable durations."""
     return re.sub(r"\b(\d+) us\b", lambda found: duration_text(int(found[1])), identity)

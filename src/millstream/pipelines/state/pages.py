@@ -1,19 +1,18 @@
 """A page as bytes: rows of one table of one bucket, as columns.
 
-    bytes   what
+    bytes   content
     0..2    "MSP" for a page, "MSI" for a bucket's index
     3       version of the format: 5
     4..7    CRC-32C of the body, little-endian
     8..     the body. Page: an Arrow IPC stream with one record batch, whose buffers may be
             compressed with zstd. Index: JSON (see bucket.py)
 
-A page's columns are those of its table, after `_hash` (uint64, see keys.py); its rows are sorted by
-hash. Pages are written once and never changed: what changes is which pages the index
-lists. Bytes that are not what they were when written raise `CorruptState`; a version that is not
-known raises `StateMismatch`.
+A page has the columns of its table after `_hash` (uint64, see keys.py); its rows are sorted by
+hash. Pages are immutable; only the index, which lists them, changes. Bytes that differ from those
+written raise `CorruptState`; an unknown version raises `StateMismatch`.
 
-Crash rule: none of its own. Spark's state store takes pages and index of a batch together or not
-at all.
+Crash rule: none of its own. Spark's state store commits the pages and the index of a batch together
+or not at all.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ _HEADER = struct.Struct("<3sBI")  # 8 bytes, so the columns after it lie aligned
 
 
 class CorruptState(MillstreamError):
-    """Bytes of state that are not those that were written."""
+    """Bytes of state that differ from those that were written."""
 
 
 class StateMismatch(MillstreamError):
-    """State that was kept by another operator, other settings or another version."""
+    """State of another operator, other settings or another version."""
 
 
 def encode_page(rows: pa.RecordBatch, *, compressed: bool = False) -> bytes:
-    """What is kept is compressed: a byte of state costs Spark more to hand over than to unpack."""
+    """Stored pages are compressed: passing a byte through Spark costs more than unpacking it."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd" if compressed else None)
     with pa.ipc.new_stream(sink, rows.schema, options=options) as stream:
@@ -49,13 +48,13 @@ def encode_page(rows: pa.RecordBatch, *, compressed: bool = False) -> bytes:
 
 
 def decode_page(blob: bytes) -> pa.RecordBatch:
-    """The rows, on the blob's own memory where they are not compressed."""
+    """The rows, in the blob's own memory if they are not compressed."""
     body = unseal(PAGE_MAGIC, blob)
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
             return stream.read_next_batch()
     except (pa.ArrowInvalid, OSError, StopIteration) as error:
-        raise CorruptState(f"a page of state holds no rows: {error}") from error
+        raise CorruptState(f"a page of state has no readable rows: {error}") from error
 
 
 def seal(magic: bytes, body: pa.Buffer | bytes) -> bytes:
@@ -66,18 +65,20 @@ def unseal(magic: bytes, blob: bytes) -> memoryview:
     """The body of a blob; raises `CorruptState` or `StateMismatch`."""
     what = "page" if magic == PAGE_MAGIC else "index"
     if len(blob) < _HEADER.size or blob[:3] != magic:
-        raise CorruptState(f"{len(blob)} bytes that should be a {what} of state do not begin so")
+        raise CorruptState(
+            f"{len(blob)} bytes that should be a {what} of state do not start as one"
+        )
     _, version, crc = _HEADER.unpack_from(blob)
     if version != VERSION:
         raise StateMismatch(
-            f"a {what} of state has version {version}, and this Millstream reads version "
-            f"{VERSION}: run the version that wrote it, or begin with a new checkpoint"
+            f"unsupported version of a {what} of state: {version}; this Millstream reads version "
+            f"{VERSION}. Run the version that wrote it, or use a new checkpoint"
         )
     body = memoryview(blob)[_HEADER.size :]
     if crc32c(body) != crc:
         raise CorruptState(
             f"a {what} of state of {len(blob)} bytes is damaged: its checksum does not match. "
-            "Restore the checkpoint from a copy, or begin with a new one"
+            "Restore the checkpoint from a backup, or use a new one"
         )
     return body
 

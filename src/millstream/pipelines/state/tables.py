@@ -1,20 +1,20 @@
 """A table of a bucket: rows in immutable pages.
 
-Four verbs, all on whole columns:
+Operations, all on whole columns:
 
-    append(rows)                    new rows, in any order
-    select(first_us, last_us, hashes)   rows within a time range, perhaps only of some keys
-    take(keys)                      the rows of these keys, which the table then has no more:
-                                    take, change, append is how rows are updated
-    expire(before_us)               forget rows before a time
+    append(rows)                        add rows, in any order
+    select(first_us, last_us, hashes)   rows within a time range, optionally only of some keys
+    take(keys)                          remove and return the rows of these keys: take, change and
+                                        append updates rows
+    expire(before_us)                   delete rows before a time
 
-A page is read when a verb needs a row of it, and once a batch as long as what was read is not
-more than `CACHE_BYTES`. Whole pages expire unread; of a page that has expired in part, the old rows
-are no longer shown and go when it is next rewritten.
+A page is read when an operation needs one of its rows, and at most once per batch as long as the
+pages read fit into `CACHE_BYTES`. Whole pages expire unread. Of a page that has expired in part,
+the old rows are hidden, and removed when the page is rewritten.
 
-New rows make new pages. Those smaller than half of `PAGE_BYTES` are merged, four of about a size at
-a time, so a row is rewritten a few times at most, and a bucket has few pages; what is larger
-is split by time. Tables that are looked up by key are kept in another order: see runs.py.
+New rows make new pages. Pages smaller than half of `PAGE_BYTES` are merged, four of similar size at
+a time, so a row is rewritten a few times at most and a bucket has few pages. Larger appends are
+split by time. Tables that are looked up by key are stored in another order: see keyed_tables.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from millstream.pipelines.state.keys import HASH, HASH_FIELD, Hashes, Numbers, e
 PAGE_BYTES = 1 << 20
 MERGE_COUNT = 4
 SMALLEST_TIER_BYTES = 1 << 12
-CACHE_BYTES = 32 << 20  # of pages that were read, in memory, for the rest of the batch
+CACHE_BYTES = 32 << 20  # of pages that were read, kept for the rest of the batch
 NO_HORIZON = -(2**63)
 
 
@@ -68,7 +68,7 @@ class TableSpec(NamedTuple):
 
 
 class PageInfo(NamedTuple):
-    """What the index knows of a page."""
+    """A page in the index."""
 
     page_id: int
     first_us: int
@@ -78,12 +78,12 @@ class PageInfo(NamedTuple):
     crc: int
     first_hash: int
     last_hash: int
-    run: int  # the pages of a keyed table that were made together; see runs.py
+    run: int  # the pages of a keyed table that were made together; see keyed_tables.py
 
 
 class Table:
-    """Opened for one batch. `fetch` reads a page's rows, `put` writes them and returns their CRC;
-    `new_id` never gives a number twice."""
+    """A table during one batch. `fetch` reads a page's rows, `put` writes them and returns their
+    CRC; `new_id` returns numbers that were never used."""
 
     def __init__(
         self,
@@ -101,17 +101,17 @@ class Table:
         self._fetch = fetch
         self._put = put
         self._new_id = new_id
-        self._rows: dict[int, pa.RecordBatch] = {}  # of pages that were read or made
-        self._cached_bytes = 0  # of those that were read
+        self._rows: dict[int, pa.RecordBatch] = {}  # of pages that were read or created
+        self._cached_bytes = 0  # of pages that were read
         self._made: set[int] = set()
 
     @property
     def row_count(self) -> int:
-        """Rows of all pages, those that have expired in part included."""
+        """Rows of all pages, including expired rows of pages that still exist."""
         return sum(page.row_count for page in self.pages.values())
 
     def append(self, rows: pa.RecordBatch) -> None:
-        """Rows with the columns of `spec.page_schema`; those that have expired are not shown."""
+        """Add rows with the columns of `spec.page_schema`; expired ones are hidden."""
         if not rows.num_rows:
             return
         piece_count = -(-rows.nbytes // PAGE_BYTES)
@@ -170,14 +170,14 @@ class Table:
         return self._unexpired(concat(taken))
 
     def expire(self, before_us: int) -> None:
-        """Forget rows whose time is before this. Time does not go back."""
+        """Delete rows whose time is before this. The horizon never goes back."""
         self.horizon_us = max(self.horizon_us, before_us)
         for page in list(self.pages.values()):
             if page.last_us < self.horizon_us:
                 self._remove_page(page)
 
     def compact(self) -> None:
-        """Merge small pages of about a size, where there are enough of them."""
+        """Merge small pages of similar size, if there are enough of them."""
         tiers: dict[int, list[PageInfo]] = {}
         for page in self.pages.values():
             if page.size_bytes < PAGE_BYTES // 2:
@@ -191,16 +191,16 @@ class Table:
             self.append(merged)
 
     def made(self) -> Iterator[tuple[PageInfo, pa.RecordBatch]]:
-        """Pages that were not there when the table was opened."""
+        """The pages that were created in this batch."""
         return ((self.pages[page_id], self._rows[page_id]) for page_id in sorted(self._made))
 
     def close(self) -> None:
-        """Let go of all rows: the bucket and its tables know each other, so nothing of them goes
-        before the garbage collector finds them."""
+        """Release all rows. The bucket and its tables refer to each other, so their memory would
+        otherwise stay until the garbage collector finds the cycle."""
         self._rows.clear()
 
     def _has_key(self, rows: pa.RecordBatch, keys: pa.RecordBatch) -> np.ndarray:
-        """Which rows have one of the keys, which are sorted by hash; two may share one."""
+        """Which rows have one of the keys, which are sorted by hash; keys may share a hash."""
         wanted = keys.column(HASH).to_numpy()
         hashes = rows.column(HASH).to_numpy()
         at = np.searchsorted(wanted, hashes)
@@ -272,7 +272,7 @@ def times_of(rows: pa.RecordBatch, time: str | None) -> Numbers:
 
 
 def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """All rows in one batch; the first may be empty and then costs nothing."""
+    """All rows in one batch; empty batches cost nothing."""
     filled = [batch for batch in batches if batch.num_rows]
     if len(filled) < 2:
         return filled[0] if filled else batches[0]
@@ -288,7 +288,7 @@ def expand(starts: Numbers, lengths: Numbers) -> Numbers:
 
 
 def _within(page: PageInfo, hashes: Hashes) -> Hashes:
-    """Those of the (sorted) hashes that the page may have rows of."""
+    """The (sorted) hashes that are within the range of the page."""
     begin = np.searchsorted(hashes, np.uint64(page.first_hash))
     return hashes[begin : np.searchsorted(hashes, np.uint64(page.last_hash), side="right")]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millstream.pipelines.joins import asking
-from millstream.pipelines.joins.asking import Asker, Cache, Patience, Unanswered
+from millstream.pipelines.joins.external import Asker, Cache, Patience, Unanswered
 from millstream.testing.clock import ManualClock
 from tests.peers.patience import PATIENCE_SECONDS
 

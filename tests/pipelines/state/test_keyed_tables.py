@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from millstream.pipelines.state import runs
+from millstream.pipelines.state.keyed_tables import KeyedTable
 from millstream.pipelines.state.keys import HASH, key_codes, with_hash
-from millstream.pipelines.state.runs import KeyedTable
 from millstream.pipelines.state.tables import TableSpec
 from tests.pipelines.state.stored import Stored
 

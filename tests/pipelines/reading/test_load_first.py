@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.reading.holding import Hold
+from millstream.pipelines.reading.load_first import Hold
 from millstream.pipelines.reading.options import parse_read_options
 from millstream.testing.clock import ManualClock
 from tests.pipelines.conftest import Topics

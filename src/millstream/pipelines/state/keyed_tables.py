@@ -1,19 +1,20 @@
 """A table that is looked up by key, and may be larger than memory: sorted runs of pages.
 
-A run is the rows of a batch, or of several that were merged, in the order of their hashes; its
-pages cover ranges of hashes that do not overlap. A lookup reads, of each run, the pages in whose
-range a wanted hash lies, and keeps of them the rows that are wanted.
+A run has the rows of one batch, or of several that were merged, in the order of their hashes. Its
+pages cover ranges of hashes that do not overlap. A lookup reads, of each run, the pages whose range
+contains a wanted hash.
 
-A change is a row that is appended, beside what it replaces: a batch writes no more than what is new
-in it. The operator calls `merge` in every batch, and says what is left of rows that meet. Then
+A changed row is appended; the replaced row stays in its run until a merge. So a batch writes only
+its new rows. The operator calls `merge` in every batch, with a function that reduces the rows of a
+key. Then
 
-    all runs are merged     when the largest has no more rows than all others together. So a table
-                            has at most twice the rows that it had after it was last made small
-    four of about a size    become one, so that there are few runs
+    all runs are merged     if the largest has no more rows than all others together. So a table
+                            has at most twice the rows that it had after the last such merge
+    four of similar size    become one, so that there are few runs
 
-either way by reading all of them side by side, one page of each, in the order of hashes: a merge
-holds a page of each run in memory, whatever their size, and writes each page as it is full.
-A row is rewritten some times in its life, each time with a table twice as large.
+A merge reads its runs side by side, one page of each, in the order of hashes. It has one page of
+each run in memory, whatever their size, and writes each page when it is full. A row is rewritten
+each time its table has doubled.
 """
 
 from __future__ import annotations
@@ -36,25 +37,24 @@ from millstream.pipelines.state.tables import (
     times_of,
 )
 
-KEYED_PAGE_BYTES = 1 << 18  # smaller than other pages: of those, a lookup wants a few rows
+KEYED_PAGE_BYTES = 1 << 18  # smaller than other pages: a lookup needs a few rows of a page
 Reduce: TypeAlias = Callable[[pa.RecordBatch, bool], pa.RecordBatch]
 
 
 class KeyedTable(Table):
-    """Rows of many keys, of which a batch needs some."""
+    """Rows of many keys, of which a batch looks up some."""
 
     def append(self, rows: pa.RecordBatch) -> None:
         if rows.num_rows:
             self._add_rows(rows, self._new_id())
 
     def compact(self) -> None:
-        """Nothing: `merge` has done it, since the operator knows what is left of rows."""
+        """A no-op: `merge` compacts, because only the operator can reduce rows."""
 
     def merge(self, reduce: Reduce) -> None:
-        """Merge runs, if it is time. `reduce(rows, is_whole)` gets all rows of some keys that are
-        in the runs that are merged, and returns those that count; the same rows must count
-        whichever runs are merged first. Where `is_whole`, there are no others of these keys, so
-        that a delete has nothing left to delete."""
+        """Merge runs if it is due. `reduce(rows, is_whole)` gets all rows of some keys that are in
+        the merged runs, and returns those to keep. The result must not depend on the order of
+        merges. If `is_whole`, no other run has rows of these keys, so deletes can be removed."""
         runs = self._runs()
         for chosen in _due(runs):
             self._merge([runs[run] for run in chosen], reduce, len(chosen) == len(runs))
@@ -80,7 +80,7 @@ class KeyedTable(Table):
             self._add_rows(concat(held), run)
 
     def _side_by_side(self, runs: list[deque[PageInfo]]) -> Iterator[pa.RecordBatch]:
-        """All rows of these runs, in steps: a step has all rows of its keys."""
+        """All rows of these runs, in steps; each step has all rows of its keys."""
         heads = [self._take_page(pages.popleft()) for pages in runs]
         while heads:
             bound = min(_hashes(head)[-1] for head in heads)
@@ -102,7 +102,7 @@ class KeyedTable(Table):
         return rows
 
     def _add_rows(self, rows: pa.RecordBatch, run: int, *, at_once: bool = False) -> None:
-        """Pages of a run; they are kept in memory until the batch ends, or written `at_once`."""
+        """Add pages to a run; they stay in memory until the batch ends, or are written now."""
         if not rows.num_rows:
             return
         for part in _parts_by_hash(rows):
@@ -114,7 +114,7 @@ class KeyedTable(Table):
 
 
 def _due(runs: dict[int, list[PageInfo]]) -> list[list[int]]:
-    """The groups of runs that are to be merged."""
+    """The groups of runs that are due to be merged."""
     rows = {run: sum(page.row_count for page in pages) for run, pages in runs.items()}
     if len(runs) > 1 and sum(rows.values()) >= 2 * max(rows.values()):
         return [list(runs)]
@@ -125,7 +125,7 @@ def _due(runs: dict[int, list[PageInfo]]) -> list[list[int]]:
 
 
 def _parts_by_hash(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """In parts of about a page; all rows with one hash are in one of them."""
+    """The rows in parts of about a page; no part splits the rows of a hash."""
     part_count = -(-rows.nbytes // KEYED_PAGE_BYTES)
     if part_count <= 1:
         yield rows
