@@ -1,4 +1,4 @@
-"""Asking a system outside: batches, a bounded cache, patience with those that fail or hang."""
+"""Lookups in an external system: batches, a bounded cache, retries and timeouts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from millstream.pipelines.joins import asking
-from millstream.pipelines.joins.external import Asker, Cache, Patience, Unanswered
+from millstream.pipelines.joins import external
+from millstream.pipelines.joins.external import Cache, LookupClient, LookupSettings, NoAnswer
 from millstream.testing.clock import ManualClock
 from tests.peers.patience import PATIENCE_SECONDS
 
@@ -30,30 +30,30 @@ class Squares:
         return {key: key * key for key in keys if key % 2 == 0}
 
 
-def make_asker(fetch: Any, **patience: int) -> tuple[Asker, ManualClock, list[float]]:
+def make_client(fetch: Any, **patience: int) -> tuple[LookupClient, ManualClock, list[float]]:
     clock = ManualClock()
     pauses: list[float] = []
-    return Asker(fetch, Patience(**patience), clock, pauses.append), clock, pauses
+    return LookupClient(fetch, LookupSettings(**patience), clock, pauses.append), clock, pauses
 
 
 def test_keys_are_asked_for_once_in_batches_and_then_known() -> None:
     fetch = Squares()
-    asker, _, _ = make_asker(fetch, batch_size=2)
-    assert asker.ask([2, 3, 2, 4]) == {2: 4, 3: None, 4: 16}
+    client, _, _ = make_client(fetch, batch_size=2)
+    assert client.find([2, 3, 2, 4]) == {2: 4, 3: None, 4: 16}
     assert fetch.calls == [[2, 3], [4]]
-    assert asker.ask([3, 4, 6]) == {3: None, 4: 16, 6: 36}
+    assert client.find([3, 4, 6]) == {3: None, 4: 16, 6: 36}
     assert fetch.calls[2:] == [[6]], "that nothing is known of a key is remembered, too"
 
 
 def test_answers_hold_for_a_while() -> None:
     fetch = Squares()
-    asker, clock, _ = make_asker(fetch, cached_ms=1000)
-    asker.ask([2])
+    client, clock, _ = make_client(fetch, cached_ms=1000)
+    client.find([2])
     clock.advance(999)
-    asker.ask([2])
+    client.find([2])
     assert len(fetch.calls) == 1
     clock.advance(1)
-    asker.ask([2])
+    client.find([2])
     assert len(fetch.calls) == 2
 
 
@@ -68,29 +68,29 @@ def test_cache_keeps_what_was_used_last() -> None:
 
 def test_cache_without_room_asks_every_time() -> None:
     fetch = Squares()
-    asker, _, _ = make_asker(fetch, cached_keys_max=0)
-    assert asker.ask([2]) == asker.ask([2]) == {2: 4}
+    client, _, _ = make_client(fetch, cached_keys_max=0)
+    assert client.find([2]) == client.find([2]) == {2: 4}
     assert len(fetch.calls) == 2
 
 
 def test_call_that_fails_is_made_again_after_growing_pauses() -> None:
     fetch = Squares(failures=3)
-    asker, _, pauses = make_asker(fetch, retries=3)
-    assert asker.ask([2]) == {2: 4}
+    client, _, pauses = make_client(fetch, retries=3)
+    assert client.find([2]) == {2: 4}
     assert pauses == [0.1, 0.2, 0.4]
 
 
 def test_key_without_an_answer_is_told_why_and_asked_for_again_next_time() -> None:
     fetch = Squares(failures=2)
-    asker, _, _ = make_asker(fetch, retries=1, batch_size=1)
-    assert asker.ask([2, 4]) == {2: Unanswered("ConnectionError: refused"), 4: 16}
-    assert asker.ask([2]) == {2: 4}
+    client, _, _ = make_client(fetch, retries=1, batch_size=1)
+    assert client.find([2, 4]) == {2: NoAnswer("ConnectionError: refused"), 4: 16}
+    assert client.find([2]) == {2: 4}
 
 
 def test_answer_that_is_no_dict_is_a_failure() -> None:
-    asker, _, _ = make_asker(lambda keys: [keys], retries=0)
-    (answer,) = asker.ask([2]).values()
-    assert "returned list: it must return a dict" in answer.reason
+    client, _, _ = make_client(lambda keys: [keys], retries=0)
+    (answer,) = client.find([2]).values()
+    assert "must return a dict from keys to answers, not list" in answer.reason
 
 
 @pytest.fixture
@@ -111,23 +111,23 @@ def test_call_that_hangs_is_given_up_and_too_many_of_them_are_not_made(
         released.wait()
         return {}
 
-    asker, _, _ = make_asker(hang, retries=0, timeout_ms=1)
-    for key in range(asking.ABANDONED_MAX):
-        assert asker.ask([key]) == {key: Unanswered("no answer for 1 keys within 1 ms")}
-    (answer,) = asker.ask([99]).values()
-    assert "calls hang that were given up" in answer.reason
+    client, _, _ = make_client(hang, retries=0, timeout_ms=1)
+    for key in range(external.ABANDONED_MAX):
+        assert client.find([key]) == {key: NoAnswer("no answer for 1 keys within 1 ms")}
+    (answer,) = client.find([99]).values()
+    assert "calls that timed out are still running" in answer.reason
     # The last of the threads may have been given up before it came to the call.
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while len(calls) < asking.ABANDONED_MAX and time.monotonic() < deadline:
+    while len(calls) < external.ABANDONED_MAX and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert len(calls) == asking.ABANDONED_MAX
+    assert len(calls) == external.ABANDONED_MAX
 
 
 def test_time_out_of_the_function_itself_is_a_failure_like_any_other() -> None:
     def give_up(keys: list[int]) -> dict[int, int]:
         raise TimeoutError("after 3 seconds")
 
-    asker, _, _ = make_asker(give_up, retries=0)
-    (answer,) = asker.ask([1]).values()
+    client, _, _ = make_client(give_up, retries=0)
+    (answer,) = client.find([1]).values()
     assert "TimeoutError" in answer.reason
-    assert not asker._hanging
+    assert not client._abandoned

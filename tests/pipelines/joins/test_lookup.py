@@ -20,7 +20,7 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.pipelines.joins import lookup, split_failed
-from millstream.pipelines.joins.external import Asker, LookupFailed, Patience
+from millstream.pipelines.joins.external import LookupClient, LookupFailed, LookupSettings
 from millstream.pipelines.joins.lookup import ERROR, FAILED, Lookup
 
 if TYPE_CHECKING:
@@ -84,15 +84,15 @@ def ask_database(path: str, keys: list[tuple[str, int]]) -> dict[tuple[str, int]
 
 def looked_up(fetch: Any, **changes: Any) -> Lookup:
     settings: dict[str, Any] = {"how": "left", "on_failure": "error"}
-    settings |= {"patience": Patience(retries=0)} | changes
+    settings |= {"settings": LookupSettings(retries=0)} | changes
     return Lookup("test", ("user",), ANSWERS, fetch=fetch, **settings)
 
 
-def run(wanted: Lookup, *users: int | None, asker: Asker | None = None) -> list[Any]:
+def run(wanted: Lookup, *users: int | None, client: LookupClient | None = None) -> list[Any]:
     columns = [pa.array(range(len(users)), pa.int64()), pa.array(users, pa.int64())]
     rows = pa.RecordBatch.from_arrays(columns, schema=CLICKS)
-    asker = asker or Asker(wanted.fetch, wanted.patience, pause=lambda _: None)
-    return [tuple(it.values())[1:] for it in wanted.run(asker, rows).to_pylist()]
+    client = client or LookupClient(wanted.fetch, wanted.settings, pause=lambda _: None)
+    return [tuple(it.values())[1:] for it in wanted.run(client, rows).to_pylist()]
 
 
 def test_rows_get_what_the_service_says_in_one_call(people: People) -> None:
@@ -116,17 +116,17 @@ def test_service_that_is_down_leaves_rows_without_an_answer_until_it_is_back(
     people: People,
 ) -> None:
     fetch = partial(ask_service, people.url)
-    wanted = looked_up(fetch, on_failure="divert", how="inner", patience=Patience(retries=1))
-    asker = Asker(fetch, wanted.patience, pause=lambda _: None)
-    assert run(wanted, 1, asker=asker) == [(1, "n1", 31, None)]
+    wanted = looked_up(fetch, on_failure="divert", how="inner", settings=LookupSettings(retries=1))
+    client = LookupClient(fetch, wanted.settings, pause=lambda _: None)
+    assert run(wanted, 1, client=client) == [(1, "n1", 31, None)]
     people.is_down = True
-    ((_, name, age, error),) = run(wanted, 2, asker=asker)
+    ((_, name, age, error),) = run(wanted, 2, client=client)
     assert (name, age) == (None, None)
     assert "HTTP Error 503" in error
     assert len(people.requests) == 3
-    assert run(wanted, 1, asker=asker) == [(1, "n1", 31, None)], "what is known is known"
+    assert run(wanted, 1, client=client) == [(1, "n1", 31, None)], "what is known is known"
     people.is_down = False
-    assert run(wanted, 2, asker=asker) == [(2, "n2", 32, None)]
+    assert run(wanted, 2, client=client) == [(2, "n2", 32, None)]
     people.is_down = True
     with pytest.raises(LookupFailed, match=r"lookup by user failed: .*503.*on_failure=\"null\""):
         run(looked_up(fetch), 3)

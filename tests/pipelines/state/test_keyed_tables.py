@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from millstream.pipelines.state import runs
+from millstream.pipelines.state import keyed_tables
 from millstream.pipelines.state.keyed_tables import KeyedTable
 from millstream.pipelines.state.keys import HASH, key_codes, with_hash
 from millstream.pipelines.state.tables import TableSpec
@@ -101,7 +101,7 @@ TestKeyedMachine.settings = settings(max_examples=40, stateful_step_count=20)
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "KEYED_PAGE_BYTES", 256)
+    monkeypatch.setattr(keyed_tables, "KEYED_PAGE_BYTES", 256)
 
 
 def test_lookup_reads_only_pages_that_may_have_the_key() -> None:

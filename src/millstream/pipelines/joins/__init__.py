@@ -1,21 +1,21 @@
-"""Joins of streams and tables. Each module opens with what its join does to which rows.
+"""Joins of streams and tables. Each module starts with what its join does to which rows.
 
     from millstream.pipelines import joins
 
     as_of.py         the version that was valid at the time of the event
-    table_table.py   two tables that change, joined as a table that changes
-    stream_table.py  a stream, enriched from a table as it is now
-    interval.py      two streams whose events lie near each other in time (Spark's own join)
-    lookup.py        a stream, enriched from a system outside
-    changes.py       a table's change log as rows with weights, which joins of tables take
+    table_table.py   two changing tables, joined as a changing table
+    stream_table.py  a stream, enriched from the current rows of a table
+    interval.py      two streams whose events are close in time (Spark's own join)
+    lookup.py        a stream, enriched from an external system
+    changes.py       a table's changelog as rows with weights, the input of joins of tables
 
     matching.py      which rows have the same key, and which of them is the newest
-    asking.py        a system outside, asked in batches and with patience
+    external.py      batched calls of an external system, with a cache and retries
     weights.py       rows with weights: tables and their changes
-    frames.py        what these joins check of DataFrames before anything runs
+    frames.py        the arguments of joins, checked
 
-Operators are pure and know no Spark; only the functions that take DataFrames do. Use what this
-package exports; its modules are private.
+Operators are pure and do not import Spark; only the functions that take DataFrames do. Use what
+this package exports; its modules are private.
 """
 
 from millstream.pipelines.joins.as_of import as_of_join

@@ -2,28 +2,27 @@
 
     sales.transform(as_of_join, tax_rates, "country", time="sold_at", valid_from="since")
 
-The table is a history: a row says what holds for its key from `valid_from` on, until the next row
-of that key. An event gets the last version at or before its time; with `how="left"` it comes out
-without one, too. A version whose `delete` is true ends the one before it: from then on there is
-none. The history may come in any order and long after the events it is about, as far as the
-watermark allows: an event waits until `time + allowed_lateness` is behind the watermark. What it
-gets then is final, and depends on nothing but what had come in time: a replay yields the same.
+The table is a history: a row is valid for its key from `valid_from` until the next row of that key.
+An event gets the last version at or before its time; with `how="left"` it is emitted without one
+too. A version whose `delete` is true ends the one before it: from then on there is none. Versions
+may arrive in any order, and long after the events that they apply to, as far as the watermark
+allows: an event waits until `time + allowed_lateness` is behind the watermark. Its result is then
+final, and depends only on what arrived in time: a replay yields the same.
 
-Of two versions of one key from the same time, the one with the greater `sequence` counts (an
-offset, a number in a log), so a version can be set right; without a sequence it is decided by what
-is in them, on every replay alike.
+Of two versions of a key with the same time, the one with the greater `sequence` counts, so a
+version can be corrected. Without a sequence the content decides, on every replay alike.
 
-What comes behind `watermark - allowed_lateness` is late:
+A row behind `watermark - allowed_lateness` is late:
 
-    an event     has no result; with `stragglers="divert"` it comes out with `_kind` = late and
+    an event     has no result; with `stragglers="divert"` it is emitted with `_kind` = late and
                  `_lateness` in seconds, with "drop" it is counted in the query's progress
-    a version    holds for all events that have no result yet, however old it is: a table may be
-                 loaded while events flow. It changes no result that is out. That it came is told
-                 the same ways, as `_kind` = late_version, with the event's columns null
+    a version    applies to all events that have no result yet, however old it is: a table may be
+                 loaded while events flow. It changes no result that was emitted. It is reported in
+                 the same ways, as `_kind` = late_version, with null columns of the event
 
-Versions are kept as long as an event on time can need them: those after the horizon, and of each
-key the last one before it, forever. An event or version without a time is late; a null key
-matches nothing.
+Versions are stored as long as an event on time can need them: those after the horizon, and of each
+key the last one before it, forever. An event or version without a time is late; a null key matches
+nothing.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ _VERSIONS = "versions"
 
 @dataclass(frozen=True)
 class Events:
-    """The side that is enriched."""
+    """The enriched side."""
 
     schema: pa.Schema
     keys: tuple[str, ...]
@@ -92,7 +91,7 @@ class Events:
 
 @dataclass(frozen=True)
 class History:
-    """The side that is looked up; `carried` are the columns that come out."""
+    """The table's side; `carried` are the columns of the result."""
 
     schema: pa.Schema
     keys: tuple[str, ...]
@@ -148,7 +147,7 @@ class AsOfJoin(Operator):
     def kept(self) -> Mapping[str, str]:
         return {
             _EVENTS: "until the watermark is past them",
-            _VERSIONS: "those after the watermark, and of each key the last before it, for ever",
+            _VERSIONS: "those after the watermark, and of each key the last before it, forever",
         }
 
     def process(
@@ -166,8 +165,8 @@ class AsOfJoin(Operator):
         return self.process(state, self.no_rows(), watermark_us)
 
     def _settle(self, state: BucketState, horizon_us: int) -> pa.RecordBatch:
-        """Events that have become final, with their versions. What comes in this batch is not
-        among them: it would be there or not, depending on where the batch begins."""
+        """Events that have become final, with their versions. Rows of this batch are not used: the
+        result would depend on where the batch begins."""
         due = state[_EVENTS].select(None, horizon_us)
         state[_EVENTS].expire(horizon_us + 1)
         if not due.num_rows:
@@ -186,7 +185,7 @@ class AsOfJoin(Operator):
         )
 
     def _valid_at(self, events: pa.RecordBatch, versions: pa.RecordBatch) -> Numbers:
-        """Of each event, the place of its version; -1 if there is none."""
+        """For each event the index of its version, or -1."""
         event_codes, codes = common_codes(events, self._events.keys, versions, self._history.keys)
         order = sort_versions(versions, codes, self._history.order)
         all_codes = np.concatenate([codes[order], event_codes])
@@ -238,8 +237,8 @@ class AsOfJoin(Operator):
         ]
 
     def _needed(self, versions: pa.RecordBatch, horizon_us: int) -> pa.RecordBatch:
-        """Versions that an event after the horizon can get; of equal times only the last one. A
-        delete stays: an older version that comes late must not come to life by it."""
+        """Versions that an event after the horizon can get; of equal times only the last one.
+        Deletes stay: without them a late older version would become valid again."""
         codes = key_codes(versions, self._history.keys)
         order = sort_versions(versions, codes, self._history.order)
         codes = codes[order]
@@ -257,7 +256,7 @@ class AsOfJoin(Operator):
         )
 
     def _wake_us(self, state: BucketState, horizon_us: int) -> int | None:
-        """When the next event may be final."""
+        """The watermark at which the next event can be final."""
         waiting = [page.first_us for page in state[_EVENTS].pages.values()]
         if not waiting:
             return None
@@ -295,7 +294,7 @@ def as_of_join(
     check_time(frame, time_name, zoneless_allowed=True)
     check_time(versions, from_name, zoneless_allowed=True)
     check_not_aggregated(frame, versions)
-    check_watermark(frame, time_name, "its rows would wait for ever")
+    check_watermark(frame, time_name, "its rows would wait forever")
     versions, sequence_name, deleted_name = name_order(versions, sequence, delete, optional=True)
     hidden = (*right_keys, deleted_name, POSITION_COLUMN)
     carried = other_columns(frame, versions, hidden, (KIND, LATENESS))

@@ -1,12 +1,12 @@
-"""Asking a system outside for many keys: in batches, with patience, and remembering the answers.
+"""Lookups in an external system: in batches, with timeouts, retries and a cache.
 
-`Asker.ask(keys)` gives every key an answer, or an `Unanswered`. What is known is taken from a cache
-with a bound and a time to live (least recently used first out); the rest is asked for in batches.
-A call that takes longer than its time-out is given up: its thread cannot be ended, so it is left
-behind, and with `ABANDONED_MAX` of them still hanging nobody is asked any more. A call that fails
-is made again, after a pause that doubles. Failures are not remembered.
+`LookupClient.find(keys)` returns an answer, or a `NoAnswer`, for every key. Known answers come from
+a cache with a size limit and a time to live (least recently used first out); the others are fetched
+in batches. A call that exceeds its timeout is abandoned: its thread cannot be ended. While
+`ABANDONED_MAX` abandoned calls are running, no new one is made. A failed call is retried after a
+pause that doubles. Failures are not cached.
 
-Pure but for the threads: the clock and the pause are arguments.
+The clock and the pause are arguments.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from millstream.clock import Clock, SystemClock
 from millstream.errors import MillstreamError
 
 Fetch: TypeAlias = "Callable[[list[Any]], Mapping[Any, Any]]"
-ABANDONED_MAX = 8  # calls that hang
+ABANDONED_MAX = 8
 FIRST_PAUSE_MS = 100
 PAUSE_MS_MAX = 5_000
 
 
 class LookupFailed(MillstreamError):
-    """A system outside did not answer, or not as agreed."""
+    """An external system did not answer, or not with a dict of the declared columns."""
 
 
 @dataclass(frozen=True)
-class Unanswered:
+class NoAnswer:
     """Why a key has no answer."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How a system is asked, and how long its answers hold."""
+class LookupSettings:
+    """The limits of calls and of the cache."""
 
     batch_size: int = 500
     timeout_ms: int = 10_000
@@ -52,7 +52,7 @@ class Patience:
 
 
 class Cache:
-    """The answers to the keys used last, each for a while."""
+    """The answers to the keys that were used last, each for a limited time."""
 
     def __init__(self, keys_max: int, kept_ms: int, clock: Clock) -> None:
         self._keys_max = keys_max
@@ -64,7 +64,7 @@ class Cache:
         return len(self._answers)
 
     def find(self, keys: Iterable[Hashable]) -> dict[Hashable, Any]:
-        """The answers to those keys that are known."""
+        """The cached answers to these keys."""
         oldest_ms = self._clock.monotonic_ms() - self._kept_ms
         found = {}
         for key in keys:
@@ -88,39 +88,39 @@ class Cache:
 
 
 @dataclass
-class Asker:
-    """Asks `fetch`; one for each process and lookup."""
+class LookupClient:
+    """Calls `fetch`; one for each process and lookup."""
 
     fetch: Fetch
-    patience: Patience
+    settings: LookupSettings
     clock: Clock = field(default_factory=SystemClock)
     pause: Callable[[float], None] = time.sleep
 
     def __post_init__(self) -> None:
-        limits = self.patience
+        limits = self.settings
         self._cache = Cache(limits.cached_keys_max, limits.cached_ms, self.clock)
-        self._hanging: set[Future[Any]] = set()
+        self._abandoned: set[Future[Any]] = set()
 
-    def ask(self, keys: Sequence[Hashable]) -> dict[Hashable, Any]:
-        """For each key what `fetch` said of it, None if nothing, or `Unanswered`."""
+    def find(self, keys: Sequence[Hashable]) -> dict[Hashable, Any]:
+        """For each key the answer of `fetch`, None if it has none, or `NoAnswer`."""
         answers = self._cache.find(keys)
         unknown = iter([key for key in dict.fromkeys(keys) if key not in answers])
-        while batch := list(islice(unknown, self.patience.batch_size)):
+        while batch := list(islice(unknown, self.settings.batch_size)):
             try:
-                found = self._ask_again_and_again(batch)
+                found = self._fetch_with_retries(batch)
             except LookupFailed as failure:
-                answers |= dict.fromkeys(batch, Unanswered(str(failure)))
+                answers |= dict.fromkeys(batch, NoAnswer(str(failure)))
                 continue
-            asked = {key: found.get(key) for key in batch}
-            self._cache.keep(asked)
-            answers |= asked
+            fetched = {key: found.get(key) for key in batch}
+            self._cache.keep(fetched)
+            answers |= fetched
         return answers
 
-    def _ask_again_and_again(self, batch: list[Any]) -> Mapping[Any, Any]:
+    def _fetch_with_retries(self, batch: list[Any]) -> Mapping[Any, Any]:
         pause_ms = FIRST_PAUSE_MS
-        for remaining in reversed(range(self.patience.retries + 1)):
+        for remaining in reversed(range(self.settings.retries + 1)):
             try:
-                return self._ask_once(batch)
+                return self._fetch_once(batch)
             except LookupFailed:
                 if not remaining:
                     raise
@@ -128,32 +128,31 @@ class Asker:
             pause_ms = min(2 * pause_ms, PAUSE_MS_MAX)
         raise AssertionError("unreachable")
 
-    def _ask_once(self, batch: list[Any]) -> Mapping[Any, Any]:
-        self._hanging = {it for it in self._hanging if not it.done()}
-        if len(self._hanging) >= ABANDONED_MAX:
-            raise LookupFailed(f"{ABANDONED_MAX} calls hang that were given up: none is made")
+    def _fetch_once(self, batch: list[Any]) -> Mapping[Any, Any]:
+        self._abandoned = {it for it in self._abandoned if not it.done()}
+        if len(self._abandoned) >= ABANDONED_MAX:
+            raise LookupFailed(f"{ABANDONED_MAX} calls that timed out are still running")
         answer: Future[Any] = Future()
         threading.Thread(target=self._call, args=(batch, answer), daemon=True).start()
         try:
-            found = answer.result(self.patience.timeout_ms / 1000)
+            found = answer.result(self.settings.timeout_ms / 1000)
         except TimeoutError:
             if not answer.done():
-                self._hanging.add(answer)
+                self._abandoned.add(answer)
                 raise LookupFailed(
-                    f"no answer for {len(batch)} keys within {self.patience.timeout_ms} ms"
+                    f"no answer for {len(batch)} keys within {self.settings.timeout_ms} ms"
                 ) from None
             raise LookupFailed("TimeoutError") from None
         except Exception as error:
             raise LookupFailed(f"{type(error).__name__}: {error}") from error
         if not isinstance(found, Mapping):
             raise LookupFailed(
-                f"the function returned {type(found).__name__}: it must return a dict from keys "
-                "to what is known of them"
+                f"the function must return a dict from keys to answers, not {type(found).__name__}"
             )
         return found
 
     def _call(self, batch: list[Any], answer: Future[Any]) -> None:
         try:
             answer.set_result(self.fetch(batch))
-        except BaseException as error:  # noqa: BLE001 - whoever asked gets it
+        except BaseException as error:  # noqa: BLE001 - passed to the caller
             answer.set_exception(error)

@@ -1,4 +1,4 @@
-"""External lookup: rows with what a system outside says of their key, for those who must.
+"""External lookup: rows with the answer of an external system to their key.
 
     def users_of(ids):                      # a list of keys, each once
         ...                                 # a database, a service: one call
@@ -6,22 +6,22 @@
 
     clicks.transform(lookup, "user_id", users_of, "name string, country string")
 
-The function is called in Spark's workers with up to `batch_size` keys, and returns a dict: of each
-key that is known a dict by column, or a tuple of the columns in order. A key that is not in it is
-not known: with `how="left"` its rows come out with nulls, with "inner" they do not. With several
-columns in `on`, keys are tuples. A null key is not asked for.
+The function is called in Spark's workers with up to `batch_size` keys. It returns a dict that has,
+for each known key, a dict by column or a tuple of the columns in order. Rows of other keys are
+emitted with nulls (`how="left"`) or not at all ("inner"). With several columns in `on`, keys are
+tuples. A null key is not looked up.
 
-Answers are remembered in each worker: those to `cache_rows` keys, for the time `cache_for`.
-A call that takes longer than `timeout`, or raises, is made again `retries` times. Then
+Each worker caches the answers to `cache_rows` keys for the time `cache_for`. A call that exceeds
+`timeout`, or raises, is retried `retries` times. Then
 
-    on_failure="error"      the query ends (Spark has tried the task again before)
-    on_failure="null"       rows come out with nulls, and are counted in the query's progress
-    on_failure="divert"     rows come out with nulls and the reason in `_error`, and
+    on_failure="error"      the query ends (Spark has retried the task before)
+    on_failure="null"       rows are emitted with nulls, and counted in the query's progress
+    on_failure="divert"     rows are emitted with nulls and the reason in `_error`, and
                             `split_failed` makes two outputs of them: results and dead letters
 
-**A replay may yield something else**: what a system says depends on when it is asked, and a batch
-that is repeated asks again. Who can get the table's changes as a topic takes `enrich`, which keeps
-the table itself, or `as_of_join`, which is the same on every replay.
+**A replay may yield other rows**: the answer depends on when the system is asked, and a repeated
+batch asks again. If the table's changes are available as a topic, use `enrich`, which stores the
+table itself, or `as_of_join`, which yields the same on every replay.
 """
 
 from __future__ import annotations
@@ -38,7 +38,13 @@ import pyarrow as pa
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import as_column, kind_of
 from millstream.pipelines.durations import Duration, duration_us
-from millstream.pipelines.joins.external import Asker, Fetch, LookupFailed, Patience, Unanswered
+from millstream.pipelines.joins.external import (
+    Fetch,
+    LookupClient,
+    LookupFailed,
+    LookupSettings,
+    NoAnswer,
+)
 from millstream.pipelines.joins.frames import check_choice, keep_watermark
 from millstream.pipelines.joins.matching import has_null_key, take_or_null
 from millstream.pipelines.state.keys import Numbers, key_codes, with_hash
@@ -52,10 +58,10 @@ How = Literal["inner", "left"]
 OnFailure = Literal["error", "null", "divert"]
 ERROR = "_error"
 FAILED = "lookup.failed"  # where the query's progress counts rows without an answer
-ASKERS_MAX = 8  # lookups of which a worker remembers answers
+CLIENTS_MAX = 8  # lookups whose answers a worker caches
 _NESTED = ("array<", "struct<", "map<", "variant")
 
-_askers: OrderedDict[str, Asker] = OrderedDict()
+_clients: OrderedDict[str, LookupClient] = OrderedDict()
 
 
 @dataclass(frozen=True)
@@ -68,13 +74,13 @@ class Lookup:
     how: How
     on_failure: OnFailure
     fetch: Fetch
-    patience: Patience
+    settings: LookupSettings
 
-    def run(self, asker: Asker, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def run(self, client: LookupClient, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows with the answers; the last column says why there is none."""
         places, asked = self._distinct(rows)
-        answers = asker.ask(asked)
-        errors = [it.reason if isinstance(it, Unanswered) else None for it in answers.values()]
+        answers = client.find(asked)
+        errors = [it.reason if isinstance(it, NoAnswer) else None for it in answers.values()]
         self._raise_first(errors)
         positions = {key: place for place, key in enumerate(answers)}
         order = np.array([positions[key] for key in asked], np.int64)
@@ -174,14 +180,14 @@ def lookup(
         raise ConfigError(
             f"the result would have two columns {(taken or [ERROR])[0]}: rename one of them"
         )
-    patience = Patience(
+    settings = LookupSettings(
         batch_size,
         duration_us(timeout, "timeout") // 1000,
         retries,
         cache_rows,
         duration_us(cache_for, "cache_for", zero_allowed=True) // 1000,
     )
-    wanted = Lookup(uuid.uuid4().hex, keys, columns, how, on_failure, fetch, patience)
+    wanted = Lookup(uuid.uuid4().hex, keys, columns, how, on_failure, fetch, settings)
     inner = arrow_schema(frame.schema)
     whole = pa.schema([*inner, *columns, (ERROR, pa.string())])
     answered = frame.mapInArrow(_runner(wanted, inner), from_arrow_schema(whole))
@@ -207,24 +213,24 @@ def split_failed(frame: DataFrame, good: str, failed: str) -> DataFrame:
 
 def _runner(wanted: Lookup, inner: pa.Schema) -> Any:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        asker = asker_of(wanted)
+        client = client_of(wanted)
         for batch in batches:
             if batch.num_rows:
-                yield wanted.run(asker, batch.cast(inner))
+                yield wanted.run(client, batch.cast(inner))
         settle("lookup")
 
     return run
 
 
-def asker_of(wanted: Lookup) -> Asker:
+def client_of(wanted: Lookup) -> LookupClient:
     """That of this process: what it has learnt in one batch it knows in the next."""
-    asker = _askers.get(wanted.lookup_id)
-    if asker is None:
-        asker = _askers[wanted.lookup_id] = Asker(wanted.fetch, wanted.patience)
-    _askers.move_to_end(wanted.lookup_id)
-    while len(_askers) > ASKERS_MAX:
-        _askers.popitem(last=False)
-    return asker
+    client = _clients.get(wanted.lookup_id)
+    if client is None:
+        client = _clients[wanted.lookup_id] = LookupClient(wanted.fetch, wanted.settings)
+    _clients.move_to_end(wanted.lookup_id)
+    while len(_clients) > CLIENTS_MAX:
+        _clients.popitem(last=False)
+    return client
 
 
 def _check_keys(frame: DataFrame, keys: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ def common_codes(
     right: pa.RecordBatch,
     right_keys: Sequence[str],
 ) -> tuple[Numbers, Numbers]:
-    """Numbers of the keys of both sides: the same number for the same key, and for no other."""
+    """Numbers for the keys of both sides: the same number for the same key, and for no other."""
     names = [str(place) for place in range(len(left_keys))]
     both = concat([_only_keys(left, left_keys, names), _only_keys(right, right_keys, names)])
     codes = key_codes(both, names)
@@ -43,7 +43,7 @@ def common_codes(
 
 
 def has_null_key(rows: pa.RecordBatch, keys: Sequence[str]) -> Mask:
-    """A null is equal to nothing, as in SQL: such a row has no partner."""
+    """Which rows have a null in their key; as in SQL, they match nothing."""
     found = np.zeros(rows.num_rows, np.bool_)
     for name in keys:
         found |= rows.column(name).is_null().to_numpy(zero_copy_only=False)
@@ -127,7 +127,7 @@ def _newest_by_position(
 
 
 def is_last(codes: Numbers) -> Mask:
-    """Of sorted codes, where each one occurs for the last time."""
+    """For sorted codes, where each one occurs for the last time."""
     last = np.ones(len(codes), np.bool_)
     last[:-1] = codes[1:] != codes[:-1]
     return last
@@ -142,7 +142,7 @@ def numbers_of(column: pa.Array) -> Numbers:
 
 
 def is_true(rows: pa.RecordBatch, flag: str | None) -> Mask:
-    """A column of booleans, in which null is false; without a column, nothing is true."""
+    """The values of a boolean column, null as false; without a column, all are false."""
     if flag is None:
         return np.zeros(rows.num_rows, np.bool_)
     found: Mask = pc.fill_null(rows.column(flag), False).to_numpy(zero_copy_only=False)
@@ -150,7 +150,7 @@ def is_true(rows: pa.RecordBatch, flag: str | None) -> Mask:
 
 
 def pairs(left_codes: Numbers, right_codes: Numbers) -> tuple[Numbers, Numbers]:
-    """All pairs of rows with the same code: places on the left, and on the right."""
+    """All pairs of rows with the same code: indexes on the left and on the right."""
     order = np.argsort(right_codes, kind="stable")
     ordered = right_codes[order]
     starts = np.searchsorted(ordered, left_codes)
@@ -159,14 +159,14 @@ def pairs(left_codes: Numbers, right_codes: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def take_or_null(column: pa.Array, places: Numbers) -> pa.Array:
-    """Values at these places; null where the place is negative."""
+    """Values at these indexes; null where the index is negative."""
     if not len(column):
         return pa.nulls(len(places), column.type)
     return column.take(pa.array(np.maximum(places, 0), mask=places < 0))
 
 
 def _has_map(kind: pa.DataType) -> bool:
-    """Maps are equal to nothing in Spark, and have no hash."""
+    """Whether the type contains a map, which Spark cannot compare or hash."""
     inner = [kind.field(at).type for at in range(kind.num_fields)]
     return pa.types.is_map(kind) or any(map(_has_map, inner))
 

@@ -1,7 +1,7 @@
-"""Rows with weights: a table, or a change of one. Weights of equal rows add up, and 0 is no row.
+"""Rows with weights: a table, or a change of one. The weights of equal rows add up; 0 is no row.
 
-A weight is an integer: 1 adds a row, -1 takes one away. Addition knows no order, so changes can
-come in any, and be cut into batches anywhere: in the end the sum is the same.
+A weight is an integer: 1 adds a row, -1 removes one. The sum does not depend on the order of the
+changes, or on how they are cut into batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WEIGHT_FIELD = pa.field(WEIGHT, pa.int64())
 
 
 def weighted(rows: pa.RecordBatch, weights: Numbers | int) -> pa.RecordBatch:
-    """The rows, each with its weight (or all with one), as last column."""
+    """The rows with a weight for each, or one for all, as the last column."""
     column = pa.array(np.broadcast_to(np.int64(weights), rows.num_rows))
     return pa.RecordBatch.from_arrays(
         [*rows.columns, column], schema=pa.schema([*rows.schema, WEIGHT_FIELD])
@@ -24,13 +24,13 @@ def weighted(rows: pa.RecordBatch, weights: Numbers | int) -> pa.RecordBatch:
 
 
 def weights_of(rows: pa.RecordBatch) -> Numbers:
-    """A weight that is null is 1: a row that was added."""
+    """The weights; null counts as 1, an added row."""
     weights: Numbers = rows.column(WEIGHT).fill_null(1).to_numpy()
     return weights
 
 
 def consolidate(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Each row once, with the sum of its weights; what is taken away comes first."""
+    """Each row once, with the sum of its weights; removed rows come first."""
     names = [name for name in rows.schema.names if name not in (HASH, WEIGHT)]
     codes = key_codes(with_hash(rows.select(names), names), names)
     _, firsts, places = np.unique(codes, return_index=True, return_inverse=True)

@@ -65,9 +65,7 @@ def unseal(magic: bytes, blob: bytes) -> memoryview:
     """The body of a blob; raises `CorruptState` or `StateMismatch`."""
     what = "page" if magic == PAGE_MAGIC else "index"
     if len(blob) < _HEADER.size or blob[:3] != magic:
-        raise CorruptState(
-            f"{len(blob)} bytes that should be a {what} of state do not start as one"
-        )
+        raise CorruptState(f"not a {what} of state: {len(blob)} bytes with another header")
     _, version, crc = _HEADER.unpack_from(blob)
     if version != VERSION:
         raise StateMismatch(
