@@ -35,15 +35,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import ConfigError
-from millstream.pipelines.columns import check_time, check_watermark, kind_of, name_column
+from millstream.pipelines.columns import (
+    check_choice,
+    check_time,
+    check_watermark,
+    kind_of,
+    name_column,
+)
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.joins.frames import (
-    FINAL,
-    KIND,
-    LATE,
-    LATENESS,
     On,
-    check_choice,
     check_stragglers,
     count_late,
     name_keys,
@@ -57,6 +58,7 @@ from millstream.pipelines.joins.matching import (
     take_or_null,
 )
 from millstream.pipelines.plans import check_not_aggregated
+from millstream.pipelines.results import FINAL, KIND, LATE, LATENESS
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_hashes
 from millstream.pipelines.state.lateness import is_late, seconds_behind

@@ -30,6 +30,7 @@ from millstream.pipelines.joins.frames import check_comparable, check_order
 from millstream.pipelines.joins.matching import numbers_of, sort_versions
 from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate, weighted
 from millstream.pipelines.plans import check_not_aggregated
+from millstream.pipelines.results import observe_dropped
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.tables import concat
@@ -226,4 +227,4 @@ def _count_late(result: DataFrame, count_as: str) -> DataFrame:
     from pyspark.sql.functions import col, count_if
 
     is_late = col(WEIGHT).isNull()
-    return result.observe(count_as, count_if(is_late).alias("dropped")).where(~is_late)
+    return observe_dropped(result, count_as, count_if(is_late)).where(~is_late)

@@ -14,6 +14,7 @@ from millstream.pipelines.joins.as_of import AsOfJoin, Events, History
 from millstream.pipelines.joins.changes import Changes
 from millstream.pipelines.joins.stream_table import ChangeLog, Enrich
 from millstream.pipelines.joins.table_table import Side, TableJoin
+from millstream.pipelines.results import Stragglers
 from millstream.pipelines.state import InputSpec, Operator
 from millstream.pipelines.state.pages import StateMismatch
 from millstream.pipelines.state.trial import Trial
@@ -21,7 +22,7 @@ from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.parts import Measure as PartMeasure
 from millstream.pipelines.windows.revisions import RevisedWindows
 from millstream.pipelines.windows.sessions import RevisedSessions
-from millstream.pipelines.windows.sliding import Policy, SlidingWindow, Stragglers
+from millstream.pipelines.windows.sliding import Policy, SlidingWindow
 from millstream.pipelines.windows.spec import Timing
 
 TIME = pa.timestamp("us", tz="UTC")

@@ -5,7 +5,7 @@ Every error says what is wrong, and what to do about it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, get_args, overload
 
 from millstream.errors import ConfigError
 from millstream.pipelines.durations import Duration, duration_text, duration_us
@@ -21,13 +21,18 @@ DELETED_COLUMN = "_deleted"
 
 WATERMARK_DELAY = "spark.watermarkDelayMs"  # what Spark notes at a column with a watermark
 TABLE_KEY = "millstream.table_key"  # metadata of the key columns of a topic that is a table
-DROPPED_KIND = "millstream.dropped"  # what a count of dropped rows notes: of which kind they are
 
 
 def as_column(given: str | Column) -> Column:
     from pyspark.sql.functions import col
 
     return col(f"`{given}`") if isinstance(given, str) else given
+
+
+def check_choice(name: str, value: object, choices: Any) -> None:
+    """Raise `ConfigError` unless the value is one of those of `choices`, a `Literal`."""
+    if value not in get_args(choices):
+        raise ConfigError(f"{name}={value!r}: choose one of {', '.join(get_args(choices))}")
 
 
 def kind_of(frame: DataFrame, name: str) -> str:

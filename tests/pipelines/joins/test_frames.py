@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from millstream.errors import ConfigError
+from millstream.pipelines.columns import check_choice
 from millstream.pipelines.joins.frames import (
-    check_choice,
     check_comparable,
     check_flag,
     check_order,

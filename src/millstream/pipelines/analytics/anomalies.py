@@ -33,12 +33,12 @@ from millstream.pipelines.analytics.stages import (
     check_whole,
     late_metric,
 )
-from millstream.pipelines.columns import WATERMARK_COLUMN, as_column
+from millstream.pipelines.columns import WATERMARK_COLUMN, as_column, check_choice
 from millstream.pipelines.durations import Duration
-from millstream.pipelines.joins.frames import check_choice
 from millstream.pipelines.plans import check_not_aggregated
+from millstream.pipelines.results import KIND, LATENESS
 from millstream.pipelines.windows.aggregates import Aggregate
-from millstream.pipelines.windows.sliding import KIND, LATENESS, sliding_window
+from millstream.pipelines.windows.sliding import sliding_window
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -37,13 +37,6 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics.lateness import (
-    KIND_FIELD,
-    LATENESS_FIELD,
-    check_no_kind,
-    count_kinds,
-    with_kind,
-)
 from millstream.pipelines.analytics.stages import (
     Lateness,
     check_number,
@@ -53,15 +46,24 @@ from millstream.pipelines.analytics.stages import (
 )
 from millstream.pipelines.columns import (
     WATERMARK_COLUMN,
+    check_choice,
     check_lateness,
     check_time,
     check_watermark,
     name_column,
 )
 from millstream.pipelines.durations import Duration, duration_text, duration_us
-from millstream.pipelines.joins.frames import check_choice
 from millstream.pipelines.joins.matching import Mask, common_codes, newest, sort_versions
 from millstream.pipelines.plans import check_not_aggregated
+from millstream.pipelines.results import (
+    FINAL,
+    KIND_FIELD,
+    LATE,
+    LATENESS_FIELD,
+    check_no_kind,
+    keep_results,
+    with_kind,
+)
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.lateness import split_late
@@ -149,7 +151,7 @@ class Smoothing(Operator):
         late_us = state.advance("final", watermark_us - self._allowed_us).now_us
         on_time, late = split_late(rows[_EVENTS], self._time, late_us)
         state[_WAITING].append(on_time)
-        late_rows = with_kind(late, "late", self.schema_out, self._time, watermark_us)
+        late_rows = with_kind(late, LATE, self.schema_out, self._time, watermark_us)
         return concat([self.nothing, self._settle(state, watermark_us), late_rows])
 
     def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
@@ -253,7 +255,7 @@ class Smoothing(Operator):
         flags[places] = is_anomaly
         columns += [
             pa.array(flags),
-            pa.repeat(pa.scalar("final"), due.num_rows),
+            pa.repeat(pa.scalar(FINAL), due.num_rows),
             pa.nulls(due.num_rows, pa.float64()),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema_out)
@@ -418,7 +420,7 @@ def smooth(
     )
     found = run_operator(operator, {_EVENTS: frame}, buckets)
     metric = count_as or late_metric("smoothing", half_life)
-    return count_kinds(found, [*columns, *results], stragglers, {metric: "late"})
+    return keep_results(found, [*columns, *results], stragglers, {metric: LATE})
 
 
 def check_threshold(threshold: object) -> None:

@@ -35,13 +35,6 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics.lateness import (
-    KIND_FIELD,
-    LATENESS_FIELD,
-    check_no_kind,
-    count_kinds,
-    with_kind,
-)
 from millstream.pipelines.analytics.stages import (
     Lateness,
     late_metric,
@@ -50,6 +43,7 @@ from millstream.pipelines.analytics.stages import (
 from millstream.pipelines.columns import (
     WATERMARK_COLUMN,
     as_column,
+    check_choice,
     check_lateness,
     check_time,
     check_watermark,
@@ -57,9 +51,19 @@ from millstream.pipelines.columns import (
     watermark_delay_ms,
 )
 from millstream.pipelines.durations import Duration, duration_text, duration_us
-from millstream.pipelines.joins.frames import check_choice
 from millstream.pipelines.joins.matching import Mask, sort_versions
 from millstream.pipelines.plans import check_not_aggregated
+from millstream.pipelines.results import (
+    DUPLICATE,
+    FINAL,
+    KIND_FIELD,
+    LATE,
+    LATENESS_FIELD,
+    check_no_kind,
+    keep_results,
+    observe_dropped,
+    with_kind,
+)
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.lateness import split_late
@@ -113,9 +117,9 @@ class Deduplication(Operator):
         return concat(
             [
                 self.nothing,
-                with_kind(passed, "final", self.schema_out),
-                with_kind(on_time.filter(pa.array(~passes)), "duplicate", self.schema_out),
-                with_kind(late, "late", self.schema_out, self._time, watermark_us),
+                with_kind(passed, FINAL, self.schema_out),
+                with_kind(on_time.filter(pa.array(~passes)), DUPLICATE, self.schema_out),
+                with_kind(late, LATE, self.schema_out, self._time, watermark_us),
             ]
         )
 
@@ -242,7 +246,7 @@ def deduplicate(
     )
     found = run_operator(operator, {_EVENTS: frame}, buckets)
     copies = f"{count_as}.duplicates" if count_as else f"duplicates.{duration_text(horizon_us)}"
-    return count_kinds(found, columns, stragglers, {metric: "late", copies: "duplicate"})
+    return keep_results(found, columns, stragglers, {metric: LATE, copies: DUPLICATE})
 
 
 def _check_horizon(frame: DataFrame, time: str, horizon_us: int) -> None:
@@ -280,5 +284,5 @@ def _native(frame: DataFrame, keys: Sequence[str], time: str, metric: str) -> Da
     from millstream.pipelines.times.lateness import is_late
 
     late = is_late(frame, as_column(time), as_column(time))
-    on_time = frame.observe(metric, count_if(late).alias("dropped")).where(~late)
+    on_time = observe_dropped(frame, metric, count_if(late)).where(~late)
     return on_time.dropDuplicatesWithinWatermark(list(keys))

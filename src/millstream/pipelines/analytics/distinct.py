@@ -33,11 +33,10 @@ from millstream.pipelines.analytics.stages import (
     listed,
     make_panes,
 )
-from millstream.pipelines.columns import as_column
+from millstream.pipelines.columns import as_column, check_choice
 from millstream.pipelines.durations import Duration, duration_us
-from millstream.pipelines.joins.frames import check_choice
+from millstream.pipelines.results import END, START
 from millstream.pipelines.windows.kinds import Tumbling
-from millstream.pipelines.windows.spec import END, START
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -48,19 +48,19 @@ from millstream.pipelines.analytics.top import RANK, rank_panes
 from millstream.pipelines.columns import (
     WATERMARK_DELAY,
     as_column,
+    check_choice,
     check_time,
     check_watermark,
     name_column,
     watermark_delay_ms,
 )
 from millstream.pipelines.durations import Duration, duration_us
-from millstream.pipelines.joins.frames import check_choice
 from millstream.pipelines.plans import check_not_aggregated
+from millstream.pipelines.results import END, START, observe_dropped
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes, with_hash
 from millstream.pipelines.state.tables import concat, times_of
 from millstream.pipelines.windows.ranges import totals
-from millstream.pipelines.windows.spec import END, START
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -355,4 +355,4 @@ def _weighed(frame: DataFrame, by: str | Column) -> DataFrame:
 def _count_late(found: DataFrame, metric: str) -> DataFrame:
     from pyspark.sql.functions import coalesce, lit, sum
 
-    return found.observe(metric, coalesce(sum(_LATE), lit(0)).alias("dropped"))
+    return observe_dropped(found, metric, coalesce(sum(_LATE), lit(0)))

@@ -45,9 +45,9 @@ from millstream.pipelines.analytics.stages import (
 from millstream.pipelines.columns import WATERMARK_COLUMN, as_column
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.plans import check_not_aggregated
+from millstream.pipelines.results import END, KIND, START
 from millstream.pipelines.windows.aggregates import Aggregate, parse_aggregate
-from millstream.pipelines.windows.sliding import KIND, sliding_window
-from millstream.pipelines.windows.spec import END, START
+from millstream.pipelines.windows.sliding import sliding_window
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

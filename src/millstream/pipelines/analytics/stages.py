@@ -25,11 +25,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import WATERMARK_DELAY, as_column, watermark_delay_ms
 from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.results import END, KIND, START
 from millstream.pipelines.windows.aggregates import Aggregate
 from millstream.pipelines.windows.definition import Window
 from millstream.pipelines.windows.kinds import Kind, Tumbling
-from millstream.pipelines.windows.sliding import KIND
-from millstream.pipelines.windows.spec import END, START
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -36,8 +36,8 @@ from millstream.pipelines.analytics.stages import (
 )
 from millstream.pipelines.columns import as_column
 from millstream.pipelines.durations import Duration
+from millstream.pipelines.results import END, START
 from millstream.pipelines.windows.aggregates import Aggregate
-from millstream.pipelines.windows.spec import END, START
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -36,18 +36,14 @@ import pyarrow as pa
 
 from millstream.pipelines.columns import (
     POSITION_COLUMN,
+    check_choice,
     check_time,
     check_watermark,
     name_column,
 )
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.joins.frames import (
-    FINAL,
-    KIND,
-    LATE,
-    LATENESS,
     On,
-    check_choice,
     check_stragglers,
     count_late,
     name_keys,
@@ -64,6 +60,7 @@ from millstream.pipelines.joins.matching import (
     take_or_null,
 )
 from millstream.pipelines.plans import check_not_aggregated
+from millstream.pipelines.results import FINAL, KIND, LATE, LATENESS, DropOrDivert
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.lateness import seconds_behind, split_late
@@ -73,7 +70,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 How = Literal["inner", "left"]
-Stragglers = Literal["drop", "divert"]
 LATE_ROWS = "late.as_of"  # where the query's progress counts those that were dropped
 LATE_VERSION = "late_version"
 _EVENTS = "events"
@@ -273,7 +269,7 @@ def as_of_join(
     how: How = "left",
     sequence: str | Column | None = None,
     delete: str | Column | None = None,
-    stragglers: Stragglers = "drop",
+    stragglers: DropOrDivert = "drop",
     allowed_lateness: Duration = "0 seconds",
     buckets: int = 16,
     count_as: str = LATE_ROWS,
@@ -287,7 +283,7 @@ def as_of_join(
 
     lateness_us = duration_us(allowed_lateness, "allowed_lateness", zero_allowed=True)
     check_choice("how", how, How)
-    check_stragglers(stragglers, Stragglers)
+    check_stragglers(stragglers, DropOrDivert)
     left_keys, right_keys = name_keys(frame, versions, on)
     frame, time_name = name_column(frame, time)
     versions, from_name = name_column(versions, valid_from)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import (
@@ -12,23 +12,17 @@ from millstream.pipelines.columns import (
     POSITION_COLUMN,
     TABLE_KEY,
     WATERMARK_DELAY,
+    check_choice,
     kind_of,
     name_column,
 )
+from millstream.pipelines.results import FINAL, KIND, LATE, LATENESS, observe_dropped
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 On: TypeAlias = str | Sequence[str] | Mapping[str, str]  # left name: right name
-KIND, LATENESS = "_kind", "_lateness"  # what became of a row, and how late it was, in seconds
-FINAL, LATE = "final", "late"
 _ORDERED = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz", "binary")
-
-
-def check_choice(name: str, value: object, choices: Any) -> None:
-    """`choices` is a `Literal`."""
-    if value not in get_args(choices):
-        raise ConfigError(f"{name}={value!r}: choose one of {', '.join(get_args(choices))}")
 
 
 def check_stragglers(value: object, choices: Any) -> None:
@@ -194,10 +188,10 @@ def keep_watermark(result: DataFrame, frame: DataFrame) -> DataFrame:
 
 
 def count_late(result: DataFrame, count_as: str, **others: str) -> DataFrame:
-    """The results alone; late rows are counted in the query's progress as "dropped", and what else
-    there is by the names of these kinds."""
+    """The results alone; late rows are counted in the query's progress, and rows of other kinds by
+    these names."""
     from pyspark.sql.functions import col, count_if
 
-    kinds = {"dropped": LATE, **others}
-    counts = [count_if(col(KIND) == kind).alias(name) for name, kind in kinds.items()]
-    return result.observe(count_as, *counts).where(col(KIND) == FINAL).drop(KIND, LATENESS)
+    counts = {name: count_if(col(KIND) == kind) for name, kind in others.items()}
+    counted = observe_dropped(result, count_as, count_if(col(KIND) == LATE), others=counts)
+    return counted.where(col(KIND) == FINAL).drop(KIND, LATENESS)

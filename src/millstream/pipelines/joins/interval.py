@@ -29,6 +29,7 @@ from millstream.pipelines.columns import (
     WATERMARK_COLUMN,
     WATERMARK_DELAY,
     as_column,
+    check_choice,
     check_time,
     check_watermark,
     kind_of,
@@ -36,20 +37,14 @@ from millstream.pipelines.columns import (
     watermark_delay_ms,
 )
 from millstream.pipelines.durations import Duration, duration_text, duration_us
-from millstream.pipelines.joins.frames import (
-    On,
-    check_choice,
-    check_stragglers,
-    name_keys,
-    other_columns,
-)
+from millstream.pipelines.joins.frames import On, check_stragglers, name_keys, other_columns
+from millstream.pipelines.results import DropOrDivert, observe_dropped
 from millstream.pipelines.times.lateness import LATE, is_late, mark_late, with_rule
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 How = Literal["inner", "left", "right", "full"]
-Stragglers = Literal["drop", "divert"]
 Band: TypeAlias = "Duration | tuple[Duration, Duration]"
 _LEFT_DUE, _RIGHT_DUE = "_left_due", "_right_due"
 _RIGHT_KEY = "_right_key_"
@@ -65,13 +60,13 @@ def interval_join(
     right_time: str | Column | None = None,
     band: Band | None,
     how: How = "inner",
-    stragglers: Stragglers = "drop",
+    stragglers: DropOrDivert = "drop",
     unbounded: bool = False,
     count_as: str = "late.interval",
 ) -> DataFrame:
     """Pairs of rows within a band of time; see the head of this module. Raises `ConfigError`."""
     check_choice("how", how, How)
-    check_stragglers(stragglers, Stragglers)
+    check_stragglers(stragglers, DropOrDivert)
     reach = reach_us(band, how, unbounded=unbounded)
     left_keys, right_keys = name_keys(left, right, on)
     left, left_time = name_column(left, time)
@@ -159,7 +154,7 @@ def _with_due(
     rule = f"{time} + {duration_text(reach_us)}"
     marked = frame.withColumn(LATE, with_rule(late, LATE, rule))
     if count_as is not None:
-        marked = marked.observe(count_as, count_if(col(LATE)).alias("dropped"))
+        marked = observe_dropped(marked, count_as, count_if(col(LATE)))
     columns = [as_column(name) for name in frame.columns if name != time]
     plain = timestamp_micros(time_us).cast(frame.schema[time].dataType).alias(time)
     return marked.where(~col(LATE)).select(*columns, plain, deadline.alias(due, metadata=metadata))

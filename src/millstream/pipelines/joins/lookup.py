@@ -36,7 +36,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
-from millstream.pipelines.columns import as_column, kind_of
+from millstream.pipelines.columns import as_column, check_choice, kind_of
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.joins.external import (
     Fetch,
@@ -45,7 +45,7 @@ from millstream.pipelines.joins.external import (
     LookupSettings,
     NoAnswer,
 )
-from millstream.pipelines.joins.frames import check_choice, keep_watermark
+from millstream.pipelines.joins.frames import keep_watermark
 from millstream.pipelines.joins.matching import has_null_key, take_or_null
 from millstream.pipelines.state.keys import Numbers, key_codes, with_hash
 from millstream.pipelines.workers import settle

@@ -33,11 +33,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pyarrow as pa
 
-from millstream.pipelines.columns import POSITION_COLUMN, as_column
+from millstream.pipelines.columns import POSITION_COLUMN, as_column, check_choice
 from millstream.pipelines.joins.changes import changes
 from millstream.pipelines.joins.frames import (
     On,
-    check_choice,
     keep_watermark,
     name_keys,
     name_order,

@@ -26,15 +26,9 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
-from millstream.pipelines.columns import POSITION_COLUMN
+from millstream.pipelines.columns import POSITION_COLUMN, check_choice
 from millstream.pipelines.joins.changes import changes
-from millstream.pipelines.joins.frames import (
-    On,
-    check_choice,
-    check_comparable,
-    name_keys,
-    other_columns,
-)
+from millstream.pipelines.joins.frames import On, check_comparable, name_keys, other_columns
 from millstream.pipelines.joins.matching import common_codes, has_null_key, pairs, take_or_null
 from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate, weights_of
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec

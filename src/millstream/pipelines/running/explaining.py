@@ -18,9 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from millstream.pipelines.columns import DROPPED_KIND, WATERMARK_DELAY
+from millstream.pipelines.columns import WATERMARK_DELAY
 from millstream.pipelines.durations import duration_text
 from millstream.pipelines.plans import analyzed
+from millstream.pipelines.results import DROPPED_KIND
 from millstream.pipelines.running.launching import apply_to_streams
 from millstream.pipelines.running.output_modes import choose_output_mode
 from millstream.pipelines.running.outputs import combine

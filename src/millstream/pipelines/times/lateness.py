@@ -26,6 +26,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines.columns import WATERMARK_COLUMN, as_column, check_time
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.query_files import watermark_ms_of
+from millstream.pipelines.results import LATENESS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 LATE = "_late"
 IS_LATE = "_is_late"  # of a row for a window; no window's results have it
-LATENESS = "_lateness"
 RULE = "millstream.late"  # what the column that tells late rows notes: by which rule
 _BATCH_ID = "streaming.sql.batchId"
 

@@ -53,18 +53,21 @@ from millstream.pipelines.columns import (
     watermark_delay_ms,
 )
 from millstream.pipelines.durations import Duration, duration_text, duration_us
-from millstream.pipelines.times.lateness import (
-    IS_LATE,
+from millstream.pipelines.results import (
+    END,
+    FINAL,
+    KIND,
+    LATE,
     LATENESS,
-    is_late,
-    lateness,
-    watermark,
-    with_rule,
+    OLD,
+    START,
+    Stragglers,
+    observe_dropped,
 )
+from millstream.pipelines.times.lateness import IS_LATE, is_late, lateness, watermark, with_rule
 from millstream.pipelines.windows.aggregates import EXAMPLE, Aggregate
 from millstream.pipelines.windows.kinds import Calendar, Hopping, Session, Tumbling, Unit
-from millstream.pipelines.windows.sliding import KIND, OLD, Stragglers
-from millstream.pipelines.windows.spec import END, START, WindowSpec
+from millstream.pipelines.windows.spec import WindowSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -122,7 +125,7 @@ class Window(WindowSpec):
         seconds = lateness(frame, as_column(self.time))
         shown = [as_column(it) for it in frame.columns if it != WATERMARK_COLUMN]
         bounds = [] if isinstance(self.kind, Session) else [as_column(START), as_column(END)]
-        return [*shown, *bounds, lit("late").alias(KIND), seconds.alias(LATENESS)]
+        return [*shown, *bounds, lit(LATE).alias(KIND), seconds.alias(LATENESS)]
 
     def _check(self, frame: DataFrame) -> None:
         check_time(frame, self.time)
@@ -195,7 +198,7 @@ class Window(WindowSpec):
 
         assigned = self._assign(frame)
         if self.stragglers == "drop":
-            assigned = assigned.observe(self.metric, count_if(col(IS_LATE)).alias("dropped"))
+            assigned = observe_dropped(assigned, self.metric, count_if(col(IS_LATE)))
         return assigned.where(~col(IS_LATE))
 
     def _of_batch(self, frame: DataFrame) -> DataFrame:
@@ -245,7 +248,7 @@ class Window(WindowSpec):
 
         keys = [it for it in found.columns if it not in (START, END, _CLOSES, *self.aggregates)]
         shown = map(as_column, [*keys, START, END, *self.aggregates])
-        return found.select(*shown, lit("final").alias(KIND))
+        return found.select(*shown, lit(FINAL).alias(KIND))
 
 
 def tumbling(

@@ -20,13 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.pipelines.columns import as_column
+from millstream.pipelines.results import OLD
 from millstream.pipelines.state import BucketState, InputSpec, Operator
 from millstream.pipelines.state.tables import concat
 from millstream.pipelines.times.lateness import IS_LATE
 from millstream.pipelines.windows.kinds import Session
 from millstream.pipelines.windows.revisions import MakeOperator, windows_operator
 from millstream.pipelines.windows.sessions import sessions_operator
-from millstream.pipelines.windows.sliding import OLD
 from millstream.pipelines.windows.spec import WindowSpec
 
 if TYPE_CHECKING:

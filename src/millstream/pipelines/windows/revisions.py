@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.pipelines.columns import as_column
+from millstream.pipelines.results import CORRECTION, END, FINAL, KIND, OLD, PRELIMINARY, START
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, equal_keys, key_codes
 from millstream.pipelines.state.tables import concat, times_of
@@ -37,8 +38,8 @@ from millstream.pipelines.windows.parts import (
     measured_columns,
 )
 from millstream.pipelines.windows.ranges import aggregate
-from millstream.pipelines.windows.sliding import KIND, NOW, OLD
-from millstream.pipelines.windows.spec import END, START, Timing, WindowSpec
+from millstream.pipelines.windows.sliding import NOW
+from millstream.pipelines.windows.spec import Timing, WindowSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -126,8 +127,8 @@ class RevisedWindows(Operator):
         shown = merged.column(SHOWN).to_numpy().copy()
         is_preliminary = self._timing.show(ends > until_us, shown, new)
         is_known = places_in(old, merged, self._group) >= 0
-        kinds = np.where(is_known & (ends > after_us), "final", "correction").astype(object)
-        kinds[ends > until_us] = "preliminary"
+        kinds = np.where(is_known & (ends > after_us), FINAL, CORRECTION).astype(object)
+        kinds[ends > until_us] = PRELIMINARY
         table.append(
             merged.set_column(merged.schema.get_field_index(SHOWN), SHOWN, pa.array(shown))
         )
@@ -147,7 +148,7 @@ class RevisedWindows(Operator):
             is_touched = np.isin(codes[: due.num_rows], codes[due.num_rows :])
             due = due.filter(pa.array(~is_touched))
         none = due.slice(0, 0)
-        return self._results(due, np.full(due.num_rows, "final", object), none)
+        return self._results(due, np.full(due.num_rows, FINAL, object), none)
 
     def _results(
         self, windows: pa.RecordBatch, kinds: np.ndarray, old: pa.RecordBatch
@@ -155,7 +156,7 @@ class RevisedWindows(Operator):
         """Rows of the operator; `old` are kept windows, for those that are corrections."""
         values = self._parts.values(windows)
         places = places_in(old, windows, self._group)
-        is_correction = kinds == "correction"
+        is_correction = kinds == CORRECTION
         had_old = is_correction & (places >= 0)
         taken = old.take(pa.array(np.where(had_old, places, 0), mask=~had_old))
         old_values = self._parts.values(taken)

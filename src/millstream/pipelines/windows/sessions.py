@@ -29,6 +29,16 @@ import pyarrow as pa
 
 from millstream.pipelines.columns import as_column
 from millstream.pipelines.durations import duration_text
+from millstream.pipelines.results import (
+    CORRECTION,
+    END,
+    FINAL,
+    KIND,
+    OLD,
+    PRELIMINARY,
+    START,
+    WITHDRAWN,
+)
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, equal_keys, key_codes
 from millstream.pipelines.state.tables import concat, times_of
@@ -41,8 +51,8 @@ from millstream.pipelines.windows.parts import (
 )
 from millstream.pipelines.windows.ranges import Mask, sort_rows
 from millstream.pipelines.windows.revisions import NEVER, SHOWN, MakeOperator, places_in
-from millstream.pipelines.windows.sliding import KIND, NOW, OLD
-from millstream.pipelines.windows.spec import END, START, Timing, WindowSpec
+from millstream.pipelines.windows.sliding import NOW
+from millstream.pipelines.windows.spec import Timing, WindowSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -172,10 +182,10 @@ class RevisedSessions(Operator):
         swallows = groups.any(is_gone) & (ends > until_us) & ~settled
         shown[swallows] = int(times_of(new, NOW).max())
         kinds = np.full(len(starts), None, object)
-        kinds[shown_now | swallows] = "preliminary"
-        kinds[~settled & (ends <= until_us)] = "final"
+        kinds[shown_now | swallows] = PRELIMINARY
+        kinds[~settled & (ends <= until_us)] = FINAL
         kinds[has_new & (settled | ((ends <= until_us) & ~(was_there & (ends > after_us))))] = (
-            "correction"
+            CORRECTION
         )
         place = merged.schema.get_field_index(SHOWN)
         table.append(merged.set_column(place, SHOWN, pa.array(shown)))
@@ -242,7 +252,7 @@ class RevisedSessions(Operator):
             names = [HASH, *self._keys]
             codes = key_codes(concat([due.select(names), touched.select(names)]), self._keys)
             due = due.filter(pa.array(~np.isin(codes[: due.num_rows], codes[due.num_rows :])))
-        return self._results(due, np.full(due.num_rows, "final", object), due.slice(0, 0))
+        return self._results(due, np.full(due.num_rows, FINAL, object), due.slice(0, 0))
 
     def _results(
         self, sessions: pa.RecordBatch, kinds: npt.NDArray[Any], old: pa.RecordBatch
@@ -250,7 +260,7 @@ class RevisedSessions(Operator):
         """Rows of the operator; `old` are the sessions before the batch."""
         values = self._parts.values(sessions)
         places = places_in(old, sessions, (*self._keys, START))
-        had_old = (kinds == "correction") & (places >= 0)
+        had_old = (kinds == CORRECTION) & (places >= 0)
         had_old[had_old] = _flags(old)[places[had_old]]
         before = old.take(pa.array(np.where(had_old, places, 0), mask=~had_old))
         old_values = self._parts.values(before)
@@ -263,7 +273,7 @@ class RevisedSessions(Operator):
 
     def _withdrawn(self, sessions: pa.RecordBatch) -> pa.RecordBatch:
         nulls = [pa.nulls(sessions.num_rows, it.type) for it in self._parts.results]
-        kinds = pa.repeat(pa.scalar("withdrawn"), sessions.num_rows)
+        kinds = pa.repeat(pa.scalar(WITHDRAWN), sessions.num_rows)
         return self._rows(sessions, nulls, kinds, self._parts.values(sessions), _flags(sessions))
 
     def _rows(

@@ -42,6 +42,17 @@ from millstream.errors import ConfigError
 from millstream.pipelines.columns import check_lateness, check_time, check_watermark, name_column
 from millstream.pipelines.durations import Duration, duration_text, duration_us
 from millstream.pipelines.plans import check_not_aggregated
+from millstream.pipelines.results import (
+    CORRECTION,
+    FINAL,
+    KIND,
+    LATE,
+    LATENESS,
+    OLD,
+    PRELIMINARY,
+    Stragglers,
+    observe_dropped,
+)
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.bucket import END_OF_TIME
 from millstream.pipelines.state.keys import (
@@ -67,15 +78,11 @@ from millstream.pipelines.windows.ranges import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-Stragglers = Literal["drop", "divert", "correct"]
 Emission = Literal["final", "early", "change", "every"]
-KIND = "_kind"
-OLD = "_old"
-LATENESS = "_lateness"
 NOW = "_now"  # when the batch began that a row came with
 EVERY = "every "
-KINDS = (None, "final", "preliminary", "correction")
-NOTHING, FINAL, PRELIMINARY, CORRECTION = range(4)
+_KINDS = (None, FINAL, PRELIMINARY, CORRECTION)
+_NOTHING, _FINAL, _PRELIMINARY, _CORRECTION = range(4)  # places in it
 _EVENTS = "events"
 _SHOWN = "shown"
 _NEVER = -(2**62)
@@ -239,13 +246,13 @@ class SlidingWindow(Operator):
         kinds = self._kinds(times, is_new, windows, due)
         if since_us is not None:
             is_touched = _is_touched(windows, times_of(rows, NOW)[order] > since_us)
-            kinds[(kinds == NOTHING) & (times > due.until_us) & is_touched] = PRELIMINARY
+            kinds[(kinds == _NOTHING) & (times > due.until_us) & is_touched] = _PRELIMINARY
         chosen = np.flatnonzero(kinds)
         windows = Windows(windows.first[chosen], windows.end[chosen])
         columns = self._measure(rows, order, windows)
-        had_old = (kinds[chosen] == CORRECTION) & ~is_new[chosen]
+        had_old = (kinds[chosen] == _CORRECTION) & ~is_new[chosen]
         old_columns = self._measure_before(rows, order, windows, is_new, had_old)
-        names = pa.array(KINDS).take(pa.array(kinds[chosen]))
+        names = pa.array(_KINDS).take(pa.array(kinds[chosen]))
         old = pa.StructArray.from_arrays(
             old_columns, fields=list(self._old_type), mask=pa.array(~had_old)
         )
@@ -262,17 +269,17 @@ class SlidingWindow(Operator):
         return result.filter(pa.array(~is_same))
 
     def _kinds(self, times: Numbers, is_new: Mask, windows: Windows, due: Due) -> Numbers:
-        """What comes out of each row, as a place in `KINDS`."""
+        """What comes out of each row, as a place in `_KINDS`."""
         is_final = times <= due.until_us
-        kinds = np.where(is_final & (times > due.after_us) & ~is_new, FINAL, NOTHING)
+        kinds = np.where(is_final & (times > due.after_us) & ~is_new, _FINAL, _NOTHING)
         if not self._policy.sees_changes:
             return kinds
         is_touched = _is_touched(windows, is_new)
         if self._policy.emission == "early":
-            kinds[~is_final & is_new] = PRELIMINARY
+            kinds[~is_final & is_new] = _PRELIMINARY
         elif self._policy.emission == "change":
-            kinds[~is_final & is_touched] = PRELIMINARY
-        kinds[is_touched & (times <= np.where(is_new, due.until_us, due.after_us))] = CORRECTION
+            kinds[~is_final & is_touched] = _PRELIMINARY
+        kinds[is_touched & (times <= np.where(is_new, due.until_us, due.after_us))] = _CORRECTION
         return kinds
 
     def _measure(self, rows: pa.RecordBatch, order: Numbers, windows: Windows) -> list[pa.Array]:
@@ -300,7 +307,7 @@ class SlidingWindow(Operator):
             [
                 *(rows.column(name) for name in self._carried),
                 *(pa.nulls(count, field.type) for field in self._old_type),
-                pa.repeat(pa.scalar("late"), count),
+                pa.repeat(pa.scalar(LATE), count),
                 pa.nulls(count, self._old_type),
                 seconds_behind(rows, self._time, watermark_us),
             ],
@@ -421,5 +428,5 @@ def _parse_emission(emit: str) -> tuple[Emission, int]:
 def _count_late(result: DataFrame, name: str) -> DataFrame:
     from pyspark.sql.functions import col, count_if
 
-    is_late = col(KIND) == "late"
-    return result.observe(name, count_if(is_late).alias("dropped")).where(~is_late)
+    is_late = col(KIND) == LATE
+    return observe_dropped(result, name, count_if(is_late)).where(~is_late)

@@ -12,18 +12,17 @@ import pyarrow as pa
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import as_column
 from millstream.pipelines.durations import duration_text, duration_us
+from millstream.pipelines.results import Stragglers
 from millstream.pipelines.state.keys import Numbers
 from millstream.pipelines.state.tables import times_of
 from millstream.pipelines.windows.aggregates import EXAMPLE, Aggregate
 from millstream.pipelines.windows.kinds import Kind
 from millstream.pipelines.windows.ranges import Mask
-from millstream.pipelines.windows.sliding import EVERY, NOW, Stragglers
+from millstream.pipelines.windows.sliding import EVERY, NOW
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-START = "window_start"
-END = "window_end"
 _EMISSIONS = 'emit: choose "final", "change" or "every 10 seconds"'
 
 

@@ -1,11 +1,24 @@
-"""Late rows are told apart and marked."""
+"""The vocabulary of results: kinds of rows, late rows, and what is dropped."""
 
 from __future__ import annotations
 
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
-from millstream.pipelines.analytics.lateness import KIND_FIELD, LATENESS_FIELD, with_kind
+import pyarrow as pa
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.pipelines.results import (
+    KIND_FIELD,
+    LATENESS_FIELD,
+    check_no_kind,
+    keep_results,
+    with_kind,
+)
 from millstream.pipelines.state.lateness import split_late
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TIME = pa.timestamp("us", tz="UTC")
 
@@ -30,3 +43,16 @@ def test_late_row_says_by_how_much_and_lacks_results() -> None:
     assert {(it["average"], it["_kind"]) for it in found} == {(None, "late")}
     (final,) = with_kind(rows(1), "final", schema).to_pylist()
     assert (final["_kind"], final["_lateness"]) == ("final", None)
+
+
+def test_dropped_kinds_are_removed_and_diverted_ones_stay(spark: SparkSession) -> None:
+    kinds = ["final", "late", "duplicate"]
+    columns = "id int, _kind string, _lateness double"
+    found = spark.createDataFrame([(at, kind, None) for at, kind in enumerate(kinds)], columns)
+    dropped = {"late.test": "late", "copies.test": "duplicate"}
+    kept = keep_results(found, ["id"], "drop", dropped)
+    assert [tuple(row) for row in kept.collect()] == [(0,)]
+    kept = keep_results(found, ["id"], "divert", dropped)
+    assert [tuple(row) for row in kept.collect()] == [(0, "final", None), (1, "late", None)]
+    with pytest.raises(ConfigError, match="there is already a column _kind"):
+        check_no_kind(found)
