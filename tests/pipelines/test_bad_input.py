@@ -271,7 +271,7 @@ def test_join_without_a_bound_is_refused_before_the_query_starts_unless_it_is_me
             interval_join, buys, {"user": "buyer"}, time="at", right_time="bought_at", **given
         )
 
-    with pytest.raises(ConfigError, match=r"band=\"10 minutes\"; .* say unbounded=True"):
+    with pytest.raises(ConfigError, match=r"band=\"10 minutes\"; .* use unbounded=True"):
         explained(of_clicks(lambda frame: joined(frame, band=None)), spark, tmp_path)
     meant = of_clicks(lambda frame: joined(frame, band=None, unbounded=True))
     explained(meant, spark, tmp_path)

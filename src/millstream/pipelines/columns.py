@@ -1,6 +1,6 @@
-"""The columns that operators are told of: found, named and checked before anything runs.
+"""Column arguments of operators: resolved, named and checked before anything runs.
 
-Every error says what is wrong, and what to do about it.
+Every error names the problem and what to do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OFFSET_COLUMN = "_offset"
 POSITION_COLUMN = "_position"
 DELETED_COLUMN = "_deleted"
 
-WATERMARK_DELAY = "spark.watermarkDelayMs"  # what Spark notes at a column with a watermark
+WATERMARK_DELAY = "spark.watermarkDelayMs"  # Spark's metadata of a column with a watermark
 TABLE_KEY = "millstream.table_key"  # metadata of the key columns of a topic that is a table
 
 
@@ -73,20 +73,20 @@ def check_time(frame: DataFrame, time: str | Column, *, zoneless_allowed: bool =
         "string": f"to_timestamp({name})",
         "bigint": f"timestamp_millis({name}), if it counts milliseconds",
         "int": f"timestamp_seconds({name})",
-        "timestamp_ntz": f'to_utc_timestamp({name}, "Europe/Berlin"), with the zone it is told in',
+        "timestamp_ntz": f'to_utc_timestamp({name}, "Europe/Berlin"), with its time zone',
     }.get(kind, f"cast({name} as timestamp)")
-    raise ConfigError(f"time is a timestamp, and {name} is {kind}: convert it with {how}")
+    raise ConfigError(f"time must be a timestamp, and {name} is {kind}: convert it with {how}")
 
 
 def watermark_delay_ms(frame: DataFrame, time: str | Column) -> int | None:
-    """How far the watermark of a column is behind; None if it has none."""
+    """The delay of the watermark of a column; None if it has none."""
     (field,) = frame.select(as_column(time)).schema.fields
     delay: int | None = field.metadata.get(WATERMARK_DELAY)
     return delay
 
 
 def check_watermark(frame: DataFrame, time: str | Column, otherwise: str) -> None:
-    """Raises `ConfigError` if a stream has none on its time, or else what `otherwise` says."""
+    """Raise `ConfigError` if a stream has no watermark on its time; `otherwise` is the result."""
     if frame.isStreaming and watermark_delay_ms(frame, time) is None:
         (name,) = frame.select(as_column(time)).columns
         raise ConfigError(
@@ -97,8 +97,8 @@ def check_watermark(frame: DataFrame, time: str | Column, otherwise: str) -> Non
 
 
 def check_lateness(frame: DataFrame, time: str | Column, allowed: Duration | None) -> None:
-    """Raises `ConfigError` if less lateness is allowed than the watermark has waited for anyway,
-    which is nearly always a misunderstanding of where it is counted from."""
+    """Raise `ConfigError` if the allowed lateness is smaller than the watermark's delay, which is
+    nearly always a misunderstanding: it counts from the watermark."""
     delay_ms = watermark_delay_ms(frame, time) if frame.isStreaming else None
     allowed_us = 0 if allowed is None else duration_us(allowed, "lateness", zero_allowed=True)
     if not delay_ms or not allowed_us or allowed_us >= delay_ms * 1000:
@@ -107,6 +107,6 @@ def check_lateness(frame: DataFrame, time: str | Column, allowed: Duration | Non
     delay, both = duration_text(delay_ms * 1000), duration_text(delay_ms * 1000 + allowed_us)
     raise ConfigError(
         f"allowed_lateness {duration_text(allowed_us)!r} is smaller than the watermark's delay of "
-        f"{delay}. It counts from the watermark on, so rows could be {both} late in all: leave it "
-        f'out, make it {delay} at least, or shorten the delay in withWatermark("{name}", ...)'
+        f"{delay}. It counts from the watermark, so rows could be {both} late in total: leave it "
+        f'out, make it at least {delay}, or shorten the delay in withWatermark("{name}", ...)'
     )

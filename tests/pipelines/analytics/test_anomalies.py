@@ -90,7 +90,7 @@ def test_values_that_are_alike_or_not_finite_make_no_anomaly(
         ({"min_count": 1}, "min_count=1: give it a whole number, 2 or more"),
         ({"value": "user"}, "an anomaly is one of a number, and user is string"),
         ({"over": "1 month"}, "a month has no fixed length"),
-        ({"time": "amount"}, "time is a timestamp, and amount is double"),
+        ({"time": "amount"}, "time must be a timestamp, and amount is double"),
     ],
 )
 def test_bad_input_is_refused_before_the_query_starts(

@@ -171,7 +171,7 @@ def test_copies_do_not_pass_whichever_way_is_taken(spark: SparkSession, tmp_path
         ({"horizon": "5 seconds"}, "shorter than the watermark's delay of 20 seconds"),
         ({"horizon": "0 seconds"}, "it must be longer than 0"),
         ({"key": "nobody"}, "there is no column 'nobody'"),
-        ({"time": "amount"}, "time is a timestamp, and amount is double"),
+        ({"time": "amount"}, "time must be a timestamp, and amount is double"),
         ({"how": "native"}, "its horizon is the watermark's delay, 20 seconds"),
         ({"how": "native", "horizon": "20 seconds", "reused": True}, "keys are reused"),
         ({"how": "native", "horizon": "20 seconds", "stragglers": "divert"}, "drops late rows"),

@@ -135,7 +135,7 @@ def test_first_of_all_buckets_are_ranked(stage: Stage) -> None:
         ({"k": 20, "capacity": 10}, "at least k=20 of them"),
         ({"by": "user"}, "by is what a row counts for, a number, and user is string"),
         ({"key": ()}, "the first of what?"),
-        ({"time": "amount"}, "time is a timestamp, and amount is double"),
+        ({"time": "amount"}, "time must be a timestamp, and amount is double"),
         ({"stragglers": "correct"}, "choose one of drop, divert"),
     ],
 )

@@ -67,7 +67,7 @@ def test_events_that_are_the_gap_apart_are_one_session(spark: SparkSession) -> N
         ({"gap": "0 seconds"}, "it must be longer than 0"),
         ({"duration": "count(*)"}, "a session has duration already"),
         ({"stragglers": "correct"}, "comes once"),
-        ({"time": "amount"}, "time is a timestamp, and amount is double"),
+        ({"time": "amount"}, "time must be a timestamp, and amount is double"),
     ],
 )
 def test_bad_input_is_refused_before_the_query_starts(

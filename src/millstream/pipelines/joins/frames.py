@@ -26,12 +26,12 @@ _ORDERED = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timest
 
 
 def check_stragglers(value: object, choices: Any) -> None:
-    """What a join of streams says is said; only changes of tables can be taken back."""
+    """Raise `ConfigError` for a policy that a join of streams does not have."""
     if value == "correct":
         raise ConfigError(
-            'stragglers="correct": a join of events says a result once. Where results are to be '
-            "set right by what comes later, join change logs: frame.transform(changes, ...) on "
-            "both sides, then table_join, which corrects all that it has said"
+            'stragglers="correct": a join of events emits each result once. If later rows must '
+            "correct results, join changelogs: frame.transform(changes, ...) on both sides, then "
+            "table_join, which corrects earlier output"
         )
     check_choice("stragglers", value, choices)
 
@@ -150,13 +150,14 @@ def check_flag(frame: DataFrame, name: str | None) -> None:
 
 
 def check_comparable(frame: DataFrame) -> None:
-    """Rows that are told apart by all of their columns have none that Spark cannot compare."""
+    """Raise `ConfigError` for a column that Spark cannot compare: rows with weights are compared by
+    all of their columns."""
     for field in frame.schema:
         kind = field.dataType.simpleString()
         if "map<" in kind or "variant" in kind:
             raise ConfigError(
-                f"{field.name} is {kind}, of which no two can be compared, so a row that is taken "
-                f"away would not be found: use to_json({field.name}), or map_entries of a map"
+                f"{field.name} is {kind}, which cannot be compared, so a removed row would not be "
+                f"found: use to_json({field.name}), or map_entries of a map"
             )
 
 
@@ -166,7 +167,7 @@ def other_columns(
     without: Sequence[str | None],
     reserved: Sequence[str],
 ) -> tuple[str, ...]:
-    """The columns of the right side that come out beside those of the left."""
+    """The columns of the right side that the result has beside those of the left."""
     carried = tuple(name for name in right.columns if name not in without)
     taken = {*left.columns, *reserved}
     shared = [name for name in carried if name in taken]
@@ -180,7 +181,7 @@ def other_columns(
 
 
 def keep_watermark(result: DataFrame, frame: DataFrame) -> DataFrame:
-    """The result, whose rows came out as soon as they came in, with the watermark of `frame`."""
+    """The result of an operator that delays no row, with the watermark of `frame`."""
     for field in frame.schema:
         if WATERMARK_DELAY in field.metadata:
             result = result.withMetadata(field.name, field.metadata)

@@ -1,23 +1,23 @@
-"""Interval join: pairs of events of two streams that lie near each other in time. Spark's own join.
+"""Interval join: pairs of events of two streams that are close in time. Spark's own join.
 
     searches.transform(interval_join, clicks, "query_id", time="searched_at",
                        right_time="clicked_at", band="10 minutes", how="left")
 
-Rows match that have the same key and whose times differ by at most `band`, whichever is first;
-with `band=("0 seconds", "10 minutes")`, right rows from the one before the left row to the other
-after it. `how` is inner, left, right or full: a row without a partner comes out when none can come.
-A null key matches nothing.
+Rows match if they have the same key and their times differ by at most `band`, in either direction.
+With `band=("0 seconds", "10 minutes")`, the durations are how far a right row may be before, and
+how far after, the left row. `how` is inner, left, right or full: a row without a match is emitted
+when none can arrive any more. A null key matches nothing.
 
-A row is late when nothing that is on time can match it, `time` and its reach behind the watermark,
-and Spark never sees it. Late rows are counted in the query's progress, as `late.interval.left` and
-`late.interval.right`; with `stragglers="divert"` they are not, and
-`searches.transform(late_rows, "10 minutes", time="searched_at")` has them, for a topic or table.
-Spark by itself drops rows sooner, as soon as their time is behind the watermark. So the watermark
-is laid on a column `time + reach`, which the condition is written in; the result bears none.
-Times without a zone (timestamp_ntz) are joined where the session's zone is UTC, and else refused.
+A row is late if nothing that is on time can match it: its time and its reach are behind the
+watermark. Late rows are removed before Spark sees them, and counted in the query's progress, as
+`late.interval.left` and `late.interval.right`. With `stragglers="divert"` they are not counted, and
+`searches.transform(late_rows, "10 minutes", time="searched_at")` returns them.
+By itself Spark drops rows as soon as their time is behind the watermark. So the watermark is moved
+to a column `time + reach`, which the join condition uses; the result has no watermark.
+Times without a zone (timestamp_ntz) need a session in UTC, and are refused otherwise.
 
-Without a bound both streams are kept for ever: `band=None` is refused, unless `unbounded=True`
-says that this is meant, as for streams that end.
+Without a bound, both streams are stored forever: `band=None` is refused, unless `unbounded=True`
+confirms it, for streams that end.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def interval_join(
         check_time(frame, name, zoneless_allowed=True)
         if reach is not None:
             check_zone(frame, name)
-            check_watermark(frame, name, "rows would wait for a partner for ever")
+            check_watermark(frame, name, "rows would wait for a match forever")
     shown = left.drop(WATERMARK_COLUMN)
     shared = [a for a, b in zip(left_keys, right_keys, strict=True) if a == b]
     carried = other_columns(shown, right, [*shared, WATERMARK_COLUMN], (_LEFT_DUE, _RIGHT_DUE))
@@ -94,13 +94,13 @@ def interval_join(
 
 
 def late_rows(frame: DataFrame, reach: Duration, *, time: str | Column) -> DataFrame:
-    """The rows that came too late for a join that reaches so far, with `_lateness` in seconds."""
+    """The rows that are late for a join with this reach, with `_lateness` in seconds."""
     return mark_late(frame, reach, time=time).where(LATE).drop(LATE, WATERMARK_COLUMN)
 
 
 def check_zone(frame: DataFrame, time: str) -> None:
-    """Raises `ConfigError` for a time that the watermark and the join would take for two: without a
-    zone it is UTC to Spark's watermark, and in a comparison the session's own time."""
+    """Raise `ConfigError` for a time that the watermark and the join would interpret differently:
+    without a zone it is UTC for Spark's watermark, and in the session's zone in comparisons."""
     if kind_of(frame, time) != "timestamp_ntz":
         return
     zone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
@@ -114,22 +114,21 @@ def check_zone(frame: DataFrame, time: str) -> None:
 
 
 def reach_us(band: Band | None, how: How, *, unbounded: bool) -> tuple[int, int] | None:
-    """How far right rows may be before a left row, and after it; None for a join without bound."""
+    """How far right rows may be before and after a left row; None for a join without bound."""
     if band is None:
         if not unbounded:
             raise ConfigError(
-                "a join of streams without a bound keeps all rows of both for ever: say how far "
+                "a join of streams without a bound stores all rows of both forever: set how far "
                 'apart two rows may be, like band="10 minutes"; if the streams end, or have few '
-                "rows, say unbounded=True"
+                "rows, use unbounded=True"
             )
         if how != "inner":
             raise ConfigError(
-                f"how={how!r} needs a bound, band: without one no row ever knows that it stays "
-                "without a partner"
+                f"how={how!r} needs a bound, band: without one, a match may always arrive later"
             )
         return None
     if unbounded:
-        raise ConfigError("band is a bound: leave out unbounded=True, or say band=None")
+        raise ConfigError("band is a bound: leave out unbounded=True, or use band=None")
     if not isinstance(band, tuple):
         length_us = duration_us(band, "band", zero_allowed=True)
         return length_us, length_us
@@ -142,8 +141,8 @@ def reach_us(band: Band | None, how: How, *, unbounded: bool) -> tuple[int, int]
 def _with_due(
     frame: DataFrame, time: str, reach_us: int, due: str, count_as: str | None
 ) -> DataFrame:
-    """The rows that are not late; the watermark moves to the column until which a row is on time.
-    Spark takes the first column that bears one, so the time itself loses it."""
+    """The rows that are not late; the watermark moves to the column with the row's deadline. Spark
+    uses the first column that has a watermark, so it is removed from the time itself."""
     from pyspark.sql.functions import col, count_if, timestamp_micros, unix_micros
 
     delay_ms = watermark_delay_ms(frame, time)
@@ -164,7 +163,7 @@ def _condition(
     left_keys: tuple[str, ...], right_keys: list[str], reach: tuple[int, int] | None, how: How
 ) -> Column:
     """`right_due` is `right + before`, `left_due` is `left + after`; hence the bounds. In a full
-    join of streams Spark lets null keys match each other, unless it is told that they must not."""
+    join of streams, null keys match each other in Spark unless the condition excludes them."""
     from functools import reduce
 
     from pyspark.sql.functions import col, expr
@@ -185,7 +184,7 @@ def _condition(
 def _shown(
     left: list[str], shared: list[str], renamed: dict[str, str], right: tuple[str, ...]
 ) -> list[Column]:
-    """All columns of the left, then of the right; a key that both call the same comes once."""
+    """All columns of the left, then of the right; a key with one name on both sides is once."""
     from pyspark.sql.functions import coalesce, col
 
     shown = [

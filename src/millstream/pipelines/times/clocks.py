@@ -1,29 +1,29 @@
-"""Whose clock says when: three times of a row, and devices whose clocks are wrong.
+"""The three times of a row, and the correction of wrong device clocks.
 
-    event_time       when it happened, by whoever saw it happen: what windows go by
-    append_time      when it came into the log, by the broker's clock
-    processing_time  when the batch that reads it began: the same when the batch is repeated
+    event_time       when it happened, by the clock of the observer: the time of windows
+    append_time      when it was appended to the log, by the broker's clock
+    processing_time  when the batch that reads it began; the same when the batch is repeated
 
-`three_times` names them. Times by devices need correction first. A device that says when something
-happened (`event`) and when it sent the row (`sent`), both by its own clock, and a server that says
-when it came (`received`), tell how wrong the clock is: `received - sent`, but for the time that the
-row was under way. So it happened at `event + (received - sent)`.
+`three_times` adds them. Times of devices need correction first. A device has the time of an event
+(`event`) and the time when it sent the row (`sent`), both by its own clock, and a server has the
+time when it received the row (`received`). So the clock's error is `received - sent`, apart from
+the time in transit, and the event happened at `event + (received - sent)`.
 
-    correct_clock           row by row, as an expression: one delayed row is wrong by its delay
-    correct_device_clocks   by the median of the device's last rows: a delayed row, or a false
-                            `sent`, does not count for much, and a clock that drifts is followed
+    correct_clock           row by row, as an expression: a delayed row is wrong by its delay
+    correct_device_clocks   by the median of the device's last rows: a delayed row, or a wrong
+                            `sent`, has little influence, and a drifting clock is followed
 
-    cap_future              where there is one clock only, and nothing to correct it by
+    cap_future              if there is only one clock, and nothing to correct it by
 
-All give `event_time`, and `_clock`, what is odd about the row; null if nothing is:
+All add `event_time`, and `_clock`, the problem of the row; null if there is none:
 
-    future    it would have happened after it was received, by more than `tolerance`
-    jump      the row's own offset is further than `tolerance` from the device's
-    no time   one of the three is missing
+    future    the event would be later than `received`, by more than `tolerance`
+    jump      the row's own offset differs from the device's by more than `tolerance`
+    no time   one of the three times is missing
 
 `event_time` is never later than `received`, so a row from the future, or from a clock that jumped,
-does not drag the watermark ahead of the server's clock; and rows without a time have none.
-`count_odd_clocks` counts them in the query's progress.
+does not move the watermark ahead of the server's clock. Rows without a time have none.
+`count_odd_clocks` counts such rows in the query's progress.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ EVENT_TIME = "event_time"
 APPEND_TIME = "append_time"
 PROCESSING_TIME = "processing_time"
 CLOCK = "_clock"
-ODD_CLOCKS = "odd_clocks"  # where the query's progress counts them
+ODD_CLOCKS = "odd_clocks"  # the metric in the query's progress
 FUTURE, JUMP, NO_TIME = "future", "jump", "no time"
 MEMORY_MAX = 1000
 _OFFSET = "_offset_us"
@@ -124,11 +124,11 @@ def correct_device_clocks(
     buckets: int = 16,
 ) -> DataFrame:
     """The rows with `event_time`, `_clock` and `_offset_us`, the offset of the device's clock: the
-    median of its last `memory` rows up to this one, in the order in which they were received. Of a
-    device that sends nothing for as long as `forget`, nothing is remembered.
+    median of its last `memory` rows up to this one, in the order in which they were received. A
+    device that sends nothing for the time `forget` is forgotten.
 
-    A stream needs a watermark on `received`. Rows come out without one: put `withWatermark` on
-    `event_time` behind this.
+    A stream needs a watermark on `received`. The result has none: call `withWatermark` on
+    `event_time` after this.
     """
     from pyspark.sql import Column
     from pyspark.sql.functions import unix_micros
@@ -156,7 +156,7 @@ def correct_device_clocks(
 
 
 def count_odd_clocks(frame: DataFrame, name: str = ODD_CLOCKS) -> DataFrame:
-    """The same rows; the progress has `observedMetrics[name]` with a count for each oddity."""
+    """The same rows; the progress has `observedMetrics[name]` with a count for each problem."""
     from pyspark.sql.functions import col, count_if, lit
 
     counts = [
@@ -184,7 +184,7 @@ def _corrected(
         .when(absolute(own_us - offset_us) > tolerance_us, lit(JUMP))
         .when(happened_us > received_us + tolerance_us, lit(FUTURE))
     )
-    # `least` passes over nulls; a row without one of the times has no time.
+    # `least` ignores nulls; a row without one of the times has no time.
     bounded = when(happened_us.isNotNull(), least(happened_us, received_us))
     return frame.withColumns({EVENT_TIME: timestamp_micros(bounded), CLOCK: odd})
 
@@ -198,7 +198,7 @@ def _check_free(frame: DataFrame, names: Sequence[str]) -> None:
 
 
 class DeviceOffsets(Operator):
-    """Rows come out as they went in, with the median of the device's last offsets for their own."""
+    """Replaces the offset of each row by the median of the device's last offsets."""
 
     def __init__(
         self, schema: pa.Schema, devices: Sequence[str], memory: int, forget_us: int

@@ -1,20 +1,20 @@
-"""Which rows are late: decided once, by us, before Spark's operators see them.
+"""Which rows are late: decided once, before Spark's operators see them.
 
-Spark drops rows by the watermark of the batch *before* the last, and shows nothing of them but a
-number. But the watermark of the batch at hand stands in the checkpoint before the batch is planned.
-The reader of topics puts it into every row, if the schema names `_watermark timestamp`;
-`with_watermark_column` does for streams of other sources. It only grows, and is the same when a
-batch is repeated, and so is all that is decided by it. It is never behind the one that Spark drops
-by: of the rows that are on time here, Spark drops none.
+Spark drops rows by the watermark of the batch *before* the last, and reports only their number. But
+the watermark of the current batch is in the checkpoint before the batch is planned. The reader of
+topics puts it into every row, if the schema names `_watermark timestamp`; `with_watermark_column`
+does so for other sources. It only grows, and is the same when a batch is repeated, so decisions by
+it are repeatable. It is never behind the watermark that Spark drops by: Spark drops no row that is
+on time here.
 
-When a row is late is the operator's rule, as a deadline:
+The operator defines the deadline of a row:
 
-    tumbling, hopping, calendar   the end of the window, for each window that the row belongs to
+    tumbling, hopping, calendar   the end of the window, for each window of the row
     session                       time + gap
     sliding, joins                time + interval
 
-At or behind the watermark, it is late. A row without a time is, too: no window is its own. A batch
-has no watermark, and nothing is late in it.
+A row is late if its deadline is at or behind the watermark. A row without a time is late: it
+belongs to no window. A batch has no watermark, and none of its rows is late.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 LATE = "_late"
-IS_LATE = "_is_late"  # of a row for a window; no window's results have it
-RULE = "millstream.late"  # what the column that tells late rows notes: by which rule
+IS_LATE = "_is_late"  # of a row for a window; not in results
+RULE = "millstream.late"  # metadata of a column that marks late rows: the rule
 _BATCH_ID = "streaming.sql.batchId"
 
 
 def mark_late(frame: DataFrame, deadline: Duration, *, time: str | Column) -> DataFrame:
     """The rows with `_late`, whether `time + deadline` is at or behind the watermark, and with
-    `_lateness`, how many seconds `time` itself is behind it; null where there is none."""
+    `_lateness`, the seconds that `time` is behind it; null if there is no watermark."""
     from pyspark.sql.functions import timestamp_micros, unix_micros
 
     check_time(frame, time)
@@ -65,7 +65,7 @@ def is_late(frame: DataFrame, time: Column, deadline: Column) -> Column:
 
 
 def with_rule(late: Column, name: str, deadline: str) -> Column:
-    """The column that tells late rows, with a note for who reads the plan."""
+    """The column that marks late rows, with the rule as metadata for `explain`."""
     return late.alias(name, metadata={RULE: f"{deadline} at or behind the watermark"})
 
 
@@ -87,15 +87,15 @@ def watermark(frame: DataFrame) -> Column:
         raise ConfigError(
             f"a stream needs the column {WATERMARK_COLUMN} to find late rows: "
             f'add "{WATERMARK_COLUMN} timestamp" to the schema of the topic, or, with another '
-            "source, frame.transform(with_watermark_column, checkpoint) with the query's own"
+            "source, call frame.transform(with_watermark_column, checkpoint) with the query's own"
         )
     return col(WATERMARK_COLUMN)
 
 
 def with_watermark_column(frame: DataFrame, checkpoint: str) -> DataFrame:
-    """The rows with `_watermark`, for streams of any source; `checkpoint` is the place of the query
-    that this becomes, where tasks can read it. Call it before `withWatermark`, which it would undo.
-    It costs a trip through Python; the reader of topics does the same for nothing."""
+    """The rows with `_watermark`, for streams of any source; `checkpoint` is the checkpoint of the
+    query that will run this, readable by tasks. Call it before `withWatermark`, which it would
+    undo. It passes rows through Python; the reader of topics does the same at no cost."""
     from pyspark.sql.functions import lit
     from pyspark.sql.types import StructType
 
