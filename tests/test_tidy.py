@@ -49,6 +49,8 @@ STILTED = {
     r"\bwithout a word\b": "silently",
     r"\bnot spoken\b": "unsupported",
 }
+# Of the pipelines, the rooms whose words are checked.
+PLAIN = tuple(f"src/millstream/pipelines/{room}/" for room in ("joins", "state", "times"))
 HANDLER_HEADER = re.compile(r"\A[A-Z]\w+\W.*?\bv\d+", re.DOTALL)
 
 
@@ -124,14 +126,14 @@ def test_files_name_no_machine_and_no_registry() -> None:
 
 
 def test_words_are_plain() -> None:
-    """Outside the pipelines, and CONTRIBUTING.md, which shows how not to write."""
+    """Outside some rooms of the pipelines, and CONTRIBUTING.md, which shows how not to write."""
     stilted = re.compile("|".join(STILTED), re.IGNORECASE)
     offenders = []
     for path in tracked_files(".py", ".pyx", ".pxi", ".md"):
         name = str(path.relative_to(ROOT))
         if not name.startswith(("src/", "docs/", "README", "CHANGELOG")):
             continue
-        if name.startswith("src/millstream/pipelines/"):
+        if name.startswith("src/millstream/pipelines/") and not name.startswith(PLAIN):
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
             for word in stilted.finditer(line):

@@ -38,7 +38,7 @@ def test_operator_tells_of_itself_in_words() -> None:
         "title": "hold for 1 minute 30 seconds",
         "buckets": 16,
         "inputs": {"rows": list(KEYS)},
-        "tables": {"held": "until the watermark is past them", "counts": "for ever"},
+        "tables": {"held": "until the watermark is past them", "counts": "forever"},
     }
     operator.title = "a hold"
     assert json.loads(operator.describe(4))["title"] == "a hold"

@@ -66,18 +66,18 @@ _clients: OrderedDict[str, LookupClient] = OrderedDict()
 
 @dataclass(frozen=True)
 class Lookup:
-    """What is looked up, how, and where it comes out. It travels to Spark's workers."""
+    """The definition of a lookup; it is pickled for Spark's workers."""
 
     lookup_id: str
     keys: tuple[str, ...]
-    columns: pa.Schema  # those that the answers have
+    columns: pa.Schema  # of the answers
     how: How
     on_failure: OnFailure
     fetch: Fetch
     settings: LookupSettings
 
     def run(self, client: LookupClient, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with the answers; the last column says why there is none."""
+        """The rows with the answers; the last column has the reason if there is none."""
         places, asked = self._distinct(rows)
         answers = client.find(asked)
         errors = [it.reason if isinstance(it, NoAnswer) else None for it in answers.values()]
@@ -102,7 +102,7 @@ class Lookup:
         return result.filter(pa.array(np.append(is_known, False)[places]))
 
     def _distinct(self, rows: pa.RecordBatch) -> tuple[Numbers, list[Any]]:
-        """Of each row the place of its key among the distinct ones, -1 if it is null; and those."""
+        """For each row the index of its key among the distinct keys, -1 for null; and the keys."""
         keys = with_hash(rows.select(list(self.keys)), self.keys)
         codes = key_codes(keys, self.keys)
         _, firsts, places = np.unique(codes, return_index=True, return_inverse=True)
@@ -118,8 +118,8 @@ class Lookup:
         failed = next((it for it in errors if it is not None), None)
         if failed is not None and self.on_failure == "error":
             raise LookupFailed(
-                f"the lookup by {', '.join(self.keys)} failed: {failed}. To go on without answers, "
-                'say on_failure="null" or "divert"'
+                f"the lookup by {', '.join(self.keys)} failed: {failed}. To continue without "
+                'answers, use on_failure="null" or "divert"'
             )
 
     def _table(self, answers: Sequence[Any]) -> pa.RecordBatch:

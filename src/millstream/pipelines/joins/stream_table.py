@@ -66,7 +66,7 @@ _TABLE_KEY = "_table_key_"
 
 @dataclass(frozen=True)
 class ChangeLog:
-    """The table's side; `carried` are the columns that come out."""
+    """The table's side; `carried` are its columns in the result."""
 
     schema: pa.Schema
     keys: tuple[str, ...]

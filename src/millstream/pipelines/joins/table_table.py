@@ -45,7 +45,7 @@ _LEFT, _RIGHT = "left", "right"
 
 @dataclass(frozen=True)
 class Side:
-    """One table: its columns, `_weight` among them; `carried` are those that come out."""
+    """One table: its columns, with `_weight`; `carried` are its columns in the result."""
 
     schema: pa.Schema
     keys: tuple[str, ...]

@@ -63,7 +63,7 @@ class Operator(ABC):
         """How long the rows of each table are kept, as text."""
         times = {name: spec.time for name, spec in self.tables.items()}
         return {
-            name: "for ever" if time is None else "until the watermark is past them"
+            name: "forever" if time is None else "until the watermark is past them"
             for name, time in times.items()
         }
 

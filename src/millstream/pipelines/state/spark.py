@@ -3,15 +3,14 @@
     input --mapInArrow: hash, pack--> (bucket, input, block) --shuffle--> operator --> (block)
           --mapInArrow: unpack--> rows
 
-Rows travel packed, all of a task's rows of one bucket in one block (the format of a page): Spark
-hands its stateful functions pandas frames that it builds row by row, which costs more than
-the operators themselves. A block is one row, whatever is in it; and inputs with different columns
-go through one shuffle.
+Rows are packed: all rows that a task has of one bucket become one block, in the format of a page.
+Spark passes pandas frames to its stateful functions and builds them row by row, which costs more
+than the operators themselves; a block is one row. Inputs with different columns share one shuffle.
 
 Streams run on `transformWithStateInPandas` with event-time timers, whose batches without rows come
-only when the watermark moves (with processing time they never end). Spark then drops rows that are
-late by its own rule, before the operator sees them, judging by the column that bears the watermark:
-ours, `_open`, lies beyond all time. Lateness is the operator's to decide.
+only when the watermark moves (with processing time they never end). Spark drops rows that are late
+by its own rule before the operator gets them, by the column that has the watermark. Our column for
+that, `_open`, is in the far future, so that the operator decides which rows are late.
 
 Batches run on `applyInArrow`: all rows of a bucket at once, then the end of time.
 """

@@ -1,11 +1,11 @@
-"""Runs an operator without Spark: for its tests, and to try it in a notebook.
+"""Runs an operator without Spark: for tests, and for experiments in a notebook.
 
     trial = Trial(SlidingWindow(...))
-    trial.feed({"events": rows}, watermark_us=...)   the rows that come out
+    trial.feed({"events": rows}, watermark_us=...)   returns the emitted rows
     trial.advance(watermark_us)                      a batch without rows
 
-Every call goes as on Spark: rows are hashed to buckets, each bucket is read from bytes and written
-as bytes, due timers fire after the rows. So every batch is a restart, too.
+Each call works as on Spark: rows are hashed to buckets, each bucket is read from bytes and written
+as bytes, and due timers fire after the rows. So every batch is also a restart.
 """
 
 from __future__ import annotations
