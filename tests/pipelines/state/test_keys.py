@@ -24,6 +24,7 @@ from millstream.pipelines.state.keys import (
     bucket_labels,
     buckets_of,
     distinct,
+    first_rows,
     key_codes,
     key_hashes,
     split_by_bucket,
@@ -73,6 +74,7 @@ def test_equal_values_have_equal_hashes_and_codes(name: str, data: st.DataObject
             assert (codes[i] == codes[j]) == equal_for_spark(a, b)
             assert hashes[i] == hashes[j] or codes[i] != codes[j]
     assert set(codes) == set(range(len(set(codes))))
+    assert first_rows(codes).tolist() == [list(codes).index(it) for it in range(len(set(codes)))]
     assert hashes == [one_hash(value, kind) for value in values], "the rows around do not matter"
 
 

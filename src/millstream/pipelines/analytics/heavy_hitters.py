@@ -58,7 +58,14 @@ from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.results import END, START, observe_dropped
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
-from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes, with_hash
+from millstream.pipelines.state.keys import (
+    HASH,
+    Numbers,
+    distinct,
+    first_rows,
+    key_codes,
+    with_hash,
+)
 from millstream.pipelines.state.tables import concat, times_of
 from millstream.pipelines.windows.ranges import totals
 
@@ -212,15 +219,15 @@ class HeavyHitters(Operator):
     def _added(self, kept: pa.RecordBatch, new: Counters, floors: npt.NDArray[Any]) -> Counters:
         both = concat([kept.select([HASH, *self._group]), new.rows])
         codes = key_codes(both, self._group)
-        _, firsts, places = np.unique(codes, return_index=True, return_inverse=True)
+        firsts = first_rows(codes)
         was_there = firsts < kept.num_rows
         sums = np.zeros(len(firsts), new.at_least.dtype)
         at_least, at_most = sums.copy(), sums.copy()
-        sums[places[kept.num_rows :]] = new.at_least
-        at_least[places[: kept.num_rows]] = kept.column(AT_LEAST).to_numpy()
-        at_most[places[: kept.num_rows]] = kept.column(AT_MOST).to_numpy()
+        sums[codes[kept.num_rows :]] = new.at_least
+        at_least[codes[: kept.num_rows]] = kept.column(AT_LEAST).to_numpy()
+        at_most[codes[: kept.num_rows]] = kept.column(AT_MOST).to_numpy()
         begun = np.zeros(len(firsts), floors.dtype)
-        begun[places[kept.num_rows :]] = floors
+        begun[codes[kept.num_rows :]] = floors
         at_most[~was_there] = begun[~was_there]
         rows = both.take(pa.array(firsts))
         return Counters(rows, times_of(rows, _ENDS), at_least + sums, at_most + sums)

@@ -47,7 +47,7 @@ from millstream.pipelines.joins.external import (
 )
 from millstream.pipelines.joins.frames import keep_watermark
 from millstream.pipelines.joins.matching import has_null_key, take_or_null
-from millstream.pipelines.state.keys import Numbers, key_codes, with_hash
+from millstream.pipelines.state.keys import Numbers, first_rows, key_codes, with_hash
 from millstream.pipelines.workers import settle
 
 if TYPE_CHECKING:
@@ -105,14 +105,14 @@ class Lookup:
         """For each row the index of its key among the distinct keys, -1 for null; and the keys."""
         keys = with_hash(rows.select(list(self.keys)), self.keys)
         codes = key_codes(keys, self.keys)
-        _, firsts, places = np.unique(codes, return_index=True, return_inverse=True)
+        firsts = first_rows(codes)
         is_null = has_null_key(keys, self.keys)
         lists = [keys.column(name).take(pa.array(firsts)).to_pylist() for name in self.keys]
         distinct = lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
         known = np.flatnonzero(~is_null[firsts])
         renumbered = np.full(len(firsts) + 1, -1, np.int64)
         renumbered[known] = np.arange(len(known))
-        return renumbered[places], [distinct[at] for at in known]
+        return renumbered[codes], [distinct[at] for at in known]
 
     def _raise_first(self, errors: Sequence[str | None]) -> None:
         failed = next((it for it in errors if it is not None), None)

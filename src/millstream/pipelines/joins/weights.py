@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from millstream.pipelines.state.keys import HASH, Numbers, key_codes, with_hash
+from millstream.pipelines.state.keys import HASH, Numbers, first_rows, key_codes, with_hash
 
 WEIGHT = "_weight"
 WEIGHT_FIELD = pa.field(WEIGHT, pa.int64())
@@ -33,9 +33,9 @@ def consolidate(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Each row once, with the sum of its weights; removed rows come first."""
     names = [name for name in rows.schema.names if name not in (HASH, WEIGHT)]
     codes = key_codes(with_hash(rows.select(names), names), names)
-    _, firsts, places = np.unique(codes, return_index=True, return_inverse=True)
+    firsts = first_rows(codes)
     sums = np.zeros(len(firsts), np.int64)
-    np.add.at(sums, places, weights_of(rows))
+    np.add.at(sums, codes, weights_of(rows))
     chosen = np.flatnonzero(sums)
     chosen = chosen[np.argsort(sums[chosen] > 0, kind="stable")]
     columns = rows.select([name for name in rows.schema.names if name != WEIGHT])

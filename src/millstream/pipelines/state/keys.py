@@ -132,6 +132,13 @@ def key_codes(rows: pa.RecordBatch, keys: Sequence[str]) -> Numbers:
     return codes
 
 
+def first_rows(codes: Numbers) -> Numbers:
+    """The index of the first row of each code, for codes of `key_codes`."""
+    firsts = np.empty(int(codes.max(initial=-1)) + 1, np.int64)
+    firsts[codes[::-1]] = np.arange(len(codes))[::-1]  # of equal codes, the last assignment counts
+    return firsts
+
+
 def _split_collisions(
     codes: Numbers, shared: Hashes, hashes: Hashes, columns: Sequence[pa.Array]
 ) -> None:
