@@ -13,11 +13,13 @@ from millstream.pipelines.offsets import (
     OffsetRange,
     count_between,
     from_json,
+    idle_until_ms,
     limit_total,
     parse_offsets,
     plan_tasks,
     split,
     to_json,
+    with_idle_until,
 )
 
 
@@ -25,6 +27,15 @@ def test_offsets_travel_as_the_connectors_json() -> None:
     offsets = {("b", 0): 5, ("a", 10): 1, ("a", 2): 7}
     assert to_json(offsets) == {"a": {"2": 7, "10": 1}, "b": {"0": 5}}
     assert from_json(to_json(offsets)) == offsets
+
+
+def test_time_of_an_idle_source_is_beside_its_offsets() -> None:
+    offsets = {("a", 0): 5}
+    assert with_idle_until(to_json(offsets), None) == to_json(offsets)
+    idle = with_idle_until(to_json(offsets), 1_767_225_600_000)
+    assert idle == {"a": {"0": 5}, "": {"0": 1_767_225_600_000}}
+    assert (from_json(idle), idle_until_ms(idle)) == (offsets, 1_767_225_600_000)
+    assert idle_until_ms(to_json(offsets)) is None
 
 
 @pytest.mark.parametrize("text", ["", "newest", "[1]", '{"a": 3}', '{"a": {"x": 1}}'])

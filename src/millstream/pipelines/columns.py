@@ -18,6 +18,7 @@ WATERMARK_COLUMN = "_watermark"
 OFFSET_COLUMN = "_offset"
 POSITION_COLUMN = "_position"
 DELETED_COLUMN = "_deleted"
+IDLE_COLUMN = "_idle"
 
 WATERMARK_DELAY = "spark.watermarkDelayMs"  # Spark's metadata of a column with a watermark
 TABLE_KEY = "millstream.table_key"  # metadata of the key columns of a topic that is a table

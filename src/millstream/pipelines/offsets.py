@@ -3,6 +3,9 @@
 Offsets travel as the JSON that Spark's Kafka connector writes, {"topic": {"0": 5, "1": 7}}, so that
 its checkpoints can be taken over. A range of offsets becomes one task, or several where
 `minPartitions` asks for more tasks than there are partitions.
+
+The offsets of a source that has been idle also have the time, in milliseconds, up to which it sent
+nothing: {"topic": {"0": 5}, "": {"0": 1767225600000}}. No topic has an empty name.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ Offsets: TypeAlias = dict[TopicPartition, int]
 
 LATEST = -1  # Kafka's and Spark's numbers for "the end" and "the beginning"
 EARLIEST = -2
+_IDLE = ""
 # Where writers keep what is decided (writing/decisions.py); readers of a pattern pass over it.
 DECISIONS_TOPIC = "__millstream_decisions"
 
@@ -48,7 +52,21 @@ def from_json(nested: Mapping[str, Mapping[str, int]]) -> Offsets:
         (topic, int(partition)): int(offset)
         for topic, partitions in nested.items()
         for partition, offset in partitions.items()
+        if topic != _IDLE
     }
+
+
+def idle_until_ms(nested: Mapping[str, Mapping[str, int]]) -> int | None:
+    """The time up to which a source was idle; None if it has not been."""
+    return nested[_IDLE]["0"] if _IDLE in nested else None
+
+
+def with_idle_until(
+    nested: Mapping[str, Mapping[str, int]], time_ms: int | None
+) -> dict[str, dict[str, int]]:
+    """The offsets with the time up to which the source was idle."""
+    offsets = {topic: dict(partitions) for topic, partitions in nested.items()}
+    return offsets if time_ms is None else {**offsets, _IDLE: {"0": time_ms}}
 
 
 def offsets_if_ours(nested: Any) -> Offsets:

@@ -30,7 +30,14 @@ from pyspark.sql.streaming.datasource import (
 from millstream.clock import SystemClock
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import WATERMARK_COLUMN
-from millstream.pipelines.offsets import OffsetRange, Offsets, from_json, to_json
+from millstream.pipelines.offsets import (
+    OffsetRange,
+    Offsets,
+    from_json,
+    idle_until_ms,
+    to_json,
+    with_idle_until,
+)
 from millstream.pipelines.query_files import batch_watermark_ms
 from millstream.pipelines.reading.options import ReadOptions, parse_read_options
 from millstream.pipelines.reading.planning import StreamPlanner, plan_batch
@@ -122,11 +129,24 @@ class RangePartition(InputPartition):
         self.watermark_ms = watermark_ms
 
 
+class TickPartition(InputPartition):
+    """A task whose only row is a tick of an idle source."""
+
+    def __init__(self, time_ms: int) -> None:
+        super().__init__(time_ms)
+        self.time_ms = time_ms
+
+
 def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """What a task yields for its range."""
     from millstream.pipelines.reading.arrow import raw_batch
     from millstream.pipelines.reading.fetching import fetch_columns
 
+    if isinstance(partition, TickPartition):
+        from millstream.pipelines.reading.typed import idle_row
+
+        yield idle_row(options, partition.time_ms)
+        return
     if not isinstance(partition, RangePartition):
         return  # Spark's own, where nothing is to be read
     wanted = partition.wanted
@@ -191,7 +211,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:
         without_limit = isinstance(limit, ReadAllAvailable)
-        return to_json(self._planner.next_end(from_json(start), without_limit=without_limit))
+        begin = from_json(start)
+        end = self._planner.next_end(begin, without_limit=without_limit)
+        idle_ms = self._planner.idle_until_ms(begin, idle_until_ms(start))
+        return with_idle_until(to_json(end), idle_ms)
 
     def reportLatestOffset(self) -> JsonOffsets | None:
         return to_json(self._planner.latest) or None
@@ -201,7 +224,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks = self._planner.tasks(from_json(start), ends)
         watermark_ms = self._watermark_ms(ends) if tasks else None
         topic_ids = self._positions.topic_ids
-        return [RangePartition(it, topic_ids.get(it.topic), watermark_ms) for it in tasks]
+        ticks = [TickPartition(it) for it in self._ticks_ms(start, end)]
+        return [RangePartition(it, topic_ids.get(it.topic), watermark_ms) for it in tasks] + ticks
+
+    def _ticks_ms(self, start: JsonOffsets, end: JsonOffsets) -> list[int]:
+        """The time of the tick between these offsets, if there is one."""
+        tick_ms = idle_until_ms(end)
+        return [] if tick_ms is None or tick_ms == idle_until_ms(start) else [tick_ms]
 
     def _watermark_ms(self, ends: Offsets) -> int | None:
         """Spark has written it down before it asks for partitions."""

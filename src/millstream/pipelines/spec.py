@@ -47,6 +47,7 @@ class Topic:
     bad_records: str = "deadletter"
     dead_letters: str = ""
     partitions: int = 1
+    idle_after: str | None = None
     table_key: tuple[str, ...] = ()
     load_first: bool | None = None
     options: Mapping[str, str] = field(default_factory=dict)
@@ -92,6 +93,7 @@ def topic(
     bad_records: str = "deadletter",
     dead_letters: str | None = None,
     partitions: int = 1,
+    idle_after: str | None = None,
     table_key: str | tuple[str, ...] = (),
     load_first: bool | None = None,
     options: Mapping[str, Any] | None = None,
@@ -104,6 +106,10 @@ def topic(
     late a record may come: `("at", "10 minutes")`. `bad_records` says what happens to records that
     do not decode: they go to the topic `dead_letters` ("deadletter"), are dropped ("drop") or end
     the query ("fail").
+
+    `idle_after` lets the watermark advance while the topic is idle: if all of its records have been
+    read and none has come for that long, the watermark behaves as if one had come that long ago. It
+    is for times that follow the wall clock.
 
     `table_key` declares that the topic is a table, by the key of its records: a record replaces the
     earlier ones with its key, and one without a value deletes the row. It names the columns that
@@ -131,6 +137,7 @@ def topic(
         bad_records=bad_records,
         dead_letters=dead_letters or DEAD_LETTER_PREFIX + name,
         partitions=partitions,
+        idle_after=idle_after,
         table_key=_names(table_key),
         load_first=load_first,
         options={it: _option_text(value) for it, value in (options or {}).items()},
@@ -314,6 +321,10 @@ def _check_topic(declared: Topic) -> None:
         )
     if (declared.load_first or declared.table_key) and start_at != "earliest":
         raise ConfigError(f"topic {name}: a table is read from its beginning; leave out start_at")
+    if declared.idle_after is not None and (watermark is None or declared.schema is None):
+        raise ConfigError(
+            f"topic {name}: idle_after needs a schema and a watermark, which is what it moves"
+        )
     if declared.table_key and declared.schema is None and declared.format != "avro":
         raise ConfigError(f"topic {name}: table_key needs a schema, for the columns of the values")
     if watermark is not None and (isinstance(watermark, str) or len(watermark) != 2):

@@ -85,6 +85,10 @@ def test_options_of_a_stream_have_no_end() -> None:
         parse_read_options(BASE | {"endingOffsets": "latest"}, streaming=True)
     with pytest.raises(ConfigError, match=r"kafka.bootstrap.servers is missing"):
         parse_read_options({"subscribe": "a"}, streaming=True)
+    with pytest.raises(ConfigError, match="idleAfter and idleColumn belong together"):
+        parse_read_options(BASE | {"idleAfter": "10s"}, streaming=True)
+    with pytest.raises(ConfigError, match="idleAfter is 0"):
+        parse_read_options(BASE | {"idleAfter": "0s", "idleColumn": "at"}, streaming=True)
     limits = {"minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"}
     with pytest.raises(ConfigError, match="minOffsetsPerTrigger is 6, more than maxOffsetsPer"):
         parse_read_options(BASE | limits, streaming=True)

@@ -104,6 +104,50 @@ def test_stream_obeys_least_most_and_delay_together(topics: Topics) -> None:
     assert planner.latest == at(topic, 9)
 
 
+def test_stream_is_idle_when_all_is_read_and_no_transaction_is_open(topics: Topics) -> None:
+    from confluent_kafka import Producer
+
+    topic = topics.create()
+    clock = ManualClock()
+    idle = {"idleAfter": "10s", "idleColumn": "at"}
+    planner = planner_of(topics, clock, subscribe=topic, maxOffsetsPerTrigger="2", **idle)
+    topics.fill(topic, [b"x"] * 3)
+    place = planner.initial()
+    for expected in (2, 3):
+        clock.advance(10_000)
+        end = planner.next_end(place)
+        assert end == at(topic, expected)
+        assert planner.idle_until_ms(place, None) is None, "it is behind"
+        place = end
+    assert planner.next_end(place) == place
+    assert planner.idle_until_ms(place, None) is None
+    clock.advance(10_000)
+    assert planner.next_end(place) == place
+    tick_ms = planner.idle_until_ms(place, None)
+    assert tick_ms == clock.now_ms() - 10_000
+    assert planner.idle_until_ms(place, tick_ms) == tick_ms, "no other yet"
+    producer = Producer({"bootstrap.servers": topics.bootstrap, "transactional.id": topic})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"y")
+    producer.flush(60)
+    clock.advance(10_000)
+    assert planner.next_end(place) == place
+    assert planner.idle_until_ms(place, tick_ms) == tick_ms, "its records are on their way"
+    producer.abort_transaction(60)
+
+
+def test_stream_that_ends_when_all_is_read_has_no_ticks(topics: Topics) -> None:
+    clock = ManualClock()
+    planner = planner_of(topics, clock, subscribe=topics.create(), idleAfter="10s", idleColumn="at")
+    place = planner.initial()
+    planner.fix_target()
+    for _ in range(3):
+        assert planner.next_end(place) == place
+        assert planner.idle_until_ms(place, None) is None
+        clock.advance(60_000)
+
+
 def test_stream_reads_all_at_once_where_spark_asks_for_it(topics: Topics) -> None:
     topic = topics.create()
     topics.fill(topic, [b"x"] * 5)

@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
+from millstream.errors import ConfigError
 from millstream.pipelines.offsets import OffsetRange
-from millstream.pipelines.reading.typed import TaskConstants, assemble
+from millstream.pipelines.reading.options import parse_read_options
+from millstream.pipelines.reading.typed import TaskConstants, assemble, idle_row, typed_options
 from millstream.pipelines.row_positions import decode_positions
 from tests.pipelines.conftest import Topics
 from tests.pipelines.reading.decoding.values import TIMESTAMP, columns_of, decode
@@ -140,6 +142,30 @@ def test_schema_may_have_columns_of_the_reader_alone(names: list[str], offsets: 
     rows = assemble(schema, wanted, columns_of(values), decoded, TaskConstants(watermark_ms=5))
     assert rows.column("_offset").to_pylist() == offsets
     assert rows.column("_watermark").cast(pa.int64()).to_pylist() == [5000] * len(offsets)
+
+
+def test_tick_has_a_time_and_nothing_else() -> None:
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromDDL("id long not null, name string, at timestamp, _idle boolean")
+    given = {
+        "kafka.bootstrap.servers": "127.0.0.1:1",
+        "subscribe": "t",
+        "valueFormat": "json",
+        "idleAfter": "10s",
+        "idleColumn": "at",
+    }
+    options = typed_options(parse_read_options(given, streaming=True), schema)
+    (row,) = idle_row(options, 5).to_pylist()
+    assert (row["id"], row["name"], row["_idle"]) == (0, None, True), "Spark relies on NOT NULL"
+    assert row["at"].timestamp() == 0.005
+    for wrong, message in (
+        ("id long, at timestamp", "belong together"),
+        ("id long, _idle boolean", "idleColumn 'at' is not there"),
+        ("at string, _idle boolean", "idleColumn 'at' is string"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            typed_options(parse_read_options(given, streaming=True), StructType.fromDDL(wrong))
 
 
 def test_rows_have_their_position_and_whether_they_are_deletes() -> None:

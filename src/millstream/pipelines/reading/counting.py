@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.pipelines.columns import IDLE_COLUMN
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -21,7 +23,8 @@ def count_failures(frame: DataFrame, name: str = OBSERVED) -> DataFrame:
 
     `frame` was read with a schema that names `_error string`.
     """
-    from pyspark.sql.functions import count, lit
+    from pyspark.sql.functions import col, count, count_if, lit
 
-    observed = frame.observe(name, count(lit(1)).alias("records"), count("_error").alias("failed"))
+    records = count_if(~col(IDLE_COLUMN)) if IDLE_COLUMN in frame.columns else count(lit(1))
+    observed = frame.observe(name, records.alias("records"), count("_error").alias("failed"))
     return observed.where("_error is null").drop("_error")

@@ -63,6 +63,8 @@ READ_OPTIONS = (
     "pipelineVersion",
     "checkpointLocation",
     "loadFirst",
+    "idleAfter",
+    "idleColumn",
     *CSV_OPTIONS,
     *AVRO_OPTIONS,
     *REGISTRY_ALIASES,
@@ -159,6 +161,8 @@ class ReadOptions:
     pipeline_version: str | None = None
     checkpoint_location: str | None = None  # of the query that reads, for its watermark
     load_first: Offsets = field(default_factory=dict)  # how far others are read before this begins
+    idle_after_ms: int | None = None
+    idle_column: str = ""  # the time of ticks
     csv: CsvDialect = field(default_factory=CsvDialect)
     avro: AvroOptions = field(default_factory=AvroOptions)
     fetch_bytes_max: int = 8 * 1024 * 1024
@@ -239,6 +243,8 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
         pipeline_version=given.get("pipelineVersion"),
         checkpoint_location=given.get("checkpointLocation"),
         load_first=_load_first(given),
+        idle_after_ms=_idle_after_ms(given),
+        idle_column=given.get("idleColumn") or "",
         csv=_csv_dialect(given, value_format),
         avro=parse_avro_options(given.get, value_format),
         fetch_bytes_max=given.integer("kafka.max.partition.fetch.bytes", 1)
@@ -256,6 +262,8 @@ TRIGGER_OPTIONS = (
     "maxOffsetsPerTrigger",
     "maxTriggerDelay",
     "loadFirst",
+    "idleAfter",
+    "idleColumn",
 )
 
 
@@ -377,6 +385,19 @@ def _check_named_ends(name: str, offsets: Offsets, refused: int | None) -> None:
                 + ("" if refused == LATEST else ", -1 for the end")
                 + ("" if refused == EARLIEST else ", -2 for the beginning")
             )
+
+
+def _idle_after_ms(given: GivenOptions) -> int | None:
+    after, column = given.get("idleAfter"), given.get("idleColumn")
+    if (after is None) != (column is None):
+        raise ConfigError(
+            "idleAfter and idleColumn belong together: after how long a source is idle, and the "
+            "column of its time"
+        )
+    found_ms = None if after is None else parse_duration_ms("idleAfter", after)
+    if found_ms == 0:
+        raise ConfigError("idleAfter is 0; write a duration such as 30s or 15 minutes")
+    return found_ms
 
 
 def _load_first(given: GivenOptions) -> Offsets:

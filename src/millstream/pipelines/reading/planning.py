@@ -30,6 +30,7 @@ from millstream.pipelines.offsets import (
     limit_total,
     plan_tasks,
 )
+from millstream.pipelines.reading.idleness import IdleWatch
 from millstream.pipelines.reading.load_first import Hold
 from millstream.pipelines.reading.options import ReadOptions
 from millstream.pipelines.reading.positions import Positions, report_loss, skip_deleted
@@ -92,6 +93,9 @@ class StreamPlanner:
         self._positions = positions
         self._clock = clock
         self._target: Offsets | None = None  # where availableNow ends
+        self._idle = (
+            None if options.idle_after_ms is None else IdleWatch(options.idle_after_ms, clock)
+        )
         self._hold = Hold(options.checkpoint_location or "", options.load_first)
         self._last_batch_ms: int | None = None
         self._topic_ids: dict[str, UUID | None] = {}
@@ -127,6 +131,19 @@ class StreamPlanner:
             return latest
         most = self._options.max_offsets_per_trigger
         return latest if most is None else limit_total(begin, latest, most)
+
+    def idle_until_ms(self, start: Offsets, last_ms: int | None) -> int | None:
+        """The time up to which the source has been idle. Called after `next_end` with the same
+        `start`; `last_ms` is what it was before."""
+        if self._idle is None or self._target is not None:
+            return last_ms
+        is_at_end = self._hold.is_over() and all(
+            start.get(it) == offset for it, offset in self.latest.items()
+        )
+        tick_ms = self._idle.next_tick_ms(last_ms, is_at_end=is_at_end)
+        if tick_ms is None or self._positions.log_ends(self.latest) != self.latest:
+            return last_ms  # nothing is due, or an open transaction has records
+        return tick_ms
 
     def tasks(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
         """What a batch between these offsets reads; also one that was planned before a crash."""

@@ -9,6 +9,7 @@ The schema has the columns of the value, and may also name these:
     _timestamp                  timestamp of the record
     _headers                    array<struct<key: string, value: binary>>
     _error                      string: why it did not decode; null for a good record
+    _idle                       boolean: whether this is no record but a tick (idleness.py)
     _watermark                  timestamp: the batch's watermark, by which rows are late; null if
                                 there is none yet. It needs the option checkpointLocation
 
@@ -33,6 +34,7 @@ import pyarrow.compute as pc
 from millstream.errors import ConfigError, MillstreamError
 from millstream.pipelines.columns import (
     DELETED_COLUMN,
+    IDLE_COLUMN,
     OFFSET_COLUMN,
     POSITION_COLUMN,
     WATERMARK_COLUMN,
@@ -66,6 +68,7 @@ METADATA_TYPES = {
     "_timestamp": "timestamp",
     "_headers": "array<struct<key:string,value:binary>>",
     ERROR_COLUMN: "string",
+    IDLE_COLUMN: "boolean",
     WATERMARK_COLUMN: "timestamp",
 }
 
@@ -94,12 +97,36 @@ def typed_options(options: ReadOptions, schema: StructType) -> ReadOptions:
             raise ConfigError(
                 f"column {field.name} is {field.dataType.simpleString()}; it must be {expected}"
             )
+    _check_idle(options, schema)
     wants_headers = "_headers" in schema.names or options.mode == "deadletter"
     options = replace(
         options, row_schema=schema, include_headers=options.include_headers or wants_headers
     )
     make_decoder(options, _value_schema(arrow_schema(schema)))
     return options
+
+
+def _check_idle(options: ReadOptions, schema: StructType) -> None:
+    if (options.idle_after_ms is not None) != (IDLE_COLUMN in schema.names):
+        raise ConfigError(
+            f"idleAfter and the column {IDLE_COLUMN} boolean belong together: it marks the rows "
+            "that are no records. In pipelines, use topic(..., idle_after=...)"
+        )
+    if options.idle_after_ms is None:
+        return
+    column = options.idle_column
+    kind = schema[column].dataType.simpleString() if column in schema.names else "not there"
+    if kind != "timestamp":
+        raise ConfigError(f"idleColumn {column!r} is {kind}; it must be a timestamp of the schema")
+
+
+def idle_row(options: ReadOptions, time_ms: int) -> pa.RecordBatch:
+    """A tick: no record, but a time up to which there was none."""
+    assert options.row_schema is not None
+    schema = arrow_schema(options.row_schema)
+    values = {options.idle_column: time_ms * 1000, IDLE_COLUMN: True}
+    arrays = [_filled(it, pa.array([values.get(it.name)], it.type)) for it in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -220,6 +247,8 @@ def _metadata(
         )
         logs = np.full(len(offsets), constants.log, np.int64)
         return encode_positions(Positions(times_ms, logs, offsets))
+    if name == IDLE_COLUMN:
+        return pa.array(np.zeros(raw.num_rows, np.bool_))
     if name == DELETED_COLUMN:
         return raw.column("value").is_null()
     return raw.column(name.removeprefix("_"))

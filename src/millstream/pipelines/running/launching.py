@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
-from millstream.pipelines.columns import WATERMARK_COLUMN, check_time
+from millstream.pipelines.columns import IDLE_COLUMN, WATERMARK_COLUMN, check_time
 from millstream.pipelines.durations import duration_us
 from millstream.pipelines.offsets import EARLIEST, Offsets, to_json
 from millstream.pipelines.reading.counting import OBSERVED, count_failures
@@ -28,6 +28,7 @@ from millstream.pipelines.running.sinks import attach_sink
 from millstream.pipelines.running.tables import as_table, reader_schema
 from millstream.pipelines.running.topics import check_topics
 from millstream.pipelines.spec import PipelineSpec, Topic
+from millstream.pipelines.times.idleness import with_idle_watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -197,6 +198,9 @@ def read_stream(
         options |= starting_options(topic.name, topic.start_at)
     else:
         options["startingOffsets"] = json.dumps(to_json(starting))
+    if topic.idle_after is not None and schema is not None:
+        schema = idle_schema(schema)
+        options |= idle_options(topic)
     if schema is not None and WATERMARK_COLUMN in schema.names:
         options.setdefault("checkpointLocation", checkpoint_location(pipeline, settings))
     parse_read_options(options, streaming=True)  # Spark reports errors only when the query runs
@@ -220,7 +224,22 @@ def with_watermark(frame: DataFrame, topic: Topic) -> DataFrame:
         delay_us = duration_us(delay, "its delay", zero_allowed=True)
     except ConfigError as error:
         raise ConfigError(f"topic {topic.name}: watermark={topic.watermark!r}: {error}") from None
+    if topic.idle_after is not None:
+        return with_idle_watermark(frame, column, delay)
     return frame.withWatermark(column, f"{delay_us} microseconds")
+
+
+def idle_schema(schema: StructType) -> StructType:
+    from pyspark.sql.types import BooleanType, StructField, StructType
+
+    return StructType([*schema.fields, StructField(IDLE_COLUMN, BooleanType())])
+
+
+def idle_options(topic: Topic) -> dict[str, str]:
+    assert topic.watermark is not None
+    assert topic.idle_after is not None
+    idle_us = duration_us(topic.idle_after, f"topic {topic.name}: idle_after")
+    return {"idleAfter": f"{max(idle_us // 1000, 1)}ms", "idleColumn": topic.watermark[0]}
 
 
 def load(reader: Any) -> DataFrame:

@@ -4,7 +4,7 @@
 
     lateness.py    the batch's watermark in every row, and which rows are late by it
     clocks.py      event, log-append and processing time; devices whose clocks are wrong
-    idleness.py    a watermark that moves on while a source is idle
+    idleness.py    a watermark that advances while a source is idle
 
 Use what this package exports; its modules are private.
 """
@@ -16,7 +16,7 @@ from millstream.pipelines.times.clocks import (
     count_odd_clocks,
     three_times,
 )
-from millstream.pipelines.times.idleness import with_heartbeat
+from millstream.pipelines.times.idleness import with_idle_watermark
 from millstream.pipelines.times.lateness import mark_late, with_watermark_column
 
 __all__ = [
@@ -26,6 +26,6 @@ __all__ = [
     "count_odd_clocks",
     "mark_late",
     "three_times",
-    "with_heartbeat",
+    "with_idle_watermark",
     "with_watermark_column",
 ]
