@@ -109,21 +109,35 @@ def _newest_by_position(
     rows: pa.RecordBatch, codes: Numbers, sequence: str, is_whole: bool
 ) -> pa.RecordBatch:
     """The newest rows, with positions that have the greatest timestamp of their key and log."""
+    if not rows.num_rows:
+        return rows
     positions = decode_positions(rows.column(sequence))
-    times_ms = group_times(positions, codes)
-    if is_whole:
-        order = np.lexsort((positions.offsets, positions.logs, times_ms, codes))
-        is_newest = is_last(codes[order])
-    else:
-        order = np.lexsort((positions.offsets, positions.logs, codes))
-        is_newest = is_last(codes[order]) | is_last(positions.logs[order])
-    chosen = order[is_newest]
+    order = _by_log(codes, positions)
+    is_last_of_key = is_last(codes[order])
+    last = np.flatnonzero(is_last_of_key | is_last(positions.logs[order]))
+    starts = np.concatenate([[0], last[:-1] + 1])
+    times_ms = np.maximum.reduceat(positions.times_ms[order], starts)
+    chosen = order[last]
+    if is_whole and len(last) > np.count_nonzero(is_last_of_key):
+        newest_logs = np.lexsort((positions.logs[chosen], times_ms, codes[chosen]))
+        newest_logs = newest_logs[is_last(codes[chosen][newest_logs])]
+        chosen, times_ms = chosen[newest_logs], times_ms[newest_logs]
     found = rows.take(pa.array(chosen))
-    if np.array_equal(times_ms[chosen], positions.times_ms[chosen]):
+    if np.array_equal(times_ms, positions.times_ms[chosen]):
         return found
-    moved = Positions(times_ms[chosen], positions.logs[chosen], positions.offsets[chosen])
+    moved = Positions(times_ms, positions.logs[chosen], positions.offsets[chosen])
     place = found.schema.get_field_index(sequence)
     return found.set_column(place, found.schema.field(place), encode_positions(moved))
+
+
+def _by_log(codes: Numbers, positions: Positions) -> Numbers:
+    """The order by key, log and offset. Nearly always a key has one log, and two columns do."""
+    order = np.lexsort((positions.offsets, codes))
+    is_same_key = codes[order][1:] == codes[order][:-1]
+    is_same_log = positions.logs[order][1:] == positions.logs[order][:-1]
+    if (is_same_key & ~is_same_log).any():
+        order = np.lexsort((positions.offsets, positions.logs, codes))
+    return order
 
 
 def is_last(codes: Numbers) -> Mask:
