@@ -33,7 +33,7 @@ def test_time_of_an_idle_source_is_beside_its_offsets() -> None:
     offsets = {("a", 0): 5}
     assert with_idle_until(to_json(offsets), None) == to_json(offsets)
     idle = with_idle_until(to_json(offsets), 1_767_225_600_000)
-    assert idle == {"a": {"0": 5}, "": {"0": 1_767_225_600_000}}
+    assert idle == {"a": {"0": 5}, "#idle": {"until_ms": 1_767_225_600_000}}
     assert (from_json(idle), idle_until_ms(idle)) == (offsets, 1_767_225_600_000)
     assert idle_until_ms(to_json(offsets)) is None
 

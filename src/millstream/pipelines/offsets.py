@@ -5,7 +5,7 @@ its checkpoints can be taken over. A range of offsets becomes one task, or sever
 `minPartitions` asks for more tasks than there are partitions.
 
 The offsets of a source that has been idle also have the time, in milliseconds, up to which it sent
-nothing: {"topic": {"0": 5}, "": {"0": 1767225600000}}. No topic has an empty name.
+nothing: {"topic": {"0": 5}, "#idle": {"until_ms": 1767225600000}}. Names of topics have no "#".
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ Offsets: TypeAlias = dict[TopicPartition, int]
 
 LATEST = -1  # Kafka's and Spark's numbers for "the end" and "the beginning"
 EARLIEST = -2
-_IDLE = ""
+_MARK = "#"  # of entries that are no topics
+_IDLE = "#idle"
+_UNTIL = "until_ms"
 # Where writers keep what is decided (writing/decisions.py); readers of a pattern pass over it.
 DECISIONS_TOPIC = "__millstream_decisions"
 
@@ -52,13 +54,13 @@ def from_json(nested: Mapping[str, Mapping[str, int]]) -> Offsets:
         (topic, int(partition)): int(offset)
         for topic, partitions in nested.items()
         for partition, offset in partitions.items()
-        if topic != _IDLE
+        if not topic.startswith(_MARK)
     }
 
 
 def idle_until_ms(nested: Mapping[str, Mapping[str, int]]) -> int | None:
     """The time up to which a source was idle; None if it has not been."""
-    return nested[_IDLE]["0"] if _IDLE in nested else None
+    return nested[_IDLE][_UNTIL] if _IDLE in nested else None
 
 
 def with_idle_until(
@@ -66,7 +68,7 @@ def with_idle_until(
 ) -> dict[str, dict[str, int]]:
     """The offsets with the time up to which the source was idle."""
     offsets = {topic: dict(partitions) for topic, partitions in nested.items()}
-    return offsets if time_ms is None else {**offsets, _IDLE: {"0": time_ms}}
+    return offsets if time_ms is None else {**offsets, _IDLE: {_UNTIL: time_ms}}
 
 
 def offsets_if_ours(nested: Any) -> Offsets:
