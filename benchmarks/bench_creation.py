@@ -1,8 +1,7 @@
 """Creating 1,000 partitions: as one topic, and as 1,000 topics of one partition each.
 
-Apache Kafka answers CreateTopics when its controller has committed the topics, before the logs
-exist; Millstream answers when they do. So two times are taken for one topic: until the answer, and
-until every partition has taken a record.
+Both brokers answer CreateTopics when the topics are committed, before the logs exist. So two times
+are taken for one topic: until the answer, and until every partition has taken a record.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.coordination.cluster_records import (
+    _PARTITION,
     AbortTransactionRecord,
     BeginTransactionRecord,
     BrokerEndpoint,
@@ -123,9 +124,10 @@ def test_record_survives_encoding_and_decoding(record: MetadataRecord) -> None:
         leader_recovery_state=st.just(0),
     )
 )
-def test_lone_partition_is_decoded_as_any_other(record: PartitionRecord) -> None:
+def test_lone_partition_is_encoded_and_decoded_as_any_other(record: PartitionRecord) -> None:
     frame = encode_record(record)
     assert len(frame) == 65
+    assert frame[3:] == _PARTITION.encode(record, 1)
     assert decode_record(frame) == record
 
 

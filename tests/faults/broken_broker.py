@@ -20,6 +20,7 @@ from millstream.broker.replicas.pending import PendingAppend
 from millstream.cli.entry import main
 from millstream.coordination.cluster import TopicImage
 from millstream.coordination.groups.offsets import OffsetStore
+from millstream.errors import ApiError, ErrorCode
 from millstream.storage.log import Log
 from millstream.testing.histories.faults import BrokerProcess
 
@@ -93,11 +94,13 @@ def keep_logs_of_deleted_topics() -> None:
     def delete_topics(self: Reconciler, topics: Iterable[TopicImage]) -> None:
         for topic in topics:
             for index in range(len(topic.partitions)):
-                self._partitions.remove(topic.name, index)
+                partition = self._partitions.remove(topic.name, index)
+                if partition is not None:
+                    partition.go_offline(ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
 
-    def lead(self: Reconciler, topic: TopicImage, index: int, log: Log) -> None:
+    def lead(self: Reconciler, topic: TopicImage, index: int, log: Log) -> Partition:
         log.set_topic_id(topic.id)
-        honest(self, topic, index, log)
+        return honest(self, topic, index, log)
 
     Reconciler._delete_topics = delete_topics  # type: ignore[method-assign]
     Reconciler._lead = lead  # type: ignore[method-assign]

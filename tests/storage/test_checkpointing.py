@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millstream.config.topic import TopicConfig
-from millstream.storage.checkpointing import save_recovery_point
-from millstream.storage.steps import run_here
+from millstream.storage.checkpointing import LOGS_PER_TURN, save_recovery_point
+from millstream.storage.checkpoints import read_offsets
+from millstream.storage.steps import let_others_work, run_here
 from tests.storage.store import DATA, TOPIC, Store, truncate_to
 
 RECOVERY_POINTS = f"{DATA}/recovery-point-offset-checkpoint"
+LOG_STARTS = f"{DATA}/log-start-offset-checkpoint"
 
 
 def saved_recovery_point(store: Store) -> int:
@@ -102,3 +106,31 @@ def test_failed_sync_takes_the_directory_down() -> None:
     store.fs.fail_next_sync("checkpoint")
     store.directories.checkpoint()
     assert not store.directories.live_directories
+
+
+def test_logs_are_taken_a_few_per_turn() -> None:
+    store = Store()
+    for partition in range(2 * LOGS_PER_TURN):
+        store.append(b"x", partition=partition)
+    steps = store.directories.checkpoint_steps()
+    assert [next(steps) for _ in range(2)] == [let_others_work] * 2
+    store.directories.delete(TOPIC, 0)  # taken by then
+    run_here(steps)
+    saved = read_offsets(store.fs, RECOVERY_POINTS)
+    assert set(saved) == {(TOPIC, partition) for partition in range(1, 2 * LOGS_PER_TURN)}
+
+
+def test_checkpoint_that_is_overtaken_is_made_again() -> None:
+    """A recovery point was saved in between; what else has changed must be saved too."""
+    store = flushed_store()
+    store.log().delete_records_before(3)
+    steps = store.directories.checkpoint_steps()
+    execute = next(steps)
+    run_here(save_recovery_point(store.log()))
+    execute()
+    again = steps.send(None)
+    assert LOG_STARTS not in store.files(LOG_STARTS)
+    again()
+    with pytest.raises(StopIteration):
+        steps.send(None)
+    assert read_offsets(store.fs, LOG_STARTS) == {(TOPIC, 0): 3}

@@ -1,17 +1,22 @@
-"""New logs: files first, without a sync; topic ids supplied later, durably."""
+"""New logs: no files before the first append, no sync; topic ids supplied later, durably."""
 
 from __future__ import annotations
 
+import errno
 from uuid import UUID
 
 import pytest
 
 from millstream.config.topic import TopicConfig
-from millstream.storage.checkpoints import read_partition_metadata
-from millstream.storage.creation import NewLog, make_log
+from millstream.errors import ApiError, ErrorCode, LogGone
+from millstream.records.batch import iterate_headers
+from millstream.storage import names
+from millstream.storage.checkpoints import read_offsets, read_partition_metadata
+from millstream.storage.creation import NewLog, new_log
 from millstream.storage.directories import LogDirectories
-from millstream.storage.steps import run_here
+from millstream.storage.log import Log
 from millstream.testing.filesystem import MemoryFileSystem
+from tests.storage.store import DATA, TOPIC, Store, make_batch, read_all, topic_id
 
 ID, OTHER_ID = UUID(int=7), UUID(int=8)
 CONFIG = TopicConfig()
@@ -21,27 +26,133 @@ def opened(fs: MemoryFileSystem, *paths: str) -> LogDirectories:
     return LogDirectories.open(paths or ["/data"], fs=fs)
 
 
-def test_creation_syncs_nothing() -> None:
+def append(log: Log) -> None:
+    batch = make_batch(b"first")
+    log.append(batch, [it for _, it in iterate_headers(batch)], leader_epoch=0, now_ms=0)
+
+
+def test_new_log_touches_no_file() -> None:
     fs = MemoryFileSystem()
     directories = opened(fs)
     before = len(fs.operations)
-    make_log(directories.directories[0], NewLog("t", 0, ID, CONFIG), now_ms=0)
+    log = new_log(directories.directories[0], NewLog("t", 0, ID, CONFIG), now_ms=0)
+    assert log.read(0, max_bytes=100, end_offset=0) == b""
+    assert fs.operations[before:] == []
+    assert not fs.exists("/data/t-0")
+
+
+def test_first_append_creates_the_files_without_a_sync() -> None:
+    fs = MemoryFileSystem()
+    directories = opened(fs)
+    log = new_log(directories.directories[0], NewLog("t", 0, ID, CONFIG), now_ms=0)
+    before = len(fs.operations)
+    append(log)
     assert not [it for it in fs.operations[before:] if "sync" in it.name]
     assert set(fs.listdir("/data/t-0")) == {"partition.metadata", "00000000000000000000.log"}
+    assert read_partition_metadata(fs, "/data/t-0") == ID
 
 
 def test_files_of_a_cut_off_creation_are_taken_over() -> None:
     fs = MemoryFileSystem()
     directory = opened(fs).directories[0]
-    make_log(directory, NewLog("t", 0, OTHER_ID, CONFIG), now_ms=0)
-    make_log(directory, NewLog("t", 0, ID, CONFIG), now_ms=0)
+    for each in (OTHER_ID, ID):
+        new_log(directory, NewLog("t", 0, each, CONFIG), now_ms=0).create_files(0)
     assert read_partition_metadata(fs, "/data/t-0") == ID
+
+
+def test_append_that_finds_the_disk_full_leaves_the_log_to_the_next_one() -> None:
+    store = Store()
+    log = store.log()
+    store.fs.fail_writes_after(0)
+    with pytest.raises(ApiError) as raised:
+        store.append(b"refused")
+    assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.directory.failure is None
+    store.fs.fail_writes_after(None)
+    store.append(b"accepted")
+    assert [record.value for record in read_all(log)] == [b"accepted"]
+
+
+def test_append_that_finds_the_disk_broken_fails_the_directory() -> None:
+    store = Store()
+    log = store.log()
+    store.fs.fail_everything_under(f"{DATA}/{TOPIC}-0")
+    with pytest.raises(ApiError):
+        store.append(b"refused")
+    assert isinstance(log.directory.failure, OSError)
+    assert log.directory.failure.errno == errno.EIO
+
+
+def test_flushed_first_append_survives_a_power_cut() -> None:
+    store = Store()
+    store.append(b"acknowledged")
+    assert not store.flush(0)
+    store.crash()
+    assert [record.value for record in read_all(store.log())] == [b"acknowledged"]
+    assert store.log().topic_id == topic_id()
+
+
+def test_checkpoint_leaves_out_a_log_without_files() -> None:
+    """Else the next start would take its entries for those of a deleted log."""
+    store = Store()
+    store.log(0)
+    store.append(b"first", partition=1)
+    store.flush(1)
+    store.directories.checkpoint({(TOPIC, 0): 0, (TOPIC, 1): 1})
+    for name in (names.RECOVERY_POINTS, names.HIGH_WATERMARKS):
+        assert read_offsets(store.fs, f"{DATA}/{name}").keys() == {(TOPIC, 1)}
+    store.kill()
+    assert (TOPIC, 0) not in store.directories.logs
+    assert store.directories.is_free(TOPIC, 0)
+
+
+def test_log_without_files_is_deleted_without_the_disk() -> None:
+    store = Store()
+    log = store.log()
+    before = len(store.fs.operations)
+    store.directories.delete(TOPIC, 0)
+    assert not [it for it in store.fs.operations[before:] if "sync" in it.name]
+    with pytest.raises(LogGone):
+        append(log)
+    assert not store.fs.exists(log.path)
+    store.append(b"new")
+    assert [record.value for record in read_all(store.log())] == [b"new"]
+
+
+def test_clean_stop_leaves_a_directory_for_every_log() -> None:
+    store = Store()
+    store.log(0)
+    store.append(b"first", partition=1)
+    store.restart()
+    assert store.directories.clean
+    ends = {name: log.log_end_offset for name, log in store.directories.logs.items()}
+    assert ends == {(TOPIC, 0): 0, (TOPIC, 1): 1}
+    assert store.directories.logs[TOPIC, 0].topic_id == topic_id()
+
+
+def test_stop_with_a_full_disk_is_clean_without_the_files() -> None:
+    store = Store()
+    store.append(b"first", partition=1)
+    store.flush(1)
+    store.log(0)
+    make_directory = store.fs.make_directory
+    store.fs.make_directory = full  # type: ignore[method-assign]
+    store.directories.close()
+    store.fs.make_directory = make_directory  # type: ignore[method-assign]
+    store.reopen()
+    assert store.directories.clean
+    assert store.directories.logs.keys() == {(TOPIC, 1)}
+    assert store.directories.is_free(TOPIC, 0)
+
+
+def full(path: str) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_new_logs_are_spread_over_the_directories() -> None:
     directories = opened(MemoryFileSystem(), "/a", "/b")
-    wanted = [NewLog("t", index, ID, CONFIG) for index in range(6)]
-    run_here(directories.create_steps(wanted))
+    for index in range(6):
+        directories.add(NewLog("t", index, ID, CONFIG))
     assert [it.log_count for it in directories.directories] == [3, 3]
     assert sorted(directories.logs) == [("t", index) for index in range(6)]
 
@@ -66,8 +177,8 @@ def test_topic_id_is_supplied_durably() -> None:
 def test_directory_that_has_failed_gets_no_logs() -> None:
     directories = opened(MemoryFileSystem(), "/a", "/b")
     directories.directories[0].fail(OSError(5, "Input/output error"))
-    run_here(directories.create_steps([NewLog("t", 0, ID, CONFIG)]))
+    directories.add(NewLog("t", 0, ID, CONFIG))
     assert directories.logs["t", 0].directory is directories.directories[1]
     directories.directories[1].fail(OSError(5, "Input/output error"))
     with pytest.raises(Exception, match="all log directories have failed"):
-        run_here(directories.create_steps([NewLog("t", 1, ID, CONFIG)]))
+        directories.add(NewLog("t", 1, ID, CONFIG))

@@ -111,7 +111,7 @@ def test_names_are_free_when_no_checkpoint_mentions_them() -> None:
 def test_many_logs_are_deleted_with_one_rewrite_of_the_checkpoints() -> None:
     store = Store()
     for partition in range(50):
-        store.log(partition)
+        store.log(partition).create_files(0)
     store.directories.checkpoint()
     before = len(store.fs.operations)
     for deletion in store.directories.prepare_deletions(list(store.directories.logs.values())):
@@ -353,7 +353,7 @@ def test_cleaning_of_a_deleted_log_stops_before_anything_is_renamed() -> None:
 def test_log_of_the_longest_name_can_be_deleted() -> None:
     topic = "t" * 249
     store = Store(config=TopicConfig())
-    store.log(0, topic)
+    store.log(0, topic).create_files(0)
     store.directories.delete(topic, 0)
     assert store.directories.live_directories
     [name] = [it for it in store.fs.listdir(DATA) if it.endswith(names.DELETE_DIRECTORY_SUFFIX)]

@@ -26,7 +26,7 @@ def test_append_gives_offsets_and_stamps_the_epoch() -> None:
 
 def test_append_of_several_batches_is_one_write() -> None:
     store = Store()
-    store.log()
+    store.log().create_files(0)
     batches = make_batch(b"a", b"b") + make_batch(b"c") + make_batch(b"d")
     store.fs.operations.clear()
     assert store.append_batch(batches) == Appended(0, 4)

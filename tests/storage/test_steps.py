@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from millstream.storage.steps import Steps, run_from_thread, run_here, run_in_thread
+from millstream.storage.steps import (
+    Steps,
+    let_others_work,
+    run_from_thread,
+    run_here,
+    run_in_thread,
+)
 
 
 def threads_of(names: list[str]) -> Steps[str]:
@@ -68,3 +74,29 @@ def test_error_that_the_generator_does_not_expect_ends_the_operation() -> None:
         run_here(steps())
     with pytest.raises(ZeroDivisionError):
         asyncio.run(run_in_thread(steps(), run_blocking))
+
+
+def in_two_turns(turns: list[str]) -> Steps[None]:
+    turns.append("first")
+    yield let_others_work
+    turns.append("second")
+
+
+def test_others_work_between_two_turns_without_a_thread() -> None:
+    async def main() -> list[str]:
+        async def run_blocking(function: Callable[[], Any]) -> Any:
+            raise AssertionError("no thread is needed")
+
+        turns: list[str] = []
+        asyncio.get_running_loop().call_soon(turns.append, "another")
+        await run_in_thread(in_two_turns(turns), run_blocking)
+        return turns
+
+    assert asyncio.run(main()) == ["first", "another", "second"]
+
+
+def test_turns_follow_one_another_without_an_event_loop() -> None:
+    turns: list[str] = []
+    run_here(in_two_turns(turns))
+    run_from_thread(in_two_turns(turns), lambda action: action())
+    assert turns == ["first", "second"] * 2

@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any, ParamSpec, TypeVar
 
+from millstream.storage.steps import Steps, run_in_thread
+
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -34,6 +36,10 @@ class Tasks:
     ) -> asyncio.Future[Result]:
         """Call a function that may wait for the disk, in a thread."""
         return self.loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
+
+    async def run_steps(self, steps: Steps[Result]) -> Result:
+        """Run an operation whose steps alternate between the event loop and the disk."""
+        return await run_in_thread(steps, self.run_blocking)
 
     async def cancel(self) -> None:
         """Cancel running tasks, and wait for their end."""

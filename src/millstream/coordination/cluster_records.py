@@ -344,6 +344,8 @@ _BY_CLASS = {
 
 def encode_record(record: MetadataRecord) -> bytes:
     """The value of a record of the metadata log."""
+    if isinstance(record, PartitionRecord) and _is_lone(record):
+        return _encode_lone_partition(record)
     if isinstance(record, CarriedRecord):
         return record.value
     number, schema, version = _BY_CLASS[type(record)]
@@ -383,9 +385,26 @@ def decode_record(value: bytes) -> MetadataRecord:
 
 
 # A partition with one replica and nothing else to say has a fixed size. They are nearly all that a
-# start has to read, so this shape has a decoder of its own, five times as fast.
+# start has to read, and that the creation of topics writes, so this shape has a codec of its own,
+# five times as fast.
 _LONE_PARTITION = struct.Struct(">3si16sBiBiHiiiB16sB")
 _LONE_PARTITION_FRAME = bytes((FRAME_VERSION, 3, 1))
+
+
+def _is_lone(it: PartitionRecord) -> bool:
+    return (
+        len(it.replicas) == len(it.isr) == len(it.directories) == 1
+        and not it.removing_replicas
+        and not it.adding_replicas
+        and it.leader_recovery_state == 0
+    )
+
+
+def _encode_lone_partition(it: PartitionRecord) -> bytes:
+    return _LONE_PARTITION.pack(
+        _LONE_PARTITION_FRAME, it.partition_id, it.topic_id.bytes, 2, it.replicas[0], 2, it.isr[0],
+        0x0101, it.leader, it.leader_epoch, it.partition_epoch, 2, it.directories[0].bytes, 0,
+    )  # fmt: skip
 
 
 def _decode_lone_partition(value: bytes) -> PartitionRecord | None:

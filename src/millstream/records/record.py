@@ -217,6 +217,7 @@ def decode_records(header: BatchHeader, section: Buffer) -> list[Record]:
     return records
 
 
+@lru_cache(maxsize=4096)  # the lengths and offsets of records are few and small
 def write_varint(value: int) -> bytes:
     """A zig-zag varint, as in a record."""
     encoded = bytearray()
@@ -247,20 +248,29 @@ def wrap_int64(value: int) -> int:
 
 
 def _encode_record(record: Record, base_offset: int, base_timestamp: int) -> bytes:
-    body = bytearray(b"\x00")
-    body += write_varint(wrap_int64(record.timestamp - base_timestamp))
-    body += write_varint(record.offset - base_offset)
-    body += _encode_nullable(record.key)
-    body += _encode_nullable(record.value)
-    body += write_varint(len(record.headers))
-    for name, value in record.headers:
-        body += _encode_nullable(name.encode("utf-8", "surrogateescape"))
-        body += _encode_nullable(value)
+    body = b"".join(
+        (
+            b"\x00",
+            write_varint(wrap_int64(record.timestamp - base_timestamp)),
+            write_varint(record.offset - base_offset),
+            _encode_nullable(record.key),
+            _encode_nullable(record.value),
+            write_varint(len(record.headers)),
+            *(_encode_header(name, value) for name, value in record.headers),
+        )
+    )
     return write_varint(len(body)) + body
 
 
+def _encode_header(name: str, value: bytes | None) -> bytes:
+    return _encode_nullable(name.encode("utf-8", "surrogateescape")) + _encode_nullable(value)
+
+
 def _encode_nullable(value: bytes | None) -> bytes:
-    return write_varint(-1) if value is None else write_varint(len(value)) + value
+    return _NULL if value is None else write_varint(len(value)) + value
+
+
+_NULL = write_varint(-1)
 
 
 def _decode_record(data: bytes, position: int, header: BatchHeader) -> tuple[Record, int]:

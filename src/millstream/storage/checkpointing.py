@@ -7,7 +7,8 @@
 Leader epochs and indexes below a recovery point are made durable before the recovery point itself,
 so a recovery point is valid after a crash at any moment. Checkpoints of a directory may overtake
 each other on their threads: an older one is a no-op after a newer one. Truncation and compaction
-rely on this when they save the recovery point of one log (`save_recovery_point`).
+rely on this when they save the recovery point of one log (`save_recovery_point`). The age of a
+checkpoint is that of its first log: `prepare_steps` takes its logs in several turns.
 
 A log deleted after `prepare` is left out: its name and path may belong to another log when the
 checkpoint is executed.
@@ -33,11 +34,12 @@ from millstream.storage.directory import LogDirectory
 from millstream.storage.filesystem import SyncBatch
 from millstream.storage.log import Log
 from millstream.storage.segment import Segment
-from millstream.storage.steps import Steps
+from millstream.storage.steps import Steps, let_others_work, run_here
 
 logger = logging.getLogger(__name__)
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+LOGS_PER_TURN = 128  # each takes a few microseconds
 
 
 class SavedLog(NamedTuple):
@@ -55,13 +57,14 @@ class SavedLog(NamedTuple):
 class Checkpoint:
     """See the module."""
 
-    def __init__(self, directory: LogDirectory, saved: list[SavedLog], first: SyncBatch) -> None:
+    def __init__(self, directory: LogDirectory) -> None:
         self._directory = directory
-        self._saved = saved
-        self._first = first
+        self._saved: list[SavedLog] = []
+        self._first = SyncBatch(directory.fs, directory.path)
         directory.checkpoints_prepared += 1
         self._number = directory.checkpoints_prepared
         self.error: OSError | None = None
+        self.was_overtaken = False  # a newer one was executed first: this one has saved nothing
 
     @classmethod
     def prepare(
@@ -70,26 +73,43 @@ class Checkpoint:
         logs: Sequence[Log],
         high_watermarks: Mapping[TopicPartition, int],
     ) -> Checkpoint:
-        first = SyncBatch(directory.fs, directory.path)
-        saved = [
+        return run_here(cls.prepare_steps(directory, logs, high_watermarks))
+
+    @classmethod
+    def prepare_steps(
+        cls,
+        directory: LogDirectory,
+        logs: Sequence[Log],
+        high_watermarks: Mapping[TopicPartition, int],
+    ) -> Steps[Checkpoint]:
+        """The same, a few logs per turn."""
+        checkpoint = cls(directory)
+        for number, log in enumerate(logs, 1):
+            if log.has_files and not log.is_deleted:
+                checkpoint._add(log, high_watermarks.get(_key(log), log.flushed_offset))
+            if number % LOGS_PER_TURN == 0:
+                yield let_others_work
+        return checkpoint
+
+    def _add(self, log: Log, high_watermark: int) -> None:
+        self._saved.append(
             SavedLog(
                 log,
                 log.generation,
                 log.recovery_point,
                 _start_offset(log),
-                min(high_watermarks.get(_key(log), log.flushed_offset), log.log_end_offset),
+                min(high_watermark, log.log_end_offset),
                 log.epochs.entries,
-                log.save_for_recovery(first),
+                log.save_for_recovery(self._first),
             )
-            for log in logs
-        ]
-        return cls(directory, saved, first)
+        )
 
     def execute(self) -> None:
         """Never raises for a disk error: see `error`."""
         directory = self._directory
         with directory.checkpoint_lock:
             if self._number < directory.checkpoints_executed:
+                self.was_overtaken = True
                 return
             directory.checkpoints_executed = self._number
             try:

@@ -28,7 +28,7 @@ from uuid import UUID, uuid4
 from millstream.errors import StorageError
 from millstream.partitions import TopicPartition
 from millstream.storage import names
-from millstream.storage.filesystem import FileSystem, read_file, replace_file
+from millstream.storage.filesystem import FileSystem, read_file, replace_file, write_fully
 
 VERSION = 0
 UUID_CHARACTERS = 22
@@ -175,6 +175,16 @@ def read_partition_metadata(fs: FileSystem, directory: str) -> UUID | None:
 
 def encode_partition_metadata(topic_id: UUID) -> bytes:
     return f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode()
+
+
+def write_partition_metadata(fs: FileSystem, directory: str, topic_id: UUID) -> None:
+    """Not durable: the first flush of the log syncs it."""
+    fd = fs.open(f"{directory}/{names.PARTITION_METADATA}", create=True)
+    try:
+        # Of the same length whatever the id, so that nothing of an older file is left.
+        write_fully(fs, fd, (encode_partition_metadata(topic_id),), 0)
+    finally:
+        fs.close(fd)
 
 
 def write_clean_shutdown(fs: FileSystem, directory: str, broker_epoch: int) -> None:

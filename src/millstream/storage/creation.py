@@ -1,13 +1,16 @@
-"""New logs: their files are made in any thread, then the owner takes the logs over.
+"""New logs. They exist in memory alone; their first append creates the files (`Log.create_files`):
 
     <topic>-<partition>/                    a log of this name exists from here on
     <topic>-<partition>/partition.metadata  the topic's id
     <topic>-<partition>/00000000000000000000.log
 
+So the creation of a thousand partitions does not wait for the disk. A clean stop creates the files
+of all logs: it leaves a directory for every partition.
+
 Nothing is synced. A log becomes durable with its first flush, which syncs these names, the
 directory's own, and the bytes of `partition.metadata`: until then there is nothing in it to lose. A
 crash before may leave any part of this. The next start opens it as an empty log, whose topic id
-(`write_topic_ids`) the metadata supply if it is missing.
+(`write_topic_ids`) the metadata supplies if it is missing; a log without files is created again.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from uuid import UUID
 from millstream.config.topic import TopicConfig
 from millstream.storage import checkpoints, names
 from millstream.storage.directory import LogDirectory
-from millstream.storage.filesystem import SyncBatch, write_fully
+from millstream.storage.filesystem import SyncBatch
 from millstream.storage.log import Log
 from millstream.storage.segment import Segment
 
@@ -33,22 +36,14 @@ class NewLog(NamedTuple):
     config: TopicConfig
 
 
-def make_log(directory: LogDirectory, new: NewLog, *, now_ms: int) -> Log:
-    """An empty log with its files. Raises `OSError`; may run on any thread."""
+def new_log(directory: LogDirectory, new: NewLog, *, now_ms: int) -> Log:
+    """An empty log without files."""
     log = Log(directory, *new)
-    fs = directory.fs
-    fs.make_directory(log.path)
-    fd = fs.open(f"{log.path}/{names.PARTITION_METADATA}", create=True)
-    try:
-        # Of the same length whatever the id, so that nothing of an older file is left.
-        write_fully(fs, fd, (checkpoints.encode_partition_metadata(new.topic_id),), 0)
-    finally:
-        fs.close(fd)
-    segment = Segment.create(directory.handles, log.path, 0, now_ms=now_ms, config=new.config)
-    log.names_changed = 1
-    log.is_new = True
-    log.set_segments([segment])
+    log.has_files = False
     log.last_flush_ms = now_ms
+    log.set_segments(
+        [Segment.without_file(directory.handles, log.path, 0, now_ms=now_ms, config=new.config)]
+    )
     return log
 
 

@@ -4,11 +4,12 @@
     deletion.execute()                                       on any thread: blocks
     deletion.complete()                                      on the owner's thread
 
-`prepare` marks the logs as deleted and closes their files: they are no longer read, flushed,
-cleaned or saved, and a thread that tries gets `LogGone`. `execute` waits for threads that use the
+`prepare` marks the logs as deleted: they are no longer read, flushed, cleaned or saved, and a
+thread that tries gets `LogGone`. `execute` waits for threads that use the
 logs' directories, renames these for the sweep, voids the logs' journal entries, and removes their
 entries from the checkpoint files, where logs have no other identity than their names: one rewrite
-for all logs, durable when `execute` returns. The names are taken until `complete`.
+for all logs, durable when `execute` returns. The names are taken until `complete`. `steps` does it
+all, and closes the logs' files a few at a time.
 
 Crash rule. The caller has durably recorded that the logs are deleted, and deletes a log again if it
 still exists after a crash; entries that are already removed only make that recovery longer. If the
@@ -28,8 +29,11 @@ from millstream.storage import names
 from millstream.storage.checkpointing import DISK_FULL, forget_names
 from millstream.storage.directory import LogDirectory
 from millstream.storage.log import Log
+from millstream.storage.steps import Steps, let_others_work
 
 logger = logging.getLogger(__name__)
+
+LOGS_CLOSED_PER_TURN = 64
 
 
 class Deletion:
@@ -47,10 +51,12 @@ class Deletion:
         self.directory = directory
         self.names = taken
         self._unrenamed = list(logs)
+        self._unclosed = list(logs)
         self._keeps_files = keeps_files
-        self._log_ids = [log.log_id for log in logs if log.log_id is not None]
+        self._log_ids = [log.log_id for log in logs if log.has_files and log.log_id is not None]
         self._pending = pending
         self._lock = threading.Lock()
+        self._has_renamed = False
         self._is_executed = False
         self._error: OSError | None = None
         pending.append(self)
@@ -73,6 +79,19 @@ class Deletion:
         taken = frozenset((log.topic, log.partition) for log in logs)
         return cls(directory, taken, logs, pending, keeps_files=keeps_files)
 
+    def steps(self) -> Steps[None]:
+        """The rest of the deletion."""
+        while self._unclosed:
+            self._close(LOGS_CLOSED_PER_TURN)
+            yield let_others_work
+        yield self.execute
+        self.complete()
+
+    def _close(self, count: int) -> None:
+        for log in self._unclosed[-count:]:
+            log.close()
+        del self._unclosed[-count:]
+
     def execute(self) -> None:
         """Delete what still exists; wait if another thread does. Never raises for a disk error:
         `complete` handles it."""
@@ -90,15 +109,16 @@ class Deletion:
 
     def _remove(self) -> None:
         directory = self.directory
-        has_renamed = bool(self._unrenamed)
         while self._unrenamed:
             log = self._unrenamed[-1]
             log.wait_until_unused()
-            self._rename(log)
+            if log.has_files:
+                self._rename(log)
+                self._has_renamed = True
             self._unrenamed.pop()
         directory.journal.void(*self._log_ids)
         forget_names(directory, self.names)
-        if has_renamed:
+        if self._has_renamed:
             # Else a crash could bring it back, with its successor in another directory.
             directory.fs.sync_directory(directory.path)
 
@@ -115,6 +135,7 @@ class Deletion:
     def complete(self) -> None:
         """Free the names, or fail the directory. A full disk is not a failure: the names stay
         taken, and creating a log under one of them executes the deletion again."""
+        self._close(len(self._unclosed))
         error, directory = self._error, self.directory
         if error is not None and error.errno in DISK_FULL:
             logger.warning("deleted logs remain in the checkpoints of %s: %s", directory, error)

@@ -12,7 +12,6 @@ All calls belong to the owner's thread, except `sweep`, which only deletes unuse
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,9 +24,9 @@ from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, DirectoryFailed, DirectoryLocked, ErrorCode, StorageError
 from millstream.partitions import TopicPartition
 from millstream.storage import checkpoints, names
-from millstream.storage.checkpointing import DISK_FULL, Checkpoint
+from millstream.storage.checkpointing import Checkpoint
 from millstream.storage.checkpoints import MetaProperties
-from millstream.storage.creation import NewLog, make_log, write_topic_ids
+from millstream.storage.creation import NewLog, new_log, write_topic_ids
 from millstream.storage.deletion import Deletion
 from millstream.storage.directory import PRODUCER_EXPIRATION_MS, LogDirectory
 from millstream.storage.filesystem import FileSystem, OsFileSystem, SyncBatch
@@ -279,53 +278,33 @@ class LogDirectories:
     # Creating and deleting
 
     def create(self, topic: str, partition: int, topic_id: UUID, config: TopicConfig) -> Log:
-        """A new, empty log (see `creation.py`). Raises `ApiError`. Blocks."""
-        (outcome,) = run_here(self.create_steps([NewLog(topic, partition, topic_id, config)]))
-        if isinstance(outcome, ApiError):
-            raise outcome
-        return outcome
+        """A new, empty log whose name may still have to be freed. Blocks."""
+        run_here(self.free_names([(topic, partition)]))
+        return self.add(NewLog(topic, partition, topic_id, config))
 
-    def create_steps(self, wanted: Sequence[NewLog]) -> Steps[list[Log | ApiError]]:
-        """New, empty logs, each in the directory that has the fewest then.
-
-        Where a name is not free (`is_free`), what is left of the deleted log is removed first.
-        """
-        keys = [(new.topic, new.partition) for new in wanted]
+    def free_names(self, wanted: Iterable[TopicPartition]) -> Steps[None]:
+        """Where a name is not free (`is_free`), remove what is left of the deleted log."""
+        keys = list(wanted)
         for deletion in [it for it in self._deletions if not it.names.isdisjoint(keys)]:
             yield deletion.execute
             deletion.complete()
+
+    def add(self, new: NewLog) -> Log:
+        """A new, empty log (see `creation.py`), in the directory that has the fewest.
+
+        Raises `ApiError` if its name is not free, and `DirectoryFailed` if no directory works.
+        """
         live = self.live_directories
         if not live:
             raise DirectoryFailed("all log directories have failed; restart the broker")
-        now_ms = self._clock.now_ms()
-        places: list[LogDirectory] = []
-        for _ in wanted:
-            directory = min(live, key=lambda live: live.log_count)
-            directory.log_count += 1  # counted now, so that the next one goes elsewhere
-            places.append(directory)
-
-        is_free = [self.is_free(*key) for key in keys]
-
-        def make() -> list[Log | OSError]:
-            return [
-                _attempt(directory, new, now_ms) if free else OSError(errno.ENOSPC, NAME_IS_TAKEN)
-                for directory, new, free in zip(places, wanted, is_free, strict=True)
-            ]
-
-        made = yield make
-        return [self._created(*it) for it in zip(places, wanted, made, strict=True)]
-
-    def _created(
-        self, directory: LogDirectory, new: NewLog, outcome: Log | OSError
-    ) -> Log | ApiError:
-        if isinstance(outcome, Log):
-            self.logs[outcome.topic, outcome.partition] = outcome
-            return outcome
-        directory.log_count -= 1
-        if outcome.errno not in DISK_FULL:
-            directory.fail(outcome)
-        path = directory.log_path(new.topic, new.partition)
-        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot create {path}: {outcome}")
+        directory = live[0] if len(live) == 1 else min(live, key=lambda it: it.log_count)
+        if not self.is_free(new.topic, new.partition):
+            path = directory.log_path(new.topic, new.partition)
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot create {path}: {NAME_IS_TAKEN}")
+        log = new_log(directory, new, now_ms=self._clock.now_ms())
+        directory.log_count += 1
+        self.logs[log.topic, log.partition] = log
+        return log
 
     def adopt(self, topic_ids: Mapping[Log, UUID]) -> None:
         """Give logs whose `partition.metadata` is missing or torn a topic id, durably. Blocks."""
@@ -354,8 +333,8 @@ class LogDirectories:
     def prepare_deletions(
         self, wanted: Iterable[Log], *, keeps_files: bool = False
     ) -> list[Deletion]:
-        """Delete logs. Execute each deletion on any thread, then complete it: the names are free
-        then, and the next `sweep` deletes the files. After a crash a log may be back: the
+        """Delete logs. Run the steps of each deletion: the names are free then, and the next
+        `sweep` deletes the files. After a crash a log may be back: the
         reconciler then deletes it again, because the metadata is durable first. With `keeps_files`
         the directories are renamed and stay."""
         by_directory: dict[LogDirectory, list[Log]] = {}
@@ -375,12 +354,12 @@ class LogDirectories:
     def delete(self, topic: str, partition: int) -> None:
         """All three steps at once. Blocks."""
         for deletion in self.prepare_deletions([self.logs[topic, partition]]):
-            deletion.execute()
-            deletion.complete()
+            run_here(deletion.steps())
 
     def is_free(self, topic: str, partition: int) -> bool:
         """Whether nothing is left of a deleted log of this name."""
-        return not any((topic, partition) in deletion.names for deletion in self._deletions)
+        deletions = self._deletions
+        return not deletions or not any((topic, partition) in it.names for it in deletions)
 
     def sweep(self) -> None:
         """Remove the files of deleted segments and logs. May run on any thread; blocks."""
@@ -421,23 +400,33 @@ class LogDirectories:
                     directory.fail(error)
         self._retiring.clear()
 
-    def prepare_checkpoints(
-        self, high_watermarks: Mapping[TopicPartition, int] | None = None
-    ) -> list[Checkpoint]:
-        """Checkpoints of recovery points, start offsets and high watermarks, about once a minute.
-        Execute each on any thread, then complete it."""
-        if high_watermarks is not None:
-            self.high_watermarks.update(high_watermarks)
+    def prepare_checkpoints(self) -> list[Checkpoint]:
+        """Checkpoints of recovery points, start offsets and high watermarks. Execute each on any
+        thread, then complete it."""
         return [
             Checkpoint.prepare(directory, self._logs_in(directory), self.high_watermarks)
             for directory in self.live_directories
         ]
 
+    def checkpoint_steps(
+        self, high_watermarks: Mapping[TopicPartition, int] | None = None
+    ) -> Steps[None]:
+        """Save all of that as it is now or later."""
+        if high_watermarks is not None:
+            self.high_watermarks.update(high_watermarks)
+        for directory in self.live_directories:
+            is_saved = False
+            while not is_saved:
+                checkpoint = yield from Checkpoint.prepare_steps(
+                    directory, self._logs_in(directory), self.high_watermarks
+                )
+                yield checkpoint.execute
+                checkpoint.complete()
+                is_saved = not checkpoint.was_overtaken
+
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
-        """All three steps at once. Blocks."""
-        for checkpoint in self.prepare_checkpoints(high_watermarks):
-            checkpoint.execute()
-            checkpoint.complete()
+        """All steps at once. Blocks."""
+        run_here(self.checkpoint_steps(high_watermarks))
 
     def _checkpoint_directory(self, directory: LogDirectory) -> None:
         """Save one directory's recovery points now, or raise."""
@@ -458,14 +447,17 @@ class LogDirectories:
         for deletion in list(self._deletions):  # a thread may be executing one
             deletion.execute()
             deletion.complete()
+        now_ms = self._clock.now_ms()
+        self._create_files(now_ms)
         flush = GroupFlush.prepare(self._all_logs(), to_segments=True)
         flush.execute()
-        flush.complete(self._clock.now_ms())
+        flush.complete(now_ms)
         for directory in self.live_directories:
             try:
                 batch = SyncBatch(self._fs, directory.path)
                 for log in self._logs_in(directory):
-                    log.save_for_clean_stop(batch)
+                    if log.has_files:
+                        log.save_for_clean_stop(batch)
                 batch.commit()
                 self._checkpoint_directory(directory)
                 directory.journal.remove()
@@ -473,6 +465,15 @@ class LogDirectories:
             except OSError as error:
                 directory.fail(error)
         self._release()
+
+    def _create_files(self, now_ms: int) -> None:
+        """Those of logs that were never appended to."""
+        for log in self._all_logs():
+            if not log.has_files and log.directory.failure is None:
+                try:
+                    log.create_files(now_ms)
+                except ApiError as error:  # the next start creates the log again
+                    logger.warning("%s", error)
 
     def abandon(self) -> None:
         """Close everything without saving, like a crash: for tests."""
@@ -490,10 +491,3 @@ class LogDirectories:
         for fd in self._locks.values():
             self._fs.close(fd)
         self._locks.clear()
-
-
-def _attempt(directory: LogDirectory, new: NewLog, now_ms: int) -> Log | OSError:
-    try:
-        return make_log(directory, new, now_ms=now_ms)
-    except OSError as error:
-        return error

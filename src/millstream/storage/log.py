@@ -40,6 +40,7 @@ from millstream.records.batch import (
 )
 from millstream.storage import names
 from millstream.storage._core import RECENT_POSITIONS, LogCore
+from millstream.storage.checkpoints import write_partition_metadata
 from millstream.storage.directory import LogDirectory
 from millstream.storage.epochs import LeaderEpochs
 from millstream.storage.filesystem import SyncBatch, write_file
@@ -72,6 +73,7 @@ class Log(LogCore):
         "aborted_segments",
         "config",
         "epochs",
+        "has_files",
         "partition",
         "path",
         "producers",
@@ -115,6 +117,7 @@ class Log(LogCore):
         self.names_changed = 0
         self.names_synced = 0
         self.is_new = False
+        self.has_files = True  # a new log has none before its first append (`creation.py`)
         self.is_deleted = False  # set on the owner's thread, never reset
         self.is_truncating = False  # nothing may be appended
         self._holders = 0  # threads inside `held`
@@ -186,12 +189,12 @@ class Log(LogCore):
                     holds.notify_all()
 
     def mark_deleted(self) -> None:
-        """From now on the log is gone for all who ask. Owner's thread: closes its files."""
+        """From now on the log is gone for all who ask. Owner's thread; `close` it later."""
         with self.directory.holds:
             self.is_deleted = True
+        self.refuse_small_appends()
         for segment in self.aborted_segments:
             self.directory.transaction_indexes.forget(segment)
-        self.close()
 
     def wait_until_unused(self) -> None:
         """Return when no thread works in the directory of a deleted log any more. Blocks."""
@@ -237,8 +240,8 @@ class Log(LogCore):
         raises: `KAFKA_STORAGE_ERROR` when the disk is full or the directory has failed, `LogGone`
         when the log was deleted.
         """
-        if self.directory.failure is not None:
-            self.directory.check()
+        if self.directory.failure is not None or self.is_deleted:
+            self.check()
         size = len(records)
         first_offset = offset = self.log_end_offset
         buffers: list[Buffer]
@@ -283,6 +286,8 @@ class Log(LogCore):
                     f"{size} bytes do not fit into a segment of {config.segment_bytes} "
                     "(segment.bytes); send smaller batches",
                 )
+            if not self.has_files:
+                self.create_files(now_ms)
             if last_offset - segment.base_offset < 2**31:
                 return segment
         elif (
@@ -293,6 +298,21 @@ class Log(LogCore):
         segment = self.roll(now_ms)
         segment.first_timestamp = max_timestamp
         return segment
+
+    def create_files(self, now_ms: int) -> None:
+        """The files of a new log (`creation.py`). What an earlier attempt left is used."""
+        self.check()
+        fs = self.directory.fs
+        try:
+            fs.make_directory(self.path)
+            if self.topic_id is not None:
+                write_partition_metadata(fs, self.path, self.topic_id)
+            self._active.create_file()
+        except OSError as error:
+            raise self.storage_error("create", error) from error
+        self._active.created_ms = now_ms
+        self.names_changed += 1
+        self.is_new = self.has_files = True
 
     def write(self, segment: Segment, buffers: list[Buffer], size: int) -> None:
         """Write bytes at the end of a segment; the caller then counts them. Raises as `append`."""

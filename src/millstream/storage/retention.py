@@ -20,7 +20,7 @@ from millstream.storage import names
 from millstream.storage.directory import LogDirectory
 from millstream.storage.log import Log
 from millstream.storage.segment import Segment
-from millstream.storage.steps import Steps
+from millstream.storage.steps import Steps, let_others_work
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +69,12 @@ def apply_all(candidates: Sequence[Candidate], now_ms: int) -> Steps[int]:
         removals: list[Removal] = []
         for number, each in enumerate(expired):
             if number % LOGS_PER_TURN == LOGS_PER_TURN - 1:
-                yield _let_others_work
+                yield let_others_work
             removals += _prepare(each, now_ms)
         yield from _sync(removals)
         for number, removal in enumerate(removals):
             if number % LOGS_PER_TURN == LOGS_PER_TURN - 1:
-                yield _let_others_work
+                yield let_others_work
             removed_bytes += _remove(removal)
     return removed_bytes
 
@@ -83,10 +83,6 @@ def apply(log: Log, now_ms: int) -> Steps[int]:
     """The same for one log, of which all may be deleted. Raises `ApiError` also if it is gone."""
     log.check()
     return apply_all([Candidate(log, log.log_end_offset, lambda: None)], now_ms)
-
-
-def _let_others_work() -> None:
-    """A step that ends a turn of the owner's thread."""
 
 
 def _find_expired(candidates: Sequence[Candidate], now_ms: int) -> list[Expired]:

@@ -111,15 +111,26 @@ class Segment(SegmentCore):
         config: TopicConfig,
         suffix: str = "",
     ) -> Segment:
-        """A new, empty, active one. Its name is durable once the directory is synced."""
+        """A new, empty, active one, with its file."""
+        segment = cls.without_file(
+            handles, directory, base_offset, now_ms=now_ms, config=config, suffix=suffix
+        )
+        segment.create_file()
+        return segment
+
+    @classmethod
+    def without_file(
+        cls,
+        handles: FileHandles,
+        directory: str,
+        base_offset: int,
+        *,
+        now_ms: int,
+        config: TopicConfig,
+        suffix: str = "",
+    ) -> Segment:
+        """A new, empty, active one. Call `create_file` before the first write."""
         segment = cls(handles, directory, base_offset, suffix=suffix)
-        fs = handles.fs
-        fd = fs.open(segment.handle.path, create=True)
-        try:
-            if fs.size(fd):
-                fs.truncate(fd, 0)  # left by a failed append
-        finally:
-            fs.close(fd)
         segment.index = OffsetIndex(segment.path(names.INDEX_SUFFIX))
         segment.time_index = TimeIndex(segment.path(names.TIME_INDEX_SUFFIX))
         segment.aborted = []
@@ -127,6 +138,16 @@ class Segment(SegmentCore):
         segment.created_ms = now_ms
         segment.draw_jitter(config)
         return segment
+
+    def create_file(self) -> None:
+        """Its name is durable once the directory is synced."""
+        fs = self._handles.fs
+        fd = fs.open(self.handle.path, create=True)
+        try:
+            if fs.size(fd):
+                fs.truncate(fd, 0)  # left by a failed append
+        finally:
+            fs.close(fd)
 
     @property
     def fs(self) -> FileSystem:

@@ -11,7 +11,8 @@ or throws what it raised into the generator:
         return len(removed)
 
 While a step waits, the owner's thread does other work, and the log may change or be deleted: after
-each `yield` the generator checks that what it found before still holds.
+each `yield` the generator checks that what it found before still holds. A long computation on the
+owner's thread yields `let_others_work` now and then.
 """
 
 from __future__ import annotations
@@ -21,6 +22,17 @@ from typing import Any, TypeAlias, TypeVar
 
 Result = TypeVar("Result")
 Steps: TypeAlias = Generator[Callable[[], Any], Any, Result]
+
+
+def let_others_work() -> None:
+    """A step that ends a turn of the owner's thread, and does nothing else."""
+
+
+class _NextTurn:
+    """Awaited in a task: resume in the event loop's next turn."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
 
 
 def run_here(steps: Steps[Result]) -> Result:
@@ -45,7 +57,7 @@ async def run_in_thread(
             result: Result = end.value
             return result
         try:
-            value = await run_blocking(step)
+            value = await (_NextTurn() if step is let_others_work else run_blocking(step))
         except Exception as error:  # noqa: BLE001 - the generator decides
             resume = _throwing(steps, error)
         else:

@@ -48,6 +48,26 @@ def test_answer_tells_id_shape_and_settings(tmp_path: Path) -> None:
     converse(tmp_path, conversation)
 
 
+def test_topics_of_one_request_have_their_own_settings(tmp_path: Path) -> None:
+    async def conversation(server: BrokerServer, client: WireClient) -> None:
+        wanted = [
+            topic("a"),
+            topic("b", retention_ms="9"),
+            topic("c"),
+            topic("d", retention_ms="8"),
+        ]
+        answer = await client.call(KEY, 7, topics=wanted, timeout=1000)
+        retention = {
+            made.name: it.value
+            for made in answer.topics
+            for it in made.configs
+            if it.name == "retention.ms"
+        }
+        assert retention == {"a": "604800000", "b": "9", "c": "604800000", "d": "8"}
+
+    converse(tmp_path, conversation)
+
+
 def test_duplicates_and_wrong_topics_are_refused_beside_good_ones(tmp_path: Path) -> None:
     async def conversation(server: BrokerServer, client: WireClient) -> None:
         wanted = [topic("twice"), topic("good"), topic("no good"), topic("twice")]

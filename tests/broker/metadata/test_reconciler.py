@@ -14,12 +14,16 @@ from typing import Any
 import pytest
 
 from millstream.broker.metadata.configs import Change, Operation
-from millstream.broker.metadata.reconciler import LOGS_AT_ONCE
+from millstream.broker.metadata.reconciler import PARTITIONS_PER_TURN
 from millstream.broker.metadata.topics import MorePartitions, NewTopic
+from millstream.broker.replicas.partition import Partition
 from millstream.broker.server import BrokerServer
-from millstream.coordination.cluster import Resource, ResourceType
+from millstream.coordination.cluster import Resource, ResourceType, TopicImage
+from millstream.errors import ApiError, DirectoryFailed, ErrorCode
 from millstream.records.record import Record, encode_batch
 from millstream.storage.checkpoints import encode_uuid
+from millstream.storage.creation import NewLog
+from millstream.storage.log import Log
 from tests.broker.metadata.homes import home
 from tests.broker.serving import serving
 
@@ -166,80 +170,155 @@ def test_log_of_an_earlier_topic_of_that_name_is_not_served(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
-def hold_file_work(server: BrokerServer, monkeypatch: pytest.MonkeyPatch) -> asyncio.Semaphore:
-    """Files of new logs are made only as often as the semaphore is released."""
-    permits = asyncio.Semaphore(0)
+def hold_file_work(server: BrokerServer, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Nothing is done to the files of logs in a thread before the event is set."""
+    released = asyncio.Event()
 
     async def run_blocking(function: Callable[[], Any]) -> Any:
-        await permits.acquire()
+        await released.wait()
         return await server.tasks.run_blocking(function)
 
     monkeypatch.setattr(server._reconciler, "_run_blocking", run_blocking)
-    return permits
+    return released
 
 
-def test_others_get_their_turn_while_many_logs_are_created(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def opened_completely(server: BrokerServer, count: int) -> None:
+    while len(server.partitions) < count:
+        await asyncio.sleep(0)
+
+
+def test_partitions_are_opened_a_few_per_turn(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as server:
-            permits = hold_file_work(server, monkeypatch)
-            creation = asyncio.create_task(server.topics.create([NewTopic("t", 500)]))
-            while "t" not in server.metadata.image.topics:
+            await server.topics.create([NewTopic("t", 500)])
+            opened = len(server.partitions)
+            assert opened < 500, "the commit does not wait for them"
+            while opened < 500:
                 await asyncio.sleep(0)
-            # A commit that adds no partitions does not wait for those of another.
-            await server.metadata.allocate_producer_ids(1)
-            for created in range(0, 500, LOGS_AT_ONCE):
-                assert len(server.partitions) == created
-                assert not creation.done()
-                permits.release()
-                while len(server.partitions) == created:
-                    await asyncio.sleep(0)
-            await creation
-            assert all(server.partitions.get("t", index) for index in range(500))
+                assert len(server.partitions) - opened <= PARTITIONS_PER_TURN
+                opened = len(server.partitions)
+            assert not list(tmp_path.glob("t-*"))
 
     asyncio.run(scenario())
 
 
-def test_partitions_added_while_others_are_created_are_created_too(tmp_path: Path) -> None:
+def test_partition_that_is_needed_before_its_turn_is_opened_then(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as server:
-            creation = asyncio.create_task(server.topics.create([NewTopic("t", 200)]))
-            while "t" not in server.metadata.image.topics:
-                await asyncio.sleep(0)
+            table = server.partitions
+            topic = (await server.topics.create([NewTopic("t", 500)]))["t"]
+            assert isinstance(topic, TopicImage)
+            opened = len(table)
+            assert all(table.is_online("t", index) for index in range(500))
+            assert not table.is_online("t", 500)
+            assert len(table) == opened, "nobody needs one to know that it is online"
+            by_name, by_id = table.find("t", 499), table.find(topic.id, 498)
+            assert (by_name.index, by_id.index) == (499, 498)
+            assert len(table) == opened + 2
+            assert table.get("t", 500) is None
+            with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+                table.find(topic.id, 500)
+            with pytest.raises(ApiError, match="UNKNOWN_TOPIC_ID"):
+                table.find(uuid.uuid4(), 0)
+            await by_name.append(encode_batch([Record(0, 0, None, b"value")]), acks=-1)
+            await opened_completely(server, 500)
+            assert table.find("t", 499) is by_name
+            assert by_name.high_watermark == 1
+
+    asyncio.run(scenario())
+
+
+def test_partitions_added_while_others_are_opened_are_opened_too(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            await server.topics.create([NewTopic("t", 200)])
             await server.topics.create_partitions([MorePartitions("t", 300)])
-            await creation
-            assert all(server.partitions.get("t", index) for index in range(300))
+            await opened_completely(server, 300)
 
     asyncio.run(scenario())
 
 
-def test_topic_deleted_and_created_again_while_its_logs_are_created_has_the_new_id(
+def test_topic_deleted_and_created_again_while_it_is_opened_has_the_new_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as server:
-            permits = hold_file_work(server, monkeypatch)
-            creation = asyncio.create_task(server.topics.create([NewTopic("t", 200)]))
-            while "t" not in server.metadata.image.topics:
-                await asyncio.sleep(0)
+            await server.topics.create([NewTopic("t", 200)])
+            written = server.partitions.find("t", 150)
+            await written.append(encode_batch([Record(0, 0, None, b"old")]), acks=-1)
+            released = hold_file_work(server, monkeypatch)
             first_id = server.metadata.image.topics["t"].id
-            await server.topics.delete([first_id])
-            again = asyncio.create_task(server.topics.create([NewTopic("t", 100)]))
+            deletion = asyncio.create_task(server.topics.delete([first_id]))
+            while "t" in server.metadata.image.topics:
+                await asyncio.sleep(0)
+            creation = asyncio.create_task(server.topics.create([NewTopic("t", 180)]))
             while "t" not in server.metadata.image.topics:
                 await asyncio.sleep(0)
-            for _ in range(100):
-                permits.release()
-            await asyncio.gather(creation, again)
             topic_id = server.metadata.image.topics["t"].id
+            # While the old log is being removed, the name is taken; the answer waits for it.
+            with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+                server.partitions.find("t", 150)
+            assert server.partitions.is_online("t", 150)
+            assert not creation.done()
+            released.set()
+            await asyncio.gather(deletion, creation)
+            await opened_completely(server, 180)
             logs = [log for key, log in server.directories.logs.items() if key[0] == "t"]
-            assert len(logs) == len(server.partitions) == 100
+            assert len(logs) == 180
             assert {log.topic_id for log in logs} == {topic_id}
-            for log in logs:
-                text = (Path(log.path) / "partition.metadata").read_text()
-                assert encode_uuid(topic_id) in text
+            partition = server.partitions.find(topic_id, 150)
+            assert partition.log.log_end_offset == 0
+            await partition.append(encode_batch([Record(0, 0, None, b"new")]), acks=-1)
+            text = (tmp_path / "t-150" / "partition.metadata").read_text()
+            assert encode_uuid(topic_id) in text
 
     asyncio.run(scenario())
+
+
+def test_deletion_of_many_partitions_fails_all_waiting_requests(tmp_path: Path) -> None:
+    count = 3 * PARTITIONS_PER_TURN
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            await server.topics.create([NewTopic("t", count)])
+            partitions = [server.partitions.find("t", index) for index in range(count)]
+            notified: set[int] = set()
+
+            class Watcher:
+                def partition_changed(self, partition: Partition) -> None:
+                    notified.add(partition.index)
+
+            watcher = Watcher()
+            for partition in partitions:
+                partition.watch(watcher)
+            await server.topics.delete([server.metadata.image.topics["t"].id])
+            assert notified == set(range(count))
+            for partition in partitions:
+                assert partition.offline_error is not None
+                assert partition.offline_error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    asyncio.run(scenario())
+
+
+def test_topic_that_was_never_written_to_survives_a_kill(tmp_path: Path) -> None:
+    """It is in the metadata, and has no directory."""
+
+    async def killed() -> None:
+        async with serving(tmp_path / "data") as server:
+            await server.topics.create([NewTopic("t", 2)])
+            await server.partitions.find("t", 1).append(
+                encode_batch([Record(0, 0, None, b"value")]), acks=-1
+            )
+            shutil.copytree(tmp_path / "data", tmp_path / "killed")
+
+    async def started_again() -> None:
+        async with serving(tmp_path / "killed") as server:
+            ends = [server.partitions.find("t", index).high_watermark for index in range(2)]
+            assert ends == [0, 1]
+
+    asyncio.run(killed())
+    assert not (tmp_path / "killed" / "t-0").exists()
+    asyncio.run(started_again())
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "gone"])
@@ -342,15 +421,23 @@ def test_creation_that_a_crash_cut_off_is_finished(tmp_path: Path) -> None:
     asyncio.run(started_again())
 
 
-def test_log_that_cannot_be_created_leaves_its_partition_offline(
+def test_partition_without_a_working_directory_is_offline(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as server:
-            (tmp_path / "t-1").touch()  # a file where the directory should be
+            real_add = server.directories.add
+
+            def add(new: NewLog) -> Log:
+                if new.partition == 1:
+                    raise DirectoryFailed("all log directories have failed")
+                return real_add(new)
+
+            server.directories.add = add  # type: ignore[method-assign]
             await server.topics.create([NewTopic("t", 3)])
             assert server.partitions.get("t", 1) is None
-            assert "partition t-1 is offline: KAFKA_STORAGE_ERROR: cannot create" in caplog.text
+            assert not server.partitions.is_online("t", 1)
+            assert "partition t-1 is offline: all log directories have failed" in caplog.text
 
     asyncio.run(scenario())
 

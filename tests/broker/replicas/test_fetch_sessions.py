@@ -131,7 +131,7 @@ def test_session_looks_only_at_partitions_that_changed() -> None:
         partitions[1].append(leader.batch(b"a"), acks=ACKS_LEADER)
         assert [target.partition for target in session.candidates] == [partitions[1]]
         session.candidates.clear()
-        leader.partitions.remove("topic", 2)
+        partitions[2].go_offline(ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         (gone,) = session.candidates
         assert gone.wanted.partition == 2
         assert gone.partition is None

@@ -10,7 +10,8 @@ The timeout is ignored: the answer is sent when the topic exists.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.services import RequestContext
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from millstream.coordination.cluster import TopicImage
     from millstream.protocol.messages import Fields
 
+FIRST_VERSION_WITH_CONFIGS = 5
+
 
 async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> Fields:
     counts = Counter(topic.name for topic in request.topics)
@@ -29,13 +32,14 @@ async def create_topics(context: RequestContext, request: CreateTopicsRequest) -
     outcomes = await context.services.topics.create(
         [_new_topic(topic) for topic in wanted.values()], validate_only=request.validate_only
     )
-    answers = []
+    answers: list[Fields] = []
+    describe = _describing(context)
     for name, topic in wanted.items():
         outcome = outcomes[name]
         if isinstance(outcome, ApiError):
             answers.append(_refused(name, outcome))
         else:
-            answers.append(_created(context, outcome, topic))
+            answers.append(_created(outcome, describe(topic)))
     duplicate = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     answers += [_refused(name, duplicate) for name, count in counts.items() if count > 1]
     return {"topics": answers}
@@ -54,30 +58,43 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
     )
 
 
-def _created(context: RequestContext, topic: TopicImage, request: CreatableTopic) -> dict[str, Any]:
-    overrides = {
-        config.name: config.value for config in request.configs if config.value is not None
-    }
+def _describing(context: RequestContext) -> Callable[[CreatableTopic], Sequence[Fields]]:
+    """Describes the settings of new topics, once for all topics that are created alike."""
+    configs = context.services.configs
+    known: dict[tuple[tuple[str, str], ...], list[Fields]] = {}
+
+    def describe(topic: CreatableTopic) -> Sequence[Fields]:
+        if context.api_version < FIRST_VERSION_WITH_CONFIGS:
+            return ()
+        given = tuple((it.name, it.value) for it in topic.configs if it.value is not None)
+        if given not in known:
+            known[given] = [
+                {
+                    "name": described.setting.name,
+                    "value": described.value,
+                    "read_only": described.read_only,
+                    "config_source": described.source,
+                    "is_sensitive": described.setting.sensitive,
+                }
+                for described in configs.describe_new_topic(dict(given))
+            ]
+        return known[given]
+
+    return describe
+
+
+def _created(topic: TopicImage, configs: Sequence[Fields]) -> Fields:
     return {
         "name": topic.name,
         "topic_id": topic.id,
         "error_code": ErrorCode.NONE,
         "num_partitions": len(topic.partitions),
         "replication_factor": len(topic.partitions[0].replicas),
-        "configs": [
-            {
-                "name": described.setting.name,
-                "value": described.value,
-                "read_only": described.read_only,
-                "config_source": described.source,
-                "is_sensitive": described.setting.sensitive,
-            }
-            for described in context.services.configs.describe_new_topic(overrides)
-        ],
+        "configs": configs,
     }
 
 
-def _refused(name: str, error: ApiError) -> dict[str, Any]:
+def _refused(name: str, error: ApiError) -> Fields:
     return {
         "name": name,
         "topic_id": None,

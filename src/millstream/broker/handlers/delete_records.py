@@ -29,9 +29,8 @@ async def delete_records(context: RequestContext, request: DeleteRecordsRequest)
         for topic in request.topics
     ]
     # Saved before the answer: what was deleted shall not come back after a crash.
-    for checkpoint in context.services.directories.prepare_checkpoints():
-        await context.services.tasks.run_blocking(checkpoint.execute)
-        checkpoint.complete()
+    services = context.services
+    await services.tasks.run_steps(services.directories.checkpoint_steps())
     return {"topics": topics}
 
 

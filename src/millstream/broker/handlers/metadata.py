@@ -163,9 +163,7 @@ def _describe(services: Services, topic: TopicImage, operations: int) -> TopicEn
 def describe_partition(services: Services, topic: TopicImage, index: int) -> PartitionEntry:
     """A partition as clients see it: without a leader while its log directory is offline."""
     image = topic.partitions[index]
-    partition = services.partitions.get(topic.name, index)
-    is_offline = partition is None or partition.offline_error is not None
-    if image.leader == services.broker_id and is_offline:
+    if image.leader == services.broker_id and not services.partitions.is_online(topic.name, index):
         return PartitionEntry(
             partition=index,
             leader_id=-1,

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from millstream.config.setting import LONG_MAX
 from millstream.storage.flush import GroupFlush
 from millstream.storage.retention import apply_all
-from millstream.storage.steps import run_in_thread
 
 if TYPE_CHECKING:
     from millstream.broker.metadata.configs import ConfigManager
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
     from millstream.broker.replicas.table import PartitionTable
     from millstream.broker.tasks import Tasks
     from millstream.clock import Clock
-    from millstream.storage.checkpointing import Checkpoint
     from millstream.storage.directories import LogDirectories
     from millstream.storage.log import Log
+    from millstream.storage.steps import Steps
 
 logger = logging.getLogger("millstream.background")
 
@@ -122,7 +121,7 @@ class Background:
                 for partition in self._partitions
                 if partition.offline_error is None
             ]
-            await run_in_thread(apply_all(candidates, now_ms), self._tasks.run_blocking)
+            await self._tasks.run_steps(apply_all(candidates, now_ms))
             self._check_lag(now_ms)
         except Exception:
             logger.exception("background job failed: retention")
@@ -149,9 +148,14 @@ class Background:
         self._flush_in_thread(GroupFlush.prepare(logs, to_segments=True), self._save_checkpoints)
 
     def _save_checkpoints(self) -> None:
-        for checkpoint in self._directories.prepare_checkpoints(self._partitions.high_watermarks()):
-            done = self._tasks.run_blocking(checkpoint.execute)
-            done.add_done_callback(partial(_complete, checkpoint))
+        steps = self._directories.checkpoint_steps(self._partitions.high_watermarks())
+        self._tasks.start(self._run("checkpoint", steps))
+
+    async def _run(self, name: str, steps: Steps[None]) -> None:
+        try:
+            await self._tasks.run_steps(steps)
+        except Exception:
+            logger.exception("background job failed: %s", name)
 
     def _retire_journal(self) -> None:
         """Sync the segments of a full journal, then drop the journal."""
@@ -174,7 +178,3 @@ class Background:
             then()
 
         self._tasks.run_blocking(flush.execute).add_done_callback(done)
-
-
-def _complete(checkpoint: Checkpoint, _: object) -> None:
-    checkpoint.complete()

@@ -85,7 +85,8 @@ class MetadataStore(Protocol):
         """Make the records durable, then visible; all of them or none.
 
         Returns the image that has them. Raises `MetadataConflict` if the image's version is not
-        `expected_version`. Subscribers on this broker have done their work when it returns.
+        `expected_version`. Subscribers on this broker have done their work when it returns; only
+        new partitions may still have to be opened, which happens when they are needed.
         """
         ...
 
@@ -129,6 +130,7 @@ class LocalMetadata:
             )
         orphans = list(directories.logs.values())
         log = directories.create(METADATA_TOPIC, 0, METADATA_TOPIC_ID, METADATA_LOG_CONFIG)
+        log.create_files(clock.now_ms())  # snapshots are looked for in its directory
         store = cls(log, clock, snapshot_bytes=snapshot_bytes)
         if orphans:
             logger.warning(

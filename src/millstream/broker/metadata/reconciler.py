@@ -2,13 +2,14 @@
 
 A partition without a log gets one; a log without a partition, or with another topic's id (the topic
 was deleted and recreated while this broker was down), is deleted, or set aside if the metadata does
-not tell that its topic was deleted. A log that does not know its
-topic's id, because a crash tore the file that holds it, gets it from the metadata. If a log cannot
-be created, the commit stands: its partition is offline, and the next start retries.
+not show that its topic was deleted. A log without a topic id, because a crash tore the file that
+holds it, gets that of its topic. If a log cannot be created, the commit stands: its partition is
+offline, and the next start retries.
 
-The files of new logs are made in a thread, a few logs at a time, so that ten thousand partitions do
-not hold the event loop. The commit waits until its logs exist. Logs are deleted in a thread, all
-those of a commit together; a log of the same name is created after that.
+New partitions are opened a few per turn of the event loop, and a partition that a request needs
+before its turn is opened then (`Unopened` of `replicas/table.py`). So the commit does not wait for
+its partitions, unless a log of the same name is still being deleted. Logs are deleted in a thread,
+all those of a commit together; a log of the same name is created after that.
 """
 
 from __future__ import annotations
@@ -16,28 +17,31 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millstream.broker.metadata.configs import ConfigManager
 from millstream.broker.metadata.local import METADATA_TOPIC, MetadataStore
 from millstream.config.broker import BrokerConfig
 from millstream.coordination.cluster import ClusterImage, ResourceType, TopicImage
-from millstream.errors import ApiError, StorageError
+from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.storage.creation import NewLog
 from millstream.storage.names import STRAY_DIRECTORY_SUFFIX
-from millstream.storage.steps import Steps, run_here, run_in_thread
+from millstream.storage.steps import Steps, let_others_work, run_here, run_in_thread
 
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from millstream.broker.replicas.partition import Partition
     from millstream.broker.replicas.table import PartitionTable
+    from millstream.partitions import TopicPartition
     from millstream.storage.deletion import Deletion
     from millstream.storage.directories import LogDirectories
     from millstream.storage.log import Log
 
 logger = logging.getLogger(__name__)
 
-LOGS_AT_ONCE = 64
+PARTITIONS_PER_TURN = 32  # opened or closed: each takes a few hundredths of a millisecond
 
 RunBlocking: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Calls a function in another thread."""
@@ -57,8 +61,8 @@ class Reconciler:
         self._directories = directories
         self._partitions = partitions
         self._run_blocking = run_blocking
-        self._missing: dict[tuple[UUID, int], None] = {}  # topic id, partition; in order
-        self._creating: asyncio.Task[None] | None = None
+        self._unopened: dict[TopicPartition, None] = {}  # of topics that exist; in order
+        self._opening: asyncio.Task[None] | None = None
         self._deleting: set[asyncio.Task[None]] = set()
         self._is_stopped = False
 
@@ -71,19 +75,20 @@ class Reconciler:
         self._remove_strays(image, deleted_ids)
         self._adopt_logs(image)
         for topic in image.topics.values():
-            self._open(topic)
-        while self._missing:
-            run_here(self._create_some())
+            self._open_topic(topic)
+        while self._unopened:
+            run_here(self._open_some())
+        self._partitions.unopened = self
         self._store.subscribe(self._on_commit)
         self._configs.subscribe(self._on_broker_config)
 
     async def stop(self) -> None:
-        """Create no more logs; the next start creates the missing ones. Deletions in progress are
-        finished when the directories are closed."""
+        """Open no more partitions; the next start does. Deletions in progress are finished when
+        the directories are closed."""
         self._is_stopped = True
-        self._missing.clear()
-        if self._creating is not None:
-            await self._creating
+        self._unopened.clear()
+        if self._opening is not None:
+            await self._opening
         for task in self._deleting:
             task.cancel()
 
@@ -92,28 +97,25 @@ class Reconciler:
             return None
         changes = now.changed_topics(before)
         deletion = self._delete_topics(changes.deleted)
-        is_complete = True
+        must_wait = False
         for topic in (*changes.created, *(topic for _, topic in changes.changed)):
-            is_complete &= self._open(topic)
+            must_wait |= self._open_topic(topic)
         for resource in now.changed_configs(before):
             if resource.type is ResourceType.TOPIC and resource.name in now.topics:
                 self._update_config(now.topics[resource.name])
-        work = (deletion, None if is_complete else self._create_in_background())
+        opening = self._open_in_background()
+        work = (deletion, opening if must_wait else None)
         unfinished = [each for each in work if each is not None]
         return asyncio.gather(*unfinished) if unfinished else None
 
-    def _create_in_background(self) -> Awaitable[None]:
-        if self._creating is None:
-            self._creating = asyncio.get_running_loop().create_task(self._create_missing())
-        # A disconnecting client must not cancel the task.
-        return asyncio.shield(self._creating)
+    # Opening
 
-    def _open(self, topic: TopicImage) -> bool:
-        """Lead the topic's partitions whose logs exist; the others' have to be created.
+    def _open_topic(self, topic: TopicImage) -> bool:
+        """Lead the topic's partitions whose logs exist; the others are opened later.
 
-        Returns whether all exist.
+        Returns whether one of these has to wait until a deleted log of its name is gone.
         """
-        is_complete = True
+        must_wait = False
         broker_id = self._configs.broker_id
         config = self._configs.topic(topic.name)
         for index, partition in enumerate(topic.partitions):
@@ -121,56 +123,74 @@ class Reconciler:
                 continue
             log = self._directories.logs.get((topic.name, index))
             if log is None:
-                self._missing[topic.id, index] = None
-                is_complete = False
+                self._unopened[topic.name, index] = None
+                must_wait = must_wait or not self._directories.is_free(topic.name, index)
             else:
                 log.update_config(config)
                 self._lead(topic, index, log)
-        return is_complete
+        return must_wait
 
-    def _lead(self, topic: TopicImage, index: int, log: Log) -> None:
+    def _lead(self, topic: TopicImage, index: int, log: Log) -> Partition:
         leader_epoch = topic.partitions[index].leader_epoch
-        self._partitions.add(topic.name, index, log, leader_epoch=leader_epoch)
+        return self._partitions.add(topic.name, index, log, leader_epoch=leader_epoch)
 
-    async def _create_missing(self) -> None:
+    def _open_in_background(self) -> Awaitable[None] | None:
+        """Open the first ones now, and the others in later turns."""
+        for key in list(islice(self._unopened, PARTITIONS_PER_TURN)):
+            self.open(*key)
+        if self._unopened and self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open_all())
+        # A disconnecting client must not cancel the task.
+        return None if self._opening is None else asyncio.shield(self._opening)
+
+    async def _open_all(self) -> None:
         try:
-            while self._missing:
-                await run_in_thread(self._create_some(), self._run_blocking)
+            while self._unopened:
+                await run_in_thread(self._open_some(), self._run_blocking)
         finally:
-            self._creating = None
+            self._opening = None
 
-    def _create_some(self) -> Steps[None]:
-        """Create the next missing logs. Topics may be changed or deleted while it waits."""
-        wanted: list[NewLog] = []
-        while self._missing and len(wanted) < LOGS_AT_ONCE:
-            topic_id, index = next(iter(self._missing))
-            del self._missing[topic_id, index]
-            topic = self._store.image.topics_by_id.get(topic_id)
-            if topic is None:
-                continue  # deleted before its turn came
-            log = self._directories.logs.get((topic.name, index))
-            if log is not None:  # the topic was changed while this log was being created
-                self._lead(topic, index, log)
-            else:
-                config = self._configs.topic(topic.name)
-                wanted.append(NewLog(topic.name, index, topic_id, config))
+    def _open_some(self) -> Steps[None]:
+        """Open the next partitions. Topics may be changed or deleted while it waits."""
+        keys = list(islice(self._unopened, PARTITIONS_PER_TURN))
+        yield from self._directories.free_names(keys)
+        for key in keys:
+            if key in self._unopened:
+                self._open(*key)
+        yield let_others_work
+
+    def contains(self, topic: str, index: int) -> bool:
+        return (topic, index) in self._unopened
+
+    def contains_topic(self, topic_id: UUID) -> bool:
+        return topic_id in self._store.image.topics_by_id
+
+    def open(self, topic: str | UUID, index: int) -> Partition | None:
+        if not self._unopened:
+            return None
+        if not isinstance(topic, str):
+            image = self._store.image.topics_by_id.get(topic)
+            if image is None:
+                return None
+            topic = image.name
+        if (topic, index) in self._unopened and self._directories.is_free(topic, index):
+            return self._open(topic, index)
+        return None
+
+    def _open(self, name: str, index: int) -> Partition | None:
+        """Create the log, which waits for no disk, and lead the partition."""
+        del self._unopened[name, index]
+        topic = self._store.image.topics.get(name)
+        if topic is None:
+            return None  # deleted by the commit that this reconciler is about to be notified of
         try:
-            outcomes = yield from self._directories.create_steps(wanted)
-        except StorageError as error:
-            logger.error("%d partitions are offline: %s", len(wanted), error)
-            return
-        obsolete = []  # deleted while their logs were created
-        for new, outcome in zip(wanted, outcomes, strict=True):
-            topic = self._store.image.topics_by_id.get(new.topic_id)
-            if isinstance(outcome, ApiError):
-                logger.error("partition %s-%d is offline: %s", *new[:2], outcome)
-            elif topic is None:
-                obsolete.append(outcome)
-            else:
-                outcome.update_config(self._configs.topic(new.topic))
-                self._lead(topic, new.partition, outcome)
-        if obsolete:
-            self._delete_logs(obsolete)
+            log = self._directories.add(
+                NewLog(name, index, topic.id, self._configs.topic(name)),
+            )
+        except MillstreamError as error:
+            logger.error("partition %s-%d is offline: %s", name, index, error)
+            return None
+        return self._lead(topic, index, log)
 
     def _adopt_logs(self, image: ClusterImage) -> None:
         """Give logs without a topic id, as a crash right after their creation leaves them, that
@@ -196,30 +216,41 @@ class Reconciler:
             if log is not None:
                 log.update_config(config)
 
+    # Deleting
+
     def _delete_topics(self, topics: Iterable[TopicImage]) -> Awaitable[None] | None:
-        """Forget the partitions at once, and remove their logs in a thread."""
-        logs = []
+        """Forget the partitions and their logs at once. Everything that takes time comes later:
+        waiting requests get an error, and the files are removed in a thread."""
+        partitions: list[Partition] = []
+        logs: list[Log] = []
         for topic in topics:
+            error = ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name} was deleted"
+            )
             for index in range(len(topic.partitions)):
-                self._partitions.remove(topic.name, index)
-                log = self._directories.logs.get((topic.name, index))
+                key = (topic.name, index)
+                self._unopened.pop(key, None)
+                partition = self._partitions.remove(*key)
+                if partition is not None:
+                    partition.offline_error = error
+                    partitions.append(partition)
+                log = self._directories.logs.get(key)
                 if log is not None:
                     logs.append(log)
-        return self._delete_logs(logs) if logs else None
-
-    def _delete_logs(self, logs: Iterable[Log]) -> Awaitable[None]:
+        if not logs:
+            return None
         deletions = self._directories.prepare_deletions(logs)
-        task = asyncio.get_running_loop().create_task(self._carry_out(deletions))
+        task = asyncio.get_running_loop().create_task(self._delete(partitions, deletions))
         self._deleting.add(task)
         task.add_done_callback(self._deleting.discard)
         # A disconnecting client must not cancel the task.
         return asyncio.shield(task)
 
-    async def _carry_out(self, deletions: list[Deletion]) -> None:
+    async def _delete(self, partitions: list[Partition], deletions: list[Deletion]) -> None:
+        await run_in_thread(_take_offline(partitions), self._run_blocking)
         for deletion in deletions:
             try:
-                await self._run_blocking(deletion.execute)
-                deletion.complete()
+                await run_in_thread(deletion.steps(), self._run_blocking)
             except Exception:
                 logger.exception("logs in %s could not be deleted", deletion.directory.path)
 
@@ -250,8 +281,7 @@ class Reconciler:
             *directories.prepare_deletions(deleted),
             *directories.prepare_deletions(set_aside, keeps_files=True),
         ):
-            deletion.execute()
-            deletion.complete()
+            run_here(deletion.steps())
 
     def _why_stray(self, image: ClusterImage, log: Log) -> str | None:
         topic = image.topics.get(log.topic)
@@ -266,3 +296,11 @@ class Reconciler:
         if log.log_end_offset and self._directories.has_torn_id(log):
             return "a crash tore its topic id, and its records were never flushed"
         return None
+
+
+def _take_offline(partitions: Iterable[Partition]) -> Steps[None]:
+    for number, partition in enumerate(partitions, 1):
+        if partition.offline_error is not None:
+            partition.go_offline(partition.offline_error)
+        if number % PARTITIONS_PER_TURN == 0:
+            yield let_others_work

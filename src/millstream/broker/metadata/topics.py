@@ -87,28 +87,29 @@ class TopicManager:
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> dict[str, TopicImage | ApiError]:
         """Create topics with different names in one commit. Each succeeds or fails individually."""
-        outcome: dict[str, TopicImage | ApiError] = {}
+        refused: dict[str, ApiError] = {}
 
         def decide(image: ClusterImage) -> list[MetadataRecord]:
-            outcome.clear()
+            refused.clear()
             records: list[MetadataRecord] = []
             new_names: dict[str, str] = {}
+            brokers = self._brokers(image)
             for topic in topics:
+                unified = _unify(topic.name)
                 try:
-                    _check_collision(topic.name, new_names.get(_unify(topic.name)))
-                    made = self._new_topic_records(image, topic)
+                    _check_collision(topic.name, new_names.get(unified))
+                    made = self._new_topic_records(image, brokers, topic)
                     if len(records) + len(made) > PARTITIONS_PER_REQUEST_MAX:
                         raise _too_many_partitions()
                 except ApiError as error:
-                    outcome[topic.name] = error
+                    refused[topic.name] = error
                     continue
                 records += made
-                new_names[_unify(topic.name)] = topic.name
-                outcome[topic.name] = ClusterImage().apply(made, 0).topics[topic.name]
+                new_names[unified] = topic.name
             return records
 
-        await self._run(decide, validate_only)
-        return outcome
+        image = await self._run(decide, validate_only)
+        return {topic.name: refused.get(topic.name) or image.topics[topic.name] for topic in topics}
 
     async def auto_create(self, names: Iterable[str]) -> dict[str, TopicImage | ApiError]:
         """The topics; those that do not exist are created with the broker's defaults."""
@@ -124,20 +125,19 @@ class TopicManager:
         internal = _INTERNAL_SHAPES.get(name)
         return NewTopic(name) if internal is None else internal(config)
 
-    def _new_topic_records(self, image: ClusterImage, topic: NewTopic) -> list[MetadataRecord]:
+    def _new_topic_records(
+        self, image: ClusterImage, brokers: Sequence[int], topic: NewTopic
+    ) -> list[MetadataRecord]:
         self._check_name(image, topic.name)
         settings = self._checked_settings(topic.settings)
-        replicas = self._place_new(image, topic)
+        replicas = self._place_new(brokers, topic)
         topic_id = _new_topic_id(image)
         records: list[MetadataRecord] = [TopicRecord(topic.name, topic_id)]
         records += [
             ConfigRecord(ResourceType.TOPIC, topic.name, name, value)
             for name, value in settings.items()
         ]
-        records += [
-            _new_partition(image, topic_id, index, assigned)
-            for index, assigned in enumerate(replicas)
-        ]
+        records += _new_partitions(image, topic_id, 0, replicas)
         return records
 
     def _check_name(self, image: ClusterImage, name: str) -> None:
@@ -167,9 +167,9 @@ class TopicManager:
 
     # Placing
 
-    def _place_new(self, image: ClusterImage, topic: NewTopic) -> list[Replicas]:
+    def _place_new(self, brokers: Sequence[int], topic: NewTopic) -> list[Replicas]:
         if topic.assignments:
-            return self._place_as_assigned(image, topic)
+            return self._place_as_assigned(brokers, topic)
         config = self._configs.current
         factor, count = topic.replication_factor, topic.partition_count
         if factor < -1 or factor == 0:
@@ -186,10 +186,9 @@ class TopicManager:
             raise _too_many_partitions()
         if factor == -1:
             factor = config.default_replication_factor
-        return self._place(image, config.num_partitions if count == -1 else count, factor)
+        return self._place(brokers, config.num_partitions if count == -1 else count, factor)
 
-    def _place(self, image: ClusterImage, count: int, factor: int) -> list[Replicas]:
-        brokers = self._brokers(image)
+    def _place(self, brokers: Sequence[int], count: int, factor: int) -> list[Replicas]:
         if factor > len(brokers):
             raise ApiError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -197,12 +196,14 @@ class TopicManager:
                 f"factor of {factor} cannot be reached because only {len(brokers)} broker(s) "
                 "are registered.",
             )
-        return [
-            tuple(brokers[(index + step) % len(brokers)] for step in range(factor))
-            for index in range(count)
+        # Every len(brokers) partitions are placed alike.
+        rotation = [
+            tuple(brokers[(start + step) % len(brokers)] for step in range(factor))
+            for start in range(min(count, len(brokers)))
         ]
+        return [rotation[index % len(rotation)] for index in range(count)]
 
-    def _place_as_assigned(self, image: ClusterImage, topic: NewTopic) -> list[Replicas]:
+    def _place_as_assigned(self, brokers: Sequence[int], topic: NewTopic) -> list[Replicas]:
         for given, what in (
             (topic.replication_factor, "replication factor"),
             (topic.partition_count, "numPartitions"),
@@ -220,7 +221,7 @@ class TopicManager:
                     f"Found multiple manual partition assignments for partition {index}",
                 )
             factor = len(next(iter(placed.values()))) if placed else len(replicas)
-            self._check_replicas(image, replicas, factor)
+            self._check_replicas(brokers, replicas, factor)
             placed[index] = replicas
         if sorted(placed) != list(range(len(placed))):
             raise ApiError(
@@ -229,9 +230,8 @@ class TopicManager:
             )
         return [placed[index] for index in range(len(placed))]
 
-    def _check_replicas(self, image: ClusterImage, replicas: Replicas, factor: int) -> None:
+    def _check_replicas(self, brokers: Sequence[int], replicas: Replicas, factor: int) -> None:
         problem = None
-        brokers = self._brokers(image)
         unknown = [broker for broker in sorted(replicas) if broker not in brokers]
         if not replicas:
             problem = "an empty replica list."
@@ -299,17 +299,18 @@ class TopicManager:
         if added > PARTITIONS_PER_REQUEST_MAX:
             raise _too_many_partitions()
         factor = len(topic.partitions[0].replicas)
-        replicas = self._place_more(image, more.assignments, added, factor)
-        return [
-            _new_partition(image, topic.id, current + i, assigned)
-            for i, assigned in enumerate(replicas)
-        ]
+        replicas = self._place_more(self._brokers(image), more.assignments, added, factor)
+        return _new_partitions(image, topic.id, current, replicas)
 
     def _place_more(
-        self, image: ClusterImage, given: tuple[Replicas, ...] | None, added: int, factor: int
+        self,
+        brokers: Sequence[int],
+        given: tuple[Replicas, ...] | None,
+        added: int,
+        factor: int,
     ) -> Sequence[Replicas]:
         if given is None:
-            return self._place(image, added, factor)
+            return self._place(brokers, added, factor)
         if len(given) != added:
             raise ApiError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -317,7 +318,7 @@ class TopicManager:
                 "assignment(s) were specified.",
             )
         for replicas in given:
-            self._check_replicas(image, replicas, factor)
+            self._check_replicas(brokers, replicas, factor)
         return given
 
     # Deleting and electing
@@ -355,11 +356,12 @@ class TopicManager:
 
     async def _run(
         self, decide: Callable[[ClusterImage], list[MetadataRecord]], validate_only: bool
-    ) -> None:
+    ) -> ClusterImage:
+        """The image after the decision; with `validate_only` nothing is committed."""
         if validate_only:
-            decide(self._store.image)
-        else:
-            await self._store.change(decide)
+            image = self._store.image
+            return image.apply(decide(image), image.version)
+        return await self._store.change(decide)
 
 
 def validate_topic_name(name: str) -> None:
@@ -405,17 +407,27 @@ def _new_topic_id(image: ClusterImage) -> uuid.UUID:
 _DASH = 62  # the value of '-' in the base 64 that Kafka writes ids in
 
 
-def _new_partition(
-    image: ClusterImage, topic_id: uuid.UUID, index: int, replicas: Replicas
-) -> PartitionRecord:
-    return PartitionRecord(
-        partition_id=index,
-        topic_id=topic_id,
-        replicas=replicas,
-        isr=replicas,
-        leader=replicas[0],
-        directories=tuple(_only_directory(image, broker_id) for broker_id in replicas),
-    )
+def _new_partitions(
+    image: ClusterImage, topic_id: uuid.UUID, first: int, placed: Iterable[Replicas]
+) -> list[MetadataRecord]:
+    """Partitions from the index `first` on, in sync on all their replicas."""
+    only_directory: dict[int, uuid.UUID] = {}
+    records: list[MetadataRecord] = []
+    for index, replicas in enumerate(placed, first):
+        for broker_id in replicas:
+            if broker_id not in only_directory:
+                only_directory[broker_id] = _only_directory(image, broker_id)
+        records.append(
+            PartitionRecord(
+                partition_id=index,
+                topic_id=topic_id,
+                replicas=replicas,
+                isr=replicas,
+                leader=replicas[0],
+                directories=tuple([only_directory[broker_id] for broker_id in replicas]),
+            )
+        )
+    return records
 
 
 def _only_directory(image: ClusterImage, broker_id: int) -> uuid.UUID:

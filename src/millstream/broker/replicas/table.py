@@ -1,10 +1,15 @@
-"""The partitions this broker leads, by topic name and by topic id."""
+"""The partitions this broker leads, by topic name and by topic id.
+
+The partitions of a new topic are opened one after another, so that a thousand of them do not hold
+the event loop. One that is needed before its turn is opened at once (`Unopened`): no request fails
+because its partition is not open yet.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from millstream.broker.replicas.partition import Partition
@@ -16,12 +21,36 @@ if TYPE_CHECKING:
     from millstream.storage.log import Log
 
 
+class Unopened(Protocol):
+    """Partitions that this broker leads and has not opened yet."""
+
+    def contains(self, topic: str, index: int) -> bool: ...
+
+    def contains_topic(self, topic_id: UUID) -> bool: ...
+
+    def open(self, topic: str | UUID, index: int) -> Partition | None:
+        """Open the partition and add it to the table. None if it is not one of these, or if it
+        cannot be opened now."""
+
+
+class _NoneUnopened:
+    def contains(self, topic: str, index: int) -> bool:
+        return False
+
+    def contains_topic(self, topic_id: UUID) -> bool:
+        return False
+
+    def open(self, topic: str | UUID, index: int) -> Partition | None:
+        return None
+
+
 class PartitionTable:
     """Finds a partition by name or id."""
 
     def __init__(self, flusher: Flusher, clock: Clock) -> None:
         self._flusher = flusher
         self._clock = clock
+        self.unopened: Unopened = _NoneUnopened()
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_id: dict[tuple[UUID, int], Partition] = {}
         self._per_topic_id: Counter[UUID] = Counter()  # how many partitions have it
@@ -48,7 +77,7 @@ class PartitionTable:
         return partition
 
     def remove(self, topic: str, index: int) -> Partition | None:
-        """Stop leading: waiting requests get an error."""
+        """Stop leading. The caller takes the partition offline."""
         partition = self._by_name.pop((topic, index), None)
         if partition is None:
             return None
@@ -58,16 +87,20 @@ class PartitionTable:
             self._per_topic_id[topic_id] -= 1
             if not self._per_topic_id[topic_id]:
                 del self._per_topic_id[topic_id]
-        partition.go_offline(
-            ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{index} was deleted")
-        )
         return partition
 
     def get(self, topic: str, index: int) -> Partition | None:
-        return self._by_name.get((topic, index))
+        return self._by_name.get((topic, index)) or self.unopened.open(topic, index)
 
     def get_by_id(self, topic_id: UUID, index: int) -> Partition | None:
-        return self._by_id.get((topic_id, index))
+        return self._by_id.get((topic_id, index)) or self.unopened.open(topic_id, index)
+
+    def is_online(self, topic: str, index: int) -> bool:
+        """Whether requests for the partition are served. Does not open it."""
+        partition = self._by_name.get((topic, index))
+        if partition is None:
+            return self.unopened.contains(topic, index)
+        return partition.offline_error is None
 
     def high_watermarks(self) -> dict[tuple[str, int], int]:
         return {key: partition.high_watermark for key, partition in self._by_name.items()}
@@ -78,11 +111,16 @@ class PartitionTable:
             partition = self._by_name.get((topic, index))
         else:
             partition = self._by_id.get((topic, index))
-            if partition is None and topic not in self._per_topic_id:
-                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic}")
         if partition is None:
+            partition = self.unopened.open(topic, index)
+        if partition is None:
+            if not isinstance(topic, str) and not self._has_topic(topic):
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic}")
             raise ApiError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"partition {index} of topic {topic} does not exist",
             )
         return partition
+
+    def _has_topic(self, topic_id: UUID) -> bool:
+        return topic_id in self._per_topic_id or self.unopened.contains_topic(topic_id)
