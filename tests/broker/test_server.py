@@ -64,6 +64,24 @@ def test_clean_stop_keeps_the_leader_epoch_and_a_crash_raises_it(tmp_path: Path)
     assert epochs == [0, 0, 1]
 
 
+def test_process_that_is_a_broker_seldom_collects_garbage(tmp_path: Path) -> None:
+    script = SERVE.replace("}))", "}), ready=report)")
+    report = """
+import gc, os, signal
+def report(server):
+    print(gc.get_freeze_count() > 10_000, gc.get_threshold()[0])
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", report + script, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=True,
+    )
+    assert done.stdout.split() == ["True", "10000"]
+
+
 def test_failed_start_leaves_nothing_open(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "one") as broker:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import shutil
 import uuid
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -296,6 +298,22 @@ def test_deletion_of_many_partitions_fails_all_waiting_requests(tmp_path: Path) 
             for partition in partitions:
                 assert partition.offline_error is not None
                 assert partition.offline_error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    asyncio.run(scenario())
+
+
+def test_deleted_partition_is_freed_without_the_garbage_collector(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            await server.topics.create([NewTopic("t", 1)])
+            gc.collect()
+            gc.disable()
+            try:
+                deleted = weakref.ref(server.partitions.find("t", 0).leadership._changed.__self__)
+                await server.topics.delete([server.metadata.image.topics["t"].id])
+                assert deleted() is None
+            finally:
+                gc.enable()
 
     asyncio.run(scenario())
 

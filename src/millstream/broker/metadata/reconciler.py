@@ -302,5 +302,6 @@ def _take_offline(partitions: Iterable[Partition]) -> Steps[None]:
     for number, partition in enumerate(partitions, 1):
         if partition.offline_error is not None:
             partition.go_offline(partition.offline_error)
+        partition.leadership.detach()
         if number % PARTITIONS_PER_TURN == 0:
             yield let_others_work

@@ -262,6 +262,11 @@ class Leadership(LeadershipCore):
             if not pending.is_done:
                 pending.fail(error)
 
+    def detach(self) -> None:
+        """The partition was deleted: nothing refers back to it, so that it is freed at once and
+        not by the garbage collector, which ignores what the process began with."""
+        self._changed = _ignore
+
     # The high watermark
 
     def _advance_to_committed_end(self) -> None:
@@ -327,3 +332,6 @@ class Leadership(LeadershipCore):
         else:
             self.last_stable_offset = high_watermark
             self.stable_bytes = self.visible_bytes
+
+
+def _ignore() -> None: ...
