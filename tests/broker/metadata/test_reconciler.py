@@ -309,7 +309,7 @@ def test_deleted_partition_is_freed_without_the_garbage_collector(tmp_path: Path
             gc.collect()
             gc.disable()
             try:
-                deleted = weakref.ref(server.partitions.find("t", 0).leadership._changed.__self__)
+                deleted = weakref.ref(server.partitions.find("t", 0))
                 await server.topics.delete([server.metadata.image.topics["t"].id])
                 assert deleted() is None
             finally:

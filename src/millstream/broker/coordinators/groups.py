@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from millstream.broker.coordinators.key_hash import partition_for
+from millstream.broker.coordinators.key_hash import InternalTopic
 from millstream.broker.coordinators.runtime import NO_TRANSACTION, CoordinatorRuntime, Transaction
 from millstream.broker.coordinators.timers import Timers
 from millstream.broker.metadata.configs import ConfigManager
@@ -43,8 +43,14 @@ class GroupCoordinator:
         timers: Timers,
         clock: Clock,
     ) -> None:
-        self._topic = topic
-        self._metadata = metadata
+        self._internal = InternalTopic(
+            topic,
+            metadata,
+            if_missing=(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"{topic} does not exist yet; FindCoordinator creates it.",
+            ),
+        )
         self._configs = configs
         self._topics = TopicsOfImage(metadata.image)
         self._settings = group_settings(configs.current)
@@ -63,7 +69,7 @@ class GroupCoordinator:
 
     def load_all(self) -> None:
         """Load all shards of this broker."""
-        for index in range(self._partition_count):
+        for index in range(self._internal.partition_count):
             self._runtime.ensure_loading(index)
 
     async def all_loaded(self) -> None:
@@ -103,7 +109,7 @@ class GroupCoordinator:
     async def read_all(self, question: Callable[[GroupShard], Response]) -> list[Response]:
         """Query all shards; raises COORDINATOR_LOAD_IN_PROGRESS while one is loading."""
         answers = []
-        for index in range(self._partition_count):
+        for index in range(self._internal.partition_count):
             try:
                 answers.append(await self._runtime.read(index, question))
             except ApiError as error:
@@ -114,24 +120,14 @@ class GroupCoordinator:
     @property
     def has_no_groups(self) -> bool:
         """Whether no group can exist, because the internal topic does not."""
-        return not self._partition_count
+        return not self._internal.partition_count
 
     def shards(self) -> list[GroupShard]:
         return self._runtime.active_shards()
 
-    @property
-    def _partition_count(self) -> int:
-        return self._metadata.image.partition_count_of(self._topic)
-
     def index_of(self, group_id: str) -> int:
         """The partition of `__consumer_offsets` that the group belongs to."""
-        count = self._partition_count
-        if not count:
-            raise ApiError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"{self._topic} does not exist yet; FindCoordinator creates it.",
-            )
-        return partition_for(group_id, count)
+        return self._internal.index_of(group_id)
 
     # --- metadata and settings
 

@@ -2,6 +2,41 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from millstream.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from millstream.broker.metadata.local import MetadataStore
+
+
+class InternalTopic:
+    """The partitions of an internal topic, which may not exist yet."""
+
+    def __init__(
+        self, name: str, metadata: MetadataStore, *, if_missing: tuple[ErrorCode, str]
+    ) -> None:
+        """`if_missing` is the error for a key while the topic does not exist."""
+        self.name = name
+        self._metadata = metadata
+        self._if_missing = if_missing
+
+    @property
+    def partition_count(self) -> int:
+        """0 if the topic does not exist."""
+        return self._metadata.image.partition_count_of(self.name)
+
+    def check_exists(self) -> int:
+        """The number of partitions. Raises `ApiError` if the topic does not exist."""
+        count = self.partition_count
+        if not count:
+            raise ApiError(*self._if_missing)
+        return count
+
+    def index_of(self, key: str) -> int:
+        """The partition that a group or transactional id belongs to. Raises `ApiError`."""
+        return partition_for(key, self.check_exists())
+
 
 def partition_for(key: str, partition_count: int) -> int:
     """Kafka's rule: the absolute value of Java's hash modulo the partitions; of -2**31 it is 0.

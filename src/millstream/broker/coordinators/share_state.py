@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
-from millstream.broker.coordinators.key_hash import partition_for
+from millstream.broker.coordinators.key_hash import InternalTopic, partition_for
 from millstream.broker.coordinators.runtime import CoordinatorRuntime
 from millstream.broker.coordinators.timers import Timers
 from millstream.broker.metadata.configs import ConfigManager
@@ -57,8 +57,15 @@ class SharePersister:
         timers: Timers,
         clock: Clock,
     ) -> None:
-        self._topic = topic
         self._metadata = metadata
+        self._internal = InternalTopic(
+            topic,
+            metadata,
+            if_missing=(
+                ErrorCode.INVALID_REQUEST,
+                f"No share-group state has been initialized: {topic} does not exist.",
+            ),
+        )
         self._configs = configs
         self._make_topic = make_topic
         self._partitions = partitions
@@ -97,10 +104,10 @@ class SharePersister:
         """Load all shards of this broker; the first time before clients can produce."""
         if not self._is_started:
             self._is_started = True
-            self._recovering = set(range(self._shard_count))
+            self._recovering = set(range(self._internal.partition_count))
             self._recovered_ends = self._log_ends() if self._recovering else {}
             self._prune_later()
-        for index in range(self._shard_count):
+        for index in range(self._internal.partition_count):
             self._runtime.ensure_loading(index)
 
     def _recovered_end(self, key: SharePartitionKey) -> int | None:
@@ -171,7 +178,7 @@ class SharePersister:
 
         The leader epoch is ignored, as in Kafka.
         """
-        if not self._shard_count:
+        if not self._internal.partition_count:
             return ShareStateSummary()
         index = self._index_of(key)
         await self._runtime.until_loaded(index)
@@ -205,7 +212,7 @@ class SharePersister:
 
     async def delete(self, key: SharePartitionKey) -> None:
         """Delete the state; a no-op if there is none."""
-        if self._shard_count:
+        if self._internal.partition_count:
             await self._run(key, lambda shard, _: shard.delete(key))
 
     async def _run(
@@ -215,18 +222,8 @@ class SharePersister:
         await self._runtime.until_loaded(index)
         return await self._runtime.run(index, event)
 
-    @property
-    def _shard_count(self) -> int:
-        return self._metadata.image.partition_count_of(self._topic)
-
     def _index_of(self, key: SharePartitionKey) -> int:
-        count = self._shard_count
-        if not count:
-            raise ApiError(
-                ErrorCode.INVALID_REQUEST,
-                f"No share-group state has been initialized: {self._topic} does not exist.",
-            )
-        return _shard_of(key, count)
+        return _shard_of(key, self._internal.check_exists())
 
 
 @lru_cache(maxsize=10_000)

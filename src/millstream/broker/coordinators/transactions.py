@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from millstream.broker.coordinators.key_hash import partition_for
+from millstream.broker.coordinators.key_hash import InternalTopic
 from millstream.broker.coordinators.markers import Markers, WriteMarker
 from millstream.broker.coordinators.runtime import CoordinatorRuntime
 from millstream.broker.coordinators.timers import Timers
@@ -65,8 +65,15 @@ class TransactionCoordinator:
         timers: Timers,
         clock: Clock,
     ) -> None:
-        self._topic = topic
         self._metadata = metadata
+        self._internal = InternalTopic(
+            topic,
+            metadata,
+            if_missing=(
+                ErrorCode.NOT_COORDINATOR,
+                f"{topic} does not exist yet; FindCoordinator creates it.",
+            ),
+        )
         self._configs = configs
         self._partitions = partitions
         self._producer_ids = producer_ids
@@ -101,7 +108,7 @@ class TransactionCoordinator:
 
     def load_all(self) -> None:
         """Load all shards of this broker."""
-        for index in range(self._partition_count):
+        for index in range(self._internal.partition_count):
             self._runtime.ensure_loading(index)
 
     async def all_loaded(self) -> None:
@@ -167,7 +174,7 @@ class TransactionCoordinator:
         """
         if not self._configs.current.transaction_partition_verification_enable:
             return
-        shard = self._runtime.shard(self._index_of(transactional_id))
+        shard = self._runtime.shard(self._internal.index_of(transactional_id))
         shard.verify(transactional_id, Producer(producer_id, producer_epoch), (topic, index))
         if (transactional_id, topic, index) in self._unconfirmed:
             raise ApiError(
@@ -189,13 +196,14 @@ class TransactionCoordinator:
     async def describe(self, transactional_id: str) -> TransactionValue | None:
         """The state of one transactional id."""
         return await self._runtime.read(
-            self._index_of(transactional_id), lambda shard: shard.describe(transactional_id)
+            self._internal.index_of(transactional_id),
+            lambda shard: shard.describe(transactional_id),
         )
 
     async def list_all(self) -> dict[str, TransactionValue]:
         """All transactional ids; raises COORDINATOR_LOAD_IN_PROGRESS while a shard is loading."""
         listed: dict[str, TransactionValue] = {}
-        for index in range(self._partition_count):
+        for index in range(self._internal.partition_count):
             try:
                 listed |= await self._runtime.read(index, TransactionShard.list_all)
             except ApiError as error:
@@ -209,7 +217,7 @@ class TransactionCoordinator:
         self, transactional_id: str, event: Callable[[TransactionShard, int], Result[Response]]
     ) -> Response:
         """Pass the shard an event, after the transaction that is being ended has ended."""
-        index = self._index_of(transactional_id)
+        index = self._internal.index_of(transactional_id)
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + HOLD_SECONDS_MAX
         while True:
@@ -240,7 +248,7 @@ class TransactionCoordinator:
 
     def _prepared(self, transactional_id: str) -> None:
         """The decision is durable: write the markers."""
-        index = self._index_of(transactional_id)
+        index = self._internal.index_of(transactional_id)
         try:
             transaction = self._runtime.shard(index).transactions[transactional_id]
         except ApiError as error:  # the shard is reloaded and resumes it
@@ -257,7 +265,7 @@ class TransactionCoordinator:
 
     def _tell_partitions(self, index: int, transaction: Transaction) -> None:
         transactional_id = transaction.transactional_id
-        coordinator = self._partitions.find(self._topic, index)
+        coordinator = self._partitions.find(self._internal.name, index)
         markers = Markers(
             transaction.marker(coordinator.leader_epoch),
             transaction.partitions,
@@ -305,7 +313,7 @@ class TransactionCoordinator:
         try:
             await self._producer_ids.ready()
             is_aborted = await self._runtime.run(
-                self._index_of(transactional_id),
+                self._internal.index_of(transactional_id),
                 lambda shard, now_ms: shard.abort_timed_out(transactional_id, now_ms),
             )
             if is_aborted:
@@ -318,21 +326,6 @@ class TransactionCoordinator:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    # --- where
-
-    @property
-    def _partition_count(self) -> int:
-        return self._metadata.image.partition_count_of(self._topic)
-
-    def _index_of(self, transactional_id: str) -> int:
-        count = self._partition_count
-        if not count:
-            raise ApiError(
-                ErrorCode.NOT_COORDINATOR,
-                f"{self._topic} does not exist yet; FindCoordinator creates it.",
-            )
-        return partition_for(transactional_id, count)
 
 
 def _resolve(future: asyncio.Future[bool], result: bool) -> None:
