@@ -33,7 +33,7 @@ from millstream.storage.checkpoints import (
 from millstream.storage.directory import LogDirectory
 from millstream.storage.filesystem import SyncBatch
 from millstream.storage.log import Log
-from millstream.storage.segment import Segment
+from millstream.storage.segment import INDEXED_BYTES_MIN, Segment
 from millstream.storage.steps import Steps, let_others_work, run_here
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class Checkpoint:
                 _start_offset(log),
                 min(high_watermark, log.log_end_offset),
                 log.epochs.entries,
-                log.save_for_recovery(self._first),
+                _write_for_recovery(log, self._first),
             )
         )
 
@@ -171,7 +171,7 @@ def save_recovery_point(log: Log) -> Steps[None]:
     directory = log.directory
     generation, recovery_point, epochs = log.generation, log.recovery_point, log.epochs.entries
     batch = SyncBatch(directory.fs, directory.path)
-    sealed = log.save_for_recovery(batch)
+    sealed = _write_for_recovery(log, batch)
     directory.checkpoints_prepared += 1
     number = directory.checkpoints_prepared
 
@@ -189,6 +189,42 @@ def save_recovery_point(log: Log) -> Steps[None]:
     yield save
     if generation == log.generation:
         _note_saved(log, recovery_point, epochs, sealed)
+
+
+def _write_for_recovery(log: Log, batch: SyncBatch) -> list[Segment]:
+    """Write everything that recovery trusts, before the recovery point is saved.
+
+    Returns the sealed segments whose indexes are synced with the batch.
+    """
+    log.epochs.save(batch)
+    if log.names_unsynced:
+        batch.add_directory(log.path)
+    active = log.active_segment
+    if active.size >= INDEXED_BYTES_MIN:
+        active.write_indexes(batch)
+    sealed = []
+    for segment in reversed(log.segments[:-1]):
+        if segment.indexes_synced:
+            break
+        for path in segment.index_files():
+            batch.add_file(path)
+        sealed.append(segment)
+    return sealed
+
+
+def write_for_clean_stop(log: Log, batch: SyncBatch) -> None:
+    """Write everything that the next start needs to skip scanning the log."""
+    active = log.active_segment
+    if active.index is None and not active.has_index_files():
+        active.wake(now_ms=0)  # Kafka scans a segment without index files, even an empty one
+    if active.index is not None:
+        active.seal()
+        for path in active.index_files():
+            batch.add_file(path)
+        batch.add_directory(log.path)
+    if (len(log.producers) or log.snapshots) and log.log_end_offset not in log.snapshots:
+        path = names.offset_file(log.path, log.log_end_offset, names.SNAPSHOT_SUFFIX)
+        batch.write(path, log.producers.encode_snapshot())
 
 
 def _note_saved(

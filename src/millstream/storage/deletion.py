@@ -76,6 +76,8 @@ class Deletion:
         """
         for log in logs:
             log.mark_deleted()
+            for segment in log.aborted_segments:
+                directory.transaction_indexes.forget(segment)
         taken = frozenset((log.topic, log.partition) for log in logs)
         return cls(directory, taken, logs, pending, keeps_files=keeps_files)
 

@@ -24,7 +24,7 @@ from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, DirectoryFailed, DirectoryLocked, ErrorCode, StorageError
 from millstream.partitions import TopicPartition
 from millstream.storage import checkpoints, names
-from millstream.storage.checkpointing import Checkpoint
+from millstream.storage.checkpointing import Checkpoint, write_for_clean_stop
 from millstream.storage.checkpoints import MetaProperties
 from millstream.storage.creation import NewLog, new_log, write_topic_ids
 from millstream.storage.deletion import Deletion
@@ -457,7 +457,7 @@ class LogDirectories:
                 batch = SyncBatch(self._fs, directory.path)
                 for log in self._logs_in(directory):
                     if log.has_files:
-                        log.save_for_clean_stop(batch)
+                        write_for_clean_stop(log, batch)
                 batch.commit()
                 self._checkpoint_directory(directory)
                 directory.journal.remove()

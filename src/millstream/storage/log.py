@@ -13,9 +13,8 @@ Four offsets:
 `flushed_offset`: all below it is durable, in its segment's file or in the directory's journal.
 `recovery_point`: all below it is durable in its segment's file; recovery scans from there.
 
-Deletion (`deletion.py`) is a state of the log, `is_deleted`, and not a disk error: all operations
-raise `LogGone` afterwards. The directory is renamed, and its path may soon belong to another log.
-So a thread that uses paths in the directory does so inside `held`; open files need no such care.
+Its files are created with its first append (`creation.py`), and it may be deleted at any moment
+(`lifetime.py`). What else is done with a log is in modules that import this one.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ from __future__ import annotations
 import errno
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from millstream.config.topic import TopicConfig
@@ -39,21 +37,20 @@ from millstream.records.batch import (
     Buffer,
 )
 from millstream.storage import names
-from millstream.storage._core import RECENT_POSITIONS, LogCore
+from millstream.storage._core import RECENT_POSITIONS
 from millstream.storage.checkpoints import write_partition_metadata
 from millstream.storage.directory import LogDirectory
 from millstream.storage.epochs import LeaderEpochs
-from millstream.storage.filesystem import SyncBatch, write_file
+from millstream.storage.filesystem import write_file
+from millstream.storage.lifetime import LogLifetime
 from millstream.storage.producers import ProducerStates, replay_marker
-from millstream.storage.segment import INDEXED_BYTES_MIN, Segment
+from millstream.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
 
 # Checking CRCs takes 1 to 10 ms a megabyte: more than this is left to a thread.
 VERIFIED_INLINE_BYTES_MAX = 65_536
 SMALL_BYTES_MAX = 4096  # up to here, copying a batch costs less than a list of its pieces
-
-T = TypeVar("T")
 
 
 class Appended(NamedTuple):
@@ -63,23 +60,20 @@ class Appended(NamedTuple):
     next_offset: int
 
 
-class Log(LogCore):
+class Log(LogLifetime):
     """See the module. Created by `LogDirectories` only."""
 
     __slots__ = (
         "_active",
         "_bases",
-        "_holders",
         "aborted_segments",
         "config",
         "epochs",
         "has_files",
-        "partition",
         "path",
         "producers",
         "saved_recovery_point",
         "snapshots",
-        "topic",
         "topic_id",
     )
 
@@ -91,9 +85,7 @@ class Log(LogCore):
         topic_id: UUID | None,
         config: TopicConfig,
     ) -> None:
-        self.directory = directory
-        self.topic = topic
-        self.partition = partition
+        super().__init__(directory, topic, partition)
         self.topic_id: UUID | None = None
         # Its id in the journal; a log of an unknown topic has none.
         self.log_id = None
@@ -118,9 +110,7 @@ class Log(LogCore):
         self.names_synced = 0
         self.is_new = False
         self.has_files = True  # a new log has none before its first append (`creation.py`)
-        self.is_deleted = False  # set on the owner's thread, never reset
         self.is_truncating = False  # nothing may be appended
-        self._holders = 0  # threads inside `held`
         # Offsets of the producer snapshots, ascending.
         self.snapshots: list[int] = []
         self._segments = []
@@ -160,62 +150,6 @@ class Log(LogCore):
         """Whether recovery would have to scan more than the active segment."""
         closed = self._segments[-2] if len(self._segments) > 1 else None
         return closed is not None and closed.synced_bytes < closed.size
-
-    # Lifetime
-
-    def check(self) -> None:
-        """Raise `LogGone` if the log was deleted, `ApiError` if its directory has failed."""
-        if self.is_deleted:
-            raise LogGone(self.topic, self.partition)
-        self.directory.check()
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep the directory where it is while a thread works in it by path. Raises `LogGone`.
-
-        A deletion waits for those inside before it renames the directory: be quick.
-        """
-        holds = self.directory.holds
-        with holds:
-            if self.is_deleted:
-                raise LogGone(self.topic, self.partition)
-            self._holders += 1
-        try:
-            yield
-        finally:
-            with holds:
-                self._holders -= 1
-                if self.is_deleted:
-                    holds.notify_all()
-
-    def mark_deleted(self) -> None:
-        """From now on the log is gone for all who ask. Owner's thread; `close` it later."""
-        with self.directory.holds:
-            self.is_deleted = True
-        self.refuse_small_appends()
-        for segment in self.aborted_segments:
-            self.directory.transaction_indexes.forget(segment)
-
-    def wait_until_unused(self) -> None:
-        """Return when no thread works in the directory of a deleted log any more. Blocks."""
-        with self.directory.holds:
-            self.directory.holds.wait_for(lambda: not self._holders)
-
-    def read_files(self, read: Callable[[], T]) -> T:
-        """Call a function that reads segments in any thread, once more if some were removed or
-        replaced meanwhile. What it read by path is good only if the log is still there then."""
-        while True:
-            segments = self._segments
-            try:
-                found = read()
-            except (FileGone, FileNotFoundError):
-                if not self.is_deleted and self._segments is segments:
-                    raise
-            else:
-                if not self.is_deleted:
-                    return found
-            if self.is_deleted:
-                raise LogGone(self.topic, self.partition)
 
     # Appending
 
@@ -587,39 +521,6 @@ class Log(LogCore):
             return [self.path]
         return [f"{self.path}/{names.PARTITION_METADATA}", self.path, self.directory.path]
 
-    def save_for_recovery(self, batch: SyncBatch) -> list[Segment]:
-        """Write everything that recovery trusts, before the recovery point is saved.
-
-        Returns the sealed segments whose indexes are synced with the batch.
-        """
-        self.epochs.save(batch)
-        if self.names_unsynced:
-            batch.add_directory(self.path)
-        if self._active.size >= INDEXED_BYTES_MIN:
-            self._active.write_indexes(batch)
-        sealed = []
-        for segment in reversed(self._segments[:-1]):
-            if segment.indexes_synced:
-                break
-            for path in segment.index_files():
-                batch.add_file(path)
-            sealed.append(segment)
-        return sealed
-
-    def save_for_clean_stop(self, batch: SyncBatch) -> None:
-        """Write everything that the next start needs to skip scanning the log."""
-        active = self._active
-        if active.index is None and not active.has_index_files():
-            active.wake(now_ms=0)  # Kafka scans a segment without index files, even an empty one
-        if active.index is not None:
-            active.seal()
-            for path in active.index_files():
-                batch.add_file(path)
-            batch.add_directory(self.path)
-        if (len(self.producers) or self.snapshots) and self.log_end_offset not in self.snapshots:
-            path = names.offset_file(self.path, self.log_end_offset, names.SNAPSHOT_SUFFIX)
-            batch.write(path, self.producers.encode_snapshot())
-
     def close(self) -> None:
         """Close all files without writing."""
         for segment in self._segments:
@@ -636,17 +537,6 @@ class Log(LogCore):
 
     def forget_positions(self) -> None:
         self._recent = [None] * RECENT_POSITIONS
-
-    # Errors
-
-    def storage_error(self, action: str, error: OSError) -> ApiError:
-        """What to raise when the disk refused; unless it is full, the directory has failed."""
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            self.directory.fail(error)
-        return ApiError(
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            f"cannot {action} {self.topic}-{self.partition} in {self.directory.path}: {error}",
-        )
 
 
 def _stamp(

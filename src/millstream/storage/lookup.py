@@ -17,10 +17,11 @@ found from batch headers. May read the disk: call it in a thread for a log that 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import sleep
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from millstream.errors import ApiError, CorruptBatch, CorruptIndex, ErrorCode
+from millstream.errors import ApiError, CorruptBatch, CorruptIndex, ErrorCode, FileGone, LogGone
 from millstream.records._walk import find_timestamp
 from millstream.records.batch import HEADER_SIZE_BYTES, NO_TIMESTAMP, BatchHeader, verify_crc
 from millstream.records.compression import decompress
@@ -42,6 +43,8 @@ UNKNOWN_OFFSET = -1
 ATTEMPTS = 5
 ATTEMPT_PAUSE_SECONDS = 0.002
 
+T = TypeVar("T")
+
 
 class TimestampOffset(NamedTuple):
     """A result; -1: unknown or not applicable."""
@@ -57,7 +60,7 @@ UNKNOWN = TimestampOffset(NO_TIMESTAMP, UNKNOWN_OFFSET, -1)
 def offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
     """The first record at or after that time, or what a negative timestamp stands for; None if no
     record is that new."""
-    return log.read_files(lambda: _offset_for_timestamp(log, timestamp))
+    return _read_files(log, lambda: _offset_for_timestamp(log, timestamp))
 
 
 def end_of_damage(log: Log, offset: int) -> int:
@@ -66,7 +69,7 @@ def end_of_damage(log: Log, offset: int) -> int:
     Usually that of the next batch. If the length of the damaged batch cannot be trusted, it is the
     next offset in an index: batches in between cannot be found.
     """
-    return log.read_files(lambda: _end_of_damage(log, offset))
+    return _read_files(log, lambda: _end_of_damage(log, offset))
 
 
 def aborted_transactions(
@@ -78,7 +81,9 @@ def aborted_transactions(
     """
     if not log.aborted_segments:
         return []
-    return log.read_files(lambda: _find_aborted(log, first_offset, end_offset, may_block=may_block))
+    return _read_files(
+        log, lambda: _find_aborted(log, first_offset, end_offset, may_block=may_block)
+    )
 
 
 def _offset_for_timestamp(log: Log, timestamp: int) -> TimestampOffset | None:
@@ -209,3 +214,20 @@ def _collect_aborted(
         if is_complete:
             break
     return found
+
+
+def _read_files(log: Log, read: Callable[[], T]) -> T:
+    """Call a function that reads segments in any thread, once more if some were removed or
+    replaced meanwhile. What it read by path is good only if the log is still there then."""
+    while True:
+        segments = log.segments
+        try:
+            found = read()
+        except (FileGone, FileNotFoundError):
+            if not log.is_deleted and log.segments is segments:
+                raise
+        else:
+            if not log.is_deleted:
+                return found
+        if log.is_deleted:
+            raise LogGone(log.topic, log.partition)
