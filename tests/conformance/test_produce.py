@@ -60,6 +60,17 @@ def wire_produce(wire: Wire, topic: str, records: bytes, version: int = 9, **opt
     return answer.responses[0].partition_responses[0]
 
 
+def test_min_insync_replicas_above_the_replication_factor_counts_as_that_factor(
+    broker: BrokerUnderTest,
+) -> None:
+    """Kafka's effective minimum: such a topic can be written to with acks=all."""
+    topic = broker.create_topic(min_insync_replicas=2)
+    with Wire(broker.bootstrap) as wire:
+        for acks in (1, -1):
+            assert wire_produce(wire, topic, batch([b"value"]), acks=acks).error_code == NO_ERROR
+    assert [message.value() for message in read_all(broker, topic, 2)] == [b"value"] * 2
+
+
 def test_broker_keeps_null_and_empty_keys_and_values_apart(broker: BrokerUnderTest) -> None:
     topic = broker.create_topic()
     pairs = [(None, None), (b"", b""), (None, b""), (b"", None), (b"k", b"v")]
