@@ -182,3 +182,15 @@ def test_directory_that_has_failed_gets_no_logs() -> None:
     directories.directories[1].fail(OSError(5, "Input/output error"))
     with pytest.raises(Exception, match="all log directories have failed"):
         directories.add(NewLog("t", 1, ID, CONFIG))
+
+
+def test_topic_id_whose_sync_failed_is_not_trusted_after_a_kill() -> None:
+    """The page cache has it, the disk has not: a power cut would take it, and the records' topic
+    with it. So nobody may see these records even now."""
+    store = Store()
+    store.fs.fail_next_sync("partition.metadata")
+    store.append(b"never acknowledged")
+    assert store.flush(0)
+    store.kill()
+    assert store.directories.logs[TOPIC, 0].topic_id is None
+    assert store.directories.has_torn_id(store.directories.logs[TOPIC, 0])

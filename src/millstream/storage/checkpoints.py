@@ -156,10 +156,21 @@ def write_meta_properties(fs: FileSystem, directory: str, meta: MetaProperties) 
     replace_file(fs, f"{directory}/{names.META_PROPERTIES}", text.encode())
 
 
-def read_partition_metadata(fs: FileSystem, directory: str) -> UUID | None:
-    """The topic id of a log; None if the file is missing or torn."""
+def read_partition_metadata(
+    fs: FileSystem, directory: str, *, from_disk: bool = False
+) -> UUID | None:
+    """The topic id of a log; None if the file is missing or torn.
+
+    `from_disk`: a sync of it may have failed, after which the page cache has more than the disk.
+    """
     path = f"{directory}/{names.PARTITION_METADATA}"
     try:
+        if from_disk:
+            fd = fs.open(path)
+            try:
+                fs.drop_cache(fd)
+            finally:
+                fs.close(fd)
         text = read_file(fs, path).decode()
     except FileNotFoundError:
         return None

@@ -244,7 +244,10 @@ class LogDirectories:
         topic, partition = topic_partition
         try:
             path = directory.log_path(topic, partition)
-            topic_id = checkpoints.read_partition_metadata(self._fs, path)
+            was_never_flushed = not start.clean and not start.recovery_point  # or that is unknown
+            topic_id = checkpoints.read_partition_metadata(
+                self._fs, path, from_disk=was_never_flushed
+            )
             log = Log(directory, topic, partition, topic_id, config_for(topic))
             load_log(log, start, now_ms=now_ms)
         except OSError as error:
