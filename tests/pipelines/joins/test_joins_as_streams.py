@@ -9,6 +9,7 @@ import pytest
 from examples.nexmark.best_match import best_match
 from hypothesis import strategies as st
 
+from millstream.pipelines import pipeline, table, topic
 from millstream.pipelines.joins import (
     as_of_join,
     changes,
@@ -150,36 +151,37 @@ def test_best_match_is_the_best_of_all_that_came_in_time(spark: SparkSession, ho
     )
 
 
-USERS = Source(
-    rows(user=WORDS, name=st.sampled_from("abc"), gone=st.booleans()),
-    schema="user string, name string, gone boolean, _offset long",
+@pipeline(
+    reads={
+        "clicks": topic("clicks", schema="user string, _offset long"),
+        "users": topic("users", schema="name string, _offset long", table_key="user"),
+    },
+    writes=table("named", key="_offset"),
 )
+def named_clicks(clicks: DataFrame, users: DataFrame) -> DataFrame:
+    return enrich(clicks, users.drop("_offset"), buckets=4)
 
 
 def test_enriched_rows_get_what_the_table_said_in_their_batch(spark: SparkSession) -> None:
-    clicks = Source(rows(user=WORDS), schema="user string, _offset long")
-
-    def join(clicks: DataFrame, users: DataFrame) -> DataFrame:
-        users = users.withColumnRenamed("_offset", "place")
-        return clicks.transform(
-            enrich, users, "user", sequence="place", delete="gone", how="left", buckets=4
-        )
+    """The table's keys move to another partition again and again."""
+    clicks = rows(user=WORDS)
+    users = rows(user=WORDS, name=st.sampled_from("abc"), _deleted=st.booleans())
 
     def reference(clicks: DataFrame, users: DataFrame) -> DataFrame:
         return clicks.sparkSession.sql(
             """
             with newest as (
-                select c._offset, max_by(struct(u.name, u.gone), u._offset) as it
+                select c._offset, max_by(struct(u.name, u._deleted), u._offset) as it
                 from {clicks} c join {users} u on c.user = u.user and u._batch <= c._batch
                 group by c._offset)
-            select c.user, c._offset, case when not it.gone then it.name end as name
+            select c.user, c._offset, case when not it._deleted then it.name end as name
             from {clicks} c left join newest using (_offset)
             """,
             clicks=clicks,
             users=users,
         )
 
-    check(join, spark, {"clicks": clicks, "users": USERS}, reference=reference)
+    check(named_clicks, spark, {"clicks": clicks, "users": users}, reference=reference)
 
 
 @pytest.mark.parametrize("how", ["inner", "left"])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 USERS = topic("users", schema="name string not null, born date", table_key="user")
 
 
-def test_reader_gives_what_a_table_needs() -> None:
+def test_reader_gives_what_a_table_needs(spark: SparkSession) -> None:
     schema = reader_schema(USERS)
     assert schema is not None
     assert schema.names == ["name", "born", "_key", "_position", "_deleted"]

@@ -10,8 +10,17 @@ from pyspark.sql.types import StructType
 
 from millstream.errors import ConfigError
 from millstream.pipelines.pipeline import pipeline
+from millstream.pipelines.row_positions import decode_positions
 from millstream.pipelines.spec import table, topic
-from millstream.testing.streams.inputs import Source, as_moment, define, moments
+from millstream.testing.streams.case import Arrival
+from millstream.testing.streams.inputs import (
+    Source,
+    as_moment,
+    define,
+    make_input,
+    moments,
+    with_offset,
+)
 from tests.testing.streams.orders import CLICKS, SCHEMA, order, orders_input, orders_source
 
 RATES = StructType().add("rate", "integer").add("since", "timestamp")
@@ -93,3 +102,20 @@ def test_moments_stay_within_their_span() -> None:
         assert moment.microsecond in (0, 500_000)
 
     check()
+
+
+def test_rows_of_a_table_have_its_key_and_a_position_that_moves() -> None:
+    columns = StructType().add("name", "string", nullable=False)
+    users = topic("users", schema=columns, table_key="user")
+    made = make_input("users", users, None)
+    assert made.schema.names == ["user", "name", "_position", "_deleted"]
+    assert made.schema["user"].metadata == {"millstream.table_key": True}
+    counts: dict[str, int] = {}
+    arrivals = [
+        with_offset(Arrival("users", {"user": "a"}), {"users": made}, counts) for _ in range(6)
+    ]
+    column = made.table_of([it.row for it in arrivals]).column("_position").combine_chunks()
+    positions = decode_positions(column)
+    assert positions.times_ms.tolist() == list(range(6))
+    assert positions.logs.tolist() == [0, 0, 0, 0, 1, 1]
+    assert positions.offsets.tolist() == [0, 1, 2, 3, 0, 1]

@@ -23,7 +23,7 @@ from millstream.pipelines.columns import (
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
     from millstream.pipelines.spec import Topic
 
@@ -69,6 +69,17 @@ def reader_schema(topic: Topic) -> StructType | None:
     return columns
 
 
+def table_schema(topic: Topic) -> StructType:
+    """The columns that a pipeline's function gets of a table."""
+    from pyspark.sql.types import StructType
+
+    declared, read = declared_schema(topic), reader_schema(topic)
+    assert declared is not None
+    assert read is not None
+    rest = [it for it in read if it.name != KEY_COLUMN or it.name in declared.names]
+    return StructType([*_key_fields(topic, declared), *rest])
+
+
 def as_table(frame: DataFrame, topic: Topic) -> DataFrame:
     """The rows of a table, its key first; other topics as they are."""
     if not topic.table_key:
@@ -83,14 +94,24 @@ def as_table(frame: DataFrame, topic: Topic) -> DataFrame:
     return frame.select(*_key_columns(topic, declared), *rest)
 
 
-def _key_columns(topic: Topic, declared: StructType) -> list[Column]:
-    from pyspark.sql.functions import col, from_json
-    from pyspark.sql.types import StringType, StructField, StructType
+def _key_fields(topic: Topic, declared: StructType) -> list[StructField]:
+    from pyspark.sql.types import StringType, StructField
 
-    fields = [
-        StructField(name, declared[name].dataType if name in declared.names else StringType())
+    kinds = [
+        declared[name].dataType if name in declared.names else StringType()
         for name in topic.table_key
     ]
+    return [
+        StructField(name, kind, True, {TABLE_KEY: True})
+        for name, kind in zip(topic.table_key, kinds, strict=True)
+    ]
+
+
+def _key_columns(topic: Topic, declared: StructType) -> list[Column]:
+    from pyspark.sql.functions import col, from_json
+    from pyspark.sql.types import StructType
+
+    fields = _key_fields(topic, declared)
     text = col(KEY_COLUMN).cast("string")
     if len(fields) > 1:
         parsed = from_json(text, StructType(fields))
@@ -99,6 +120,6 @@ def _key_columns(topic: Topic, declared: StructType) -> list[Column]:
         is_binary = fields[0].dataType.simpleString() == "binary"
         columns = [col(KEY_COLUMN) if is_binary else text.try_cast(fields[0].dataType)]
     return [
-        column.alias(it.name, metadata={TABLE_KEY: True})
+        column.alias(it.name, metadata=it.metadata)
         for column, it in zip(columns, fields, strict=True)
     ]

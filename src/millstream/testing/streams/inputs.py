@@ -1,7 +1,9 @@
 """What goes in: rows or strategies for them, the columns, the time, the watermark.
 
 Rows are dicts; a column that is left out is null, except `_offset`, which is the row's place in its
-input. Moments may be written as text, "2026-01-01 10:00:05", in UTC.
+input, and `_position`: its place in a topic that gets a new partition every few rows, to which all
+keys move. A table (`table_key`) has its key, its columns and `_deleted`, true for a delete. Moments
+may be written as text, "2026-01-01 10:00:05", in UTC.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 OFFSET = "_offset"
+PARTITION_ROWS = 4  # after which all keys move to another partition
 NO_SOURCE = "Source([])"
 EXAMPLE = 'Source(rows, schema="id long, at timestamp", watermark=("at", "1 minute"))'
 
@@ -131,9 +134,13 @@ def make_input(name: str, read: Topic, time: str | None) -> Input:
     from millstream.pipelines.columns import WATERMARK_COLUMN
     from millstream.pipelines.reading.arrow import RAW_SCHEMA
     from millstream.pipelines.running.launching import with_columns
+    from millstream.pipelines.running.tables import table_schema
 
-    found = with_columns(read).schema or RAW_SCHEMA
+    read = with_columns(read)
+    found = read.schema or RAW_SCHEMA
     schema = StructType.fromDDL(found) if isinstance(found, str) else found
+    if read.table_key:
+        schema = table_schema(read)
     assert isinstance(schema, StructType)
     rows = StructType([it for it in schema.fields if it.name != WATERMARK_COLUMN])
     column, delay = read.watermark or (time, None)
@@ -172,12 +179,30 @@ def _declare(
 
 
 def with_offset(arrival: Arrival, inputs: Mapping[str, Input], counts: dict[str, int]) -> Arrival:
-    """The row with its place in its input, if there is a column for it; notes it in `counts`."""
+    """The row with its place in its input, if there are columns for it; notes it in `counts`."""
+    from millstream.pipelines.columns import POSITION_COLUMN
+
     name, row = arrival.input, arrival.row
     place = counts[name] = counts.get(name, -1) + 1
-    if OFFSET in row or OFFSET not in inputs[name].arrow.names:
-        return arrival
-    return replace(arrival, row={**row, OFFSET: place})
+    filled = {OFFSET: place, POSITION_COLUMN: _position(place)}
+    missing = {
+        column: value
+        for column, value in filled.items()
+        if column in inputs[name].arrow.names and column not in row
+    }
+    return replace(arrival, row={**row, **missing}) if missing else arrival
+
+
+def _position(place: int) -> bytes:
+    """Offsets begin again in each partition."""
+    import numpy as np
+
+    from millstream.pipelines.row_positions import Positions, encode_positions
+
+    log, offset = divmod(place, PARTITION_ROWS)
+    columns = [np.array([it], np.int64) for it in (place, log, offset)]
+    position: bytes = encode_positions(Positions(*columns))[0].as_py()
+    return position
 
 
 def moments(span: str | timedelta, step: str | timedelta = "1 second") -> SearchStrategy[datetime]:
