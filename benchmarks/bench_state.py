@@ -32,7 +32,7 @@ from benchmarks.targets import Scale, Target
 from millstream.pipelines.joins import as_of_join, enrich
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from millstream.pipelines.state.trial import Trial
-from millstream.pipelines.windows import sliding_window
+from millstream.pipelines.windows import sliding
 from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.sliding import Policy, SlidingWindow
 
@@ -153,13 +153,16 @@ def beside_tumbling(spark: SparkSession, keys: int, scale: Scale) -> dict[str, M
         table = read(spark, f"{directory}/changes").toDF("user", "since", "rate")
         queries = {
             "sliding windows": stream.transform(
-                sliding_window,
-                "user",
-                "time",
-                "10 seconds",
-                n="count(*)",
-                spent="sum(amount)",
-                most="max(amount)",
+                sliding(
+                    "10 seconds",
+                    key="user",
+                    time="time",
+                    emit="final",
+                    allowed_lateness="10 seconds",
+                    n="count(*)",
+                    spent="sum(amount)",
+                    most="max(amount)",
+                )
             ),
             "as-of joins": stream.transform(
                 as_of_join, versions, "user", time="time", valid_from="since"

@@ -7,7 +7,6 @@ docs/guides/analytics.md.
 
 import os
 import random
-import sys
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -93,7 +92,6 @@ def ask(visits: DataFrame) -> None:
 
 
 def main() -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers are to have it, too
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", False)

@@ -10,10 +10,8 @@ independently, and the topic's partitions replace a shuffle.
 """
 
 import json
-import os
 import random
 import sqlite3
-import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
@@ -28,13 +26,13 @@ STOCKS = 300
 
 trades = topic(
     "trades",
-    schema="stock string, at timestamp, price double, _watermark timestamp",
+    schema="stock string, at timestamp, price double",
     watermark=("at", "5 seconds"),
     partitions=2,
 )
 moved = topic(
     "moves",
-    schema="stock string, until timestamp, move double, _watermark timestamp",
+    schema="stock string, until timestamp, move double",
     key="stock",
     watermark=("until", "1 minute"),
     partitions=2,
@@ -94,7 +92,6 @@ def main() -> None:
 
     from millstream import Broker
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers are to have it, too
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", False)

@@ -5,9 +5,7 @@ python examples/shop.py                  some orders through all of it, and chec
 """
 
 import json
-import os
 import sqlite3
-import sys
 import tempfile
 from pathlib import Path
 
@@ -50,7 +48,6 @@ def main() -> None:
 
     from millstream import Broker
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers are to have it, too
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", False).getOrCreate()
     with Broker.start() as broker, tempfile.TemporaryDirectory() as directory:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})

@@ -36,6 +36,7 @@ import pyarrow.compute as pc
 
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import (
+    WATERMARK_COLUMN,
     check_choice,
     check_time,
     check_watermark,
@@ -299,6 +300,7 @@ def best_match(
     lateness_us = duration_us(allowed_lateness, "allowed_lateness", zero_allowed=True)
     check_choice("how", how, How)
     check_stragglers(stragglers, Stragglers)
+    frame, events = frame.drop(WATERMARK_COLUMN), events.drop(WATERMARK_COLUMN)
     left_keys, right_keys = name_keys(frame, events, on)
     frame, time_name = name_column(frame, time)
     frame, until_name = name_column(frame, until)

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
-from millstream.pipelines.columns import check_time, check_watermark, kind_of
+from millstream.pipelines.columns import WATERMARK_COLUMN, check_time, check_watermark, kind_of
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.joins.frames import check_comparable, check_order
 from millstream.pipelines.joins.matching import numbers_of, sort_versions
@@ -34,14 +34,13 @@ from millstream.pipelines.results import observe_dropped
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.tables import concat
-from millstream.pipelines.windows import Aggregate
 from millstream.pipelines.windows.aggregates import parse_aggregates
-from millstream.pipelines.windows.measures import Measure, add_measured, check_measure
+from millstream.pipelines.windows.measures import Measure, add_measured, check_measures
 from millstream.pipelines.windows.ranges import aggregate, narrow
 from millstream.pipelines.windows.sliding import Windows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 LATE_ROWS = "late.last_rows"  # where the query's progress counts those that were dropped
 _ROWS = "rows"
@@ -184,11 +183,12 @@ def last_rows(
     allowed_lateness: Duration | None = None,
     buckets: int = 16,
     count_as: str = LATE_ROWS,
-    **aggregates: str | Aggregate,
+    **aggregates: str | Column,
 ) -> DataFrame:
     """Aggregates of the last rows of a key; see the head of this module. Raises `ConfigError`."""
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
+    frame = frame.drop(WATERMARK_COLUMN)
     names = (key,) if isinstance(key, str) else tuple(key)
     order = tuple(part.strip() for part in order_by.split(","))
     check_rows(frame, names, order, rows)
@@ -201,8 +201,7 @@ def last_rows(
     carried = frame.columns
     frame, measures = add_measured(frame, parse_aggregates(aggregates))
     schema = arrow_schema(frame.schema)
-    for measure in measures:
-        check_measure(schema, measure, (*carried, WEIGHT))
+    check_measures(measures, schema, (*carried, WEIGHT))
     operator = LastRows(schema, names, order, rows, measures, carried, lateness_us)
     return _count_late(run_operator(operator, {_ROWS: frame}, buckets), count_as)
 

@@ -82,7 +82,7 @@ from millstream.pipelines.windows import tumbling
 
 orders = topic(
     "orders",
-    schema="shop string, at timestamp, amount double, _watermark timestamp",
+    schema="shop string, at timestamp, amount double",
     watermark=("at", "10 seconds"),
 )
 

@@ -234,12 +234,12 @@ def test_watermark_on_what_is_no_time_is_refused_before_the_query_starts(
 def test_window_on_a_string_is_refused_before_the_query_starts(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from millstream.pipelines.windows import sliding_window, tumbling
+    from millstream.pipelines.windows import sliding, tumbling
 
     window = tumbling("1 minute", time="told", n="count(*)")
     for function in (
         lambda frame: frame.transform(window),
-        lambda frame: frame.transform(sliding_window, "user", "told", "1 minute", n="count(*)"),
+        sliding("1 minute", key="user", time="told", n="count(*)"),
     ):
         with pytest.raises(ConfigError, match=r"told is string: convert it with to_timest"):
             explained(of_clicks(function), spark, tmp_path)
@@ -248,13 +248,13 @@ def test_window_on_a_string_is_refused_before_the_query_starts(
 def test_lateness_smaller_than_the_watermark_is_refused_before_the_query_starts(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from millstream.pipelines.windows import session, sliding_window, tumbling
+    from millstream.pipelines.windows import session, sliding, tumbling
 
     given: dict[str, Any] = {"allowed_lateness": "1 minute", "n": "count(*)"}
     for function in (
         lambda frame: frame.transform(tumbling("1 minute", time="at", **given)),
         lambda frame: frame.transform(session("1 minute", time="at", emit="change", **given)),
-        lambda frame: frame.transform(sliding_window, "user", "at", "1 minute", **given),
+        sliding("1 minute", key="user", time="at", **given),
     ):
         with pytest.raises(ConfigError, match="smaller than the watermark's delay of 10 minutes"):
             explained(of_clicks(function), spark, tmp_path)

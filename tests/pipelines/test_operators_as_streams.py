@@ -18,7 +18,6 @@ from millstream.pipelines.joins import as_of, stream_table
 from millstream.pipelines.joins.changes import Changes
 from millstream.pipelines.joins.table_table import Side, TableJoin
 from millstream.pipelines.times.clocks import DeviceOffsets
-from millstream.pipelines.windows import parts
 from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.revisions import RevisedWindows
 from millstream.pipelines.windows.sessions import RevisedSessions
@@ -87,7 +86,7 @@ def test_sliding_windows_are_corrected_until_they_are_right(emission: Any) -> No
 
 
 NOW_FIELD = pa.field("_now", TIME)
-PARTS = [parts.Measure("n", "count", None), parts.Measure("mean", "avg", "x")]
+PARTS = [Measure("n", "count", None), Measure("mean", "avg", "x")]
 NUMBERS = st.one_of(st.integers(0, 80).map(float), st.none())
 CORRECTING = Timing(settling_us=0, kept_us=60 * SECOND_US, every_us=None)
 SHOWING = Timing(settling_us=0, kept_us=0, every_us=0)

@@ -39,7 +39,7 @@ from millstream.pipelines.times import (
     mark_late,
     with_watermark_column,
 )
-from millstream.pipelines.windows import hopping, session, sliding_window, tumbling
+from millstream.pipelines.windows import hopping, session, sliding, tumbling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -106,7 +106,7 @@ def of_windows(spark: SparkSession) -> dict[str, Rows]:
         name: plain(events.transform(it).orderBy("window_start", "user").collect())
         for name, it in windows.items()
     }
-    last = events.transform(sliding_window, "user", "time", SIZE, **SUMS).orderBy("number")
+    last = events.transform(sliding(SIZE, key="user", time="time", **SUMS)).orderBy("number")
     return found | {"sliding": plain(last.select("number", "n", "total").collect())}
 
 

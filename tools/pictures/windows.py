@@ -75,9 +75,7 @@ def _bar(canvas: Canvas, y: float, row: dict[str, Any], color: str) -> None:
 
 
 def _sliding(canvas: Canvas, y: float, rows: Rows) -> None:
-    heading(
-        canvas, 16, y, 'sliding_window("10 minutes")', "for each event, the ten minutes before it"
-    )
+    heading(canvas, 16, y, 'sliding("10 minutes")', "for each event, the ten minutes before it")
     ordered = sorted(rows, key=lambda row: BY_NUMBER[row["number"]].minute)
     for place, row in enumerate(ordered):
         it = BY_NUMBER[row["number"]]

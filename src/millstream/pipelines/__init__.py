@@ -3,11 +3,15 @@
     from millstream.pipelines import pipeline, table, topic
     from millstream.pipelines import analytics, joins, times, windows
 
-A Kafka cluster is reached over the wire, Millstream's or Apache's alike. Use what these packages
-export; their modules are private.
+Importing this package before a Spark session is made has its workers run this Python
+(interpreter.py). A Kafka cluster is reached over the wire, Millstream's or Apache's alike. Use what
+these packages export; their modules are private.
 """
 
+from millstream.pipelines.interpreter import register, use_this_python
 from millstream.pipelines.pipeline import Pipeline, pipeline
 from millstream.pipelines.spec import table, topic
 
-__all__ = ["Pipeline", "pipeline", "table", "topic"]
+__all__ = ["Pipeline", "pipeline", "register", "table", "topic"]
+
+use_this_python()  # before a session starts its JVM

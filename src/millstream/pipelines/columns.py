@@ -5,6 +5,7 @@ Every error names the problem and what to do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args, overload
 
 from millstream.errors import ConfigError
@@ -34,6 +35,13 @@ def check_choice(name: str, value: object, choices: Any) -> None:
     """Raise `ConfigError` unless the value is one of those of `choices`, a `Literal`."""
     if value not in get_args(choices):
         raise ConfigError(f"{name}={value!r}: choose one of {', '.join(get_args(choices))}")
+
+
+def listed(given: str | Column | Sequence[str | Column]) -> list[str | Column]:
+    """One column, or several."""
+    from pyspark.sql import Column
+
+    return [given] if isinstance(given, str | Column) else list(given)
 
 
 def kind_of(frame: DataFrame, name: str) -> str:

@@ -42,13 +42,16 @@ class Pipeline(PipelineSpec):
 
         What is not given comes from the environment, or from `millstream.toml` beside the file that
         defines the pipeline. `checkpoint` is a directory; the pipeline's own, by its name, is below
-        it. `once`: take what is there now, in as many batches as it needs, and end.
+        it. `once`: take what is there now, in as many batches as it needs, and end. Returns when
+        the readers run; a machine that is too busy to start them gets several chances.
         """
         from millstream.pipelines.running.launching import launch
         from millstream.pipelines.running.settings import load_settings
+        from millstream.pipelines.running.starting import start_query
 
         given = {"broker": broker, "store": store, "checkpoint": checkpoint, "trigger": trigger}
-        return launch(self, spark, load_settings(self.home, overrides=given), once=once)
+        settings = load_settings(self.home, overrides=given)
+        return start_query(lambda: launch(self, spark, settings, once=once))
 
     def batch(
         self,
@@ -63,10 +66,14 @@ class Pipeline(PipelineSpec):
         where a new stream would, or at the beginning if that is "latest". Bad records are dropped.
         """
         from millstream.pipelines.running.launching import read_history
+        from millstream.pipelines.running.outputs import without_watermark
         from millstream.pipelines.running.settings import load_settings
 
         settings = load_settings(self.home, overrides={"broker": broker})
-        return self(**read_history(self, spark, settings, start_at))
+        made = self(**read_history(self, spark, settings, start_at))
+        if isinstance(made, Mapping):
+            return {name: without_watermark(it) for name, it in made.items()}
+        return without_watermark(made) if hasattr(made, "isStreaming") else made
 
     def run(self, *, once: bool = False, **settings: str) -> None:
         """Run it in a session of its own until Ctrl-C, as `millstream run` does."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
+from millstream.pipelines.columns import WATERMARK_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,3 +44,24 @@ def check_not_aggregated(*frames: DataFrame) -> None:
                 "rows are behind the watermark when they come and would be taken for late ones: "
                 "write the aggregate into a topic, and read that in another pipeline"
             )
+
+
+def check_comparisons(frame: DataFrame) -> None:
+    """Raises `ConfigError` if whole rows of a stream are compared, with the watermark in them."""
+    if frame.isStreaming and _compares_watermarks(analyzed(frame)):
+        raise ConfigError(
+            f"distinct() and dropDuplicates() compare all columns, and {WATERMARK_COLUMN} differs "
+            'between batches: name the columns, dropDuplicates(["id"]), or '
+            f'frame.drop("{WATERMARK_COLUMN}") before'
+        )
+
+
+def _compares_watermarks(plan: Any) -> bool:
+    name = str(plan.nodeName())
+    if name in ("Deduplicate", "DeduplicateWithinWatermark", "Distinct"):
+        compared = plan.output() if name == "Distinct" else plan.keys()
+        names = {str(compared.apply(index).name()) for index in range(compared.size())}
+        if WATERMARK_COLUMN in names:
+            return True
+    children = plan.children()
+    return any(_compares_watermarks(children.apply(index)) for index in range(children.size()))

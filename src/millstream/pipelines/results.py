@@ -1,6 +1,7 @@
 """The vocabulary of results: the columns that operators add to rows, and the kinds of rows.
 
     _kind         final         nothing that is on time can change the result any more
+                  arrival       the one result of an event, by what is known when it arrives
                   preliminary   the result so far
                   correction    a result that replaces a final one; `_old` has the replaced values
                   withdrawn     a result that no longer holds: two sessions became one
@@ -39,6 +40,7 @@ START: Final = "window_start"
 END: Final = "window_end"
 
 FINAL: Final = "final"
+ARRIVAL: Final = "arrival"
 PRELIMINARY: Final = "preliminary"
 CORRECTION: Final = "correction"
 WITHDRAWN: Final = "withdrawn"
@@ -104,7 +106,7 @@ def keep_results(
     rows that are diverted stay, and the result then has the columns of its vocabulary."""
     from pyspark.sql.functions import col, count_if
 
-    stays = [FINAL] if stragglers == "drop" else [FINAL, LATE]
+    stays = [ARRIVAL, FINAL] if stragglers == "drop" else [ARRIVAL, FINAL, LATE]
     for metric, kind in dropped.items():
         if kind not in stays:
             result = observe_dropped(result, metric, count_if(col(KIND) == kind), kind)

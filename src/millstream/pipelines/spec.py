@@ -76,7 +76,7 @@ class Table:
     name: str
     key: tuple[str, ...] = ()
     mode: Mode = "append"
-    delete_column: str | None = None
+    delete: str | None = None
 
 
 Output: TypeAlias = Topic | Table

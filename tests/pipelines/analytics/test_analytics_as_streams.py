@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-COLUMNS = (
-    "shop string, item string, at timestamp, amount double, _offset long, _watermark timestamp"
-)
+COLUMNS = "shop string, item string, at timestamp, amount double, _offset long"
 ORDER = st.fixed_dictionaries(
     {
         "shop": st.sampled_from(["a", "b"]),
@@ -102,6 +100,7 @@ def test_what_is_told_of_each_event(spark: SparkSession) -> None:
             time="at",
             n="count(*)",
             r="rate(*)",
+            emit="final",
             **rules,
         ),
         anomalies=lambda it: flag_anomalies(
@@ -111,10 +110,17 @@ def test_what_is_told_of_each_event(spark: SparkSession) -> None:
             time="at",
             over="1 minute",
             min_count=2,
+            emit="final",
             **rules,
         ),
         smooth=lambda it: smooth(
-            it.drop("_watermark"), "amount", key="shop", time="at", half_life="20 seconds", **rules
+            it.drop("_watermark"),
+            "amount",
+            key="shop",
+            time="at",
+            half_life="20 seconds",
+            emit="final",
+            **rules,
         ),
     )
     check(checked, spark, disorder=Disorder(late=0.4), late_when="20 seconds")

@@ -29,6 +29,8 @@ def test_events_are_judged_by_those_before_them(stage: Stage) -> None:
             over=f"{OVER} seconds",
             threshold=1.5,
             min_count=3,
+            emit="final",
+            allowed_lateness=f"{OVER} seconds",
         )
     )
     assert len(rows) == len(EVENTS)

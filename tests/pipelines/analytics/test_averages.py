@@ -62,9 +62,9 @@ def columns(events: Sequence[Event]) -> dict[str, pa.RecordBatch]:
     return {"events": pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)}
 
 
-def operator(lateness_us: int = 0) -> Smoothing:
+def operator(lateness_us: int = 0, *, at_arrival: bool = False) -> Smoothing:
     settings = (HALF_LIFE_US, FORGET_US, lateness_us, THRESHOLD, MIN_COUNT)
-    return Smoothing(SCHEMA, ["user"], "time", *settings)
+    return Smoothing(SCHEMA, ["user"], "time", *settings, at_arrival=at_arrival)
 
 
 def numbered(batches: Sequence[tuple[list[Event], int]]) -> list[tuple[list[Event], int]]:
@@ -115,6 +115,34 @@ def counted(chain: Sequence[Event], before_us: int) -> int:
     gaps_us = [later - earlier for earlier, later in pairwise(times_us)]
     silences = [place for place, it in enumerate(gaps_us, start=1) if it > SILENCE_US]
     return len(chain) - max(silences, default=0)
+
+
+NEAR = st.builds(Event, st.sampled_from(["ann", None]), st.integers(0, 50), st.integers(-50, 50))
+
+
+@settings(max_examples=60)
+@given(st.lists(st.lists(NEAR, max_size=6, unique_by=lambda it: it[:2]), max_size=6))
+def test_result_at_arrival_is_of_all_that_has_come(drawn: list[list[Event]]) -> None:
+    """Once, in the batch of the event, however old it is. Within a batch, events are averaged in
+    the order of their times."""
+    trial = Trial(operator(100, at_arrival=True), buckets=2)
+    known: list[Event] = []
+    for own, _ in numbered([(it, 0) for it in drawn]):
+        found = {it["number"]: it for it in trial.feed(columns(own), 1).to_pylist()}
+        assert found.keys() == {it.number for it in own}
+        for it in sorted(own, key=lambda it: it.time_us):
+            known.append(it)
+            row = found[it.number]
+            assert row["_kind"] == "arrival"
+            same = [them for them in known if them.user == it.user]
+            expected = naive(same, it.time_us)
+            assert expected is not None
+            assert row["average"] == pytest.approx(expected[0], abs=1e-9)
+            before = naive(same[:-1], it.time_us)
+            assert (row["expected"] is None) == (before is None)
+            if before is not None:
+                assert row["expected"] == pytest.approx(before[0], abs=1e-9)
+    assert trial.finish().num_rows == 0
 
 
 @settings(max_examples=60)

@@ -13,7 +13,7 @@ import pytest
 from millstream.pipelines import Pipeline, pipeline, table, topic
 from millstream.pipelines.joins import as_of_join, enrich
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
-from millstream.pipelines.windows import sliding_window
+from millstream.pipelines.windows import sliding
 from tests.peers.kafka import start_kafka
 from tests.pipelines.conftest import Topics, run_to_end
 from tests.pipelines.running.test_launching import stored
@@ -26,9 +26,17 @@ LAST = 10_000  # a second that makes all before it final
 
 
 def judged(payments: DataFrame, rates: DataFrame, users: DataFrame) -> dict[str, DataFrame]:
-    spent = payments.transform(
-        sliding_window, "user", "paid_at", "20 seconds", n="count(*)", spent="sum(cents)", buckets=4
+    recent = sliding(
+        "20 seconds",
+        key="user",
+        time="paid_at",
+        emit="final",
+        allowed_lateness="20 seconds",
+        buckets=4,
+        n="count(*)",
+        spent="sum(cents)",
     )
+    spent = payments.transform(recent)
     rated = payments.transform(
         as_of_join, rates, "currency", time="paid_at", valid_from="since", buckets=4
     )

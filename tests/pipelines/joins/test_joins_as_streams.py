@@ -45,12 +45,12 @@ def check(
 
 SEARCHES = Source(
     rows(query=WORDS, searched=TIMES),
-    schema="query string, searched timestamp, _offset long, _watermark timestamp",
+    schema="query string, searched timestamp, _offset long",
     watermark=("searched", "10 seconds"),
 )
 CLICKS = Source(
     rows(query=WORDS, clicked=TIMES, page=st.integers(1, 9)),
-    schema="query string, clicked timestamp, page int, _watermark timestamp",
+    schema="query string, clicked timestamp, page int",
     watermark=("clicked", "20 seconds"),
 )
 

@@ -52,7 +52,7 @@ class View:
                 "right": right.select(["category", "label", "_weight"]),
             }
         )
-        table = TableSpec("view", ("item",), delete_column="_weight")
+        table = TableSpec("view", ("item",), delete="_weight")
         rows = pa.Table.from_batches([changes]).select(["item", "label", "_weight", "_op"])
         self._store.write_arrow([(rows, table)], self._batches, "view")
         self._batches += 1

@@ -14,20 +14,20 @@ from millstream.pipelines.joins import as_of_join, interval_join
 from millstream.pipelines.running.explaining import FOR_EVER, Step, delivery, explain
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
-from millstream.pipelines.windows import hopping, session, sliding_window, tumbling
+from millstream.pipelines.windows import hopping, session, sliding, tumbling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ORDERS = topic(
     "orders",
-    schema="id long, shop string, at timestamp, amount double, _watermark timestamp",
+    schema="id long, shop string, at timestamp, amount double",
     watermark=("at", "10 seconds"),
     bad_records="drop",
 )
 CLICKS = topic(
     "clicks",
-    schema="order_id long, clicked_at timestamp, _watermark timestamp",
+    schema="order_id long, clicked_at timestamp",
     watermark=("clicked_at", "1 minute"),
 )
 RATES = topic("rates", schema="shop string, since timestamp, rate double")
@@ -175,12 +175,12 @@ def test_windows_of_ours_tell_their_rule_and_their_state(
 
 def test_sliding_window_tells_what_it_keeps(steps: Any) -> None:
     def function(orders: DataFrame) -> DataFrame:
-        return orders.transform(sliding_window, "shop", "at", "10 minutes", n="count(*)")
+        return orders.transform(sliding("10 minutes", key="shop", time="at", n="count(*)"))
 
     (found,) = [it for it in steps(function) if it.has_state]
     assert found.title == "sliding window of 10 minutes"
     assert dict(found.details)["keys of events"] == "shop"
-    assert dict(found.details)["kept, events"] == "until they are 20 minutes behind the watermark"
+    assert dict(found.details)["kept, events"] == "until they are 10 minutes behind the watermark"
 
 
 def test_analytics_tell_how_long_they_keep_their_state(steps: Any) -> None:

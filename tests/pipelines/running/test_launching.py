@@ -15,7 +15,11 @@ import pytest
 from millstream.errors import ConfigError
 from millstream.pipelines import Pipeline, pipeline, table, topic
 from millstream.pipelines.running.checkpoint import Checkpoint
-from millstream.pipelines.running.launching import refuse_connect, starting_options
+from millstream.pipelines.running.launching import (
+    limit_batches,
+    refuse_connect,
+    starting_options,
+)
 from tests.pipelines.conftest import Topics, run_to_end
 from tests.pipelines.running.test_progress import committed
 
@@ -232,6 +236,16 @@ def test_result_that_is_no_stream_is_refused(
     fixed = pipeline(reads=reads, writes=writes, name="fixed")(lambda orders: spark.range(3))
     with pytest.raises(ConfigError, match="what fixed returns is not a stream"):
         fixed.start(spark, **where)
+
+
+def test_first_batch_over_a_large_topic_is_bounded() -> None:
+    options = {"subscribe": "orders"}
+    limit_batches(options)
+    assert options["maxOffsetsPerTrigger"] == "1000000"
+    for name in ("maxoffsetspertrigger", "minOffsetsPerTrigger"):
+        given = {name: "5"}
+        limit_batches(given)
+        assert given == {name: "5"}, "the user's own limit"
 
 
 def test_session_of_spark_connect_is_refused() -> None:

@@ -8,7 +8,13 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.pipelines import Pipeline, pipeline, table, topic
-from millstream.pipelines.running.outputs import checked, combine, rows_of, unite
+from millstream.pipelines.running.outputs import (
+    checked,
+    combine,
+    rows_of,
+    unite,
+    without_watermark,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,3 +52,25 @@ def test_result_of_another_shape_is_refused(spark: SparkSession, declared: Pipel
     with pytest.raises(ConfigError, match="returns several DataFrames and declares one output"):
         combine(one, {"large": stream})
     assert combine(one, stream) is stream
+
+
+def test_watermark_that_the_reader_adds_is_not_written(
+    spark: SparkSession, declared: Pipeline
+) -> None:
+    frame = spark.range(2).selectExpr("id", "current_timestamp() as _watermark")
+    assert without_watermark(frame).columns == ["id"]
+    structs = frame.selectExpr("struct(*) as all", "struct(id) as large")
+    written = without_watermark(checked(declared, structs))
+    assert rows_of(written, "all").columns == ["id"]
+    assert rows_of(written, "large").columns == ["id"]
+
+
+def test_rows_are_not_compared_by_their_watermark(spark: SparkSession, declared: Pipeline) -> None:
+    """It differs between batches, so copies of a row would pass as different ones."""
+    one = declared.variant("one", writes=table("t"))
+    rate: Any = spark.readStream.format("rate").load()
+    marked = rate.withColumn("_watermark", rate.timestamp)
+    for frame in (marked.distinct(), marked.dropDuplicates().where("value > 1")):
+        with pytest.raises(ConfigError, match=r'frame\.drop\("_watermark"\) before'):
+            combine(one, frame)
+    assert combine(one, marked.dropDuplicates(["value"])).columns == ["timestamp", "value"]

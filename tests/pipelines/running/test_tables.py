@@ -30,6 +30,17 @@ def test_reader_gives_what_a_table_needs(spark: SparkSession) -> None:
     assert schema.names == ["name", "_key", "_position", "_deleted"]
 
 
+def test_topic_with_a_watermark_has_it_in_its_rows(spark: SparkSession) -> None:
+    for schema in ("at timestamp", "at timestamp, _watermark timestamp"):
+        found = reader_schema(topic("orders", schema=schema, watermark=("at", "1 minute")))
+        assert found is not None
+        assert found.simpleString() == "struct<at:timestamp,_watermark:timestamp>"
+    users = topic("users", schema="at timestamp", table_key="user", watermark=("at", "1 minute"))
+    found = reader_schema(users)
+    assert found is not None
+    assert found.names == ["at", "_watermark", "_key", "_position", "_deleted"]
+
+
 def test_other_topics_are_read_as_they_are_and_their_offsets_are_marked(
     spark: SparkSession,
 ) -> None:

@@ -99,7 +99,7 @@ def test_decimals_and_nested_values_travel_as_text(connection: psycopg.Connectio
 
 
 def test_marks_of_deleted_rows_come_last() -> None:
-    spec = TableSpec("t", ("id",), delete_column="gone")
+    spec = TableSpec("t", ("id",), delete="gone")
     table = pa.table({"id": [1, 2], "gone": [True, None]})
     layout = layout_of(table.schema, spec)
     rows = make_ready(table, layout)

@@ -57,7 +57,7 @@ def test_keys_in_several_tasks_are_merged_in_the_order_of_partitions(
 def test_replaced_keys_are_gathered_from_all_tasks(
     spark: SparkSession, store: Store, database: Database
 ) -> None:
-    table = TableSpec("numbers", ("key",), "replace", delete_column="gone")
+    table = TableSpec("numbers", ("key",), "replace", delete="gone")
     frame = spark.range(0, MANY, 1, 2).selectExpr("id % 100 AS key", "id", "key = 5 AS gone")
     for batch_id in range(2):
         store.write(frame, batch_id, "q", table)

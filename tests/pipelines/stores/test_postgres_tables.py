@@ -100,7 +100,7 @@ def test_keys_that_only_the_server_finds_equal_are_one_and_the_last_row_wins(
     postgres_database: Database, declared: str, first: str, second: str
 ) -> None:
     postgres_database.run(f"CREATE TABLE items (id {declared} PRIMARY KEY, v int)")
-    table = TableSpec("items", ("id",), delete_column="gone")
+    table = TableSpec("items", ("id",), delete="gone")
     other = {"uuid": "0000000b-0000-0000-0000-000000000001", "jsonb": "{}"}.get(declared, "b")
 
     def batch(*rows: tuple[str, int, bool]) -> pa.Table:
@@ -172,7 +172,7 @@ def test_replace_deletes_for_all_stages_before_it_inserts() -> None:
 def test_replace_deletes_what_earlier_stages_had_of_a_key() -> None:
     layout = layout_of(
         SCHEMA.append(pa.field("gone", pa.bool_())),
-        TableSpec("items", ("id",), "replace", delete_column="gone"),
+        TableSpec("items", ("id",), "replace", delete="gone"),
     )
     merge = Merge(layout, FoundTable({"id": "bigint", "name": "text", "price": "numeric(9,2)"}))
     statements = merge.statements(["a", "b"])
@@ -183,7 +183,7 @@ def test_replace_deletes_what_earlier_stages_had_of_a_key() -> None:
 def test_weights_delete_for_all_stages_before_they_insert() -> None:
     layout = layout_of(
         SCHEMA.append(pa.field("_weight", pa.int64())),
-        TableSpec("items", ("id",), delete_column="_weight"),
+        TableSpec("items", ("id",), delete="_weight"),
     )
     merge = Merge(layout, FoundTable({"id": "bigint", "name": "text", "price": "numeric(9,2)"}))
     first_words = [statement.split()[0] for statement in merge.statements(["a", "b"])]

@@ -26,7 +26,7 @@ def ready(rows: list[Any], mode: Mode) -> Rows:
     columns = {name: [row[at] for row in rows] for at, name in enumerate(names)}
     types = (pa.int64(), pa.string(), pa.decimal128(38, 0), pa.bool_())
     schema = pa.schema(list(zip(names, types, strict=True)))
-    spec = TableSpec("t", ("letter", "number"), mode, delete_column="gone")
+    spec = TableSpec("t", ("letter", "number"), mode, delete="gone")
     return make_ready(pa.table(columns, schema=schema), layout_of(schema, spec))
 
 
@@ -58,7 +58,7 @@ def test_weights_are_summed_by_key_whatever_the_order(
     )
     columns = [*zip(*rows, strict=True)] or [(), (), ()]
     batch = pa.table([*map(pa.array, columns), pa.nulls(len(rows))], names=schema.names)
-    layout = layout_of(schema, TableSpec("t", ("key",), delete_column="_weight"))
+    layout = layout_of(schema, TableSpec("t", ("key",), delete="_weight"))
     found = make_ready(batch.cast(schema), layout)
     sums: dict[int, int] = {}
     added: dict[int, int] = {}

@@ -12,7 +12,7 @@ from millstream.pipelines.stores.schema import layout_of, quote
 from millstream.pipelines.stores.spec import TableSpec
 
 TABLE = TableSpec("t", ("id",))
-WITH_DELETES = TableSpec("t", ("id",), delete_column="gone")
+WITH_DELETES = TableSpec("t", ("id",), delete="gone")
 LONG = types.LongType()
 
 
@@ -47,7 +47,7 @@ def test_types_of_spark_become_kinds(kind: DataType, expected: str) -> None:
 
 
 def test_layout_knows_key_values_and_leaves_the_mark_out() -> None:
-    spec = TableSpec("t", ("b", "a"), delete_column="gone")
+    spec = TableSpec("t", ("b", "a"), delete="gone")
     schema = pa.schema({"a": pa.int64(), "v": pa.string(), "gone": pa.bool_(), "b": pa.string()})
     layout = layout_of(schema, spec)
     assert layout.names == ("a", "v", "b")
@@ -100,8 +100,8 @@ def test_names_are_quoted_whatever_is_in_them() -> None:
     ("spec", "told"),
     [
         (TableSpec("t", ("id",)), 'delete="_weight"'),
-        (TableSpec("t", ("id",), delete_column="_op"), 'delete="_weight"'),
-        (TableSpec("t", ("id",), "replace", delete_column="_weight"), "choose 'upsert'"),
+        (TableSpec("t", ("id",), delete="_op"), 'delete="_weight"'),
+        (TableSpec("t", ("id",), "replace", delete="_weight"), "choose 'upsert'"),
     ],
 )
 def test_changes_with_weights_are_refused_unless_they_are_applied(

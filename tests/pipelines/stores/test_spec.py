@@ -20,8 +20,8 @@ from millstream.pipelines.stores.spec import TableSpec, check_tables_differ
         ({"name": "t", "mode": "replace"}, "needs a key"),
         ({"name": "t", "key": ("a", "a")}, "twice"),
         ({"name": "t", "key": ("a",), "mode": "merge"}, "none of upsert, append, replace"),
-        ({"name": "t", "mode": "append", "delete_column": "gone"}, "deletes nothing"),
-        ({"name": "t", "key": ("a",), "delete_column": "a"}, "cannot mark deletes"),
+        ({"name": "t", "mode": "append", "delete": "gone"}, "deletes nothing"),
+        ({"name": "t", "key": ("a",), "delete": "a"}, "cannot mark deletes"),
         ({"name": "Millstream_Progress", "key": ("a",)}, "keep progress"),
     ],
 )

@@ -14,7 +14,7 @@ from millstream.pipelines.stores import Store, TableSpec, open_store
 from tests.pipelines.stores.conftest import Database
 
 USERS = TableSpec("users", ("id",))
-WITH_DELETES = TableSpec("users", ("id",), delete_column="gone")
+WITH_DELETES = TableSpec("users", ("id",), delete="gone")
 
 
 def users(*rows: tuple[int, str | None]) -> pa.Table:
@@ -60,7 +60,7 @@ def test_weights_leave_the_row_that_was_added_last_whatever_the_order(
     store: Store, database: Database
 ) -> None:
     """What was taken away of a key and what was added come from tasks without an order."""
-    table = TableSpec("users", ("id",), delete_column="_weight")
+    table = TableSpec("users", ("id",), delete="_weight")
 
     def weighted(*rows: tuple[int, str, int]) -> pa.Table:
         return users(*(row[:2] for row in rows)).append_column(
@@ -81,7 +81,7 @@ def test_append_adds_every_row(store: Store, database: Database) -> None:
 
 
 def test_replace_puts_a_key_s_rows_in_place_of_all_it_had(store: Store, database: Database) -> None:
-    table = TableSpec("top", ("id",), "replace", delete_column="gone")
+    table = TableSpec("top", ("id",), "replace", delete="gone")
     before = marked((1, "a", False), (1, "b", False), (2, "c", False), (3, "d", False))
     after = marked((1, "x", False), (1, "x", False), (2, None, True))
     store.write_arrow([(before, table)], 0, "q")
@@ -92,7 +92,7 @@ def test_replace_puts_a_key_s_rows_in_place_of_all_it_had(store: Store, database
 def test_replace_deletes_what_the_same_batch_had_of_a_key_before(
     store: Store, database: Database
 ) -> None:
-    table = TableSpec("top", ("id",), "replace", delete_column="gone")
+    table = TableSpec("top", ("id",), "replace", delete="gone")
     store.write_arrow([(marked((1, "old", False), (2, "old", False)), table)], 0, "q")
     batch = marked(
         (1, "a", False), (2, "b", False), (1, None, True), (2, None, True), (2, "back", False)
@@ -189,7 +189,7 @@ def test_two_outputs_into_one_table_are_refused(store: Store) -> None:
 def test_names_are_quoted(store: Store, database: Database) -> None:
     hostile = 'a"; DROP TABLE users; -- %s ?'
     store.write_arrow([(users((1, "a")), USERS)], 0, "other")
-    spec = TableSpec(hostile, (hostile, "select"), delete_column="gone '\"")
+    spec = TableSpec(hostile, (hostile, "select"), delete="gone '\"")
     rows = pa.table(
         {hostile: [1, 2], "select": ["x", "y"], 'v %s"': [1, 2], "gone '\"": [False, True]}
     )

@@ -24,7 +24,7 @@ from millstream.pipelines.stores import TableSpec, open_store, sqlite, staging
 
 QUERY = "crash"
 KEYS = 10
-COUNTS = TableSpec("counts", ("key",), delete_column="gone")
+COUNTS = TableSpec("counts", ("key",), delete="gone")
 LOG = TableSpec("log", mode="append")
 
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.windows import Aggregate
-from millstream.pipelines.windows.aggregates import parse_aggregate, parse_aggregates
+from millstream.pipelines.windows.aggregates import (
+    Aggregate,
+    check_aggregates,
+    parse_aggregate,
+    parse_aggregates,
+    refuse_distinct,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.mark.parametrize(
@@ -21,6 +31,8 @@ from millstream.pipelines.windows.aggregates import parse_aggregate, parse_aggre
         ("percentile(greatest(a, b), .5)", Aggregate("percentile", "greatest(a, b)", 0.5)),
         ("median(x)", Aggregate("percentile", "x", 0.5)),
         ("collect(x)", Aggregate("collect", "x")),
+        ("count(DISTINCT id)", Aggregate("distinct", "id")),
+        ("max(concat(a, ')'))", Aggregate("max", "concat(a, ')')")),
     ],
 )
 def test_aggregate_is_read(text: str, expected: Aggregate) -> None:
@@ -31,8 +43,11 @@ def test_aggregate_is_read(text: str, expected: Aggregate) -> None:
     ("text", "message"),
     [
         ("amount", "it='amount' is no aggregate: write it like"),
-        ("skewness(x)", "it='skewness': it can be count, sum"),
-        ("sum(*)", "it='sum' of what?"),
+        ("skewness(x)", "it: there is no skewness in this window, only count, sum"),
+        ("sum(*)", "it: sum needs a column or an expression"),
+        ("sum(a) / sum(b)", "here an aggregate is one call"),
+        ("sum(a", "a parenthesis is not closed"),
+        ("sum(distinct a)", "only count has distinct values here"),
         ("percentile(x)", "which percentile?"),
         ("percentile(x, 95)", "between 0 and 1"),
     ],
@@ -46,3 +61,58 @@ def test_bad_aggregate_is_refused_with_an_example(text: str, message: str) -> No
 def test_window_without_aggregates_is_refused() -> None:
     with pytest.raises(ConfigError, match="has no result"):
         parse_aggregates({})
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("keys", "shop", "keys='shop' is no aggregate; did you mean key=?"),
+        ("alowed_lateness", "1 hour", "did you mean allowed_lateness=?"),
+        ("total", 7, "total=7 is no aggregate"),
+        ("total", "'sum(x)'", "is no aggregate"),
+        ("move", "max_by(price, at) / (1 + min(price)", "a parenthesis is not closed"),
+    ],
+)
+def test_typo_does_not_become_an_aggregate(name: str, given: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_aggregates({name: given})
+    assert message in str(refused.value)
+
+
+def test_any_aggregate_of_spark_has_the_right_form() -> None:
+    check_aggregates({"move": "max_by(price, at) / min_by(price, at) - 1", "n": "count (*)"})
+
+
+def test_columns_are_the_same_language(spark: SparkSession) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    for column, kind, of in (
+        (F.sum("amount"), "sum", "amount"),
+        (F.mean("amount").alias("x"), "avg", "amount"),
+        (F.count("*"), "count", None),
+        (F.count(F.lit(1)), "count", None),
+        (F.max(F.col("a") + 1), "max", "+(a, 1)"),
+        (F.count_distinct("id"), "distinct", "id"),
+        (F.collect_list("x"), "collect", "x"),
+        (F.expr("min(x)"), "min", "x"),
+    ):
+        found = parse_aggregate(column, "it")
+        assert found.kind == kind
+        assert (found.of if of is None or isinstance(found.of, str) else str(found.of)) in (
+            of,
+            f"Column<'{of}'>",
+        )
+    assert parse_aggregate(F.percentile("x", 0.9), "it").fraction == 0.9
+    assert parse_aggregate(F.median("x"), "it").fraction == 0.5
+    for column in (F.sum("a") / F.sum("b"), F.col("a")):
+        with pytest.raises(ConfigError, match=r"it: (this Column is not one call|there is no /)"):
+            parse_aggregate(column, "it")
+
+
+def test_distinct_aggregates_of_streams_are_refused_in_a_sentence(spark: SparkSession) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    for given in ("count(distinct id)", "count( DISTINCT id)", F.count_distinct("id")):
+        with pytest.raises(ConfigError, match=r"n: .* use analytics\.count_distinct"):
+            refuse_distinct({"n": given})
+    refuse_distinct({"n": "count(id)", "m": F.max("id"), "o": "max(if(is_distinct(a), 1, 0))"})

@@ -16,7 +16,7 @@ from millstream.pipelines.windows import (
     calendar,
     hopping,
     session,
-    sliding_window,
+    sliding,
     tumbling,
 )
 from tests.pipelines.windows.streams import COLUMNS, END, Files, seconds_of
@@ -308,13 +308,9 @@ def every_kind(frame: DataFrame) -> dict[str, DataFrame]:
         "sessions corrected": session("30 seconds", **corrected, **by_user),
     }
     found = {name: frame.transform(window) for name, window in windows.items()}
-    sliding: dict[str, Any] = {"n": "count(*)"}
-    return found | {
-        "sliding": frame.transform(sliding_window, "user", "time", "30 seconds", **sliding),
-        "sliding corrected": frame.transform(
-            sliding_window, "user", "time", "20 seconds", **corrected, **sliding
-        ),
-    }
+    recent = sliding("30 seconds", allowed_lateness="30 seconds", **by_user)
+    right = sliding("20 seconds", emit="final", **corrected, **by_user)
+    return found | {"sliding": frame.transform(recent), "sliding corrected": frame.transform(right)}
 
 
 def test_spark_drops_no_row_of_any_kind_and_the_counts_of_all_are_kept_apart(files: Files) -> None:
@@ -347,7 +343,7 @@ def test_bad_definitions_are_refused_with_the_fix() -> None:
         (lambda: tumbling("1 month", time="time", **n), "a month has no fixed length"),
         (lambda: tumbling("0 s", time="time", **n), "it must be longer than 0"),
         (lambda: hopping("1 minute", "2 minutes", time="time", **n), "slide is longer than size"),
-        (lambda: hopping("1 day", "1 ms", time="time", **n), "use sliding_window"),
+        (lambda: hopping("1 day", "1 ms", time="time", **n), "use sliding, which"),
         (lambda: tumbling("1 minute", time="time"), "a window without aggregates"),
         (lambda: tumbling("1 minute", time="time", emit="often", **n), '"every 10 seconds"'),
         (
@@ -387,7 +383,7 @@ def test_frames_that_do_not_fit_are_refused_before_the_query_starts(spark: Spark
         (
             marked,
             tumbling("1 s", time="timestamp", **n),
-            'add "_watermark timestamp" to the schema',
+            "a stream needs the column _watermark to find late rows",
         ),
         (
             with_column,

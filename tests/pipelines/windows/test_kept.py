@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.windows.kept import WithLate
-from millstream.pipelines.windows.parts import Measure
+from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.revisions import RevisedWindows
 from millstream.pipelines.windows.spec import Timing
 

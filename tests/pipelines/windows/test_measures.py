@@ -9,7 +9,7 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.pipelines.windows.aggregates import parse_aggregates
-from millstream.pipelines.windows.measures import Measure, add_measured, check_measure
+from millstream.pipelines.windows.measures import Measure, add_measured, check_measures
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,17 +27,17 @@ SCHEMA = pa.schema({"user": pa.string(), "amount": pa.int32()})
 )
 def test_measure_knows_the_type_of_its_result(measure: Measure, expected: pa.DataType) -> None:
     assert measure.type_in(SCHEMA) == expected
-    check_measure(SCHEMA, measure, taken=["user", "amount"])
+    check_measures([measure], SCHEMA, taken=["user", "amount"])
 
 
 def test_measure_of_a_taken_name_is_refused() -> None:
     with pytest.raises(ConfigError, match="there is a column user already"):
-        check_measure(SCHEMA, Measure("user", "count", None), taken=["user"])
+        check_measures([Measure("user", "count", None)], SCHEMA, taken=["user"])
 
 
 def test_measure_of_what_is_no_number_is_refused_with_the_cast() -> None:
     with pytest.raises(ConfigError, match=r"mean: there is no avg.*cast it to a number"):
-        check_measure(SCHEMA, Measure("mean", "avg", "user"), taken=[])
+        check_measures([Measure("mean", "avg", "user")], SCHEMA)
 
 
 def test_column_of_an_expression_is_named_by_its_result_wherever_it_stands(

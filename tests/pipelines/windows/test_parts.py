@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.errors import ConfigError
-from millstream.pipelines.windows import Aggregate
+from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.parts import (
-    Measure,
     Parts,
-    check_measures,
-    measured_columns,
 )
 
 SCHEMA = pa.schema([("_hash", pa.uint64()), ("amount", pa.float64()), ("name", pa.string())])
@@ -85,10 +83,32 @@ def test_types_of_results_are_those_of_spark() -> None:
     }
 
 
-def test_what_cannot_be_added_up_is_refused_with_what_can() -> None:
-    with pytest.raises(ConfigError, match="there is no percentile of results that change, only"):
-        measured_columns({"p": Aggregate("percentile", "amount", 0.5)})
-    with pytest.raises(ConfigError, match="write n as text"):
-        measured_columns({"n": 7})  # type: ignore[dict-item]
-    with pytest.raises(ConfigError, match="total: there is no sum of string; cast it"):
-        check_measures([Measure("total", "sum", "name")], SCHEMA)
+def test_parts_of_decimals_strings_and_times_add_up() -> None:
+    money, moment = pa.decimal128(10, 2), pa.timestamp("us", tz="UTC")
+    fields = {"_hash": pa.uint64(), "money": money, "name": pa.string(), "at": moment}
+    schema = pa.schema(fields)
+    measures = [
+        Measure("total", "sum", "money"),
+        Measure("mean", "avg", "money"),
+        Measure("most", "max", "money"),
+        Measure("who", "min", "name"),
+        Measure("last", "max", "at"),
+    ]
+    parts = Parts(schema, measures)
+    amounts = [Decimal("1.10"), None, Decimal("-20.25"), Decimal("99999999.99")]
+    columns = {
+        "_hash": [0] * 4,
+        "money": amounts,
+        "name": ["b", "a", None, "c"],
+        "at": [4, 2, 9, 1],
+    }
+    rows = pa.RecordBatch.from_pydict(columns, schema=schema)
+    order = np.arange(4)
+    each = parts.of_rows(rows, order, order, order + 1)
+    kept = pa.RecordBatch.from_arrays(each, schema=pa.schema(parts.fields))
+    whole = np.array([0]), np.array([4])
+    total, mean, most, who, last = results(parts, parts.of_parts(kept, order, *whole))
+    assert (total, most, who) == ([Decimal("99999980.84")], [amounts[3]], ["a"])
+    assert mean == [Decimal("33333326.946667")]
+    assert [it.microsecond for it in last] == [9]
+    assert [it.type for it in parts.results][:2] == [pa.decimal128(20, 2), pa.decimal128(14, 6)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from millstream.pipelines.state.pages import StateMismatch
 from millstream.pipelines.state.trial import Trial
-from millstream.pipelines.windows.parts import Measure
+from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.sessions import RevisedSessions
 from millstream.pipelines.windows.spec import Timing
 

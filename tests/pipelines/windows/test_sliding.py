@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.windows.measures import Measure
-from millstream.pipelines.windows.sliding import Emission, Policy, SlidingWindow
+from millstream.pipelines.windows.sliding import Policy, SlidingWindow
 
 INTERVAL_US = 10
 SCHEMA = pa.schema(
@@ -181,11 +181,11 @@ def test_corrections_lead_to_the_results_of_a_batch(
 
 
 @settings(max_examples=60)
-@given(BATCHES, st.sampled_from(["early", "change"]), st.booleans())
+@given(BATCHES, st.booleans())
 def test_early_results_know_what_has_come_so_far(
-    batches: list[tuple[list[Event], int]], emission: Emission, preceding: bool
+    batches: list[tuple[list[Event], int]], preceding: bool
 ) -> None:
-    policy = Policy("divert", INTERVAL_US, emission)
+    policy = Policy("divert", INTERVAL_US, "change")
     found, on_time, _ = run(policy, batches, preceding=preceding)
     finals = [it for batch in found for it in batch if it.kind == "final"]
     assert_results(finals, on_time, preceding=preceding)
@@ -200,9 +200,26 @@ def test_early_results_know_what_has_come_so_far(
         for it in early:
             assert it.values == naive(it.event, known, preceding=preceding)
         latest |= {it.event: it.values for it in early}
-    if emission == "change":
-        for event, values in latest.items():
-            assert values == naive(event, on_time, preceding=preceding)
+    for event, values in latest.items():
+        assert values == naive(event, on_time, preceding=preceding)
+
+
+@settings(max_examples=60)
+@given(BATCHES, st.sampled_from([0, INTERVAL_US]), st.booleans())
+def test_result_at_arrival_comes_once_by_what_has_come_so_far(
+    batches: list[tuple[list[Event], int]], lateness_us: int, preceding: bool
+) -> None:
+    policy = Policy("divert", lateness_us, "arrival")
+    found, on_time, late = run(policy, batches, preceding=preceding)
+    everything = [it for batch in found for it in batch]
+    assert Counter(it.event for it in everything if it.kind == "arrival") == Counter(on_time)
+    assert Counter(it.event for it in everything if it.kind == "late") == Counter(late)
+    known: list[Event] = []
+    for batch in found:
+        arrived = [it for it in batch if it.kind == "arrival"]
+        known += [it.event for it in arrived]
+        for it in arrived:
+            assert it.values == naive(it.event, known, preceding=preceding)
 
 
 def test_result_comes_when_the_watermark_makes_it_final_and_not_later() -> None:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from millstream.errors import ConfigError
+from millstream.pipelines.windows.emission import NOW
 from millstream.pipelines.windows.kinds import Tumbling
-from millstream.pipelines.windows.sliding import NOW
 from millstream.pipelines.windows.spec import Timing, WindowSpec
 
 SECOND_US = 1_000_000

@@ -16,7 +16,7 @@ from millstream.pipelines.windows import (
     calendar,
     hopping,
     session,
-    sliding_window,
+    sliding,
     tumbling,
 )
 from millstream.testing.streams import Disorder, Outcome, Source, check_stream, moments
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-COLUMNS = "user string, time timestamp, amount double, _offset long, _watermark timestamp"
+COLUMNS = "user string, time timestamp, amount double, _offset long"
 SPEC: dict[str, Any] = {"n": "count(*)", "spent": "sum(amount)", "most": "max(amount)"}
 STRAGGLING = Disorder(late=0.4)
 SEED = 4  # with which some rows are late
@@ -194,9 +194,11 @@ def assert_corrections_follow_what_they_correct(outcome: Outcome) -> None:
 def sliding_of(stragglers: Any, **rest: Any) -> Any:
     def slides(events: DataFrame) -> DataFrame:
         frame = events.drop("_watermark")
-        return frame.transform(
-            sliding_window, "user", "time", "30 seconds", stragglers=stragglers, **rest, **SPEC
+        usual: dict[str, Any] = {"emit": "final", "allowed_lateness": "30 seconds"} | rest
+        recent = sliding(
+            "30 seconds", key="user", time="time", stragglers=stragglers, **usual, **SPEC
         )
+        return recent.rows(frame) if stragglers == "divert" else frame.transform(recent)
 
     return slides
 
@@ -218,8 +220,6 @@ def test_sliding_windows_are_corrected_until_they_are_right(spark: SparkSession)
         spark,
         Source(EVENTS.rows, schema=COLUMNS, watermark=("time", "0 seconds")),
         key="_offset",
-        ignore=["_lateness"],
-        leave_out=lambda row: row["_kind"] == "late",
         disorder=Disorder(within="2 minutes"),
     )
 

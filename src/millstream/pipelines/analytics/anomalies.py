@@ -10,10 +10,11 @@ Rows come out as they went in, with
     is_anomaly        whether |z| is greater than `threshold`, or all of those before are alike and
                       this one is not; never with fewer than `min_count` events before
 
-It is `sliding_window`, exact and per event, with its policy for stragglers; the deviation is that
-of a sample, and right also of values that are large beside how much they differ. A value that is
-null or not finite has no z, and takes no part. For averages in which the past fades, see
-averages.py.
+A row comes once, when the event arrives, judged by what is known then (`emit="arrival"`), or when
+nothing that is on time can change it (`emit="final"`). It is a sliding window, exact and per event,
+with its policy for stragglers; the deviation is that of a sample, and right also of values that are
+large beside how much they differ. A value that is null or not finite has no z, and takes no part.
+For averages in which the past fades, see averages.py.
 
 Results of windows of a stream are judged likewise, in a pipeline of their own that reads them from
 a topic: behind an aggregation, in the same query, they would be late, and are refused. Over history
@@ -23,22 +24,23 @@ one call follows the other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from millstream.errors import ConfigError
 from millstream.pipelines.analytics.averages import check_threshold
+from millstream.pipelines.analytics.rolling import rows_once
 from millstream.pipelines.analytics.stages import (
     Lateness,
     check_number,
     check_whole,
     late_metric,
 )
-from millstream.pipelines.columns import WATERMARK_COLUMN, as_column, check_choice
-from millstream.pipelines.durations import Duration
-from millstream.pipelines.plans import check_not_aggregated
+from millstream.pipelines.columns import WATERMARK_COLUMN, as_column, check_choice, listed
+from millstream.pipelines.durations import Duration, duration_us, lateness_us
 from millstream.pipelines.results import KIND, LATENESS
 from millstream.pipelines.windows.aggregates import Aggregate
-from millstream.pipelines.windows.sliding import sliding_window
+from millstream.pipelines.windows.emission import parse_emit
+from millstream.pipelines.windows.per_event import Sliding
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -58,6 +60,7 @@ def flag_anomalies(
     min_count: int = 10,
     stragglers: Lateness = "drop",
     allowed_lateness: Duration | None = None,
+    emit: str = "arrival",
     buckets: int = 16,
     count_as: str | None = None,
 ) -> DataFrame:
@@ -68,33 +71,35 @@ def flag_anomalies(
     check_whole("min_count", min_count, 2)
     check_threshold(threshold)
     check_number(frame, value, "an anomaly is one of")
-    check_not_aggregated(frame)
+    parse_emit(emit, ("arrival", "final"))
     frame = frame.drop(WATERMARK_COLUMN, KIND)  # `_kind` if these are results of windows: final
     for name in (MEAN, DEVIATION, Z, IS_ANOMALY):
         if name in frame.columns:
             raise ConfigError(f"there is a column {name} already: rename it before")
-    measures: dict[str, Any] = {
+    judged = {
         _COUNT: Aggregate("count", _JUDGED),
         _LEAST: Aggregate("min", _JUDGED),
         _MOST: Aggregate("max", _JUDGED),
         MEAN: Aggregate("avg", _JUDGED),
         DEVIATION: Aggregate("stddev", _JUDGED),
     }
-    found = sliding_window(
-        frame.withColumn(_JUDGED, _finite(as_column(value).cast("double"))),
-        key,
-        time,
-        over,
-        preceding=True,
+    window = Sliding(
+        interval_us=duration_us(over, "over"),
+        keys=tuple(listed(key)),
+        time=time,
+        aggregates=judged,
         stragglers=stragglers,
-        allowed_lateness=allowed_lateness,
+        allowed_lateness_us=lateness_us(allowed_lateness),
+        emit=emit,
+        preceding=True,
         buckets=buckets,
         count_as=count_as or late_metric("anomalies", over),
-        **measures,
     )
+    numbered = frame.withColumn(_JUDGED, _finite(as_column(value).cast("double")))
+    found = rows_once(window, numbered)
     marks = [] if stragglers == "drop" else [col(KIND), col(LATENESS)]
-    judged = _judgement(threshold, min_count)
-    return found.select(*map(as_column, frame.columns), *judged, *marks)
+    columns = _judgement(threshold, min_count)
+    return found.select(*map(as_column, frame.columns), *columns, *marks)
 
 
 def _finite(number: Column) -> Column:

@@ -5,7 +5,8 @@
 
 An event counts half of what it did for every `half_life` that passes, by event time, so that gaps
 count, and many events at once do too: each weighs 2^(-age / half_life). Rows come out as they went
-in, once nothing that is on time can come before them, with
+in, once, when they arrive, by what is known then (`emit="arrival"`), or when nothing that is on
+time can come before them (`emit="final"`), with
 
     average      of the key's events up to this one, weighted by age
     expected     the same before it: what one would have guessed; null for the first
@@ -22,10 +23,11 @@ until these are `min_count`. A key whose events are always further apart than th
 choose a longer half-life.
 
 A row is late when `time + allowed_lateness` is at or behind the watermark: later ones have been
-averaged already. It is dropped and counted, or diverted: rows then have `_kind`, "final" or
-"late", and `_lateness` in seconds. Results wait for the watermark, and do not depend on how the
-stream was cut into batches, not in the last bit: sums are added event by event, in the order of
-time (and of content, at the same time).
+averaged already. It is dropped and counted, or diverted: rows then have `_kind`, "arrival", "final"
+or "late", and `_lateness` in seconds. Final results wait for the watermark, and do not depend on
+how the stream was cut into batches, not in the last bit: sums are added event by event, in the
+order of time (and of content, at the same time). At arrival, an event that is older than others of
+its key counts for as little as it would have if it had come in time.
 """
 
 from __future__ import annotations
@@ -42,7 +44,6 @@ from millstream.pipelines.analytics.stages import (
     check_number,
     check_whole,
     late_metric,
-    listed,
 )
 from millstream.pipelines.columns import (
     WATERMARK_COLUMN,
@@ -50,12 +51,14 @@ from millstream.pipelines.columns import (
     check_lateness,
     check_time,
     check_watermark,
+    listed,
     name_column,
 )
-from millstream.pipelines.durations import Duration, duration_text, duration_us
-from millstream.pipelines.joins.matching import Mask, common_codes, newest, sort_versions
+from millstream.pipelines.durations import Duration, duration_text, duration_us, lateness_us
+from millstream.pipelines.joins.matching import Mask, common_codes, is_last, sort_versions
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.results import (
+    ARRIVAL,
     FINAL,
     KIND_FIELD,
     LATE,
@@ -68,6 +71,7 @@ from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSp
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.lateness import split_late
 from millstream.pipelines.state.tables import concat, times_of
+from millstream.pipelines.windows.emission import parse_emit
 from millstream.pipelines.windows.moments import Doubles
 
 if TYPE_CHECKING:
@@ -75,6 +79,7 @@ if TYPE_CHECKING:
 
 AVERAGE, EXPECTED, Z, IS_ANOMALY = "average", "expected", "z", "is_anomaly"
 HALF_LIVES_KEPT = 32  # an event that old counts for a four billionth
+HALF_LIVES_BACK = 256  # an event that much older than others of its key counts for nothing
 HALF_LIVES_COUNTED = 4  # after a longer silence, what was before weighs a sixteenth at most
 _EVENTS = "events"
 _WAITING = "waiting"
@@ -111,6 +116,8 @@ class Smoothing(Operator):
         allowed_lateness_us: int,
         threshold: float,
         min_count: int,
+        *,
+        at_arrival: bool = False,
     ) -> None:
         self.identity = f"smoothing by {half_life_us} us, forgetting after {forget_us} us"
         self.inputs = {_EVENTS: InputSpec(schema, tuple(keys))}
@@ -134,6 +141,8 @@ class Smoothing(Operator):
         self._allowed_us = allowed_lateness_us
         self._threshold = threshold
         self._min_count = min_count
+        self._at_arrival = at_arrival
+        self._kind = ARRIVAL if at_arrival else FINAL
 
     def kept(self) -> Mapping[str, str]:
         kept = duration_text(self._forget_us + self._allowed_us)
@@ -150,18 +159,25 @@ class Smoothing(Operator):
     ) -> pa.RecordBatch:
         late_us = state.advance("final", watermark_us - self._allowed_us).now_us
         on_time, late = split_late(rows[_EVENTS], self._time, late_us)
-        state[_WAITING].append(on_time)
+        arrived = on_time
+        if not self._at_arrival:
+            state[_WAITING].append(on_time)
+            arrived = on_time.slice(0, 0)
         late_rows = with_kind(late, LATE, self.schema_out, self._time, watermark_us)
-        return concat([self.nothing, self._settle(state, watermark_us), late_rows])
+        return concat([self.nothing, self._settle(state, watermark_us, arrived), late_rows])
 
     def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
-        return concat([self.nothing, self._settle(state, watermark_us)])
+        none = self.no_rows()[_EVENTS]
+        return concat([self.nothing, self._settle(state, watermark_us, none)])
 
-    def _settle(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
-        """Results of rows before which nothing that is on time can come."""
+    def _settle(
+        self, state: BucketState, watermark_us: int, arrived: pa.RecordBatch
+    ) -> pa.RecordBatch:
+        """Results of rows that do not wait, and of those before which nothing that is on time can
+        come."""
         until_us = state.advance("final", watermark_us - self._allowed_us).now_us
         waiting, averages = state[_WAITING], state.keyed(_AVERAGES)
-        due = waiting.select(None, until_us)
+        due = concat([waiting.select(None, until_us), arrived])
         waiting.expire(until_us + 1)
         result = self.nothing
         if due.num_rows:
@@ -185,7 +201,12 @@ class Smoothing(Operator):
         return None
 
     def _newest(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        return newest(rows, self._keys, _LAST)
+        """Of each key. An event that is older than the last one leaves the time as it was, and adds
+        to the weight."""
+        codes = key_codes(rows, self._keys)
+        weights = rows.column(_WEIGHT).to_numpy()
+        order = np.lexsort((weights, times_of(rows, _LAST), codes))
+        return rows.take(pa.array(order[is_last(codes[order])]))
 
     def _remembered(self, rows: pa.RecordBatch, horizon_us: int) -> pa.RecordBatch:
         return self._newest(rows.filter(pa.array(times_of(rows, _LAST) >= horizon_us)))
@@ -202,7 +223,7 @@ class Smoothing(Operator):
         steps, begun = self._steps(counted, known)
         before, after = run_steps(steps, begun)
         results = self._results(due, is_value, steps.values, before, after)
-        return results, self._changed(counted, steps, after)
+        return results, self._changed(counted, steps, after, known)
 
     def _steps(self, rows: pa.RecordBatch, known: pa.RecordBatch) -> tuple[Steps, Averages]:
         """What happens to each key's averages, row by row, and those that they begin with."""
@@ -221,6 +242,8 @@ class Smoothing(Operator):
         last_us = times_of(known, _LAST)
         ages_us[starts] = self._forget_us + 1
         ages_us[starts[is_known]] = times[starts[is_known]] - last_us[places[is_known]]
+        # Negative where a row is older than those before it: these then weigh more than 1.
+        ages_us = np.maximum(ages_us, -HALF_LIVES_BACK * self._half_life_us)
         is_kept = ages_us <= self._forget_us
         is_counted = is_kept & (ages_us <= HALF_LIVES_COUNTED * self._half_life_us)
         decays = np.where(is_kept, np.exp2(-(ages_us / self._half_life_us)), 0.0)
@@ -255,24 +278,43 @@ class Smoothing(Operator):
         flags[places] = is_anomaly
         columns += [
             pa.array(flags),
-            pa.repeat(pa.scalar(FINAL), due.num_rows),
+            pa.repeat(pa.scalar(self._kind), due.num_rows),
             pa.nulls(due.num_rows, pa.float64()),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema_out)
 
-    def _changed(self, rows: pa.RecordBatch, steps: Steps, after: Averages) -> pa.RecordBatch:
-        """The last row of each key, as what is kept of it."""
+    def _changed(
+        self, rows: pa.RecordBatch, steps: Steps, after: Averages, known: pa.RecordBatch
+    ) -> pa.RecordBatch:
+        """The last row of each key, as what is kept of it: the averages as of the newest time."""
         spec = self.tables[_AVERAGES]
         if not rows.num_rows:
             return pa.RecordBatch.from_pylist([], schema=spec.page_schema)
         last = np.append(steps.starts[1:], rows.num_rows) - 1
         taken = rows.take(pa.array(last))
         keys = [taken.column(name) for name in self._keys]
-        numbers = [pa.array(it[last]) for it in after]
+        times = times_of(taken, self._time)
+        newest_us = self._newest_us(taken, known)
+        fades = np.exp2(-((newest_us - times) / self._half_life_us))
+        weight, mean, spread, events = (it[last] for it in after)
+        numbers = [pa.array(it) for it in (weight * fades, mean, spread * fades, events)]
+        kind = taken.column(self._time).type
         return pa.RecordBatch.from_arrays(
-            [taken.column(HASH), *keys, taken.column(self._time), *numbers],
+            [taken.column(HASH), *keys, pa.array(newest_us).cast(kind), *numbers],
             schema=spec.page_schema,
         )
+
+    def _newest_us(self, taken: pa.RecordBatch, known: pa.RecordBatch) -> Numbers:
+        """Of each key's row, its time, or that of what is known if that is later."""
+        newest_us = times_of(taken, self._time).copy()
+        codes, known_codes = common_codes(taken, self._keys, known, self._keys)
+        by_code = np.full(max(codes.max(initial=-1), known_codes.max(initial=-1)) + 1, -1)
+        by_code[known_codes] = np.arange(len(known_codes))
+        places = by_code[codes]
+        is_known = places >= 0
+        last_us = times_of(known, _LAST)[places[is_known]]
+        newest_us[is_known] = np.maximum(newest_us[is_known], last_us)
+        return newest_us
 
 
 class Steps(NamedTuple):
@@ -370,6 +412,7 @@ def smooth(
     forget_after: Duration | None = None,
     stragglers: Lateness = "drop",
     allowed_lateness: Duration | None = None,
+    emit: str = "arrival",
     buckets: int = 16,
     count_as: str | None = None,
 ) -> DataFrame:
@@ -384,13 +427,11 @@ def smooth(
     check_no_kind(frame)
     check_whole("min_count", min_count)
     check_threshold(threshold)
+    emission, _ = parse_emit(emit, ("arrival", "final"))
     half_life_us = duration_us(half_life, "half_life")
     forget_us = HALF_LIVES_KEPT * half_life_us
     if forget_after is not None:
         forget_us = duration_us(forget_after, "forget_after")
-    lateness_us = 0
-    if allowed_lateness is not None:
-        lateness_us = duration_us(allowed_lateness, "allowed_lateness", zero_allowed=True)
     frame = frame.drop(WATERMARK_COLUMN)
     columns = frame.columns
     key_names = []
@@ -414,9 +455,10 @@ def smooth(
         time_name,
         half_life_us,
         forget_us,
-        lateness_us,
+        lateness_us(allowed_lateness),
         float(threshold),
         min_count,
+        at_arrival=emission == "arrival",
     )
     found = run_operator(operator, {_EVENTS: frame}, buckets)
     metric = count_as or late_metric("smoothing", half_life)

@@ -38,7 +38,6 @@ from millstream.errors import ConfigError
 from millstream.pipelines.analytics.stages import (
     Lateness,
     late_metric,
-    listed,
 )
 from millstream.pipelines.columns import (
     WATERMARK_COLUMN,
@@ -47,10 +46,11 @@ from millstream.pipelines.columns import (
     check_lateness,
     check_time,
     check_watermark,
+    listed,
     name_column,
     watermark_delay_ms,
 )
-from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.durations import Duration, duration_text, duration_us, lateness_us
 from millstream.pipelines.joins.matching import Mask, sort_versions
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.results import (
@@ -220,9 +220,6 @@ def deduplicate(
     check_choice("stragglers", stragglers, Lateness)
     check_no_kind(frame)
     horizon_us = duration_us(horizon, "horizon")
-    lateness_us = 0
-    if allowed_lateness is not None:
-        lateness_us = duration_us(allowed_lateness, "allowed_lateness", zero_allowed=True)
     columns = [name for name in frame.columns if name != WATERMARK_COLUMN]
     key_names = []
     for it in listed(key):
@@ -234,7 +231,8 @@ def deduplicate(
     check_lateness(frame, time_name, allowed_lateness)
     _check_horizon(frame, time_name, horizon_us)
     check_not_aggregated(frame)
-    obstacle = _obstacle(frame, time_name, horizon_us, reused, stragglers, lateness_us)
+    allowed_us = lateness_us(allowed_lateness)
+    obstacle = _obstacle(frame, time_name, horizon_us, reused, stragglers, allowed_us)
     if how == "native" and obstacle:
         raise ConfigError(f"Spark's own deduplication does not do here: {obstacle}")
     metric = count_as or late_metric("deduplication", horizon)
@@ -242,7 +240,7 @@ def deduplicate(
         return _native(frame, key_names, time_name, metric).select(*map(as_column, columns))
     frame = frame.drop(WATERMARK_COLUMN)
     operator = Deduplication(
-        arrow_schema(frame.schema), key_names, time_name, horizon_us, lateness_us
+        arrow_schema(frame.schema), key_names, time_name, horizon_us, allowed_us
     )
     found = run_operator(operator, {_EVENTS: frame}, buckets)
     copies = f"{count_as}.duplicates" if count_as else f"duplicates.{duration_text(horizon_us)}"
@@ -261,7 +259,7 @@ def _check_horizon(frame: DataFrame, time: str, horizon_us: int) -> None:
 
 
 def _obstacle(
-    frame: DataFrame, time: str, horizon_us: int, reused: bool, stragglers: str, lateness_us: int
+    frame: DataFrame, time: str, horizon_us: int, reused: bool, stragglers: str, allowed_us: int
 ) -> str | None:
     """Why Spark's own operator does not suffice; None if it does."""
     if not frame.isStreaming:
@@ -271,7 +269,7 @@ def _obstacle(
         return f"its horizon is the watermark's delay, {duration_text(delay_ms * 1000)}"
     if reused:
         return "keys are reused, and it may leave out what comes after the horizon"
-    if stragglers != "drop" or lateness_us:
+    if stragglers != "drop" or allowed_us:
         return "it drops late rows, and waits for none"
     if WATERMARK_COLUMN not in frame.columns:
         return f"the column {WATERMARK_COLUMN}, needed to find late rows, is missing"

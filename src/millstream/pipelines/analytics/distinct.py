@@ -30,10 +30,9 @@ from millstream.pipelines.analytics.stages import (
     Policy,
     check_whole,
     late_metric,
-    listed,
     make_panes,
 )
-from millstream.pipelines.columns import as_column, check_choice
+from millstream.pipelines.columns import as_column, check_choice, listed
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.results import END, START
 from millstream.pipelines.windows.kinds import Tumbling

@@ -42,7 +42,6 @@ from millstream.pipelines.analytics.stages import (
     Panes,
     check_whole,
     late_metric,
-    listed,
 )
 from millstream.pipelines.analytics.top import RANK, rank_panes
 from millstream.pipelines.columns import (
@@ -51,6 +50,7 @@ from millstream.pipelines.columns import (
     check_choice,
     check_time,
     check_watermark,
+    listed,
     name_column,
     watermark_delay_ms,
 )

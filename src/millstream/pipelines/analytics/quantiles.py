@@ -29,9 +29,8 @@ from millstream.pipelines.analytics.stages import (
     check_number,
     check_whole,
     late_metric,
-    listed,
 )
-from millstream.pipelines.columns import as_column, check_choice
+from millstream.pipelines.columns import as_column, check_choice, listed
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.results import END, START
 from millstream.pipelines.windows.kinds import Tumbling

@@ -23,17 +23,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from millstream.errors import ConfigError
-from millstream.pipelines.columns import WATERMARK_DELAY, as_column, watermark_delay_ms
-from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.columns import (
+    WATERMARK_DELAY,
+    as_column,
+    listed,
+    watermark_delay_ms,
+)
+from millstream.pipelines.durations import Duration, duration_text, duration_us, lateness_us
 from millstream.pipelines.results import END, KIND, START
-from millstream.pipelines.windows.aggregates import Aggregate
+from millstream.pipelines.windows.aggregates import Given
 from millstream.pipelines.windows.definition import Window
 from millstream.pipelines.windows.kinds import Kind, Tumbling
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-Aggregates: TypeAlias = "Mapping[str, str | Column | Aggregate]"
+Aggregates: TypeAlias = Mapping[str, Given]
 Lateness = Literal["drop", "divert"]
 NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 END_US = "_end_us"
@@ -63,16 +68,13 @@ class Policy:
         aggregates: Aggregates,
     ) -> Window:
         """A definition whose results are final when they come."""
-        lateness_us = 0
-        if self.allowed_lateness is not None:
-            lateness_us = duration_us(self.allowed_lateness, "allowed_lateness", zero_allowed=True)
         return Window(
             kind=kind,
             keys=tuple(listed(keys)),
             time=time,
             aggregates=aggregates,
             stragglers=self.stragglers,
-            allowed_lateness_us=lateness_us,
+            allowed_lateness_us=lateness_us(self.allowed_lateness),
             emit="final",
             buckets=1,
             count_as=self.count_as,
@@ -164,9 +166,3 @@ def check_number(frame: DataFrame, of: str | Column, what: str) -> None:
     kind = field.dataType.simpleString().split("(")[0]
     if kind not in NUMBERS:
         raise ConfigError(f"{what} a number, and {field.name} is {kind}: cast it to double")
-
-
-def listed(given: str | Column | Sequence[str | Column]) -> list[str | Column]:
-    from pyspark.sql import Column
-
-    return [given] if isinstance(given, str | Column) else list(given)

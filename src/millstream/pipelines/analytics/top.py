@@ -31,10 +31,9 @@ from millstream.pipelines.analytics.stages import (
     Policy,
     check_whole,
     late_metric,
-    listed,
     make_panes,
 )
-from millstream.pipelines.columns import as_column
+from millstream.pipelines.columns import as_column, listed
 from millstream.pipelines.durations import Duration
 from millstream.pipelines.results import END, START
 from millstream.pipelines.windows.aggregates import Aggregate

@@ -36,6 +36,7 @@ import pyarrow as pa
 
 from millstream.pipelines.columns import (
     POSITION_COLUMN,
+    WATERMARK_COLUMN,
     check_choice,
     check_time,
     check_watermark,
@@ -284,6 +285,7 @@ def as_of_join(
     lateness_us = duration_us(allowed_lateness, "allowed_lateness", zero_allowed=True)
     check_choice("how", how, How)
     check_stragglers(stragglers, DropOrDivert)
+    frame, versions = frame.drop(WATERMARK_COLUMN), versions.drop(WATERMARK_COLUMN)
     left_keys, right_keys = name_keys(frame, versions, on)
     frame, time_name = name_column(frame, time)
     versions, from_name = name_column(versions, valid_from)

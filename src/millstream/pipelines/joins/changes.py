@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from millstream.errors import ConfigError
-from millstream.pipelines.columns import kind_of
+from millstream.pipelines.columns import WATERMARK_COLUMN, kind_of
 from millstream.pipelines.joins.frames import check_comparable, name_order, table_key
 from millstream.pipelines.joins.matching import is_true, newest
 from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate, weighted
@@ -111,6 +111,7 @@ def changes(
 
     if WEIGHT in frame.columns:
         raise ConfigError(f"there is already a column {WEIGHT}: these are changes with weights")
+    frame = frame.drop(WATERMARK_COLUMN)
     keys = table_key(frame) if key is None else (key,) if isinstance(key, str) else tuple(key)
     for name in keys:
         kind_of(frame, name)

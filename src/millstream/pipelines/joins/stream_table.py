@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pyarrow as pa
 
-from millstream.pipelines.columns import POSITION_COLUMN, as_column, check_choice
+from millstream.pipelines.columns import POSITION_COLUMN, WATERMARK_COLUMN, as_column, check_choice
 from millstream.pipelines.joins.changes import changes
 from millstream.pipelines.joins.frames import (
     On,
@@ -153,6 +153,7 @@ def enrich(
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
     check_choice("how", how, How)
+    table = table.drop(WATERMARK_COLUMN)
     if on is None:
         on = table_key(table)
     is_log = sequence is not None or delete is not None or POSITION_COLUMN in table.columns

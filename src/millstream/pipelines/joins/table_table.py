@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
-from millstream.pipelines.columns import POSITION_COLUMN, check_choice
+from millstream.pipelines.columns import POSITION_COLUMN, WATERMARK_COLUMN, check_choice
 from millstream.pipelines.joins.changes import changes
 from millstream.pipelines.joins.frames import On, check_comparable, name_keys, other_columns
 from millstream.pipelines.joins.matching import common_codes, has_null_key, pairs, take_or_null
@@ -209,6 +209,7 @@ def table_join(
 
 def _with_weights(frame: DataFrame, side: str, buckets: int) -> DataFrame:
     """The changes of one side. Raises `ConfigError` if they are unknown."""
+    frame = frame.drop(WATERMARK_COLUMN)
     if WEIGHT not in frame.columns and POSITION_COLUMN in frame.columns:
         frame = changes(frame, buckets=buckets)
     if WEIGHT not in frame.columns:

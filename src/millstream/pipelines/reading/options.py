@@ -38,6 +38,8 @@ MODES = {
     "dropmalformed": "drop",
     "deadletter": "deadletter",
 }
+# Numbers that are timestamps in JSON and CSV, beside ISO 8601: microseconds of the unit since 1970.
+TIMESTAMP_FORMATS = {"iso": 0, "epoch_seconds": 1_000_000, "epoch_millis": 1_000, "epoch_micros": 1}
 READ_OPTIONS = (
     "assign",
     "subscribe",
@@ -57,6 +59,7 @@ READ_OPTIONS = (
     "failOnDataLoss",
     "includeHeaders",
     "valueFormat",
+    "timestampFormat",
     "mode",
     "deadLetterTopic",
     "pipeline",
@@ -154,6 +157,7 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     include_headers: bool = False
     value_format: str = "raw"
+    epoch_unit_us: int = 0  # of numbers that are timestamps; 0: numbers are none
     row_schema: StructType | None = None  # what typed rows look like; None: raw ones
     mode: str = "fail"  # or drop, deadletter
     dead_letter_topic: str | None = None
@@ -237,6 +241,7 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
         fail_on_data_loss=given.boolean("failOnDataLoss", True),
         include_headers=given.boolean("includeHeaders", False),
         value_format=value_format,
+        epoch_unit_us=_epoch_unit_us(given, value_format),
         mode=_mode(given, value_format),
         dead_letter_topic=_dead_letter_topic(given),
         pipeline=given.get("pipeline"),
@@ -254,6 +259,19 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
         or ReadOptions.request_timeout_ms,
         patience_ms=given.integer("kafka.default.api.timeout.ms", 1) or ReadOptions.patience_ms,
     )
+
+
+def _epoch_unit_us(given: GivenOptions, value_format: str) -> int:
+    text = given.get("timestampFormat")
+    if text is None:
+        return 0
+    if value_format not in ("json", "csv"):
+        raise ConfigError(f"timestampFormat is for JSON and CSV, and valueFormat is {value_format}")
+    unit_us = TIMESTAMP_FORMATS.get(text.strip().lower())
+    if unit_us is None:
+        choices = ", ".join(TIMESTAMP_FORMATS)
+        raise ConfigError(f"timestampFormat is {text!r}; it must be one of {choices}")
+    return unit_us
 
 
 # For streams only.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SOURCE = "millstream"
 ERROR_COLUMN = "_error"
-LOADED_RECORDS_MAX = 1_000_000  # of a table in one batch, so that it need not fit into memory
+BATCH_RECORDS_MAX = 1_000_000  # of a topic, so that the first batch over a large one is bounded
 
 
 def launch(
@@ -188,9 +188,7 @@ def read_stream(
     topic = with_columns(pipeline.reads[parameter])
     schema = reader_schema(topic)
     options = read_options(pipeline, topic, settings)
-    is_limited = "maxoffsetspertrigger" in {it.lower() for it in options}
-    if parameter in pipeline.loaded_first and not is_limited:
-        options["maxOffsetsPerTrigger"] = str(LOADED_RECORDS_MAX)
+    limit_batches(options)
     if tables:
         options["loadFirst"] = json.dumps(to_json(tables))
         options.setdefault("checkpointLocation", checkpoint_location(pipeline, settings))
@@ -214,6 +212,12 @@ def read_stream(
         frame = count_failures(frame, f"{OBSERVED}.{parameter}")
     frame = as_table(frame, topic)
     return frame if topic.watermark is None else with_watermark(frame, topic)
+
+
+def limit_batches(options: dict[str, str]) -> None:
+    """Bound a batch, unless the options of the topic do."""
+    if not {it.lower() for it in options} & {"maxoffsetspertrigger", "minoffsetspertrigger"}:
+        options["maxOffsetsPerTrigger"] = str(BATCH_RECORDS_MAX)
 
 
 def with_watermark(frame: DataFrame, topic: Topic) -> DataFrame:
@@ -249,8 +253,9 @@ def load(reader: Any) -> DataFrame:
     except Exception as error:
         if "DATA_SOURCE_NOT_FOUND" in str(error):
             raise ConfigError(
-                "the Python of Spark's workers has no millstream: set PYSPARK_PYTHON to one that "
-                f"has, before the session is made (this one is {sys.executable})"
+                "the Python of Spark's workers has no millstream: import millstream.pipelines, or "
+                f"set PYSPARK_PYTHON, before the session is made (this one is {sys.executable}); "
+                "in a session that is there already: millstream.pipelines.register(spark)"
             ) from error
         raise
     return frame

@@ -12,6 +12,8 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
+from millstream.pipelines.columns import WATERMARK_COLUMN, as_column
+from millstream.pipelines.plans import check_comparisons
 from millstream.pipelines.spec import ONLY, PipelineSpec
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ def combine(pipeline: PipelineSpec, result: Any) -> DataFrame:
             raise ConfigError(
                 f"{pipeline.name} returns {type(frame).__name__}, and should return a DataFrame"
             )
+        check_comparisons(frame)
     combined: DataFrame
     if list(pipeline.writes) == [ONLY]:
         if isinstance(result, Mapping):
@@ -33,16 +36,27 @@ def combine(pipeline: PipelineSpec, result: Any) -> DataFrame:
                 f"{pipeline.name} returns several DataFrames and declares one output: "
                 'writes={"name": table(...), "other": topic(...)}'
             )
-        combined = result
+        combined = without_watermark(result)
     elif isinstance(result, Mapping):
-        combined = unite(pipeline, result)
+        combined = unite(pipeline, {name: without_watermark(it) for name, it in result.items()})
     else:
-        combined = checked(pipeline, result)
+        combined = without_watermark(checked(pipeline, result))
     if not combined.isStreaming:
         raise ConfigError(
             f"what {pipeline.name} returns is not a stream: it does not depend on its inputs"
         )
     return combined
+
+
+def without_watermark(frame: DataFrame) -> DataFrame:
+    """The frame without the column that the reader adds, also in its structs."""
+    inner = {
+        field.name: as_column(field.name).dropFields(WATERMARK_COLUMN)
+        for field in frame.schema
+        if WATERMARK_COLUMN in getattr(field.dataType, "names", ())
+    }
+    frame = frame.withColumns(inner) if inner else frame
+    return frame.drop(WATERMARK_COLUMN) if WATERMARK_COLUMN in frame.columns else frame
 
 
 def unite(pipeline: PipelineSpec, frames: Mapping[str, DataFrame]) -> DataFrame:

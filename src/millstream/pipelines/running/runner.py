@@ -22,6 +22,7 @@ from millstream.pipelines.running.launching import launch
 from millstream.pipelines.running.prerequisites import check_spark
 from millstream.pipelines.running.session import create_session
 from millstream.pipelines.running.settings import Settings
+from millstream.pipelines.running.starting import retry_busy
 from millstream.pipelines.running.status import Status, Watched
 from millstream.pipelines.running.topics import check_topics
 from millstream.pipelines.spec import PipelineSpec
@@ -153,7 +154,7 @@ class Run:
             self._watched.append(Watched(pipeline, query))
 
     def _launch(self, pipeline: PipelineSpec) -> StreamingQuery:
-        return launch(pipeline, self._spark, self._settings, once=self._once)
+        return retry_busy(lambda: launch(pipeline, self._spark, self._settings, once=self._once))
 
     def _any_runs(self) -> bool:
         """Start again what a busy machine kept from starting; raise what else went wrong."""

@@ -84,7 +84,7 @@ def table_specs(pipeline: PipelineSpec) -> dict[str, TableSpec]:
     from millstream.pipelines.stores import TableSpec
 
     return {
-        name: TableSpec(it.name, it.key, it.mode, it.delete_column)
+        name: TableSpec(it.name, it.key, it.mode, it.delete)
         for name, it in pipeline.writes.items()
         if isinstance(it, Table)
     }

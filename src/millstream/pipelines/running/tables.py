@@ -18,6 +18,7 @@ from millstream.pipelines.columns import (
     OFFSET_COLUMN,
     POSITION_COLUMN,
     TABLE_KEY,
+    WATERMARK_COLUMN,
     as_column,
 )
 
@@ -50,11 +51,16 @@ def declared_schema(topic: Topic) -> StructType | None:
 
 
 def reader_schema(topic: Topic) -> StructType | None:
-    """The columns that the reader is asked for. Those of a table may be null: a delete has none."""
+    """The columns that the reader is asked for: the declared ones, and the watermark if there is
+    one. Those of a table may be null: a delete has none."""
     from pyspark.sql.types import StructField, StructType
 
     declared = declared_schema(topic)
-    if declared is None or not topic.table_key:
+    if declared is None:
+        return None
+    if topic.watermark is not None and WATERMARK_COLUMN not in declared.names:
+        declared = StructType([*declared.fields]).add(WATERMARK_COLUMN, "timestamp")
+    if not topic.table_key:
         return declared
     columns = StructType(
         [

@@ -152,7 +152,7 @@ def check_table(layout: Layout, found: FoundTable) -> None:
 def staging_columns(layout: Layout) -> str:
     """Columns of a staging table: c0, c1, ... and the mark of deleted rows."""
     columns = [f"c{number} {staged_type(it)}" for number, it in enumerate(layout.columns)]
-    if layout.table.delete_column is not None:
+    if layout.table.delete is not None:
         columns.append("deleted boolean")
     return ", ".join(columns)
 
@@ -175,7 +175,7 @@ class Merge:
         if by_weight:
             statements += [self._delete_keys(stage) + " AND s.deleted" for stage in stages]
         for stage in stages:
-            if self.layout.table.delete_column is not None and not by_weight:
+            if self.layout.table.delete is not None and not by_weight:
                 statements.append(self._delete_keys(stage) + " AND s.deleted")
             if mode == "upsert":
                 insert = self._insert(self._last_rows(stage)) + self._by_key()
@@ -214,7 +214,7 @@ class Merge:
         values = ", ".join(
             self._cast(f"c{number}", column) for number, column in enumerate(self.layout.columns)
         )
-        condition = "" if self.layout.table.delete_column is None else " WHERE NOT deleted"
+        condition = "" if self.layout.table.delete is None else " WHERE NOT deleted"
         return (
             f"INSERT INTO {table_name(self.layout.table)} ({quoted(self.layout.columns)}) "
             f"SELECT {values} FROM {stage}{condition}"

@@ -59,7 +59,7 @@ def make_ready(batch: pa.Table, layout: Layout) -> Rows:
         batch = remaining_by_weight(batch, spec)
     elif spec.mode == "upsert":
         batch = last_of_each_key(batch, spec.key)
-    if spec.mode == "replace" and spec.delete_column is not None:
+    if spec.mode == "replace" and spec.delete is not None:
         batch = since_last_delete(batch, spec)
     if spec.mode != "append" and not layout.stays_in_order:
         order = pc.sort_indices(batch, sort_keys=[(name, "ascending") for name in spec.key])
@@ -67,8 +67,8 @@ def make_ready(batch: pa.Table, layout: Layout) -> Rows:
     deleted = None
     if layout.deletes_by_weight:
         deleted = _weights(batch, spec) < 0
-    elif spec.delete_column is not None:
-        deleted = _marked(batch.column(spec.delete_column))
+    elif spec.delete is not None:
+        deleted = _marked(batch.column(spec.delete))
     return Rows(batch.select(list(layout.names)), deleted)
 
 
@@ -111,12 +111,12 @@ def remaining_by_weight(batch: pa.Table, spec: TableSpec) -> pa.Table:
 
 def _weights(batch: pa.Table, spec: TableSpec) -> Any:
     """A null counts as 1: a row that was added."""
-    return pc.fill_null(batch.column(spec.delete_column), 1).to_numpy().astype(np.int64)
+    return pc.fill_null(batch.column(spec.delete), 1).to_numpy().astype(np.int64)
 
 
 def since_last_delete(batch: pa.Table, spec: TableSpec) -> pa.Table:
     """Without the rows that a later row of the batch deletes; that row is kept."""
-    deleted = _marked(batch.column(spec.delete_column))
+    deleted = _marked(batch.column(spec.delete))
     if not deleted.any():
         return batch
     key = list(spec.key)

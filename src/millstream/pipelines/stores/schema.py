@@ -74,8 +74,8 @@ def layout_of(schema: StructType | pa.Schema, table: TableSpec) -> Layout:
             )
         fields[it.name] = it.type
     _check_delete_column(fields, table)
-    by_weight = table.delete_column is not None and _is_weight(fields[table.delete_column])
-    unstored = {table.delete_column, OPERATION if by_weight else None}
+    by_weight = table.delete is not None and _is_weight(fields[table.delete])
+    unstored = {table.delete, OPERATION if by_weight else None}
     columns = tuple(
         _column(name, kind, table) for name, kind in fields.items() if name not in unstored
     )
@@ -111,27 +111,27 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def _check_delete_column(fields: dict[str, Any], table: TableSpec) -> None:
-    if table.mode == "upsert" and WEIGHT in fields and table.delete_column != WEIGHT:
+    if table.mode == "upsert" and WEIGHT in fields and table.delete != WEIGHT:
         raise SchemaMismatch(
             f"table {table.name!r}: the rows are changes with {WEIGHT}, and rows of one key have "
             f'no order among them; write them with delete="{WEIGHT}", or drop the column'
         )
-    if table.delete_column is None:
+    if table.delete is None:
         return
-    kind = fields.get(table.delete_column)
+    kind = fields.get(table.delete)
     if kind is None:
         raise SchemaMismatch(
-            f"table {table.name!r}: delete_column {table.delete_column!r} is not in the rows; "
+            f"table {table.name!r}: delete {table.delete!r} is not in the rows; "
             f"they have {list(fields)}"
         )
     if not (pa.types.is_boolean(kind) or is_text(kind) or _is_weight(kind)):
         raise SchemaMismatch(
-            f"table {table.name!r}: delete_column {table.delete_column!r} is of type {kind}; make "
+            f"table {table.name!r}: delete {table.delete!r} is of type {kind}; make "
             "it a boolean, a string with 'd' or 'delete' for rows to delete, or an integer weight"
         )
     if _is_weight(kind) and table.mode != "upsert":
         raise SchemaMismatch(
-            f"table {table.name!r}: delete_column {table.delete_column!r} holds weights, which "
+            f"table {table.name!r}: delete {table.delete!r} holds weights, which "
             f"mode {table.mode!r} cannot apply; choose 'upsert', or make it a boolean"
         )
 

@@ -5,7 +5,7 @@
     append    every row is a new one
     replace   a key has any number of rows: those of a batch take the place of all it had before
 
-With a `delete_column`, rows that are marked in it take their key out of the table, with what the
+With a column `delete`, rows that are marked in it take their key out of the table, with what the
 same batch has of it before them; rows that come after stay. The column itself is not stored. It
 holds booleans, or an operation as change streams spell it ("d", "delete"), or weights.
 
@@ -36,7 +36,7 @@ class TableSpec:
     name: str
     key: tuple[str, ...] = ()
     mode: Mode = "upsert"
-    delete_column: str | None = None
+    delete: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.key, str):
@@ -56,18 +56,18 @@ class TableSpec:
             )
         if len(set(self.key)) != len(self.key):
             raise ConfigError(f"table {self.name!r}: its key names a column twice: {self.key}")
-        if self.delete_column is not None:
+        if self.delete is not None:
             self._check_delete_column()
 
     def _check_delete_column(self) -> None:
         if self.mode == "append":
             raise ConfigError(
                 f"table {self.name!r}: mode 'append' deletes nothing; "
-                "leave delete_column out, or choose 'upsert' or 'replace'"
+                "leave delete out, or choose 'upsert' or 'replace'"
             )
-        if self.delete_column in self.key:
+        if self.delete in self.key:
             raise ConfigError(
-                f"table {self.name!r}: {self.delete_column!r} is of the key and cannot mark deletes"
+                f"table {self.name!r}: {self.delete!r} is of the key and cannot mark deletes"
             )
 
 

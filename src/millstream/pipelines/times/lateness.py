@@ -1,17 +1,19 @@
 """Which rows are late: decided once, before Spark's operators see them.
 
 Spark drops rows by the watermark of the batch *before* the last, and reports only their number. But
-the watermark of the current batch is in the checkpoint before the batch is planned. The reader of
-topics puts it into every row, if the schema names `_watermark timestamp`; `with_watermark_column`
-does so for other sources. It only grows, and is the same when a batch is repeated, so decisions by
-it are repeatable. It is never behind the watermark that Spark drops by: Spark drops no row that is
-on time here.
+the watermark of the current batch is in the checkpoint before the batch is planned. A pipeline's
+reader puts it into every row of a topic that is declared with `watermark=`, as the column
+`_watermark`; any reader of topics does if the schema names it; `with_watermark_column` does so for
+other sources. It only grows, and is the same when a batch is repeated, so decisions by it are
+repeatable. It is never behind the watermark that Spark drops by: Spark drops no row that is on time
+here.
 
 The operator defines the deadline of a row:
 
     tumbling, hopping, calendar   the end of the window, for each window of the row
     session                       time + gap
-    sliding, joins                time + interval
+    sliding                       time
+    joins                         time + how far behind it a match may be
 
 A row is late if its deadline is at or behind the watermark. A row without a time is late: it
 belongs to no window. A batch has no watermark, and none of its rows is late.
@@ -85,9 +87,10 @@ def watermark(frame: DataFrame) -> Column:
 
     if WATERMARK_COLUMN not in frame.columns:
         raise ConfigError(
-            f"a stream needs the column {WATERMARK_COLUMN} to find late rows: "
-            f'add "{WATERMARK_COLUMN} timestamp" to the schema of the topic, or, with another '
-            "source, call frame.transform(with_watermark_column, checkpoint) with the query's own"
+            f"a stream needs the column {WATERMARK_COLUMN} to find late rows: declare "
+            'topic(..., schema=..., watermark=("at", "10 minutes")) and keep the column; without a '
+            f'pipeline, add "{WATERMARK_COLUMN} timestamp" to the schema of the reader, or, with '
+            "another source, frame.transform(with_watermark_column, checkpoint)"
         )
     return col(WATERMARK_COLUMN)
 

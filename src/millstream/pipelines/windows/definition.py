@@ -27,16 +27,17 @@ is the policy:
 
 Results that come once, when they are final, are computed by Spark's own aggregation, with any
 aggregate function that Spark has; write the query in append mode. Those that change, and sessions
-with an `allowed_lateness`, are kept in bucketed state (revisions.py, sessions.py), which can
+with an `allowed_lateness`, are kept in bucketed state (revisions.py, sessions.py), which knows
 `count`, `sum`, `avg`, `min` and `max`; append mode as well, or an upsert by key and start of the
-window. As a batch, a definition gives the final results of all rows.
+window. Aggregates are checked when a window is defined (aggregates.py). As a batch, a definition
+gives the final results of all rows.
 
 A stream needs a watermark on `time`, and `_watermark` (see times/lateness.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -50,9 +51,10 @@ from millstream.pipelines.columns import (
     check_time,
     check_watermark,
     kind_of,
+    listed,
     watermark_delay_ms,
 )
-from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.durations import Duration, duration_text, duration_us, lateness_us
 from millstream.pipelines.results import (
     END,
     FINAL,
@@ -65,8 +67,15 @@ from millstream.pipelines.results import (
     observe_dropped,
 )
 from millstream.pipelines.times.lateness import IS_LATE, is_late, lateness, watermark, with_rule
-from millstream.pipelines.windows.aggregates import EXAMPLE, Aggregate
-from millstream.pipelines.windows.kinds import Calendar, Hopping, Session, Tumbling, Unit
+from millstream.pipelines.windows.aggregates import spark_aggregate
+from millstream.pipelines.windows.kinds import (
+    Calendar,
+    Hopping,
+    Kind,
+    Session,
+    Tumbling,
+    Unit,
+)
 from millstream.pipelines.windows.spec import WindowSpec
 
 if TYPE_CHECKING:
@@ -85,14 +94,11 @@ class Window(WindowSpec):
         if not frame.isStreaming:
             return self._of_batch(frame)
         on_time = self._without_late(frame)
-        if isinstance(self.kind, Session):
-            if not self.is_revised and not self.allowed_lateness_us:
-                return self._sessions(on_time)
-        elif not self.is_revised:
-            return self._aligned(on_time)
-        from millstream.pipelines.windows.kept import kept_windows
+        if self.is_kept:
+            from millstream.pipelines.windows.kept import kept_windows
 
-        return kept_windows(self, on_time)
+            return kept_windows(self, on_time)
+        return (self._sessions if isinstance(self.kind, Session) else self._aligned)(on_time)
 
     def late(self, frame: DataFrame) -> DataFrame:
         """The stragglers that were too late: a row for each window whose results lack it."""
@@ -240,7 +246,7 @@ class Window(WindowSpec):
         )
 
     def _columns(self) -> list[Column]:
-        return [native_aggregate(it, name).alias(name) for name, it in self.aggregates.items()]
+        return [spark_aggregate(it).alias(name) for name, it in self.aggregates.items()]
 
     def _finish(self, found: DataFrame) -> DataFrame:
         """Results in the order of columns that all kinds have."""
@@ -261,13 +267,13 @@ def tumbling(
     emit: str = "final",
     buckets: int = 16,
     count_as: str | None = None,
-    **aggregates: str | Column | Aggregate,
+    **aggregates: str | Column,
 ) -> Window:
     """Windows one after another; see the head of this module. Raises `ConfigError`."""
-    lateness_us = _lateness_us(allowed_lateness)
     kind = Tumbling(duration_us(size, "size"))
-    keys = _keys(key)
-    return Window(kind, keys, time, aggregates, stragglers, lateness_us, emit, buckets, count_as)
+    return _window(
+        kind, key, time, aggregates, stragglers, allowed_lateness, emit, buckets, count_as
+    )
 
 
 def hopping(
@@ -281,13 +287,13 @@ def hopping(
     emit: str = "final",
     buckets: int = 16,
     count_as: str | None = None,
-    **aggregates: str | Column | Aggregate,
+    **aggregates: str | Column,
 ) -> Window:
     """Windows of `size`, one beginning every `slide`. Raises `ConfigError`."""
-    lateness_us = _lateness_us(allowed_lateness)
     kind = Hopping(duration_us(size, "size"), duration_us(slide, "slide"))
-    keys = _keys(key)
-    return Window(kind, keys, time, aggregates, stragglers, lateness_us, emit, buckets, count_as)
+    return _window(
+        kind, key, time, aggregates, stragglers, allowed_lateness, emit, buckets, count_as
+    )
 
 
 def calendar(
@@ -301,13 +307,13 @@ def calendar(
     emit: str = "final",
     buckets: int = 16,
     count_as: str | None = None,
-    **aggregates: str | Column | Aggregate,
+    **aggregates: str | Column,
 ) -> Window:
     """Days, weeks, months, quarters or years in a time zone. Raises `ConfigError`."""
-    lateness_us = _lateness_us(allowed_lateness)
     kind = Calendar(unit, zone)
-    keys = _keys(key)
-    return Window(kind, keys, time, aggregates, stragglers, lateness_us, emit, buckets, count_as)
+    return _window(
+        kind, key, time, aggregates, stragglers, allowed_lateness, emit, buckets, count_as
+    )
 
 
 def session(
@@ -320,38 +326,26 @@ def session(
     emit: str = "final",
     buckets: int = 16,
     count_as: str | None = None,
-    **aggregates: str | Column | Aggregate,
+    **aggregates: str | Column,
 ) -> Window:
     """What comes without a gap. Raises `ConfigError`."""
-    lateness_us = _lateness_us(allowed_lateness)
     kind = Session(duration_us(gap, "gap"))
-    keys = _keys(key)
-    return Window(kind, keys, time, aggregates, stragglers, lateness_us, emit, buckets, count_as)
+    return _window(
+        kind, key, time, aggregates, stragglers, allowed_lateness, emit, buckets, count_as
+    )
 
 
-def native_aggregate(given: str | Column | Aggregate, name: str) -> Column:
-    """An aggregate as Spark's own expression."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    if isinstance(given, str):
-        if "(" not in given:
-            raise ConfigError(f"{name}={given!r} is no aggregate: {EXAMPLE}")
-        return F.expr(given)
-    if not isinstance(given, Aggregate):
-        return given
-    of = F.expr(given.of) if isinstance(given.of, str) else given.of
-    if of is None:
-        return F.count(F.lit(1))
-    if given.kind == "percentile":
-        return F.percentile(of, given.fraction)
-    return F.collect_list(of) if given.kind == "collect" else getattr(F, given.kind)(of)
-
-
-def _keys(key: str | Column | Sequence[str | Column]) -> tuple[str | Column, ...]:
-    from pyspark.sql import Column
-
-    return (key,) if isinstance(key, str | Column) else tuple(key)
-
-
-def _lateness_us(allowed: Duration | None) -> int:
-    return 0 if allowed is None else duration_us(allowed, "allowed_lateness", zero_allowed=True)
+def _window(
+    kind: Kind,
+    key: str | Column | Sequence[str | Column],
+    time: str | Column,
+    aggregates: Mapping[str, str | Column],
+    stragglers: Stragglers,
+    allowed_lateness: Duration | None,
+    emit: str,
+    buckets: int,
+    count_as: str | None,
+) -> Window:
+    waiting_us = lateness_us(allowed_lateness)
+    keys = tuple(listed(key))
+    return Window(kind, keys, time, aggregates, stragglers, waiting_us, emit, buckets, count_as)

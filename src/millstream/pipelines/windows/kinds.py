@@ -64,7 +64,7 @@ class Hopping:
         if -(-self.size_us // self.slide_us) > OVERLAP_MAX:
             raise ConfigError(
                 f"slide is so short that a row belongs to more than {OVERLAP_MAX} windows: make it "
-                "longer, or use sliding_window, which has one for every event"
+                "longer, or use sliding, which has one for every event"
             )
 
     @property

@@ -12,7 +12,7 @@ from millstream.pipelines.windows.aggregates import Aggregate
 from millstream.pipelines.windows.ranges import result_type
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 
 class Measure(NamedTuple):
@@ -29,30 +29,43 @@ class Measure(NamedTuple):
         return result_type(self.kind, of)
 
 
+def measured_columns(
+    aggregates: Mapping[str, Aggregate], known: Sequence[str] = ()
+) -> tuple[list[Measure], list[Column]]:
+    """What to measure, and the columns that have to be added to rows for it: one for each
+    expression that is not a column already. State keeps it under the name of its result, which
+    stays the same when others come before it."""
+    from pyspark.sql.functions import expr
+
+    measures, columns = [], []
+    for name, it in aggregates.items():
+        column = it.of if isinstance(it.of, str) and it.of in known else None
+        if it.of is not None and column is None:
+            column = f"_measured_{name}"
+            of = expr(it.of) if isinstance(it.of, str) else it.of
+            columns.append(of.alias(column))
+        measures.append(Measure(name, it.kind, column, it.fraction))
+    return measures, columns
+
+
 def add_measured(
     frame: DataFrame, aggregates: Mapping[str, Aggregate]
 ) -> tuple[DataFrame, list[Measure]]:
-    """The frame with a column for each thing that is aggregated, if it has none yet. State keeps it
-    under the name of its result, which stays when others come before it."""
-    from pyspark.sql.functions import expr
-
-    measures = []
-    for name, it in aggregates.items():
-        column = it.of if isinstance(it.of, str) and it.of in frame.columns else None
-        if it.of is not None and column is None:
-            column = f"_measured_{name}"
-            frame = frame.withColumn(column, expr(it.of) if isinstance(it.of, str) else it.of)
-        measures.append(Measure(name, it.kind, column, it.fraction))
-    return frame, measures
+    """The frame with a column for each expression that is aggregated, if it has none yet."""
+    measures, columns = measured_columns(aggregates, frame.columns)
+    return (frame.select("*", *columns) if columns else frame), measures
 
 
-def check_measure(schema: pa.Schema, measure: Measure, taken: Sequence[str]) -> None:
-    """Raises `ConfigError` if the result has no name of its own, or no type."""
-    if measure.name in taken:
-        raise ConfigError(f"there is a column {measure.name} already: choose another name")
-    try:
-        measure.type_in(schema)
-    except TypeError as error:
-        raise ConfigError(
-            f"{measure.name}: there is no {error}; cast it to a number, like double"
-        ) from None
+def check_measures(
+    measures: Sequence[Measure], schema: pa.Schema, taken: Sequence[str] = ()
+) -> None:
+    """Raises `ConfigError` if a result has no name of its own, or no type."""
+    for it in measures:
+        if it.name in taken:
+            raise ConfigError(f"there is a column {it.name} already: choose another name")
+        try:
+            it.type_in(schema)
+        except TypeError as error:
+            raise ConfigError(
+                f"{it.name}: there is no {error}; cast it to a number, like double"
+            ) from None

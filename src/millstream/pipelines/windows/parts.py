@@ -1,7 +1,7 @@
 """Aggregates that can be added up: what is kept of each, and how parts become a result.
 
     count, sum, min, max    themselves
-    avg                     a sum, as a double whatever is summed, and a count
+    avg                     a sum, as a double unless decimals are summed, and a count
 
 Windows whose results change keep parts instead of rows, as columns of a table. Sums of doubles are
 added in the order in which they come, as Spark's own are.
@@ -9,29 +9,17 @@ added in the order in which they come, as Spark's own are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.errors import ConfigError
 from millstream.pipelines.state.keys import HASH, Numbers
-from millstream.pipelines.windows.aggregates import Aggregate, parse_aggregate
+from millstream.pipelines.windows.decimal_sums import decimal_averages
+from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.ranges import aggregate, result_type
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-
-KINDS = ("count", "sum", "avg", "min", "max")
-
-
-class Measure(NamedTuple):
-    """An aggregate of a column of the input; without a column, of the rows."""
-
-    name: str
-    kind: str
-    column: str | None
 
 
 class Part(NamedTuple):
@@ -41,6 +29,7 @@ class Part(NamedTuple):
     kind: str
     column: str | None
     adding: str
+    type: pa.DataType
 
 
 class Parts:
@@ -48,9 +37,9 @@ class Parts:
 
     def __init__(self, schema: pa.Schema, measures: Sequence[Measure]) -> None:
         self._measures = tuple(measures)
-        self._parts = [part for it in measures for part in _parts_of(it)]
-        self.fields = [_field(it, schema) for it in self._parts]
-        self.results = [_field(it, schema) for it in measures]
+        self._parts = [part for it in measures for part in _parts_of(it, schema)]
+        self.fields = [pa.field(it.name, it.type) for it in self._parts]
+        self.results = [pa.field(it.name, it.type_in(schema)) for it in measures]
         self.results_type = pa.struct(self.results)
         # For an identity: a sum and a maximum of one name are kept in columns that look the same.
         self.kinds = ", ".join(sorted(f"{it.name}={it.kind}" for it in measures))
@@ -72,15 +61,14 @@ class Parts:
         values = []
         for it, field in zip(self._measures, self.results, strict=True):
             if it.kind == "avg":
-                count = kept.column(f"_{it.name}_count")
-                divisor = pc.if_else(pc.equal(count, 0), None, count).cast(pa.float64())
-                values.append(pc.divide(kept.column(f"_{it.name}_sum"), divisor))
+                sums, counts = (kept.column(_part_name(it, part)) for part in ("sum", "count"))
+                values.append(_average(sums, counts, field.type))
             else:
                 values.append(kept.column(it.name).cast(field.type))
         return values
 
-    @staticmethod
     def _sum_up(
+        self,
         rows: pa.RecordBatch,
         order: Numbers,
         first: Numbers,
@@ -89,64 +77,34 @@ class Parts:
     ) -> list[pa.Array]:
         taken = pa.array(order)
         return [
-            aggregate(kind, rows.column(column or HASH).take(taken), first, end)
-            for kind, column in wanted
+            aggregate(kind, rows.column(column or HASH).take(taken), first, end).cast(part.type)
+            for part, (kind, column) in zip(self._parts, wanted, strict=True)
         ]
 
 
-def measured_columns(
-    aggregates: Mapping[str, str | Column | Aggregate],
-) -> tuple[list[Measure], list[Column]]:
-    """What to keep of rows, and the columns that it is made of. Raises `ConfigError`."""
-    from pyspark.sql.functions import expr
-
-    measures, columns = [], []
-    for name, given in aggregates.items():
-        it = _parse(given, name)
-        column = None if it.of is None else f"_measured_{name}"
-        measures.append(Measure(name, it.kind, column))
-        if it.of is not None:
-            of = expr(it.of) if isinstance(it.of, str) else it.of
-            columns.append(of.alias(f"_measured_{name}"))
-    return measures, columns
+def _average(sums: pa.Array, counts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Null where the count is 0."""
+    if not pa.types.is_decimal128(kind):
+        return pc.divide(sums, pc.if_else(pc.equal(counts, 0), None, counts).cast(kind))
+    is_known = sums.is_valid()
+    found = decimal_averages(sums.drop_null(), counts.filter(is_known).to_numpy(), kind)
+    has_value = is_known.to_numpy(zero_copy_only=False)
+    return found.take(pa.array(np.cumsum(has_value) - 1, mask=~has_value))
 
 
-def check_measures(measures: Sequence[Measure], schema: pa.Schema) -> None:
-    """Raises `ConfigError` where there is nothing to compute with."""
-    for it in measures:
-        try:
-            _field(it, schema)
-        except TypeError as error:
-            raise ConfigError(
-                f"{it.name}: there is no {error}; cast it to a number, like double"
-            ) from None
+def _part_name(measure: Measure, part: str) -> str:
+    return f"_{measure.name}_{part}"
 
 
-def _parse(given: object, name: str) -> Aggregate:
-    if not isinstance(given, str | Aggregate):
-        raise ConfigError(
-            f"{name}: results that change are kept in parts; write {name} as text, like "
-            f'"sum(amount)", or Aggregate("sum", column), one of {", ".join(KINDS)}'
-        )
-    it = parse_aggregate(given, name)
-    if it.kind not in KINDS:
-        raise ConfigError(
-            f"{name}: there is no {it.kind} of results that change, only {', '.join(KINDS)}; with "
-            'emit="final", and stragglers dropped or diverted, there is'
-        )
-    return it
-
-
-def _parts_of(measure: Measure) -> list[Part]:
-    name, kind, column = measure
-    if kind == "avg":
-        return [
-            Part(f"_{name}_sum", "total", column, "sum"),
-            Part(f"_{name}_count", "count", column, "sum"),
-        ]
-    return [Part(name, kind, column, "sum" if kind == "count" else kind)]
-
-
-def _field(it: Measure | Part, schema: pa.Schema) -> pa.Field:
-    of = pa.int64() if it.column is None else schema.field(it.column).type
-    return pa.field(it.name, result_type(it.kind, of))
+def _parts_of(measure: Measure, schema: pa.Schema) -> list[Part]:
+    name, kind, column, _ = measure
+    if kind != "avg":
+        adding = "sum" if kind == "count" else kind
+        return [Part(name, kind, column, adding, measure.type_in(schema))]
+    assert column is not None
+    of = schema.field(column).type
+    summing = "sum" if pa.types.is_decimal128(of) else "total"
+    return [
+        Part(_part_name(measure, "sum"), summing, column, "sum", result_type(summing, of)),
+        Part(_part_name(measure, "count"), "count", column, "sum", pa.int64()),
+    ]

@@ -9,7 +9,10 @@ yet nothing is computed per range and element:
                  rows surround it, and a stream equals a batch to the last bit
     deviations   sums and sums of squares, to twice the digits of a double (moments.py)
     extremes     ranges are covered by two spans whose length is a power of two
+                 (what is not a number, by its rank)
     percentiles  by halving the values' ranks bit by bit (a wavelet matrix)
+    distinct     values whose last occurrence is before the range, counted in the same way
+    decimals     as integers of 128 bits (decimal_sums.py)
 
 Nulls take no part; a range without values has no result (null), except that its count is 0.
 """
@@ -26,6 +29,12 @@ import pyarrow.compute as pc
 
 from millstream.pipelines.state.keys import Numbers
 from millstream.pipelines.state.tables import expand
+from millstream.pipelines.windows.decimal_sums import (
+    average_type,
+    decimal_averages,
+    decimal_totals,
+    sum_type,
+)
 from millstream.pipelines.windows.moments import (
     Doubles,
     Pair,
@@ -41,6 +50,8 @@ _LIMB = (1 << _LIMB_BITS) - 1
 _MANTISSA_BITS = 53
 _SAFE_MAX = 2**62
 _SQUARE_MAX = 2.0**500
+DISTINCT = "distinct"
+_ORDERED = (pa.types.is_string, pa.types.is_binary, pa.types.is_boolean, pa.types.is_temporal)
 _SHORT_RANGES = 16  # elements per range, up to which sorting them all is quicker
 
 
@@ -96,8 +107,8 @@ def narrow(is_member: Mask, first: Numbers, end: Numbers) -> tuple[Numbers, Numb
 def aggregate(
     kind: str, values: pa.Array, first: Numbers, end: Numbers, fraction: float = 0.5
 ) -> pa.Array:
-    """`kind` is count, sum, total (a sum that is a double), avg, stddev, min, max, percentile or
-    collect; see `result_type`."""
+    """`kind` is count, distinct, sum, total (a sum that is a double), avg, stddev, min, max,
+    percentile or collect; see `result_type`."""
     if values.null_count:
         is_member = values.is_valid().to_numpy(zero_copy_only=False)
         first, end = narrow(is_member, first, end)
@@ -108,8 +119,26 @@ def aggregate(
     if kind == "collect":
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         return pa.ListArray.from_arrays(offsets, values.take(pa.array(expand(first, counts))))
+    if kind == DISTINCT:
+        return pa.array(distinct_counts(values, first, end))
     is_empty = counts < 2 if kind == "stddev" else counts == 0
     first, end = first[~is_empty], end[~is_empty]
+    return _spread(_of_members(kind, values, first, end, fraction), is_empty)
+
+
+def _of_members(
+    kind: str, values: pa.Array, first: Numbers, end: Numbers, fraction: float
+) -> pa.Array:
+    """The aggregates of ranges that are not empty, over values that are not null."""
+    of = values.type
+    if kind in ("min", "max"):
+        return _best(values, first, end, largest=kind == "max")
+    if pa.types.is_decimal128(of):
+        if kind in ("sum", "avg"):
+            sums = decimal_totals(values, first, end)
+            is_sum = kind == "sum"
+            return sums if is_sum else decimal_averages(sums, end - first, average_type(of))
+        values = values.cast(pa.float64())
     numbers = values.to_numpy()
     if kind == "sum":
         found = totals(numbers, first, end)
@@ -119,26 +148,30 @@ def aggregate(
         found = double_totals(numbers, first, end) / (end - first)
     elif kind == "stddev":
         found = deviations(numbers.astype(np.float64), first, end)
-    elif kind == "percentile":
-        found = percentiles(numbers.astype(np.float64), first, end, fraction)
     else:
-        found = extremes(numbers, first, end, largest=kind == "max")
-    return _spread(pa.array(found, result_type(kind, values.type)), is_empty)
+        found = percentiles(numbers.astype(np.float64), first, end, fraction)
+    return pa.array(found, result_type(kind, of))
 
 
 def result_type(kind: str, of: pa.DataType) -> pa.DataType:
     """As Spark has it; raises `TypeError` where there is nothing to compute with."""
-    if kind == "count":
+    if kind in ("count", DISTINCT):
         return pa.int64()
     if kind == "collect":
         return pa.list_(of)
-    if not (pa.types.is_integer(of) or pa.types.is_floating(of)):
+    is_decimal = pa.types.is_decimal128(of)
+    is_number = pa.types.is_integer(of) or pa.types.is_floating(of) or is_decimal
+    if kind in ("min", "max"):
+        if not (is_number or any(is_kind(of) for is_kind in _ORDERED)):
+            raise TypeError(f"{kind} of {of}")
+        return of
+    if not is_number:
         raise TypeError(f"{kind} of {of}")
+    if is_decimal and kind in ("sum", "avg"):
+        return sum_type(of) if kind == "sum" else average_type(of)
     if kind in ("total", "avg", "stddev", "percentile"):
         return pa.float64()
-    if kind == "sum":
-        return pa.int64() if pa.types.is_integer(of) else pa.float64()
-    return of
+    return pa.int64() if pa.types.is_integer(of) else pa.float64()
 
 
 def totals(values: npt.NDArray[Any], first: Numbers, end: Numbers) -> npt.NDArray[Any]:
@@ -249,6 +282,50 @@ def _carried(limbs: Sequence[Numbers]) -> list[Numbers]:
         carry = total >> _LIMB_BITS
         carried.append(total & _LIMB)
     return [*carried, carry]
+
+
+def _best(values: pa.Array, first: Numbers, end: Numbers, *, largest: bool) -> pa.Array:
+    """The least or the greatest value of each range, of any type that has an order."""
+    of = values.type
+    if pa.types.is_integer(of) or pa.types.is_floating(of):
+        return pa.array(extremes(values.to_numpy(), first, end, largest=largest), of)
+    if pa.types.is_timestamp(of):
+        times = values.view(pa.int64()).to_numpy()
+        return pa.array(extremes(times, first, end, largest=largest)).view(of)
+    order = pc.array_sort_indices(values).to_numpy().astype(np.int64)
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    return values.take(pa.array(order[extremes(ranks, first, end, largest=largest)]))
+
+
+def distinct_counts(values: pa.Array, first: Numbers, end: Numbers) -> Numbers:
+    """How many different values each range has: a value counts where it has not been before, in the
+    range."""
+    if pa.types.is_floating(values.type):
+        values = pa.array(values.to_numpy() + 0.0)  # 0.0 and -0.0 are one value
+    codes = values.dictionary_encode().indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    is_same = codes[order[1:]] == codes[order[:-1]]
+    after_last = np.zeros(len(codes), np.int64)  # the place after the one that had the value before
+    after_last[order[1:][is_same]] = order[:-1][is_same] + 1
+    return count_below(after_last, first, end, first + 1)
+
+
+def count_below(ranks: Numbers, first: Numbers, end: Numbers, bounds: Numbers) -> Numbers:
+    """How many of each range are less than its bound, by the bits of the ranks from the highest on,
+    as in `halved_ranks`."""
+    counts = np.zeros(len(first), np.int64)
+    highest = max(int(ranks.max(initial=0)), int(bounds.max(initial=0)))
+    for bit in reversed(range(highest.bit_length())):
+        is_one = (ranks >> bit) & 1
+        zeros_before = np.concatenate([[0], np.cumsum(1 - is_one)])
+        first_zero, end_zero = zeros_before[first], zeros_before[end]
+        goes_right = (bounds >> bit) & 1 == 1
+        counts += np.where(goes_right, end_zero - first_zero, 0)
+        first = np.where(goes_right, zeros_before[-1] + first - first_zero, first_zero)
+        end = np.where(goes_right, zeros_before[-1] + end - end_zero, end_zero)
+        ranks = np.concatenate([ranks[is_one == 0], ranks[is_one == 1]])
+    return counts
 
 
 def extremes(

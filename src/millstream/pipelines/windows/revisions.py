@@ -31,14 +31,10 @@ from millstream.pipelines.results import CORRECTION, END, FINAL, KIND, OLD, PREL
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, equal_keys, key_codes
 from millstream.pipelines.state.tables import concat, times_of
-from millstream.pipelines.windows.parts import (
-    Measure,
-    Parts,
-    check_measures,
-    measured_columns,
-)
+from millstream.pipelines.windows.emission import NEVER, NOW
+from millstream.pipelines.windows.measures import Measure, check_measures, measured_columns
+from millstream.pipelines.windows.parts import Parts
 from millstream.pipelines.windows.ranges import aggregate
-from millstream.pipelines.windows.sliding import NOW
 from millstream.pipelines.windows.spec import Timing, WindowSpec
 
 if TYPE_CHECKING:
@@ -47,7 +43,6 @@ if TYPE_CHECKING:
 MakeOperator: TypeAlias = Callable[[pa.Schema], Operator]  # of the columns that it takes
 _ROWS = "rows"
 SHOWN = "_shown_us"  # when a preliminary result came last
-NEVER = -(2**62)
 
 
 class RevisedWindows(Operator):
@@ -221,7 +216,7 @@ def windows_operator(window: WindowSpec, frame: DataFrame) -> tuple[list[Column]
     from pyspark.sql.functions import col, current_timestamp
 
     keys, time = window.key_names(frame), window.time_name(frame)
-    measures, measured = measured_columns(window.aggregates)
+    measures, measured = measured_columns(window.addable)
     columns = [
         *(as_column(it).alias(name) for it, name in zip(window.keys, keys, strict=True)),
         *(col(name).alias(name, metadata={}) for name in (START, END)),

@@ -42,16 +42,12 @@ from millstream.pipelines.results import (
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, equal_keys, key_codes
 from millstream.pipelines.state.tables import concat, times_of
+from millstream.pipelines.windows.emission import NEVER, NOW
 from millstream.pipelines.windows.kinds import Session
-from millstream.pipelines.windows.parts import (
-    Measure,
-    Parts,
-    check_measures,
-    measured_columns,
-)
+from millstream.pipelines.windows.measures import Measure, check_measures, measured_columns
+from millstream.pipelines.windows.parts import Parts
 from millstream.pipelines.windows.ranges import Mask, sort_rows
-from millstream.pipelines.windows.revisions import NEVER, SHOWN, MakeOperator, places_in
-from millstream.pipelines.windows.sliding import NOW
+from millstream.pipelines.windows.revisions import SHOWN, MakeOperator, places_in
 from millstream.pipelines.windows.spec import Timing, WindowSpec
 
 if TYPE_CHECKING:
@@ -314,7 +310,7 @@ def sessions_operator(window: WindowSpec, frame: DataFrame) -> tuple[list[Column
     assert isinstance(window.kind, Session)
     gap_us, corrects = window.kind.gap_us, window.stragglers == "correct"
     keys, time = window.key_names(frame), window.time_name(frame)
-    measures, measured = measured_columns(window.aggregates)
+    measures, measured = measured_columns(window.addable)
     columns = [
         *(as_column(it).alias(name) for it, name in zip(window.keys, keys, strict=True)),
         as_column(window.time).alias(TIME, metadata={}),

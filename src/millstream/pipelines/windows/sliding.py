@@ -1,48 +1,25 @@
-"""Sliding windows: for each event, what happened with its key within an interval before it. Exact.
-
-    orders.transform(sliding_window, "user", "time", "10 minutes",
-                     n="count(*)", spent="sum(amount)", p95="percentile(amount, 0.95)")
+"""The operator of sliding windows: for each event, aggregates of the interval before it. Exact.
 
 An event's window holds the events of its key from `time - interval` to `time`, both included, and
-those with the same time: SQL's `RANGE BETWEEN INTERVAL ... PRECEDING AND CURRENT ROW`. With
-`preceding=True` it is what came before the event, without those at its own time.
-Rows come out as they went in, with the aggregates and `_kind`:
+those with the same time. With `preceding` it is what came before the event, without those at its
+own time. Events are kept for `allowed_lateness + interval` behind the watermark.
 
-    final         nothing that is on time can change it any more
-    preliminary   as far as is known when the event comes (emit="early": once; emit="change": again
-                  each time that it changes; emit="every 10 seconds": what has changed since the
-                  last time, not oftener than that by the clock of the batches)
-    correction    a straggler changed what had been final: the aggregates are the new ones, `_old`
-                  has those that were; it is null in the row of the straggler itself
-    late          the event came too late, `_lateness` seconds behind the watermark: no aggregates
-
-Stragglers come by one of three policies:
-
-    drop       an event is late when `time + allowed_lateness` is at or before the watermark; it is
-               counted in the query's progress and goes (as `count_as`, or else like
-               `late.sliding 10 minutes`). Results wait that long, and are final
-    divert     the same, but late events come out, as `late`
-    correct    results are final when the watermark passes them, and corrected by stragglers until
-               `time + allowed_lateness`; later ones come out as `late`
-
-`allowed_lateness` is the interval if it is not said otherwise. Events are kept for
-`allowed_lateness + interval` behind the watermark. An event without a time is late.
+When results are emitted, and what happens to late events, is the policy; per_event.py describes it
+for users.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from millstream.errors import ConfigError
-from millstream.pipelines.columns import check_lateness, check_time, check_watermark, name_column
-from millstream.pipelines.durations import Duration, duration_text, duration_us
-from millstream.pipelines.plans import check_not_aggregated
+from millstream.pipelines.durations import duration_text
 from millstream.pipelines.results import (
+    ARRIVAL,
     CORRECTION,
     FINAL,
     KIND,
@@ -51,7 +28,6 @@ from millstream.pipelines.results import (
     OLD,
     PRELIMINARY,
     Stragglers,
-    observe_dropped,
 )
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.bucket import END_OF_TIME
@@ -65,8 +41,8 @@ from millstream.pipelines.state.keys import (
 )
 from millstream.pipelines.state.lateness import seconds_behind, split_late
 from millstream.pipelines.state.tables import concat, times_of
-from millstream.pipelines.windows.aggregates import Aggregate, parse_aggregates
-from millstream.pipelines.windows.measures import Measure, add_measured, check_measure
+from millstream.pipelines.windows.emission import NEVER, NOW, Emission
+from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.ranges import (
     Mask,
     aggregate,
@@ -75,27 +51,25 @@ from millstream.pipelines.windows.ranges import (
     window_bounds,
 )
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-Emission = Literal["final", "early", "change", "every"]
-NOW = "_now"  # when the batch began that a row came with
-EVERY = "every "
-_KINDS = (None, FINAL, PRELIMINARY, CORRECTION)
-_NOTHING, _FINAL, _PRELIMINARY, _CORRECTION = range(4)  # places in it
-_EVENTS = "events"
+_KINDS = (None, FINAL, PRELIMINARY, CORRECTION, ARRIVAL)
+_NOTHING, _FINAL, _PRELIMINARY, _CORRECTION, _ARRIVAL = range(5)  # places in it
+EVENTS = "events"
 _SHOWN = "shown"
-_NEVER = -(2**62)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """When results are final, and what becomes of what comes after."""
+    """When results are emitted and final, and what happens to late events."""
 
     stragglers: Stragglers
     allowed_lateness_us: int
     emission: Emission = "final"
     every_us: int = 0  # between preliminary results, where they come every so often
+
+    @property
+    def is_once(self) -> bool:
+        """Whether each event has one result, when it arrives."""
+        return self.emission == "arrival"
 
     @property
     def settling_us(self) -> int:
@@ -106,9 +80,6 @@ class Policy:
     def sees_changes(self) -> bool:
         """Whether new rows are looked at when they come, and not only when they are final."""
         return self.stragglers == "correct" or self.emission != "final"
-
-
-WITHOUT_STRAGGLERS = Policy("drop", 0)  # of a batch
 
 
 class SlidingWindow(Operator):
@@ -129,9 +100,9 @@ class SlidingWindow(Operator):
         self.identity = f"sliding window of {interval_us} us"
         self._preceding = preceding
         self.title = f"sliding window of {duration_text(interval_us)}"
-        self.inputs = {_EVENTS: InputSpec(schema, tuple(keys))}
+        self.inputs = {EVENTS: InputSpec(schema, tuple(keys))}
         used = [NOW, *(it.column for it in measures)]
-        self.tables = {_EVENTS: TableSpec.carrying(schema, tuple(keys), time, used=used)}
+        self.tables = {EVENTS: TableSpec.carrying(schema, tuple(keys), time, used=used)}
         if policy.emission == "every":
             shown = pa.schema([pa.field(_SHOWN, schema.field(NOW).type)])
             self.tables[_SHOWN] = TableSpec(shown, (), _SHOWN)
@@ -155,7 +126,7 @@ class SlidingWindow(Operator):
         )
 
     def kept(self) -> Mapping[str, str]:
-        kept = {_EVENTS: f"until they are {duration_text(self._kept_us)} behind the watermark"}
+        kept = {EVENTS: f"until they are {duration_text(self._kept_us)} behind the watermark"}
         return kept | ({_SHOWN: "one moment"} if _SHOWN in self.tables else {})
 
     def process(
@@ -166,14 +137,14 @@ class SlidingWindow(Operator):
         if self._policy.stragglers != "correct":
             late_us = due.until_us  # of a final result nothing changes
         late_us = state.advance("late", late_us).now_us
-        on_time, late = split_late(rows[_EVENTS], self._time, late_us)
+        on_time, late = split_late(rows[EVENTS], self._time, late_us)
         results = [self.nothing, *self._settle(state, on_time, due, watermark_us)]
         if late.num_rows:
             results.append(self._late_rows(late, watermark_us))
         return concat(results)
 
     def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
-        none = self.no_rows()[_EVENTS]
+        none = self.no_rows()[EVENTS]
         due = self._due(state, watermark_us)
         return concat([self.nothing, *self._settle(state, none, due, watermark_us)])
 
@@ -184,7 +155,7 @@ class SlidingWindow(Operator):
         self, state: BucketState, new: pa.RecordBatch, due: Due, watermark_us: int
     ) -> Iterator[pa.RecordBatch]:
         """Results of rows that became final, and of what the new rows change."""
-        events = state[_EVENTS]
+        events = state[EVENTS]
         since_us = self._last_shown(state, new)
         old = self._rows_in_reach(events, new, due, since_us)
         events.append(new)
@@ -201,7 +172,7 @@ class SlidingWindow(Operator):
         if _SHOWN not in self.tables or not new.num_rows:
             return None
         shown = state[_SHOWN]
-        last_us = max((page.last_us for page in shown.pages.values()), default=_NEVER)
+        last_us = max((page.last_us for page in shown.pages.values()), default=NEVER)
         now_us = int(times_of(new, NOW).max())
         if now_us - last_us < self._policy.every_us:
             return None
@@ -214,6 +185,8 @@ class SlidingWindow(Operator):
         self, events: Table, new: pa.RecordBatch, due: Due, since_us: int | None
     ) -> pa.RecordBatch | None:
         """Rows kept so far of all windows that are to be looked at; None if there is no such."""
+        if self._policy.is_once:
+            return self._rows_before(events, new)
         focus = events.select(due.after_us + 1, due.until_us)
         changed = new
         if since_us is not None:
@@ -230,6 +203,14 @@ class SlidingWindow(Operator):
         first_us = int(times_of(focus, self._time).min()) - self._interval_us
         hashes = distinct(focus.column(HASH).to_numpy())
         return events.select(first_us, last_us, hashes)
+
+    def _rows_before(self, events: Table, new: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Rows kept so far that the windows of new rows reach back to."""
+        if not new.num_rows:
+            return None
+        times = times_of(new, self._time)
+        first_us, last_us = int(times.min()) - self._interval_us, int(times.max())
+        return events.select(first_us, last_us, distinct(new.column(HASH).to_numpy()))
 
     def _results(
         self, rows: pa.RecordBatch, old_count: int, due: Due, since_us: int | None
@@ -270,14 +251,14 @@ class SlidingWindow(Operator):
 
     def _kinds(self, times: Numbers, is_new: Mask, windows: Windows, due: Due) -> Numbers:
         """What comes out of each row, as a place in `_KINDS`."""
+        if self._policy.is_once:
+            return np.where(is_new, _ARRIVAL, _NOTHING)
         is_final = times <= due.until_us
         kinds = np.where(is_final & (times > due.after_us) & ~is_new, _FINAL, _NOTHING)
         if not self._policy.sees_changes:
             return kinds
         is_touched = _is_touched(windows, is_new)
-        if self._policy.emission == "early":
-            kinds[~is_final & is_new] = _PRELIMINARY
-        elif self._policy.emission == "change":
+        if self._policy.emission == "change":
             kinds[~is_final & is_touched] = _PRELIMINARY
         kinds[is_touched & (times <= np.where(is_new, due.until_us, due.after_us))] = _CORRECTION
         return kinds
@@ -318,7 +299,7 @@ class SlidingWindow(Operator):
         """When the next row may be final, or else, when all that is left can be forgotten."""
         pages = events.pages.values()
         waiting = [page.first_us for page in pages if page.last_us > due.until_us]
-        if waiting:
+        if waiting and not self._policy.is_once:
             return max(min(waiting), due.until_us + 1) + self._policy.settling_us
         if pages:
             return max(page.last_us for page in pages) + self._kept_us
@@ -344,89 +325,3 @@ def _is_touched(windows: Windows, came: Mask) -> Mask:
     first, end = narrow(came, *windows)
     touched: Mask = (end > first) | came
     return touched
-
-
-def sliding_window(
-    frame: DataFrame,
-    keys: str | Column | Sequence[str | Column],
-    time: str | Column,
-    interval: Duration,
-    *,
-    stragglers: Stragglers = "drop",
-    allowed_lateness: Duration | None = None,
-    emit: str = "final",
-    preceding: bool = False,
-    buckets: int = 16,
-    count_as: str | None = None,
-    **aggregates: str | Aggregate,
-) -> DataFrame:
-    """Aggregates of each event's last `interval`; see the head of this module.
-
-    A stream needs a watermark on `time`. A batch has no stragglers: all rows are final.
-    Raises `ConfigError` before anything runs.
-    """
-    from pyspark.sql import Column
-    from pyspark.sql.functions import col, current_timestamp
-
-    from millstream.pipelines.state.spark import arrow_schema, run_operator
-
-    interval_us = duration_us(interval, "interval")
-    lateness_us = interval_us
-    if allowed_lateness is not None:
-        lateness_us = duration_us(allowed_lateness, "allowed_lateness", zero_allowed=True)
-    if stragglers not in get_args(Stragglers):
-        choices = ", ".join(get_args(Stragglers))
-        raise ConfigError(f"stragglers={stragglers!r}: choose one of {choices}")
-    emission, every_us = _parse_emission(emit)
-    key_names = []
-    for key in [keys] if isinstance(keys, str | Column) else keys:
-        frame, name = name_column(frame, key)
-        key_names.append(name)
-    frame, time_name = name_column(frame, time)
-    check_time(frame, time_name, zoneless_allowed=True)
-    check_not_aggregated(frame)
-    check_watermark(frame, time_name, "events would be kept for ever")
-    check_lateness(frame, time_name, allowed_lateness)
-    carried = frame.columns
-    frame, measures = add_measured(frame, parse_aggregates(aggregates))
-    policy = WITHOUT_STRAGGLERS
-    if frame.isStreaming:
-        policy = Policy(stragglers, lateness_us, emission, every_us)
-        if emission == "every":
-            frame = frame.withColumn(NOW, current_timestamp())
-    schema = arrow_schema(frame.schema)
-    for it in measures:
-        check_measure(schema, it, (*carried, KIND, OLD, LATENESS))
-    operator = SlidingWindow(
-        schema,
-        key_names,
-        time_name,
-        interval_us,
-        measures,
-        policy,
-        carried,
-        preceding=preceding,
-    )
-    result = run_operator(operator, {_EVENTS: frame}, buckets)
-    unused = [OLD] if stragglers != "correct" else []
-    if stragglers == "drop":
-        name = count_as or f"late.sliding {duration_text(interval_us)}"
-        result, unused = _count_late(result, name), [OLD, LATENESS]
-    return result.select(*(col(f"`{name}`") for name in result.columns if name not in unused))
-
-
-def _parse_emission(emit: str) -> tuple[Emission, int]:
-    if isinstance(emit, str) and emit.startswith(EVERY):
-        return "every", duration_us(emit.removeprefix(EVERY), "emit")
-    plain: tuple[Emission, ...] = ("final", "early", "change")
-    for it in plain:
-        if emit == it:
-            return it, 0
-    raise ConfigError(f'emit={emit!r}: choose "final", "early", "change" or "every 10 seconds"')
-
-
-def _count_late(result: DataFrame, name: str) -> DataFrame:
-    from pyspark.sql.functions import col, count_if
-
-    is_late = col(KIND) == LATE
-    return observe_dropped(result, name, count_if(is_late)).where(~is_late)

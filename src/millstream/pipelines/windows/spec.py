@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
-from millstream.pipelines.columns import as_column
-from millstream.pipelines.durations import duration_text, duration_us
+from millstream.pipelines.columns import as_column, check_choice
+from millstream.pipelines.durations import duration_text
 from millstream.pipelines.results import Stragglers
 from millstream.pipelines.state.keys import Numbers
 from millstream.pipelines.state.tables import times_of
-from millstream.pipelines.windows.aggregates import EXAMPLE, Aggregate
-from millstream.pipelines.windows.kinds import Kind
+from millstream.pipelines.windows.aggregates import (
+    ADDABLE_KINDS,
+    Aggregate,
+    Given,
+    check_aggregates,
+    parse_aggregates,
+    refuse_distinct,
+)
+from millstream.pipelines.windows.emission import NOW, parse_emit
+from millstream.pipelines.windows.kinds import Kind, Session
 from millstream.pipelines.windows.ranges import Mask
-from millstream.pipelines.windows.sliding import EVERY, NOW
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-_EMISSIONS = 'emit: choose "final", "change" or "every 10 seconds"'
 
 
 class Timing(NamedTuple):
@@ -55,7 +60,7 @@ class WindowSpec:
     kind: Kind
     keys: tuple[str | Column, ...]
     time: str | Column
-    aggregates: Mapping[str, str | Column | Aggregate]
+    aggregates: Mapping[str, Given]
     stragglers: Stragglers
     allowed_lateness_us: int
     emit: str
@@ -63,12 +68,13 @@ class WindowSpec:
     count_as: str | None
 
     def __post_init__(self) -> None:
-        if self.stragglers not in get_args(Stragglers):
-            choices = ", ".join(get_args(Stragglers))
-            raise ConfigError(f"stragglers={self.stragglers!r}: choose one of {choices}")
+        check_choice("stragglers", self.stragglers, Stragglers)
         _ = self.every_us
-        if not self.aggregates:
-            raise ConfigError(f"a window without aggregates has no result: {EXAMPLE}")
+        check_aggregates(self.aggregates)
+        if self.is_kept:
+            _ = self.addable
+        else:
+            refuse_distinct(self.aggregates)
         if self.stragglers == "correct" and not self.allowed_lateness_us:
             raise ConfigError(
                 "stragglers='correct' corrects nothing without allowed_lateness: say for how long "
@@ -78,13 +84,8 @@ class WindowSpec:
     @property
     def every_us(self) -> int | None:
         """How often preliminary results may come; None if they do not."""
-        if self.emit == "final":
-            return None
-        if self.emit == "change":
-            return 0
-        if isinstance(self.emit, str) and self.emit.startswith(EVERY):
-            return duration_us(self.emit.removeprefix(EVERY), "emit")
-        raise ConfigError(f"{_EMISSIONS}, not {self.emit!r}")
+        emission, every_us = parse_emit(self.emit, ("final", "change", "every"))
+        return None if emission == "final" else every_us
 
     @property
     def metric(self) -> str:
@@ -101,6 +102,17 @@ class WindowSpec:
     def is_revised(self) -> bool:
         """Whether results of a window may come more than once."""
         return self.stragglers == "correct" or self.emit != "final"
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a stream's results are computed in bucketed state, and not by Spark."""
+        waits = isinstance(self.kind, Session) and self.allowed_lateness_us > 0
+        return self.is_revised or waits
+
+    @property
+    def addable(self) -> dict[str, Aggregate]:
+        """The aggregates, as state keeps them. Raises `ConfigError`."""
+        return parse_aggregates(self.aggregates, ADDABLE_KINDS)
 
     def key_names(self, frame: DataFrame) -> list[str]:
         return frame.select(*map(as_column, self.keys)).columns

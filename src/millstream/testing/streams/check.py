@@ -176,7 +176,7 @@ class Judge:
             key = () if written.mode == "append" else written.key
             is_replaced = written.mode == "replace"
             key = rules.key or key
-            return Comparison(key, ignore, written.delete_column, is_replaced, rules.tolerance)
+            return Comparison(key, ignore, written.delete, is_replaced, rules.tolerance)
         key = rules.key or (written.key if output_mode == "update" else ())
         return Comparison(key, ignore, tolerance=rules.tolerance)
 

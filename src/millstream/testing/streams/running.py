@@ -26,7 +26,7 @@ from millstream.pipelines.plans import WATERMARK, analyzed, streaming_operators
 from millstream.pipelines.running.failures import passes
 from millstream.pipelines.running.launching import refuse_connect
 from millstream.pipelines.running.output_modes import choose_output_mode
-from millstream.pipelines.running.outputs import combine, rows_of
+from millstream.pipelines.running.outputs import combine, rows_of, without_watermark
 from millstream.pipelines.running.session import spark_settings
 from millstream.pipelines.spec import ONLY
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
@@ -305,10 +305,10 @@ def run_reference(
 def collect(made: Any, outputs: Sequence[str]) -> dict[str, Rows]:
     """What a function made of batches: a frame, a frame for each output, or structs for each."""
     if isinstance(made, Mapping):
-        return {name: _rows(made[name]) for name in outputs}
+        return {name: _rows(without_watermark(made[name])) for name in outputs}
     if list(outputs) == [ONLY]:
-        return {ONLY: _rows(made)}
-    return {name: _rows(rows_of(made, name)) for name in outputs}
+        return {ONLY: _rows(without_watermark(made))}
+    return {name: _rows(rows_of(without_watermark(made), name)) for name in outputs}
 
 
 def _rows(frame: DataFrame) -> Rows:

@@ -77,6 +77,13 @@ def test_quotes_are_text_where_there_are_none() -> None:
     assert read(THREE, b'1,"x\\""y",2', escape="") == [{"a": 1, "b": 'x\\"y', "c": 2.0}]
 
 
+def test_number_is_a_timestamp_where_its_unit_is_named() -> None:
+    schema = schema_of(v=TIMESTAMP)
+    noon = {"v": datetime(2026, 3, 1, 12, tzinfo=UTC)}
+    records = (b"1772366400000", b"2026-03-01T12:00:00Z")
+    assert read(schema, *records, timestampFormat="epoch_millis") == [noon, noon]
+
+
 def test_dialect_is_as_the_options_say() -> None:
     assert read(THREE, b"1|'x|''y'|2", sep="|", quote="'") == [{"a": 1, "b": "x|'y", "c": 2.0}]
     assert read(THREE, b"1\tx\t2", delimiter="\t") == [{"a": 1, "b": "x", "c": 2.0}]

@@ -102,6 +102,34 @@ def test_timestamp_knows_its_offset_and_is_utc_without(text: str, expected: date
     assert read_one(TIMESTAMP, value(f'"{text}"')) == expected
 
 
+@pytest.mark.parametrize(
+    ("form", "text", "expected"),
+    [
+        ("epoch_millis", "1772366400123", datetime(2026, 3, 1, 12, 0, 0, 123_000, tzinfo=UTC)),
+        ("epoch_millis", "-1", datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)),
+        ("epoch_seconds", "0", datetime(1970, 1, 1, tzinfo=UTC)),
+        ("epoch_micros", "1772366400000001", datetime(2026, 3, 1, 12, microsecond=1, tzinfo=UTC)),
+        ("epoch_seconds", "253402300799", datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)),
+        ("epoch_millis", '"2026-03-01T12:00:00Z"', datetime(2026, 3, 1, 12, tzinfo=UTC)),
+    ],
+)
+def test_number_is_a_timestamp_where_its_unit_is_named(
+    form: str, text: str, expected: datetime
+) -> None:
+    (row,) = read(schema_of(v=TIMESTAMP), value(text), timestampFormat=form)
+    assert row == {"v": expected}
+
+
+def test_number_that_is_no_timestamp_of_its_unit_is_a_failure() -> None:
+    for text, expected in (("1.5", "no whole number"), ("253402300800", "too large")):
+        found = complaint(schema_of(v=TIMESTAMP), value(text), timestampFormat="epoch_seconds")
+        assert expected in found
+    assert "timestampFormat, like epoch_millis" in complaint(schema_of(v=TIMESTAMP), value("17"))
+    assert "is a number, not date" in complaint(
+        schema_of(v=pa.date32()), value("17"), timestampFormat="epoch_millis"
+    )
+
+
 def test_timestamp_ntz_is_read_as_the_clock_on_the_wall() -> None:
     expected = datetime(2026, 11, 14, 8, 30, 0, 250000)
     assert read_one(TIMESTAMP_NTZ, value('"2026-11-14T08:30:00.25"')) == expected
@@ -149,8 +177,12 @@ def test_timestamps_of_all_years_are_those_of_python(moment: datetime) -> None:
         (pa.binary(), '"a=bc"', "field v is not base64"),
         (pa.date32(), '"2023-02-29"', "field v is no date; write 2026-11-30"),
         (pa.date32(), '"2023-1-1"', "field v is no date"),
-        (pa.date32(), "19000", "field v is a number, not date; declare it long"),
-        (TIMESTAMP, "1700000000000", "field v is a number, not timestamp; declare it long"),
+        (pa.date32(), "19000", "field v is a number, not date; for a timestamp"),
+        (
+            TIMESTAMP,
+            "1700000000000",
+            "field v is a number, not timestamp; for a timestamp",
+        ),
         (TIMESTAMP, '"yesterday"', "field v is no timestamp; write 2026-11-30T12:00:00.123Z"),
         (TIMESTAMP, '"2026-11-14T24:00:00Z"', "field v is no timestamp"),
         (TIMESTAMP, '"2026-11-14T08:30:00 Europe/Berlin"', "field v is no timestamp"),

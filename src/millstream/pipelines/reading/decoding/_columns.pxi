@@ -25,7 +25,7 @@ cdef struct Column:
     bint nullable
     int32_t width               # bytes per entry of `values`
     int32_t precision           # of decimals
-    int32_t scale
+    int32_t scale               # and of timestamps: microseconds in a unit, or 0: no numbers
     const uint8_t* name         # kept alive by the decoder
     int64_t name_length
     bint name_is_plain          # JSON writes it as it stands

@@ -104,6 +104,9 @@ cdef Problem append_text(Reader* reader, Column* column, bint quoted) noexcept:
     if column.kind == BOOLEAN:
         return append_boolean(column, text, length)
     if column.kind in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+        if (column.kind == TIMESTAMP and column.scale
+                and scan_number(text, text + length, &number) and number.end == text + length):
+            return append_epoch(column, &number)
         return append_moment(column, text, length)
     if not scan_number(text, text + length, &number) or number.end != text + length:
         if column.kind in (DOUBLE, FLOAT) and append_special(column, text, length):

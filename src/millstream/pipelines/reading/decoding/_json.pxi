@@ -328,6 +328,8 @@ cdef inline Problem read_number(Reader* reader, Column* column) noexcept:
         problem = append_floating(column, start, &number, reader.scratch)
     elif column.kind == DECIMAL:
         problem = append_decimal(column, start, &number)
+    elif column.kind == TIMESTAMP and column.scale:
+        problem = append_epoch(column, &number)
     else:
         return EPOCH if column.kind in (DATE, TIMESTAMP, TIMESTAMP_NTZ) else WRONG_TYPE
     if problem == FINE:

@@ -52,7 +52,8 @@ MESSAGES = {
     BAD_TIMESTAMP: "{path} is no timestamp; write 2026-11-30T12:00:00.123Z or with an offset",
     BAD_NTZ: "{path} is no timestamp; write 2026-11-30T12:00:00.123",
     HAS_OFFSET: "{path} has an offset from UTC, which {type} cannot keep; declare it timestamp",
-    EPOCH: "{path} is a number, not {type}; declare it long, and convert it as its unit asks",
+    EPOCH: "{path} is a number, not {type}; for a timestamp, name its unit with the option "
+        "timestampFormat, like epoch_millis, or declare it long and convert it",
     BAD_BASE64: "{path} is not base64",
     OTHER_SYMBOL: "{path} is {found}, a symbol that avroSchema does not have",
     MISSING: "{path} is missing, and may not be null",

@@ -324,6 +324,21 @@ cdef Problem append_moment(Column* column, const uint8_t* at, int64_t length) no
     return FINE
 
 
+cdef Problem append_epoch(Column* column, const Number* number) noexcept:
+    """A number of units since 1970, in the years that have four digits."""
+    # Seconds from 1970 to the beginning of year 1, and to the end of year 9999.
+    cdef uint64_t seconds = 62_135_596_800 if number.negative else 253_402_300_799
+    cdef int64_t micros
+    if not number.is_whole:
+        return NOT_WHOLE
+    if number.is_cut or number.mantissa > seconds * MICROS // <uint64_t>column.scale:
+        return OUT_OF_RANGE
+    micros = <int64_t>number.mantissa * column.scale
+    (<int64_t*>column.values)[column.count] = -micros if number.negative else micros
+    end_value(column)
+    return FINE
+
+
 # Bytes
 
 

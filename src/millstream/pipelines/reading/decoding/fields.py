@@ -31,18 +31,24 @@ _TIME = pa.time64("ns")
 _VARIANT_MARK = b"variant"  # what Spark puts on the fields of a variant
 
 
-def describe(field: pa.Field, path: str, formats: str, *, with_times: bool = False) -> Field:
+def describe(
+    field: pa.Field, path: str, formats: str, *, with_times: bool = False, epoch_unit_us: int = 0
+) -> Field:
     """The field for a compiled decoder. Raises `ConfigError` for a type that it does not know;
-    `formats` is what is read, for the message."""
+    `formats` is what is read, for the message. `epoch_unit_us`: the microseconds of the unit in
+    which numbers count timestamps since 1970; 0 if numbers are no timestamps."""
 
     def nested(inner: pa.Field, inner_path: str) -> Field:
-        return describe(inner, inner_path, formats, with_times=with_times)
+        return describe(
+            inner, inner_path, formats, with_times=with_times, epoch_unit_us=epoch_unit_us
+        )
 
     kind: Any = field.type
     children: list[Field] = []
     precision = scale = 0
     if kind in _SIMPLE_TYPES:
         name = _SIMPLE_TYPES[kind]
+        scale = epoch_unit_us if name == "timestamp" else 0
     elif kind == _TIME and with_times:
         name = "time"
     elif pa.types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision:

@@ -27,7 +27,11 @@ class RowsDecoder:
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self._schema = schema
-        fields = [describe(field, field.name, "JSON, CSV or text") for field in schema]
+        unit_us = options.epoch_unit_us
+        fields = [
+            describe(field, field.name, "JSON, CSV or text", epoch_unit_us=unit_us)
+            for field in schema
+        ]
         _check_format(options.value_format, fields)
         csv = options.csv
         dialect = f"{csv.separator}{csv.quote}{csv.escape}".encode()

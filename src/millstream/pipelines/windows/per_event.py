@@ -1,0 +1,223 @@
+"""Sliding windows: for each event, what happened with its key in an interval before it. Exact.
+
+    recent = sliding("10 minutes", key="card", time="at", n="count(*)", spent="sum(amount)")
+    payments.transform(recent)              the results: all columns, n, spent, _kind
+    payments.transform(recent.late)         the late events: all columns, _kind, _lateness
+    payments.transform(recent.with_late)    both, of one read, as two structs
+
+An event's window holds the events of its key from `time - interval` to `time`, both included, and
+those with the same time: SQL's `RANGE BETWEEN INTERVAL ... PRECEDING AND CURRENT ROW`. With
+`preceding=True` it is what came before the event, without those at its own time. `emit` says when
+results come out, and `_kind` what they are:
+
+    "arrival"           once, in the batch in which the event arrives, by what is known then, and
+                        never again: `arrival`. The default
+    "final"             once, when nothing that is on time can change it any more: `final`
+    "change"            also before that, whenever it changes: `preliminary`
+    "every 10 seconds"  the same, at most that often, by the clock of the batches
+
+An event is late when `time + allowed_lateness` is at or behind the watermark, or if it has no time.
+`stragglers` says what happens to late events:
+
+    drop       they are counted in the query's progress, as `count_as`, or else by the window:
+               `observedMetrics["late.sliding 10 minutes"].dropped`
+    divert     they come out of `late`, with `_lateness`, the seconds they are behind the watermark
+    correct    results are final when the watermark passes them, and corrected by later events until
+               `allowed_lateness` after: `_kind` is `correction`, `_old` has the values before, and
+               is null in the row of the event that came late. Later ones come out of `late`
+
+With "drop" and "divert", an `allowed_lateness` delays final results by as much; results at arrival
+do not wait. Events are kept for `allowed_lateness + interval` behind the watermark.
+
+As a batch, all events are there, and results are the final ones. Results at arrival are the same if
+events arrive in the order of their times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from millstream.errors import ConfigError
+from millstream.pipelines.columns import (
+    WATERMARK_COLUMN,
+    as_column,
+    check_choice,
+    check_lateness,
+    check_time,
+    check_watermark,
+    listed,
+    name_column,
+)
+from millstream.pipelines.durations import Duration, duration_text, duration_us, lateness_us
+from millstream.pipelines.plans import check_not_aggregated
+from millstream.pipelines.results import KIND, LATE, LATENESS, OLD, Stragglers, observe_dropped
+from millstream.pipelines.times.lateness import IS_LATE, is_late, lateness, with_rule
+from millstream.pipelines.windows.aggregates import Aggregate, Given, parse_aggregates
+from millstream.pipelines.windows.emission import NOW, Emit, parse_emit
+from millstream.pipelines.windows.measures import add_measured, check_measures
+from millstream.pipelines.windows.sliding import EVENTS, Policy, SlidingWindow
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """Call it with a frame, or hand it to `frame.transform`. Make one with `sliding`."""
+
+    interval_us: int
+    keys: tuple[str | Column, ...]
+    time: str | Column
+    aggregates: Mapping[str, Given]
+    stragglers: Stragglers = "drop"
+    allowed_lateness_us: int = 0
+    emit: str = "arrival"
+    preceding: bool = False
+    buckets: int = 16
+    count_as: str | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("stragglers", self.stragglers, Stragglers)
+        emission, _ = self.emission
+        _ = self.parsed
+        if self.stragglers == "correct":
+            if emission == "arrival":
+                raise ConfigError(
+                    'emit="arrival" gives each event one result, so there is nothing to correct: '
+                    'choose emit="final" or "change", or stragglers="divert"'
+                )
+            if not self.allowed_lateness_us:
+                raise ConfigError(
+                    "stragglers='correct' corrects nothing without allowed_lateness: say for how "
+                    'long after the watermark, like allowed_lateness="1 hour"'
+                )
+
+    @property
+    def emission(self) -> Emit:
+        return parse_emit(self.emit)
+
+    @property
+    def parsed(self) -> dict[str, Aggregate]:
+        return parse_aggregates(self.aggregates)
+
+    @property
+    def metric(self) -> str:
+        """Where the query's progress counts late events that are dropped."""
+        return self.count_as or f"late.sliding {duration_text(self.interval_us)}"
+
+    def __call__(self, frame: DataFrame) -> DataFrame:
+        """The results."""
+        from pyspark.sql.functions import col, count_if
+
+        rows = self.rows(frame)
+        is_late = col(KIND) == LATE
+        if self.stragglers == "drop":
+            rows = observe_dropped(rows, self.metric, count_if(is_late))
+        return rows.where(~is_late).drop(*self._unused)
+
+    def late(self, frame: DataFrame) -> DataFrame:
+        """The events that were too late. A stream needs `_watermark` for it."""
+        from pyspark.sql.functions import lit, timestamp_micros, unix_micros
+
+        frame, _, time_name = self._named(frame)
+        time = as_column(time_name).cast("timestamp")
+        due = timestamp_micros(unix_micros(time) + self.allowed_lateness_us)
+        rule = f"time + {duration_text(self.allowed_lateness_us)}"
+        marked = frame.withColumn(IS_LATE, with_rule(is_late(frame, time, due), IS_LATE, rule))
+        shown = [as_column(it) for it in frame.columns if it != WATERMARK_COLUMN]
+        seconds = lateness(frame, time).alias(LATENESS)
+        return marked.where(IS_LATE).select(*shown, lit(LATE).alias(KIND), seconds)
+
+    def with_late(self, frame: DataFrame) -> DataFrame:
+        """Results and late events of one read: a struct `results`, a struct `late`; one is null."""
+        from pyspark.sql.functions import col, struct, when
+
+        rows = self.rows(frame)
+        carried = [it for it in rows.columns if it in frame.columns]
+        results = [it for it in rows.columns if it not in self._unused]
+        is_late = col(KIND) == LATE
+        return rows.select(
+            when(~is_late, struct(*map(as_column, results))).alias("results"),
+            when(is_late, struct(*map(as_column, [*carried, KIND, LATENESS]))).alias("late"),
+        )
+
+    def rows(self, frame: DataFrame) -> DataFrame:
+        """Results and late events together, by `_kind`, with `_old` and `_lateness`."""
+        from pyspark.sql.functions import current_timestamp
+
+        from millstream.pipelines.state.spark import arrow_schema, run_operator
+
+        frame, key_names, time_name = self._named(frame.drop(WATERMARK_COLUMN))
+        carried = frame.columns
+        frame, measures = add_measured(frame, self.parsed)
+        emission, every_us = self.emission
+        policy = Policy("drop", 0, "arrival" if emission == "arrival" else "final")
+        if frame.isStreaming:
+            policy = Policy(self.stragglers, self.allowed_lateness_us, emission, every_us)
+            if emission == "every":
+                frame = frame.withColumn(NOW, current_timestamp())
+        schema = arrow_schema(frame.schema)
+        check_measures(measures, schema, (*carried, KIND, OLD, LATENESS))
+        operator = SlidingWindow(
+            schema,
+            key_names,
+            time_name,
+            self.interval_us,
+            measures,
+            policy,
+            carried,
+            preceding=self.preceding,
+        )
+        return run_operator(operator, {EVENTS: frame}, self.buckets)
+
+    @property
+    def _unused(self) -> list[str]:
+        """Columns that results do not have."""
+        return [LATENESS] if self.stragglers == "correct" else [OLD, LATENESS]
+
+    def _named(self, frame: DataFrame) -> tuple[DataFrame, list[str], str]:
+        """The frame with columns for the key and the time, and their names; all are checked."""
+        key_names = []
+        for key in self.keys:
+            frame, name = name_column(frame, key)
+            key_names.append(name)
+        frame, time_name = name_column(frame, self.time)
+        check_time(frame, time_name, zoneless_allowed=True)
+        check_not_aggregated(frame)
+        check_watermark(frame, time_name, "events would be kept for ever")
+        check_lateness(frame, time_name, timedelta(microseconds=self.allowed_lateness_us))
+        return frame, key_names, time_name
+
+
+def sliding(
+    interval: Duration,
+    *,
+    time: str | Column,
+    key: str | Column | Sequence[str | Column] = (),
+    stragglers: Stragglers = "drop",
+    allowed_lateness: Duration | None = None,
+    emit: str = "arrival",
+    preceding: bool = False,
+    buckets: int = 16,
+    count_as: str | None = None,
+    **aggregates: str | Column,
+) -> Sliding:
+    """For each event, its key's last `interval`; see the head of this module. Raises `ConfigError`.
+
+    A stream needs a watermark on `time`.
+    """
+    return Sliding(
+        interval_us=duration_us(interval, "interval"),
+        keys=tuple(listed(key)),
+        time=time,
+        aggregates=aggregates,
+        stragglers=stragglers,
+        allowed_lateness_us=lateness_us(allowed_lateness),
+        emit=emit,
+        preceding=preceding,
+        buckets=buckets,
+        count_as=count_as,
+    )
