@@ -287,6 +287,8 @@ class LogDirectories:
 
     def free_names(self, wanted: Iterable[TopicPartition]) -> Steps[None]:
         """Where a name is not free (`is_free`), remove what is left of the deleted log."""
+        if not self._deletions:
+            return
         keys = list(wanted)
         for deletion in [it for it in self._deletions if not it.names.isdisjoint(keys)]:
             yield deletion.execute

@@ -277,6 +277,39 @@ def test_topic_deleted_and_created_again_while_it_is_opened_has_the_new_id(
     asyncio.run(scenario())
 
 
+def test_name_that_is_taken_again_while_another_is_freed_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = encode_batch([Record(0, 0, None, b"value")])
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            topics, image = server.topics, lambda: server.metadata.image.topics
+            await topics.create([NewTopic("a", 1)])
+            await server.partitions.find("a", 0).append(record, acks=-1)
+            released = hold_file_work(server, monkeypatch)
+            works = [asyncio.create_task(topics.delete([image()["a"].id]))]
+            while "a" in image():
+                await asyncio.sleep(0)
+            works.append(asyncio.create_task(topics.create([NewTopic("a", 1), NewTopic("b", 40)])))
+            while "b" not in image():
+                await asyncio.sleep(0)
+            # a-0 waits for its name, and b-31 with it in the same turn; b-31 is used and deleted.
+            await server.partitions.find("b", 31).append(record, acks=-1)
+            works.append(asyncio.create_task(topics.delete([image()["b"].id])))
+            while "b" in image():
+                await asyncio.sleep(0)
+            works.append(asyncio.create_task(topics.create([NewTopic("b", 40)])))
+            while "b" not in image():
+                await asyncio.sleep(0)
+            released.set()
+            await asyncio.gather(*works)
+            await opened_completely(server, 41)
+            assert all(server.partitions.is_online("b", index) for index in range(40))
+
+    asyncio.run(scenario())
+
+
 def test_deletion_of_many_partitions_fails_all_waiting_requests(tmp_path: Path) -> None:
     count = 3 * PARTITIONS_PER_TURN
 

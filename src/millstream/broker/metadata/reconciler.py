@@ -152,9 +152,10 @@ class Reconciler:
 
     def _open_some(self) -> Steps[None]:
         """Open the next partitions. Topics may be changed or deleted while it waits."""
-        keys = list(islice(self._unopened, PARTITIONS_PER_TURN))
-        yield from self._directories.free_names(keys)
-        for key in keys:
+        for key in list(islice(self._unopened, PARTITIONS_PER_TURN)):
+            # Just before it is opened: while this waits for one name, others may be used and
+            # deleted again.
+            yield from self._directories.free_names([key])
             if key in self._unopened:
                 self._open(*key)
         yield let_others_work
