@@ -325,9 +325,9 @@ def test_stragglers_of_a_join_are_counted_or_diverted(streams: Streams) -> None:
         ({"time": "sale"}, "sale is int: convert it with"),
         ({"how": "outer"}, "choose one of inner, left"),
         ({"stragglers": "keep"}, "choose one of drop, divert"),
-        ({"stragglers": "correct"}, "then table_join, which corrects all that it has said"),
-        ({"sequence": "country"}, "country is string: give it a column of integers"),
-        ({"deleted": "rate"}, "rate is int: give it a condition"),
+        ({"stragglers": "correct"}, "then table_join, which corrects earlier output"),
+        ({"sequence": "country"}, "sequence is country, which is string: use a column of"),
+        ({"delete": "rate"}, "delete is rate, which is int: use a condition"),
         ({"allowed_lateness": "1 month"}, "a month has no fixed length"),
     ],
 )
