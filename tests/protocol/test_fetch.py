@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -100,6 +101,25 @@ def test_request_is_read_as_kio_writes_it(version: int, fields: dict[str, Any]) 
         ]
 
 
+@pytest.mark.parametrize("version", range(15, 19))
+@settings(max_examples=20)
+@given(fields=requests, topic_id=st.uuids(), partition=partitions)
+def test_request_for_one_partition_is_decoded_as_any_other(
+    version: int, fields: dict[str, Any], topic_id: Any, partition: dict[str, Any]
+) -> None:
+    fields = fields | {
+        "replica_state": {"replica_id": -1},
+        "topics": [{"topic_id": topic_id, "partitions": [partition]}],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+        "cluster_id": None,
+    }
+    body = kio_request("fetch", version, fields)
+    request = fetch._decode_one_partition(body)
+    assert request is not None
+    assert request == fetch._decode(body, version) == fetch.decode_fetch_request(body, version)
+
+
 def _wanted(fields: dict[str, Any], version: int) -> fetch.FetchPartition:
     return fetch.FetchPartition(
         fields["partition"],
@@ -108,6 +128,22 @@ def _wanted(fields: dict[str, Any], version: int) -> fetch.FetchPartition:
         fields["last_fetched_epoch"] if version >= 12 else -1,
         fields["partition_max_bytes"],
     )
+
+
+@pytest.mark.parametrize("version", range(13, 19))
+@settings(max_examples=20)
+@given(topic_id=st.uuids(), result=results, error=st.sampled_from(ErrorCode), session_id=INT32)
+def test_response_with_one_partition_is_read_by_kio_as_it_was_meant(
+    version: int, topic_id: Any, result: fetch.FetchedPartition, error: ErrorCode, session_id: int
+) -> None:
+    topics = [(topic_id, [result])]
+    buffers = fetch.encode_fetch_response(version, topics, error=error, session_id=session_id)
+    response = kio_response("fetch", version, b"".join(buffers))
+    assert (response.error_code, response.session_id) == (error, session_id)
+    (topic,) = response.responses
+    (partition,) = topic.partitions
+    assert topic.topic_id == topic_id
+    _assert_same(version, result, partition)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -149,10 +185,11 @@ def _assert_same(version: int, meant: fetch.FetchedPartition, read: Any) -> None
         assert (leader.leader_id, leader.leader_epoch) == (meant.current_leader or (-1, -1))
 
 
-def test_records_are_sent_as_they_are_given_without_a_copy() -> None:
+@pytest.mark.parametrize(("version", "key"), [(12, "topic"), (16, UUID(int=1))])
+def test_records_are_sent_as_they_are_given_without_a_copy(version: int, key: Any) -> None:
     records = memoryview(b"x" * 1000)
     answer = fetch.FetchedPartition(0, records=records)
-    buffers = fetch.encode_fetch_response(12, [("topic", [answer])])
+    buffers = fetch.encode_fetch_response(version, [(key, [answer])])
     assert any(buffer is records for buffer in buffers)
 
 

@@ -41,6 +41,7 @@ from millstream.broker.replicas.produce_templates import ProduceTemplates
 from millstream.broker.replicas.table import PartitionTable
 from millstream.broker.services import Load, Services
 from millstream.broker.tasks import Tasks
+from millstream.broker.turn import Turn
 from millstream.clock import Clock, SystemClock
 from millstream.config.broker import BrokerConfig, Endpoint
 from millstream.coordination.cluster_records import BrokerEndpoint
@@ -223,6 +224,7 @@ class BrokerServer:
             produce_templates=ProduceTemplates(),
             load=Load(),
             tasks=self.tasks,
+            turn=Turn(self.loop),
             start_sharing=self._start_sharing,
         )
 

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from millstream.broker.metadata.local import LocalMetadata
     from millstream.broker.metadata.producer_ids import ProducerIds
     from millstream.broker.metadata.topics import TopicManager
+    from millstream.broker.replicas.fetch_pacing import FetchPacer
     from millstream.broker.replicas.fetch_sessions import FetchSessionCache
     from millstream.broker.replicas.produce_templates import ProduceTemplates
     from millstream.broker.replicas.table import PartitionTable
     from millstream.broker.sharing.partitions import SharePartitions
     from millstream.broker.tasks import Tasks
+    from millstream.broker.turn import Turn
     from millstream.clock import Clock
     from millstream.config.broker import BrokerConfig
     from millstream.storage.directories import LogDirectories
@@ -60,6 +62,7 @@ class Services:
     produce_templates: ProduceTemplates
     load: Load
     tasks: Tasks
+    turn: Turn
     start_sharing: Callable[[], SharePartitions]
     """Called once, for the first share group: its modules are imported only then."""
 
@@ -71,6 +74,16 @@ class Services:
     @cached_property
     def share_partitions(self) -> SharePartitions:
         return self.start_sharing()
+
+
+class Client:
+    """The client of a connection."""
+
+    __slots__ = ("fetch_pacer", "software")
+
+    def __init__(self) -> None:
+        self.software = ""  # name and version, if it has sent them (KIP-511)
+        self.fetch_pacer: FetchPacer | None = None  # once it has read in bulk, if it needs one
 
 
 class RequestContext(NamedTuple):
@@ -87,3 +100,4 @@ class RequestContext(NamedTuple):
     listener: str  # the name of the listener
     connection_id: int  # incremented with every accepted connection
     response_bytes_max: Callable[[], int]  # for a response produced now: see network/memory.py
+    client: Client

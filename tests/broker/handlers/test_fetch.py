@@ -348,6 +348,7 @@ def test_read_that_fails_by_a_defect_leaves_no_watcher(
     async def scenario() -> None:
         async with serving(tmp_path) as server, WireClient.connected(server) as client:
             await server.topics.create([NewTopic("t", 1)])
+            await client.call(PRODUCE, 3, **produce_fields("t", batch([b"x"])))
             partition = server.partitions.find("t", 0)
 
             def read(offset: int, *, max_bytes: int, may_block: bool) -> bytes:

@@ -11,14 +11,21 @@ from millstream.broker.handlers._transaction_requests import (
     require_transactional_id,
 )
 from millstream.broker.server import BrokerServer
-from millstream.broker.services import RequestContext
+from millstream.broker.services import Client, RequestContext
 from millstream.errors import ApiError
 
 
 def context(version: int) -> RequestContext:
     nobody = cast(BrokerServer, None)
     return RequestContext(
-        nobody, version, "app", "127.0.0.1", "PLAINTEXT", connection_id=7, response_bytes_max=int
+        nobody,
+        version,
+        "app",
+        "127.0.0.1",
+        "PLAINTEXT",
+        connection_id=7,
+        response_bytes_max=int,
+        client=Client(),
     )
 
 

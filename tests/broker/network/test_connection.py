@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from millstream import Broker
+from millstream.broker.metadata.topics import NewTopic
 from millstream.broker.network.connection import TASKS_MAX, TURN_REQUESTS_MAX
 from millstream.broker.server import BrokerServer
 from millstream.protocol.framing import FrameReader
@@ -124,6 +125,18 @@ class FakeTransport(asyncio.Transport):
 
     def abort(self) -> None:
         pass
+
+
+class RecordingTransport(FakeTransport):
+    """Adds its name to a list with every write."""
+
+    def __init__(self, name: str, writes: list[str]) -> None:
+        super().__init__()
+        self._name = name
+        self._writes = writes
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._writes.append(self._name)
 
 
 def create(wire: Wire, topic: str) -> None:
@@ -249,6 +262,28 @@ def test_pipelined_requests_are_handled_in_several_turns(tmp_path: Path) -> None
                 await asyncio.sleep(0)
             assert transport.frame_count == count
             connection.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+def test_waiting_consumer_is_answered_before_the_producer(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as server:
+            await server.topics.create([NewTopic("t", 1)])
+            writes: list[str] = []
+            connections = []
+            for name, request in (
+                ("consumer", fetch_frame("t", 1, max_wait=60_000)),
+                ("producer", produce_frame("t", 1)),
+            ):
+                connection = server.connections.accept("PLAINTEXT")
+                connection.connection_made(RecordingTransport(name, writes))
+                connection.get_buffer(-1)[: len(request)] = request
+                connection.buffer_updated(len(request))
+                connections.append(connection)
+            assert writes == ["consumer", "producer"]  # both in the turn of the append
+            for connection in connections:
+                connection.connection_lost(None)
 
     asyncio.run(scenario())
 

@@ -5,8 +5,8 @@
 * v4: a feature's minimum version may be 0
 
 The response header is version 0 always, and a request in a version not known here is answered in v0
-with UNSUPPORTED_VERSION and the versions, so that a client of the future can step down. The client
-software's name is checked, as Kafka does, and not kept.
+with UNSUPPORTED_VERSION and the versions, so that a client of the future can step down. The name
+and version of the client software are checked, as in Kafka, and stored with the connection.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ def api_versions(context: RequestContext, body: Buffer) -> bytes:
         name, software_version = _client_software(body)
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(software_version)):
             error = ErrorCode.INVALID_REQUEST
+        else:
+            context.client.software = f"{name} {software_version}"
     image = context.services.metadata.image
     finalized = tuple(sorted(feature for feature in image.features.items() if feature[1] > 0))
     return encode(version, error, image.version, finalized)

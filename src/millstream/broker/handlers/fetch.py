@@ -13,16 +13,17 @@ The stored bytes go out as they are. One response is bounded by the client's lim
 are larger while there are no producers. The first batch is always whole. A cold read is answered at
 once, even below min.bytes: waiting would mean a second cold read. With read_committed, a response
 ends at the last stable offset and names the aborted transactions in it; a fetch that waits counts
-only what is stable.
+only what is stable. Bulk reads of clients based on librdkafka are paced (`fetch_pacing.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from millstream.broker.deferred import Buffers, Deferred
+from millstream.broker.replicas.fetch_pacing import BULK_BYTES_MIN, FetchPacer
 from millstream.broker.replicas.fetch_sessions import NO_SESSION, FetchSession, FetchTarget, summary
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.services import RequestContext
@@ -37,6 +38,7 @@ from millstream.protocol.fetch import (
 )
 from millstream.protocol.produce import TopicKey
 from millstream.protocol.wire import Buffer
+from millstream.records.batch import NO_LEADER_EPOCH
 
 logger = logging.getLogger("millstream.fetch")
 
@@ -44,6 +46,7 @@ RESPONSE_BYTES_MAX = 1024 * 1024
 # If there was no producer for that long: fewer round trips, each of which may wait for a CPU.
 QUIET_AFTER_MS = 1000
 QUIET_RESPONSE_BYTES_MAX = 4 * 1024 * 1024
+PACED_SOFTWARE = "rdkafka"  # in the name of the client software or in its version
 
 
 def fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
@@ -64,6 +67,16 @@ def fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
 class _Fetch:
     """A request in progress: look, then answer, read in a thread, or wait and look again."""
 
+    # On the class: few requests need all of it.
+    _deferred: Deferred | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _bytes_found = 0  # size of an answer now
+    _must_answer = False
+    _is_waiting = False
+    _look_scheduled = False
+    _held: Set[FetchTarget] = frozenset()  # their records are held back
+    _held_seconds = 0.0  # until the first of them may be sent
+
     def __init__(
         self,
         context: RequestContext,
@@ -75,15 +88,10 @@ class _Fetch:
         self._version = context.api_version
         self._request = request
         self._session = session
+        self._pacer = context.client.fetch_pacer
         self._is_committed = request.isolation_level == READ_COMMITTED
         self._is_incremental = request.session_epoch > 0 and session.id != NO_SESSION
-        self._deferred: Deferred | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._bytes_found = 0  # size of an answer now
         self._answers: dict[FetchTarget, FetchedPartition] = {}
-        self._must_answer = False
-        self._is_waiting = False
-        self._look_scheduled = False
 
     def start(self) -> Buffers | Deferred:
         try:
@@ -94,8 +102,13 @@ class _Fetch:
 
     def _start(self) -> Buffers | Deferred:
         targets = self._resolve()
+        if self._pacer is not None:
+            now = self._services.loop.time()
+            for target in targets:
+                self._pacer.fetched(target.key, now)
+        self._hold_back(targets)
         try:
-            answers = self._read(targets, self._bytes_max(), may_block=False)
+            answers = self._read(targets)
         except NotCached:
             self._deferred = Deferred(exclusive=True)
             self._read_in_thread(targets)
@@ -121,6 +134,16 @@ class _Fetch:
                     session.bind(target, partition)
         return targets
 
+    def _hold_back(self, targets: list[FetchTarget]) -> None:
+        """Find the partitions whose records this client should not get yet."""
+        pacer = self._pacer
+        if pacer is None or self._request.max_wait_ms <= 0:
+            return
+        now = self._services.loop.time()
+        held = {target: pacer.hold_seconds(target.key, now) for target in targets}
+        self._held = {target for target, seconds in held.items() if seconds}
+        self._held_seconds = min((seconds for seconds in held.values() if seconds), default=0.0)
+
     def _bytes_max(self) -> int:
         """How many bytes of records the response may hold, if it is produced now."""
         services = self._services
@@ -134,9 +157,11 @@ class _Fetch:
         )
 
     def _read(
-        self, targets: Iterable[FetchTarget], bytes_max: int, *, may_block: bool
+        self, targets: Iterable[FetchTarget], bytes_max: int | None = None
     ) -> list[FetchedPartition]:
-        """The answer of each target. Changes no state, so it may run in a thread."""
+        """The answer of each target. Changes no state: with `bytes_max` it may run in a thread, and
+        wait for the disk; without, it raises `NotCached` instead."""
+        may_block = bytes_max is not None
         remaining = bytes_max
         answers = []
         has_data = False
@@ -146,35 +171,65 @@ class _Fetch:
                 answers.append(FetchedPartition(target.wanted.partition, target.not_found))
                 continue
             try:
-                answer = _read_partition(
-                    partition,
-                    target,
-                    remaining,
-                    self._is_committed,
-                    may_block,
-                    is_first=not has_data,
-                )
+                answer = self._look_at(partition, target)
+                if answer is None:
+                    if remaining is None:
+                        remaining = self._bytes_max()
+                    answer = _read_partition(
+                        partition,
+                        target,
+                        remaining,
+                        self._is_committed,
+                        may_block,
+                        is_first=not has_data,
+                    )
+                    size = len(answer.records)
+                    has_data = has_data or size > 0
+                    remaining -= size
             except ApiError as error:
                 answer = FetchedPartition(target.wanted.partition, error.code)
             except OSError as error:
                 logger.error("%r cannot be read: %s", partition, error)
                 code = ErrorCode.KAFKA_STORAGE_ERROR
                 answer = FetchedPartition(target.wanted.partition, code)
-            has_data = has_data or bool(answer.records)
-            remaining -= len(answer.records)
             answers.append(answer)
         return answers
 
+    def _look_at(self, partition: Partition, target: FetchTarget) -> FetchedPartition | None:
+        """The answer of a partition without records for this client now; None if it may have."""
+        wanted = target.wanted
+        if partition.offline_error is not None:
+            raise partition.offline_error
+        partition.check_leader_epoch(wanted.current_leader_epoch)
+        high_watermark, stable = partition.high_watermark, partition.last_stable_offset
+        is_at_end = wanted.fetch_offset == (stable if self._is_committed else high_watermark)
+        if target not in self._held and (
+            not is_at_end or wanted.last_fetched_epoch != NO_LEADER_EPOCH
+        ):
+            return None
+        return FetchedPartition(
+            wanted.partition,
+            ErrorCode.NONE,
+            high_watermark,
+            stable,
+            partition.log_start_offset,
+            b"",
+            [] if self._is_committed else None,
+        )
+
     def _take(self, targets: list[FetchTarget], answers: list[FetchedPartition]) -> None:
         """Store the answers; only targets that may have more data stay candidates."""
-        candidates = self._session.candidates
+        candidates, committed = self._session.candidates, self._is_committed
         for target, answer in zip(targets, answers, strict=True):
             partition = target.partition
+            has_more = True
             if partition is not None:
                 target.bytes_seen = self._bytes_of(partition)
+                end = partition.last_stable_offset if committed else partition.high_watermark
+                has_more = target.wanted.fetch_offset < end
             self._bytes_found += len(answer.records)
             candidates.pop(target, None)
-            if answer.error or partition is None or self._has_more(partition, target):
+            if has_more or answer.error:
                 candidates[target] = None  # at the end: the others come first the next time
             if answer.error or answer.diverging_epoch is not None:
                 self._must_answer = True
@@ -183,11 +238,6 @@ class _Fetch:
     def _bytes_of(self, partition: Partition) -> int:
         """Bytes appended and visible to this client."""
         return partition.stable_bytes if self._is_committed else partition.visible_bytes
-
-    def _has_more(self, partition: Partition, target: FetchTarget) -> bool:
-        committed = self._is_committed
-        end_offset = partition.last_stable_offset if committed else partition.high_watermark
-        return target.wanted.fetch_offset < end_offset
 
     def _is_satisfied(self) -> bool:
         request = self._request
@@ -202,7 +252,7 @@ class _Fetch:
         bytes_max = self._bytes_max()
 
         def read() -> list[FetchedPartition]:
-            return self._read(targets, bytes_max, may_block=True)
+            return self._read(targets, bytes_max)
 
         def done(future: asyncio.Future[list[FetchedPartition]]) -> None:
             assert self._deferred is not None
@@ -227,17 +277,18 @@ class _Fetch:
         deferred.on_cancel = self._give_up
         self._is_waiting = True
         self._session.on_change = self._changed
-        self._timer = self._services.loop.call_later(
-            self._request.max_wait_ms / 1000, self._look_again
-        )
+        seconds = self._request.max_wait_ms / 1000
+        if self._held:
+            seconds = min(seconds, self._held_seconds)
+        self._timer = self._services.loop.call_later(seconds, self._look_again)
         return deferred
 
     def _changed(self, target: FetchTarget) -> None:
-        """A partition has changed. Look once at the end of this turn, for all changes."""
+        """A partition has changed. Look once for all changes of this turn."""
         partition = target.partition
         if partition is None:
             self._must_answer = True
-        else:
+        elif target not in self._held:
             bytes_now = self._bytes_of(partition)
             self._bytes_found += bytes_now - target.bytes_seen
             target.bytes_seen = bytes_now
@@ -245,7 +296,7 @@ class _Fetch:
             self._must_answer or self._bytes_found >= self._request.min_bytes
         ):
             self._look_scheduled = True
-            self._services.loop.call_soon(self._look_again)
+            self._services.turn.call_at_end(self._look_again)
 
     def _look_again(self) -> None:
         deferred = self._deferred
@@ -254,8 +305,9 @@ class _Fetch:
         self._stop_waiting()
         targets = self._resolve()
         self._bytes_found = 0
+        self._hold_back(targets)
         try:
-            answers = self._read(targets, self._bytes_max(), may_block=False)
+            answers = self._read(targets)
         except NotCached:
             self._read_in_thread(targets)
             return
@@ -282,10 +334,20 @@ class _Fetch:
         for target, answer in self._answers.items():
             if not self._is_incremental or target.has_news(answer):
                 by_topic.setdefault(target.topic, []).append(answer)
-            target.last_answer = summary(answer)
+            if session.id != NO_SESSION:
+                target.last_answer = summary(answer)
+            if len(answer.records) >= BULK_BYTES_MIN:
+                self._count_bulk(target, len(answer.records))
         if session.id == NO_SESSION:
             session.close()
         return encode_fetch_response(self._version, by_topic.items(), session_id=session.id)
+
+    def _count_bulk(self, target: FetchTarget, size_bytes: int) -> None:
+        client = self._context.client
+        if client.fetch_pacer is None and PACED_SOFTWARE in client.software:
+            client.fetch_pacer = FetchPacer()
+        if client.fetch_pacer is not None:
+            client.fetch_pacer.answered(target.key, size_bytes, self._services.loop.time())
 
 
 def _read_partition(
@@ -298,7 +360,6 @@ def _read_partition(
     is_first: bool,
 ) -> FetchedPartition:
     wanted = target.wanted
-    partition.check_leader_epoch(wanted.current_leader_epoch)
     diverging = partition.diverging_epoch(wanted.last_fetched_epoch, wanted.fetch_offset)
     records: Buffer = b""
     aborted: list[tuple[int, int]] | None = [] if committed else None

@@ -2,7 +2,8 @@
 
 Theory of operation. The transport reads into a buffer that all connections share, the frames in
 it are handled one after the other in `buffer_updated`, and whatever was answered in that turn
-leaves in one write. A handler answers in one of three ways:
+leaves in one write. Consumers that wait for what these requests appended are answered first
+(`turn.py`). A handler answers in one of three ways:
 
     at once     a raw handler (Produce, Fetch, Metadata, ApiVersions) or a plain function returns
                 the answer: no Task and no Future is made, which makes small requests fast
@@ -37,7 +38,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from millstream.broker.deferred import Buffers, Deferred
 from millstream.broker.network.memory import MINIMUM_BYTES, ResponseMemory
-from millstream.broker.services import RequestContext
+from millstream.broker.services import Client, RequestContext
 from millstream.errors import ApiError, ErrorCode, ProtocolError
 from millstream.protocol import messages
 from millstream.protocol.apis import APIS, Api
@@ -153,7 +154,9 @@ class Connection(asyncio.BufferedProtocol):
         self._limits = connections.limits
         self._memory = connections.response_memory
         self._listener = listener
+        self._client = Client()
         self._loop = connections.loop
+        self._turn = connections.services.turn
         self._frames = FrameReader(self._limits.frame_bytes_max, connections.receive_buffer)
         self._routes: dict[tuple[int, int, bytes], _Route] = {}
         self._slots: deque[_Slot] = deque()  # the answers still owed, oldest first
@@ -334,6 +337,7 @@ class Connection(asyncio.BufferedProtocol):
         waiting_max = min(self._memory.allowance, self._waiting_bytes + TURN_RESPONSE_BYTES_MAX)
         requests_left = TURN_REQUESTS_MAX
         self._in_process = True
+        self._turn.begin()
         try:
             while (
                 not self._is_blocked
@@ -356,6 +360,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort("unexpected error; see above")
         finally:
             self._in_process = False
+            self._turn.end()
         if self._out:
             self._write_out()
         if frames.needs_memory and not self.is_closing:
@@ -424,6 +429,7 @@ class Connection(asyncio.BufferedProtocol):
             listener=self._listener,
             connection_id=self.id,
             response_bytes_max=self.response_bytes_max,
+            client=self._client,
         )
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()
@@ -514,8 +520,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _exclusive_is_answered(self, slot: _Slot, body: Buffers | None) -> None:
         self._exclusive = None
-        self._check_blocked()
-        slot.complete(body)
+        if self._check_blocked() or body is None or self._slots[0] is not slot:
+            slot.complete(body)
+        else:
+            self._slots.popleft()
+            self._put(slot.correlation_id, slot.flexible, body)
+            if self._reading_paused:
+                self._loop.call_soon(self._resume)
         # At once: records should not wait for the other responses of this turn.
         self._write_out()
 

@@ -40,10 +40,11 @@ def summary(answer: FetchedPartition) -> tuple[int, ...]:
 class FetchTarget:
     """One partition in a session: the client's request and its last answer."""
 
-    __slots__ = ("bytes_seen", "last_answer", "not_found", "partition", "topic", "wanted")
+    __slots__ = ("bytes_seen", "key", "last_answer", "not_found", "partition", "topic", "wanted")
 
     def __init__(self, topic: TopicKey, wanted: FetchPartition) -> None:
         self.topic = topic
+        self.key = (topic, wanted.partition)
         self.wanted = wanted
         self.partition: Partition | None = None  # None if it does not exist
         self.last_answer: tuple[int, ...] | None = None  # the latest answer, without its records
