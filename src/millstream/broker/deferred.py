@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from millstream.broker._core import Deferred, DeferredAppend
-from millstream.protocol.wire import Buffer
+from millstream.protocol.wire import Piece
 
 __all__ = ["Buffers", "Deferred", "DeferredAppend"]
 
-Buffers: TypeAlias = bytes | Sequence[Buffer]
+Buffers: TypeAlias = bytes | Sequence[Piece]
 """An encoded response body: whole, or in pieces that are written one after the other."""

@@ -79,9 +79,10 @@ class Services:
 class Client:
     """The client of a connection."""
 
-    __slots__ = ("fetch_pacer", "software")
+    __slots__ = ("fetch_pacer", "software", "takes_files")
 
     def __init__(self) -> None:
+        self.takes_files = False  # whether responses can contain ranges of files
         self.software = ""  # name and version, if it has sent them (KIP-511)
         self.fetch_pacer: FetchPacer | None = None  # once it has read in bulk, if it needs one
 

@@ -26,6 +26,7 @@ from millstream.protocol.wire import (
     INT32,
     NO_TAGS,
     Buffer,
+    Piece,
     read_array_length,
     read_nullable_string,
     read_string,
@@ -98,7 +99,7 @@ class FetchedPartition(NamedTuple):
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
-    records: Buffer = b""
+    records: Piece = b""
     aborted: Sequence[tuple[int, int]] | None = None  # producer id, first offset
     diverging_epoch: tuple[int, int] | None = None  # epoch, end offset
     current_leader: tuple[int, int] | None = None  # id, epoch
@@ -257,7 +258,7 @@ def encode_fetch_response(
     *,
     error: ErrorCode = ErrorCode.NONE,
     session_id: int = 0,
-) -> list[Buffer]:
+) -> list[Piece]:
     """The response body in pieces; the records are among them, not copied."""
     topics = list(topics)
     if version >= FIRST_WITH_TOPIC_IDS and len(topics) == 1 and len(topics[0][1]) == 1:
@@ -267,7 +268,7 @@ def encode_fetch_response(
     if version >= FIRST_WITH_SESSIONS:
         head += struct.pack(">hi", error, session_id)
     small = [head, write_array_length(len(topics), compact=compact)]
-    buffers: list[Buffer] = []
+    buffers: list[Piece] = []
     for key, partitions in topics:
         small.append(_encode_topic_key(key, compact))
         small.append(write_array_length(len(partitions), compact=compact))
@@ -289,7 +290,7 @@ def encode_fetch_response(
 
 def _encode_one_partition(
     key: TopicKey, partitions: Sequence[FetchedPartition], error: ErrorCode, session_id: int
-) -> list[Buffer]:
+) -> list[Piece]:
     """What most consumers get, at half the cost: a response with one partition, by topic id."""
     assert isinstance(key, UUID)
     (partition,) = partitions

@@ -10,12 +10,27 @@ from __future__ import annotations
 
 from functools import lru_cache
 from struct import Struct
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 from uuid import UUID
 
 from millstream.errors import ProtocolError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class SentFile(Protocol):
+    """Bytes of a file, in a message that is sent at once."""
+
+    def __len__(self) -> int: ...
+
+    def send(self, socket_fd: int) -> int:
+        """Send as much as the socket takes now; returns how much that was."""
+
+    def read(self, start: int = 0) -> bytes | bytearray:
+        """The bytes from `start` on."""
+
+
+Piece: TypeAlias = Buffer | SentFile
 
 INT8 = Struct(">b")
 INT16 = Struct(">h")

@@ -30,6 +30,7 @@ from typing import Protocol
 
 from millstream.errors import NotCached
 from millstream.records.batch import Buffer
+from millstream.storage import page_cache
 
 SYNCED_ONE_BY_ONE_MAX = 8
 
@@ -80,6 +81,15 @@ class FileSystem(Protocol):
 
     def pread_cached(self, fd: int, size: int, position: int) -> bytearray:
         """Like `pread`, but raises `NotCached` rather than wait for the disk."""
+        ...
+
+    def is_cached(self, fd: int, size: int, position: int) -> bool:
+        """Whether a read would not wait for the disk; False if that is not known."""
+        ...
+
+    def sendfile(self, socket_fd: int, fd: int, position: int, size: int) -> int:
+        """Send bytes of a file to a socket; may send less: returns how much. May wait for the disk
+        unless they are cached."""
         ...
 
     def size(self, fd: int) -> int: ...
@@ -167,6 +177,11 @@ class OsFileSystem:
         if count < size:
             raise NotCached(f"only {count} of {size} bytes at {position} are in memory")
         return buffer
+
+    def is_cached(self, fd: int, size: int, position: int) -> bool:
+        return page_cache.is_cached(fd, size, position)
+
+    sendfile = staticmethod(os.sendfile)
 
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size

@@ -41,6 +41,7 @@ from millstream.storage._core import RECENT_POSITIONS
 from millstream.storage.checkpoints import write_partition_metadata
 from millstream.storage.directory import LogDirectory
 from millstream.storage.epochs import LeaderEpochs
+from millstream.storage.file_range import FileRange
 from millstream.storage.filesystem import write_file
 from millstream.storage.lifetime import LogLifetime
 from millstream.storage.producers import ProducerStates, replay_marker
@@ -50,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 # Checking CRCs takes 1 to 10 ms a megabyte: more than this is left to a thread.
 VERIFIED_INLINE_BYTES_MAX = 65_536
+# Below this, asking what is in the page cache costs more than a copy.
+SENT_FROM_FILE_BYTES_MIN = 256 * 1024
 SMALL_BYTES_MAX = 4096  # up to here, copying a batch costs less than a list of its pieces
 
 
@@ -343,13 +346,16 @@ class Log(LogLifetime):
         serving bytes that do not match their CRC.
         """
         if not may_block:  # the owner's thread
-            if self._recent is None:
-                self._recent = [None] * RECENT_POSITIONS
-            return self._read(offset, max_bytes, end_offset, self.generation, may_block=False)
+            found = self.read_to_send(
+                offset, max_bytes=max_bytes, end_offset=end_offset, may_send_file=False
+            )
+            assert not isinstance(found, FileRange)
+            return found
         while True:
             generation = self.generation
             try:
                 found = self._read(offset, max_bytes, end_offset, generation, may_block=True)
+                assert not isinstance(found, FileRange)
             except CorruptBatch:
                 if generation == self.generation:
                     raise
@@ -358,9 +364,32 @@ class Log(LogLifetime):
                     return found
             # Truncated meanwhile: other batches may be where this thread has looked.
 
+    def read_to_send(
+        self, offset: int, *, max_bytes: int, end_offset: int, may_send_file: bool
+    ) -> bytes | bytearray | FileRange:
+        """As `read` in the owner's thread without blocking. Many bytes are not read if the caller
+        may send them from the file, at once."""
+        if self._recent is None:
+            self._recent = [None] * RECENT_POSITIONS
+        return self._read(
+            offset,
+            max_bytes,
+            end_offset,
+            self.generation,
+            may_block=False,
+            may_send_file=may_send_file,
+        )
+
     def _read(
-        self, offset: int, max_bytes: int, end_offset: int, generation: int, *, may_block: bool
-    ) -> bytes | bytearray:
+        self,
+        offset: int,
+        max_bytes: int,
+        end_offset: int,
+        generation: int,
+        *,
+        may_block: bool,
+        may_send_file: bool = False,
+    ) -> bytes | bytearray | FileRange:
         if self.directory.failure is not None or self.is_deleted:
             self.check()
         if not self.log_start_offset <= offset <= self.log_end_offset:
@@ -377,7 +406,13 @@ class Log(LogLifetime):
                 start = self._position(segment, offset, may_block=may_block)
                 if start is not None:
                     return self._read_range(
-                        segment, start, max_bytes, end_offset, generation, may_block=may_block
+                        segment,
+                        start,
+                        max_bytes,
+                        end_offset,
+                        generation,
+                        may_block=may_block,
+                        may_send_file=may_send_file,
                     )
             except (FileGone, FileNotFoundError):
                 if self.is_deleted:
@@ -425,7 +460,8 @@ class Log(LogLifetime):
         generation: int,
         *,
         may_block: bool,
-    ) -> bytes | bytearray:
+        may_send_file: bool,
+    ) -> bytes | bytearray | FileRange:
         # In this order: an append in the owner's thread moves the log's end before the size, so
         # what lies below `limit` lies below the end that is read after it.
         limit = segment.size
@@ -442,6 +478,10 @@ class Log(LogLifetime):
         must_verify = start < segment.trusted_from and limit > segment.verified_bytes
         if must_verify and not may_block and limit - start > VERIFIED_INLINE_BYTES_MAX:
             raise NotCached(f"{limit - start} bytes at {start} are to be verified first")
+        if may_send_file and not must_verify and limit - start >= SENT_FROM_FILE_BYTES_MIN:
+            file_range = segment.file_range(limit - start, start)
+            if file_range is not None:
+                return file_range
         data = segment.read_at(limit - start, start, may_block=may_block)
         if must_verify:
             good = segment.verify(data, start)

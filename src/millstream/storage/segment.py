@@ -30,6 +30,7 @@ from millstream.records.batch import (
 )
 from millstream.storage import names
 from millstream.storage._core import FileHandle, SegmentCore
+from millstream.storage.file_range import FileRange
 from millstream.storage.filesystem import FileSystem, SyncBatch, write_fully
 from millstream.storage.handles import FileHandles
 from millstream.storage.index import (
@@ -340,6 +341,14 @@ class Segment(SegmentCore):
             fd = handles.owner_fd(handle)
         handle.used = True
         return handles.fs.pread_cached(fd, size, position)
+
+    def file_range(self, size: int, position: int) -> FileRange | None:
+        """A range to be sent from the page cache, by the owner's thread; None if not all of it is
+        there."""
+        handles = self._handles
+        if not handles.fs.is_cached(handles.owner_fd(self.handle), size, position):
+            return None
+        return FileRange(handles, self.handle, position, size)
 
     def walk(
         self, position: int, *, may_block: bool, end: int | None = None

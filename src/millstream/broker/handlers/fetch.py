@@ -37,7 +37,7 @@ from millstream.protocol.fetch import (
     encode_fetch_response,
 )
 from millstream.protocol.produce import TopicKey
-from millstream.protocol.wire import Buffer
+from millstream.protocol.wire import Buffer, Piece
 from millstream.records.batch import NO_LEADER_EPOCH
 
 logger = logging.getLogger("millstream.fetch")
@@ -181,6 +181,7 @@ class _Fetch:
                         remaining,
                         self._is_committed,
                         may_block,
+                        self._context.client.takes_files,
                         is_first=not has_data,
                     )
                     size = len(answer.records)
@@ -328,7 +329,7 @@ class _Fetch:
 
     # Answering
 
-    def _finish(self) -> list[Buffer]:
+    def _finish(self) -> list[Piece]:
         session = self._session
         by_topic: dict[TopicKey, list[FetchedPartition]] = {}
         for target, answer in self._answers.items():
@@ -356,17 +357,23 @@ def _read_partition(
     remaining_bytes: int,
     committed: bool,
     may_block: bool,
+    may_send_file: bool,
     *,
     is_first: bool,
 ) -> FetchedPartition:
     wanted = target.wanted
     diverging = partition.diverging_epoch(wanted.last_fetched_epoch, wanted.fetch_offset)
-    records: Buffer = b""
+    records: Piece = b""
     aborted: list[tuple[int, int]] | None = [] if committed else None
     high_watermark, last_stable_offset = partition.high_watermark, partition.last_stable_offset
     offset, limit = wanted.fetch_offset, min(wanted.max_bytes, remaining_bytes)
     if diverging is None and (limit > 0 or is_first):
-        if committed:
+        found: Piece | None = None
+        if may_send_file and not may_block:
+            found = partition.read_to_send(offset, max_bytes=limit, committed=committed)
+        if found is not None:
+            records = found
+        elif committed:
             records, transactions = partition.read_committed(
                 offset, max_bytes=limit, may_block=may_block
             )

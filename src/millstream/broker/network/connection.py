@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 from millstream.broker.deferred import Buffers, Deferred
 from millstream.broker.network.memory import MINIMUM_BYTES, ResponseMemory
 from millstream.broker.services import Client, RequestContext
-from millstream.errors import ApiError, ErrorCode, ProtocolError
+from millstream.errors import ApiError, ErrorCode, MillstreamError, ProtocolError
 from millstream.protocol import messages
 from millstream.protocol.apis import APIS, Api
 from millstream.protocol.framing import FrameReader
@@ -49,7 +49,7 @@ from millstream.protocol.headers import (
     client_id_of,
     parse_fixed,
 )
-from millstream.protocol.wire import Buffer
+from millstream.protocol.wire import Buffer, Piece
 
 if TYPE_CHECKING:
     from millstream.broker.services import Services
@@ -64,6 +64,8 @@ TASKS_MAX = 16  # of one connection; Kafka handles one request of a connection a
 TASK_REQUEST_BYTES_MAX = 1024 * 1024  # what the requests of these tasks may take together
 JOINED_WRITE_BYTES_MAX = 64 * 1024  # below this, copying pieces together beats a writev of many
 ROUTES_MAX = 64  # contexts kept per connection; a client has one id and a dozen APIs
+
+BUFFERS = (bytes, bytearray, memoryview)
 
 _RESPONSE_HEAD = Struct(">ii")
 _FLEXIBLE_RESPONSE_HEAD = Struct(">iib")
@@ -160,9 +162,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frames = FrameReader(self._limits.frame_bytes_max, connections.receive_buffer)
         self._routes: dict[tuple[int, int, bytes], _Route] = {}
         self._slots: deque[_Slot] = deque()  # the answers still owed, oldest first
-        self._out: list[
-            bytes | bytearray | memoryview
-        ] = []  # answered in this turn, not yet written
+        self._out: list[Piece] = []  # answered in this turn, not yet written
         self._out_bytes = 0
         self._behind_bytes = 0  # in slots that are ready and not the next to be sent
         self._waiting_bytes = 0  # all that the client has not read: behind, out, in the transport
@@ -185,6 +185,7 @@ class Connection(asyncio.BufferedProtocol):
         self._long_frame_seen = 0  # number of the long frame that was under way then
         self._long_frame_at = 0.0  # loop time when that was first seen
         self.client_host = ""
+        self._socket_fd = -1
         self._transport: asyncio.Transport
 
     # Called by the event loop.
@@ -194,6 +195,10 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.client_host = peer[0] if isinstance(peer, tuple) else "local"
         self._transport.set_write_buffer_limits(high=0)
+        socket = transport.get_extra_info("socket")
+        if socket is not None:
+            self._socket_fd = socket.fileno()
+            self._client.takes_files = True
         self.last_active = self._loop.time()
         if not self._connections.admit(self):
             self.is_closing = self._is_blocked = True
@@ -497,6 +502,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _hold_back(self, slot: _Slot) -> None:
         """A response is ready before an older one."""
+        slot.body = _read_files(slot.body)  # they can only be sent in this turn
         slot.waiting_bytes = _size_of(slot.body)
         self._behind_bytes += slot.waiting_bytes
         self._waiting_bytes += slot.waiting_bytes
@@ -532,7 +538,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _put(self, correlation_id: int, flexible: bool, body: Buffers) -> None:
         """Queue a response for this turn's write."""
-        pieces: Sequence[Buffer] = (body,) if isinstance(body, bytes) else body
+        pieces: Sequence[Piece] = (body,) if isinstance(body, bytes) else body
         size = sum(map(len, pieces))
         if flexible:
             head = _FLEXIBLE_RESPONSE_HEAD.pack(size + 5, correlation_id, 0)
@@ -561,19 +567,46 @@ class Connection(asyncio.BufferedProtocol):
             self._count_waiting()
             return
         if size <= JOINED_WRITE_BYTES_MAX:
-            self._transport.write(b"".join(out))
+            self._transport.write(b"".join(cast(list[Buffer], out)))
         else:
-            self._transport.writelines(out)
+            self._write_large(out)
         if not self._write_paused:  # all of it was sent
             self._waiting_bytes = self._behind_bytes
         if self._waiting_bytes != self._counted_bytes:
             self._count_waiting()
+
+    def _write_large(self, out: list[Piece]) -> None:
+        """Write without joining. A range of a file is sent by the kernel as far as the socket takes
+        it, and the transport sends the rest."""
+        transport = self._transport
+        buffers: list[Buffer] = []
+        for piece in out:
+            if isinstance(piece, BUFFERS):
+                buffers.append(piece)
+                continue
+            transport.writelines(buffers)
+            buffers = []
+            try:
+                sent = 0 if transport.get_write_buffer_size() else piece.send(self._socket_fd)
+                if sent < len(piece):
+                    buffers.append(piece.read(sent))
+            except (OSError, MillstreamError) as error:  # the client is gone, or the file
+                self.close_now(f"a response could not be sent: {error}")
+                return
+        if buffers:
+            transport.writelines(buffers)
 
     def _pause_reading(self) -> None:
         if not self._reading_paused:
             self._reading_paused = True
             if not self._transport.is_closing():
                 self._transport.pause_reading()
+
+
+def _read_files(body: Buffers) -> Buffers:
+    if isinstance(body, bytes):
+        return body
+    return [piece if isinstance(piece, BUFFERS) else piece.read() for piece in body]
 
 
 def _size_of(body: Buffers) -> int:

@@ -12,6 +12,7 @@ clients that do not read hold all the rest. A client whose responses have all be
 held back.
 
 A fetch asks for its allowance before it reads, so a response exceeds it by one batch at the most.
+A range of a file counts like memory until it is sent: what the socket does not take is read.
 All responses together take at most `bytes_max` and, for every connection, the minimum or one batch.
 """
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from millstream.broker.replicas.flushing import Flusher
     from millstream.clock import Clock
+    from millstream.storage.file_range import FileRange
     from millstream.storage.log import Log
     from millstream.storage.lookup import TimestampOffset
     from millstream.storage.transactions import AbortedTransaction
@@ -286,6 +287,19 @@ class Partition:
         return self.replica.read(
             offset, max_bytes=max_bytes, end_offset=end_offset, may_block=may_block
         )
+
+    def read_to_send(
+        self, offset: int, *, max_bytes: int, committed: bool
+    ) -> bytes | bytearray | FileRange | None:
+        """As `read` or `read_committed` without blocking; what can be sent from the file, at once,
+        is not read. None if the records have to be read to find the aborted transactions."""
+        if self.offline_error is not None:
+            raise self.offline_error
+        leadership = self.leadership
+        if committed and self.log.aborted_segments:
+            return None
+        end_offset = leadership.last_stable_offset if committed else leadership.high_watermark
+        return self.replica.read_to_send(offset, max_bytes=max_bytes, end_offset=end_offset)
 
     def end_of_damage(self, offset: int) -> int:
         """The next readable offset if the log is damaged at `offset`; otherwise `offset`.

@@ -9,6 +9,7 @@ from millstream.records.batch import end_offset_of
 from millstream.storage import lookup
 
 if TYPE_CHECKING:
+    from millstream.storage.file_range import FileRange
     from millstream.storage.log import Log
     from millstream.storage.lookup import TimestampOffset
     from millstream.storage.transactions import AbortedTransaction
@@ -42,6 +43,17 @@ class Replica:
         try:
             return self.log.read(
                 offset, max_bytes=max_bytes, end_offset=end_offset, may_block=may_block
+            )
+        except CorruptBatch as error:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+
+    def read_to_send(
+        self, offset: int, *, max_bytes: int, end_offset: int
+    ) -> bytes | bytearray | FileRange:
+        """As `read` without blocking; what can be sent from the file, at once, is not read."""
+        try:
+            return self.log.read_to_send(
+                offset, max_bytes=max_bytes, end_offset=end_offset, may_send_file=True
             )
         except CorruptBatch as error:
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
