@@ -6,7 +6,9 @@ notebook in an environment that is not on the PATH, would get DATA_SOURCE_NOT_FO
 `millstream.pipelines` before the session is made names the interpreter that imports it.
 
     from millstream import pipelines
-    pipelines.register(spark)       a session that was made before the import, or Spark Connect
+    pipelines.register(spark)       for a session that was made before the import
+
+The server of Spark Connect has a Python of its own: set PYSPARK_PYTHON where it is started.
 """
 
 from __future__ import annotations
@@ -29,9 +31,8 @@ def use_this_python() -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("millstream")` known to a session that cannot find it by itself: one that was
-    made before `millstream.pipelines` was imported, or one of Spark Connect, whose server needs a
-    Python with millstream."""
+    """Make `format("millstream")` known to a session that was made before `millstream.pipelines`
+    was imported, and have its workers run this interpreter."""
     from millstream.pipelines.source import MillstreamSource
 
     context: Any = getattr(spark, "_sc", None)  # none in Spark Connect

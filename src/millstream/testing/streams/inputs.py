@@ -143,7 +143,7 @@ def make_input(name: str, read: Topic, time: str | None) -> Input:
         schema = table_schema(read)
     assert isinstance(schema, StructType)
     rows = StructType([it for it in schema.fields if it.name != WATERMARK_COLUMN])
-    if read.watermark is not None and with_columns(read).schema is not None:
+    if read.watermark is not None and read.schema is not None:
         schema = StructType([*rows.fields]).add(WATERMARK_COLUMN, "timestamp")  # as the reader does
     column, delay = read.watermark or (time, None)
     if column is not None and column not in schema.names:
