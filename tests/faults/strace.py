@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 SYSTEM_CALLS = (
     "pwritev,pwritev2,pwrite64,writev,write,sendto,sendmsg,fdatasync,fsync,sync_file_range,syncfs"
 )
-OPTIONS = ["-f", "-y", "-xx", "-s", "100000", "-e", f"trace={SYSTEM_CALLS}"]
+OPTIONS = ["-f", "-y", "-xx", "-s", "1000000", "-e", f"trace={SYSTEM_CALLS}"]
 
 _WRITES = {"pwritev", "pwritev2", "pwrite64", "writev", "write", "sendto", "sendmsg"}
 _SYNCS = {"fdatasync", "fsync"}

@@ -7,7 +7,7 @@ from uuid import UUID, uuid5
 
 from millstream.config.topic import TopicConfig
 from millstream.errors import DirectoryFailed
-from millstream.records.batch import iterate_headers
+from millstream.records.batch import iterate_headers, parse_header
 from millstream.records.record import Record, decode_batch, encode_batch
 from millstream.storage import retention
 from millstream.storage.directories import LogDirectories
@@ -100,11 +100,15 @@ class Store:
         )
 
     def append_batch(self, batch: bytes, *, partition: int = 0, epoch: int = 0) -> Appended:
-        """As a leader does: the compiled step, or the general path if that declines."""
-        log = self.log(partition)
-        first_offset = log.append_small(batch, epoch, self.clock.now_ms())
-        if first_offset >= 0:
-            return Appended(first_offset, log.log_end_offset)
+        """As a leader does: the compiled step, or the general path if that declines.
+
+        But the sequences of idempotent producers are not checked.
+        """
+        if parse_header(batch).producer_id < 0:
+            log = self.log(partition)
+            first_offset = log.append_small(batch, epoch, self.clock.now_ms())
+            if first_offset >= 0:
+                return Appended(first_offset, log.log_end_offset)
         return self.append_general(batch, partition=partition, epoch=epoch)
 
     def append_general(self, batch: bytes, *, partition: int = 0, epoch: int = 0) -> Appended:

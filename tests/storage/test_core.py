@@ -10,7 +10,7 @@ import pytest
 
 from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError
-from millstream.records.batch import Buffer
+from millstream.records.batch import Buffer, parse_header
 from millstream.records.checksum import crc32c
 from millstream.storage._core import (
     COPIED_BYTES_MAX,
@@ -149,7 +149,6 @@ def test_batches_that_are_not_simple_are_left_to_the_general_path() -> None:
         "damaged": bytes(damaged),
         "short": now_batch(store, b"value")[:-1],
         "too large": now_batch(store, b"x" * 200),
-        "idempotent": now_batch(store, b"value", producer_id=1, producer_epoch=0, base_sequence=0),
         "transactional": now_batch(store, b"value", transactional=True),
         "in the future": make_batch(b"value", timestamp=store.clock.now_ms() + 2000),
     }
@@ -158,6 +157,21 @@ def test_batches_that_are_not_simple_are_left_to_the_general_path() -> None:
     assert store.files(".log") == before
     assert small(store, now_batch(store, b"value"), epoch=1) == -1  # the epoch is to be recorded
     assert small(store, now_batch(store, b"value")) == 1
+
+
+def test_small_appends_of_idempotent_producers_are_counted_and_checked() -> None:
+    store = begun_store()
+    first, second, fourth = (
+        now_batch(store, b"value", producer_id=1, producer_epoch=0, base_sequence=sequence)
+        for sequence in (0, 1, 3)
+    )
+    assert small(store, first) == 1
+    assert small(store, second) == 2
+    assert small(store, second) == -1  # a duplicate: the general path answers it
+    with pytest.raises(ApiError, match="sequence"):
+        small(store, fourth)
+    assert store.log().check_producer(parse_header(second)) == (2, 3)
+    assert store.log().log_end_offset == 3
 
 
 def test_new_settings_apply_to_the_next_append() -> None:
@@ -181,6 +195,13 @@ def test_small_append_to_a_failed_directory_is_left_to_the_general_path() -> Non
     store = begun_store()
     store.log().directory.fail(OSError("a bad disk"))
     assert small(store, now_batch(store, b"value")) == -1
+
+
+def test_small_append_to_a_deleted_log_is_left_to_the_general_path() -> None:
+    store = begun_store()
+    log = store.log()
+    log.is_deleted = True  # its files are closed later
+    assert log.append_small(now_batch(store, b"value"), 0, store.clock.now_ms()) == -1
 
 
 def test_small_append_to_a_full_disk_leaves_nothing() -> None:

@@ -180,7 +180,7 @@ def test_checkpoint_saves_recovery_points_starts_and_high_watermarks() -> None:
     store = Store()
     for _ in range(3):
         store.append(b"x")
-    store.flush(0)
+    store.flush(0, to_segments=True)
     store.append(b"unflushed")
     store.log().delete_records_before(1)
     store.directories.checkpoint({(TOPIC, 0): 3})
@@ -209,7 +209,7 @@ def test_full_disk_does_not_take_a_directory_down_at_a_checkpoint() -> None:
     store.directories.checkpoint()
     before = store.files("-checkpoint")
     store.append(b"y")
-    store.flush(0)
+    store.flush(0, to_segments=True)
     store.fs.fail_writes_after(3)
     store.directories.checkpoint()
     assert store.directories.live_directories

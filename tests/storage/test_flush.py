@@ -12,7 +12,7 @@ from millstream.storage.filesystem import SYNCED_ONE_BY_ONE_MAX
 from millstream.storage.flush import GroupFlush
 from tests.storage.store import DATA, Store, apply_retention, read_all, truncate_to
 
-MANY = range(flush_module.UNJOURNALED_FILES_MAX + 3)
+MANY = range(flush_module.FEW_FILES_MAX + 3)
 
 
 def syncs(store: Store) -> list[str]:
@@ -32,9 +32,19 @@ def settled_store(partitions: range = MANY) -> Store:
     return store
 
 
-def test_few_files_are_synced_themselves() -> None:
+def test_little_data_of_few_files_is_made_durable_by_the_journal() -> None:
     store = settled_store()
     store.append(b"x", partition=1)
+    store.flush(1)
+    assert syncs(store) == [f"{DATA}/millstream-journal-0"]
+    assert (store.log(1).recovery_point, store.log(1).flushed_offset) == (1, 2)
+    store.crash()
+    assert [record.value for record in read_all(store.log(1))] == [b"one", b"x"]
+
+
+def test_more_data_of_few_files_is_synced_in_the_files_themselves() -> None:
+    store = settled_store()
+    store.append(b"x" * flush_module.JOURNALED_BYTES_OF_FEW_MAX, partition=1)
     store.flush(1)
     assert syncs(store) == [f"{DATA}/orders-1/{0:020d}.log"]
     assert store.log(1).recovery_point == store.log(1).flushed_offset == 2
@@ -97,8 +107,11 @@ def test_flush_comes_after_the_write_that_it_covers() -> None:
     assert log.flushed_offset == 1
     store.flush(0)
     assert log.flushed_offset == 2
-    names = [operation.name for operation in store.fs.operations]
-    assert names == ["write", "fdatasync"]
+    segment, journal = f"{DATA}/orders-0/{0:020d}.log", f"{DATA}/millstream-journal-0"
+    found = [(it.name, it.path) for it in store.fs.operations if it.name in ("write", "fdatasync")]
+    assert found[0] == ("write", segment)
+    assert set(found[1:-1]) == {("write", journal)}
+    assert found[-1] == ("fdatasync", journal)
 
 
 def test_appends_after_prepare_are_not_promised() -> None:
@@ -158,7 +171,7 @@ def test_flush_after_a_roll_covers_both_segments_and_the_new_name() -> None:
 def test_failed_sync_takes_the_directory_down_and_nothing_is_promised() -> None:
     store = settled_store()
     store.append(b"x", partition=0)
-    store.fs.fail_next_sync(".log")
+    store.fs.fail_next_sync()
     failed = store.flush(0)
     log = store.log(0)
     assert failed == [log]
@@ -173,7 +186,7 @@ def test_failed_sync_takes_the_directory_down_and_nothing_is_promised() -> None:
 def test_failed_sync_is_never_tried_again() -> None:
     store = settled_store()
     store.append(b"x", partition=0)
-    store.fs.fail_next_sync(".log")
+    store.fs.fail_next_sync()
     store.flush(0)
     store.fs.operations.clear()
     assert store.flush(0) == []

@@ -5,13 +5,22 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.storage._core import ENTRY_OVERHEAD_BYTES
 from millstream.storage.filesystem import read_file, write_file
-from millstream.storage.journal import DataEntry, Journal, LogId, read_journals
+from millstream.storage.journal import (
+    ALLOCATED_BYTES,
+    HEADER,
+    DataEntry,
+    Journal,
+    LogId,
+    read_journals,
+)
 from millstream.testing.filesystem import MemoryFileSystem
 
 A = (bytes(15) + b"A", 0)
 B = (bytes(15) + b"B", 3)
 FIRST, SECOND = "/data/millstream-journal-0", "/data/millstream-journal-1"
+ENTRY_BYTES = ENTRY_OVERHEAD_BYTES + len(b"batch")
 
 
 def make_journal(bytes_max: int = 10_000) -> tuple[MemoryFileSystem, Journal]:
@@ -40,6 +49,29 @@ def test_entries_are_durable_when_append_returns() -> None:
     assert found(fs) == [(A, 7, 0, b"batch"), (B, 7, 5, b"batch")]
 
 
+def test_file_grows_ahead_of_its_entries() -> None:
+    """A sync of bytes that are overwritten is cheaper than one of a file that grows."""
+    fs, journal = make_journal()
+    journal.append([entry(A, 0)], 100)
+    length = fs.file_size(FIRST)
+    assert length == HEADER.size + ENTRY_BYTES + ALLOCATED_BYTES
+    for number in range(1, 100):
+        journal.append([entry(A, number)], 100)
+    assert fs.file_size(FIRST) == length
+    fs.crash()
+    assert len(found(fs)) == 100
+
+
+def test_entries_are_durable_where_there_is_no_space_to_grow_ahead() -> None:
+    fs, journal = make_journal()
+    fs.fail_writes_after(HEADER.size + ENTRY_BYTES + 10)
+    assert journal.append([entry(A, 0)], 100)
+    fs.fail_writes_after(ENTRY_BYTES)
+    assert journal.append([entry(A, 1)], 100)
+    fs.crash()
+    assert [position for _, _, position, _ in found(fs)] == [0, 1]
+
+
 @given(st.integers(0, 300))
 def test_torn_journal_gives_whole_entries_only(size: int) -> None:
     fs, journal = make_journal()
@@ -48,8 +80,7 @@ def test_torn_journal_gives_whole_entries_only(size: int) -> None:
     content = read_file(fs, FIRST)
     write_file(fs, FIRST, content[:size], sync=False)
     positions = [position for _, _, position, _ in found(fs)]
-    entry_size = (len(content) - 20) // 4
-    assert positions == list(range(max(0, (min(size, len(content)) - 20) // entry_size)))
+    assert positions == list(range(min(4, max(0, (size - HEADER.size) // ENTRY_BYTES))))
 
 
 @given(st.data())
@@ -57,12 +88,9 @@ def test_flipped_byte_ends_the_journal_before_its_entry(data: st.DataObject) -> 
     fs, journal = make_journal()
     for number in range(4):
         journal.append([entry(A, number)], 100)
-    content = read_file(fs, FIRST)
-    position = data.draw(st.integers(0, len(content) - 1))
+    position = data.draw(st.integers(0, HEADER.size + 4 * ENTRY_BYTES - 1))
     fs.flip(FIRST, position)
-    entry_size = (len(content) - 20) // 4
-    expected = max(0, (position - 20) // entry_size) if position >= 20 else 0
-    assert len(found(fs)) == expected
+    assert len(found(fs)) == max(0, (position - HEADER.size) // ENTRY_BYTES)
 
 
 def test_void_entry_hides_what_came_before_it_for_its_log_only() -> None:

@@ -203,6 +203,7 @@ def store_with_stale_snapshot() -> CompactedStore:
         store.write((b"more%d" % number, b"x"))
     store.write((b"key", b"2"))
     store.seal()
+    store.flush(0, to_segments=True)
     store.write((b"last", b"x"))
     for partition in range(1, 9):
         store.append(b"x", partition=partition)

@@ -56,7 +56,7 @@ def test_torn_tail_is_cut_at_the_last_whole_batch_for_every_cut(keep_flushed: bo
     for value in (b"a", b"b", b"c" * 30):
         store.append(value)
     if keep_flushed:
-        store.flush(0)
+        store.flush(0, to_segments=True)
         store.directories.checkpoint()
     content = store.files(LOG)[LOG]
     ends = [position + header.size_bytes for position, header in iterate_headers(content)]
@@ -268,7 +268,7 @@ def test_sync_that_failed_is_not_believed_at_the_next_start() -> None:
     store.flush(0)
     store.append(b"b")
     store.fs.fail_next_sync(".log")
-    assert store.flush(0)
+    assert store.flush(0, to_segments=True)
     store.kill()
     assert [record.value for record in read_all(store.log())] == [b"a"]
 

@@ -8,7 +8,7 @@ from millstream.storage.filesystem import read_file
 from millstream.storage.replay import replay_journal
 from tests.storage.store import DATA, Store, apply_retention, read_all, truncate_to
 
-MANY = range(flush.UNJOURNALED_FILES_MAX + 2)
+MANY = range(flush.FEW_FILES_MAX + 2)
 
 
 def journaled_store(config: TopicConfig | None = None) -> Store:

@@ -67,3 +67,11 @@ cdef bint check_small(const uint8_t* at, Py_ssize_t size, int64_t now_ms, int64_
             and check(batch, earliest, latest, keys_required,
                       &max_timestamp, problems, &problem_count) == DONE
             and problem_count == 0 and max_timestamp == batch.max_timestamp)
+
+
+cdef tuple header_fields(const uint8_t* at, const Batch* batch):
+    """The fields of a `BatchHeader`, of a batch that `check_small` has accepted."""
+    return (0, batch.size - 12, load_int32(at + 12), MAGIC_V2, <uint32_t>load_int32(at + 17),
+            batch.attributes, batch.last_offset_delta, batch.base_timestamp,
+            batch.max_timestamp, batch.producer_id, <int16_t>((at[51] << 8) | at[52]),
+            load_int32(at + 53), batch.record_count)

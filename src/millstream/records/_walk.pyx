@@ -79,10 +79,7 @@ def check_small_batch(buffer, int64_t now_ms, int64_t before_max_ms, int64_t aft
         at = <const uint8_t*>view.buf
         if not check_small(at, view.len, now_ms, before_max_ms, after_max_ms, keys_required, &batch):
             return None
-        return (0, batch.size - 12, load_int32(at + 12), MAGIC_V2, <uint32_t>load_int32(at + 17),
-                batch.attributes, batch.last_offset_delta, batch.base_timestamp,
-                batch.max_timestamp, batch.producer_id, <int16_t>((at[51] << 8) | at[52]),
-                load_int32(at + 53), batch.record_count)
+        return header_fields(at, &batch)
     finally:
         PyBuffer_Release(&view)
 

@@ -12,8 +12,8 @@ are C fields of two base classes, `LogCore` and `SegmentCore`, and the steps are
     encode_entries    the bytes of these entries in the journal
     note_flushed      move the durable ends
 
-`append_small` handles the common case only: one sound, uncompressed batch of a producer without an
-id, into a segment that has room and needs no index entry. It does nothing in all other cases, and
+`append_small` handles the common case only: one sound, uncompressed batch outside of transactions,
+into a segment that has room and needs no index entry. It does nothing in all other cases, and
 the general path in `log.py` takes over and explains what is wrong. It is permitted by
 `accept_small_appends`, which the general path calls after each append, with the settings as they
 are then; whatever changes the segments or the settings revokes that.
@@ -29,6 +29,7 @@ from libc.stdint cimport (
 from libc.string cimport memcpy
 
 from millstream.errors import CorruptBatch, FileGone
+from millstream.records.batch import BatchHeader
 
 include "../records/_read.pxi"
 include "../records/_check.pxi"
@@ -43,6 +44,7 @@ cdef enum:
     TOPIC_ID_SIZE = 16
 
 cdef int64_t UNKNOWN = INT64_MIN
+cdef object new_header = tuple.__new__
 
 COPIED_BYTES_MAX = MAX_COPIED_BYTES
 COPIES_BYTES_MAX = MAX_COPIES_BYTES
@@ -232,7 +234,8 @@ cdef class LogCore:
         cdef Batch batch
         cdef int64_t size, last_offset, first_offset = self.log_end_offset
         cdef uint8_t* out
-        if (segment is None or leader_epoch != self._epoch or self.is_truncating
+        header = None
+        if (segment is None or leader_epoch != self._epoch or self.is_truncating or self.is_deleted
                 or segment.index is None or segment.handle.fd < 0
                 or segment._bytes_since_index > self._index_interval_bytes
                 or self.directory.failure is not None):
@@ -243,7 +246,7 @@ cdef class LogCore:
             if (size > self._batch_bytes_max or segment.size + size > self._segment_bytes
                     or not check_small(<const uint8_t*>view.buf, size, now_ms, self._before_max_ms,
                                        self._after_max_ms, self._keys_required, &batch)
-                    or batch.producer_id >= 0 or batch.attributes & TRANSACTIONAL):
+                    or batch.attributes & TRANSACTIONAL):
                 return -1
             last_offset = first_offset + batch.last_offset_delta
             if (last_offset - segment.base_offset > INT32_MAX
@@ -251,8 +254,12 @@ cdef class LogCore:
                     > self._segment_ms - segment.roll_jitter_ms):
                 return -1
             stamped = PyBytes_FromStringAndSize(<const char*>view.buf, size)
+            if batch.producer_id >= 0:
+                header = new_header(BatchHeader, header_fields(<const uint8_t*>view.buf, &batch))
         finally:
             PyBuffer_Release(&view)
+        if header is not None and self.check_producer(header, may_open=False) is not None:
+            return -1  # a duplicate
         out = <uint8_t*>PyBytes_AS_STRING(stamped)
         store_int64(out, first_offset)
         store_int32(out + 12, leader_epoch)
@@ -274,6 +281,8 @@ cdef class LogCore:
             segment.max_timestamp_offset = last_offset
         segment._bytes_since_index += size
         segment.size += size
+        if header is not None:
+            self.producers.record(header, first_offset)
         return first_offset
 
 

@@ -9,8 +9,9 @@ the slow one can run in any thread:
 
 Each directory's part records an outcome in `execute`; without one, `complete` refuses.
 
-Few dirty files are synced individually. For many, the bytes are also written to the directory's
-journal (see `journal.py`), and only that is synced; see docs/decisions/0004-flush.md. A log's flush
+If there is little data per file, the bytes are also written to the directory's journal (see
+`journal.py`), and only that is synced. Otherwise the files are synced, one by one; see
+docs/decisions/0004-flush.md. A log's flush
 always covers all of its earlier bytes: the durable bytes are a prefix.
 
 A failed sync takes the log's directory offline; other directories continue. It is never retried:
@@ -28,6 +29,7 @@ from enum import Enum
 
 from millstream.errors import FileGone, LogGone
 from millstream.storage._core import (
+    COPIES_BYTES_MAX,
     ENTRY_OVERHEAD_BYTES,
     DirtyLogs,
     collect_dirty,
@@ -40,10 +42,11 @@ from millstream.storage.steps import Steps
 
 logger = logging.getLogger(__name__)
 
-# Measured: docs/decisions/0004-flush.md. Up to this number, files are synced themselves;
-UNJOURNALED_FILES_MAX = 2
-# and so they are if there is more than this in each: writing it twice costs more than it saves.
+# Measured: docs/decisions/0004-flush.md. Writing more than this twice costs more than it saves: on
+# average per file, if there are many; of one or two files.
 JOURNALED_BYTES_PER_FILE_MAX = 32 * 1024
+JOURNALED_BYTES_OF_FEW_MAX = COPIES_BYTES_MAX
+FEW_FILES_MAX = 2
 JOURNALED_BYTES_MAX = 16 * 1024 * 1024
 SYNCS_OF_NEW_LOG = 2  # its directory and `partition.metadata`
 
@@ -139,8 +142,9 @@ class DirectoryFlush:
         if self._to_segments:
             return False
         count = self._dirty.range_count
-        limit = min(count * JOURNALED_BYTES_PER_FILE_MAX, JOURNALED_BYTES_MAX)
-        return count > UNJOURNALED_FILES_MAX and self.size_bytes <= limit
+        if count <= FEW_FILES_MAX:
+            return 0 < self.size_bytes <= JOURNALED_BYTES_OF_FEW_MAX
+        return self.size_bytes <= min(count * JOURNALED_BYTES_PER_FILE_MAX, JOURNALED_BYTES_MAX)
 
     def _write_journal(self) -> bool:
         journal = self.directory.journal

@@ -98,7 +98,7 @@ def test_failed_flush_fails_those_who_wait_and_takes_the_partition_offline() -> 
     async def scenario(leader: Leader) -> None:
         partition = leader.partition()
         pending = partition.append(leader.batch(b"a"), acks=ACKS_ALL)
-        leader.fs.fail_next_sync(".log")
+        leader.fs.fail_next_sync("journal")
         with pytest.raises(ApiError) as failure:
             await pending
         assert failure.value.code is ErrorCode.KAFKA_STORAGE_ERROR
