@@ -64,6 +64,10 @@ class Settings:
     def store_of(self, name: str) -> str | None:
         return self.postgres if name in ("postgres", "pgfan") else f"sqlite:///{self.sqlite}-{name}"
 
+    def transactional_id(self, name: str) -> str:
+        """Tests of one broker have pipelines of the same names."""
+        return f"millstream-{name}-{self.source}"
+
     @property
     def batch_results(self) -> Path:
         return Path(self.checkpoints) / "batch-results.json"
@@ -71,7 +75,7 @@ class Settings:
 
 def declare(name: str, settings: Settings) -> Pipeline:
     """Topics and tables are named after their pipeline."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"kafka.transactional.id": settings.transactional_id(name)}
     if settings.timeout_ms is not None:
         options["kafka.transaction.timeout.ms"] = settings.timeout_ms
     copies = topic(f"{settings.source}-{name}", key="user", partitions=2, options=options)

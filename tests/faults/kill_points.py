@@ -57,16 +57,15 @@ FAN_OUT_POINTS = (
     "tasks done",
     "merging",
     "stored",  # which is the decision
+    "decision sent",  # a copy of it, which is not committed yet
+    "decided",
     "half ended",
     "ended",
     "completed",
     "reported",
 )
-TOPICS_POINTS = (  # a fan-out without a store
-    *FAN_OUT_POINTS[:6],
-    "decision sent",
-    "decided",
-    *FAN_OUT_POINTS[8:],
+TOPICS_POINTS = tuple(  # a fan-out without a store
+    it for it in FAN_OUT_POINTS if it not in ("merging", "stored")
 )
 # Needs transactions that time out between the decision and their end.
 PUBLISHED_AGAIN = "published again"
@@ -251,9 +250,12 @@ def patch_settling(kills: Kills, module: Any) -> None:
     end_some(kills, module)
 
 
-def patch_writing(kills: Kills, module: Any) -> None:
+def patch_protocol(kills: Kills, module: Any) -> None:
     around(kills, module, "begin_transaction", after="begun")
-    around(kills, module, "write_open", after="task written", pipeline_of=of_options)
+
+
+def patch_writing(kills: Kills, module: Any) -> None:
+    around(kills, module, "write_open", after="task written", pipeline_of=of_topics)
     writer = module.TopicStreamWriter
     around(kills, writer, "_prepare", after="prepared", pipeline_of=of_writer)
     around(kills, writer, "write", before="task begins", pipeline_of=of_writer)
@@ -262,22 +264,16 @@ def patch_writing(kills: Kills, module: Any) -> None:
 
 
 def patch_fan_out(kills: Kills, module: Any) -> None:
-    around(kills, module, "begin_transaction", after="begun")
-    around(kills, module, "write_tagged", after="task written", pipeline_of=of_topics)
+    around(kills, module, "write_open", after="task written", pipeline_of=of_topics)
     patch_sink(kills, module.FanOutSink)
 
 
 def patch_sink(kills: Kills, sink: Any) -> None:
     around(kills, sink, "__call__", before="called", after="reported", pipeline_of=of_sink)
     around(kills, sink, "_begin", pipeline_of=of_sink)
-    around(kills, sink, "_prepare", after="prepared", pipeline_of=of_sink)
-    around(kills, sink, "_write_topics", after="tasks done", pipeline_of=of_sink)
+    around(kills, sink, "_resume", pipeline_of=of_sink)
+    around(kills, sink, "_write_topics", before="prepared", after="tasks done", pipeline_of=of_sink)
     around(kills, sink, "_write_tables", after="stored", pipeline_of=of_sink)
-
-
-def patch_sinks(kills: Kills, module: Any) -> None:
-    table = module.TableSink
-    around(kills, table, "__call__", before="called", after="reported", pipeline_of=of_sink)
 
 
 def patch_sqlite(kills: Kills, module: Any) -> None:
@@ -299,9 +295,9 @@ PATCHES: Mapping[str, Callable[[Kills, Any], None]] = {
     "millstream.client.producing": patch_producing,
     "millstream.pipelines.writing.decisions": patch_decisions,
     "millstream.pipelines.writing.settling": patch_settling,
+    "millstream.pipelines.writing.protocol": patch_protocol,
     "millstream.pipelines.writing.writer": patch_writing,
     "millstream.pipelines.running.fan_out": patch_fan_out,
-    "millstream.pipelines.running.sinks": patch_sinks,
     "millstream.pipelines.stores.sqlite": patch_sqlite,
     "millstream.pipelines.stores.postgres": patch_postgres,
     "millstream.pipelines.stores.staging": patch_staging,

@@ -39,7 +39,6 @@ from millstream.pipelines.running.fan_out import FanOutSink
 from millstream.pipelines.running.progress import GroupProgress
 from millstream.pipelines.source import MillstreamSource
 from millstream.pipelines.stores import TableSpec, open_store
-from millstream.pipelines.writing.clusters import transaction_timeout_ms
 from millstream.pipelines.writing.decisions import TaskTransaction, encode_decision
 from millstream.pipelines.writing.options import parse_write_options
 from tests.faults import kill_points
@@ -67,6 +66,11 @@ class Settings:
     @property
     def location(self) -> str:
         return f"{self.checkpoints}/{self.pipeline}"
+
+    @property
+    def transactional_id(self) -> str:
+        """Of a pipeline: made of its name. The writer of `format("millstream")` takes another."""
+        return f"millstream-{self.target}-{self.pipeline}"
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))
@@ -259,6 +263,12 @@ class PlainCheckpoint(Checkpoint):
     def __init__(self, location: str) -> None:
         self.location, self._ends = location, {}
 
+    def _planned(self) -> None:
+        """There is no plan."""
+
+    def _list(self, name: str) -> list[str]:
+        return [it.name for it in Path(f"{self.location}/{name}").iterdir()]
+
     def _read(self, name: str) -> str | None:
         path = Path(f"{self.location}/{name}")
         return path.read_text() if path.exists() else None
@@ -297,16 +307,20 @@ def as_frame(batch_id: int, numbers: range) -> Any:
 class PlainFanOut(FanOutSink):
     """The sink; the two steps in which Spark computes rows are done here."""
 
-    def _write_topics(self, batch: Any, run: Any) -> list[TaskTransaction]:
-        timeout_ms = transaction_timeout_ms(self._options, run.cluster)
+    def _write_topics(self, batch: Any, begun: Any) -> list[TaskTransaction]:
+        protocol = self._protocol
+        assert protocol is not None
 
         def work(rows: Iterator[pa.RecordBatch]) -> Any:
             tagged = (pa.record_batch([it.to_struct_array()] * 2, ["one", "two"]) for it in rows)
             used = (it.select(list(self.topics)) for it in tagged)
-            return fan_out.write_tagged(self.topics, self._prefix(run), timeout_ms, used)
+            tagged_rows = fan_out.rows_by_output(self.topics, used)
+            return fan_out.write_open(
+                self.topics, protocol.task_prefix, protocol.task_timeout_ms, tagged_rows
+            )
 
         tasks = run_tasks(batch.numbers, batch.batch_id, work)
-        return [it for it in tasks if it is not None]
+        return [task for _, task in tasks if task is not None]
 
     def _write_tables(self, batch: Any, decision: Any) -> None:
         assert self.store is not None
@@ -331,11 +345,11 @@ def make_fan_out(settings: Settings) -> PlainFanOut:
         store = open_store(settings.store)
         store.claim(settings.pipeline)
         tables = {"rows": TableSpec(f"{settings.pipeline}_rows", mode="append")}
+    named = {"kafka.transactional.id": settings.transactional_id}
     return PlainFanOut(
         settings.pipeline,
-        settings.pipeline,
         {
-            name: parse_write_options(write_options(settings, topic), streaming=True)
+            name: parse_write_options(write_options(settings, topic) | named, streaming=True)
             for name, topic in names.items()
         },
         tables,

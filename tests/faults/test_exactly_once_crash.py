@@ -220,7 +220,8 @@ class Rig:
         """Until the broker has aborted all that is open."""
         with Cluster(self.settings.bootstrap) as cluster:
             deadline = time.monotonic() + RUN_SECONDS_MAX
-            while any(open_transactions(cluster, f"millstream-{it}") for it in self._query_ids()):
+            prefixes = [self.settings.transactional_id(it) for it in self.settings.pipelines]
+            while any(open_transactions(cluster, prefix) for prefix in prefixes):
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
 
@@ -252,12 +253,8 @@ class Rig:
             offsets = committed_offsets(self.topics, name, self.load.topic, SOURCE_PARTITIONS)
             assert sum(offsets) == self.load.sent, name
         with Cluster(self.settings.bootstrap) as cluster:
-            for query in self._query_ids():
-                assert open_transactions(cluster, f"millstream-{query}") == []
-
-    def _query_ids(self) -> list[str]:
-        files = Path(self.settings.checkpoints).glob("*/metadata")
-        return [json.loads(it.read_text())["id"] for it in files]
+            for name in self.settings.pipelines:
+                assert open_transactions(cluster, self.settings.transactional_id(name)) == []
 
     def _found(self, name: str, output: str) -> list[list[Any]]:
         if output in ("rows", "sums"):

@@ -123,6 +123,8 @@ class Rig:
                 time.sleep(0.05)
 
     def _prefix(self) -> str:
+        if self.settings.pipeline != "topic":
+            return self.settings.transactional_id
         metadata = Path(self.settings.location) / "metadata"
         return f"millstream-{json.loads(metadata.read_text())['id']}"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +122,7 @@ def test_topic_made_anew_is_named_and_read_from_its_beginning_under_another_name
     send(topics, name, range(10, 10 + records))
     with pytest.raises(ConfigError, match=rf"topic {name} was deleted and recreated.*another name"):
         run(copies(name), spark, where)
-    run(copies(name).variant(f"again-{name}"), spark, where)
+    run(replace(copies(name), name=f"again-{name}"), spark, where)
     assert copied(tmp_path) == [*range(4), *range(10, 10 + records)]
 
 

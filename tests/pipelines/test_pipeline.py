@@ -44,7 +44,7 @@ def test_variant_differs_only_in_what_is_said() -> None:
         return orders
 
     second = revenue.variant("revenue-2", version="2", writes=table("revenue_2", key="id"))
-    assert (second.name, second.version, second.group_id) == ("revenue-2", "2", "revenue-2")
+    assert (second.name, second.version, second.group_id) == ("revenue-2", "2", "revenue-2@2")
     assert [it.name for it in second.writes.values()] == ["revenue_2"]
     assert (second.reads, second.function) == (revenue.reads, revenue.function)
     assert revenue.name == "revenue"

@@ -89,6 +89,12 @@ def test_table_replaces_by_key_or_appends() -> None:
             "'a b' cannot name a pipeline",
         ),
         (
+            lambda: pipeline(reads=ORDERS, writes=table("t"), name="t", version="2 b")(
+                lambda orders: orders
+            ),
+            "t: version is '2 b'",
+        ),
+        (
             lambda: pipeline(reads=ORDERS, writes=table("t"), output_mode="all", name="t")(
                 lambda orders: 1
             ),
@@ -107,3 +113,22 @@ def test_table_replaces_by_key_or_appends() -> None:
 def test_declaration_that_makes_no_sense_is_refused(declare: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         declare()
+
+
+def test_identity_is_the_name_and_the_version() -> None:
+    first = pipeline(reads=ORDERS, writes=table("t"), name="p")(lambda orders: orders)
+    assert (first.identity, first.group_id) == ("p", "p")
+    second = first.variant("p", version=2, writes=table("t2"))
+    assert (second.identity, second.group_id) == ("p@2", "p@2")
+
+
+def test_variant_needs_outputs_of_its_own() -> None:
+    writes = {"one": table("one"), "two": topic("two")}
+    both = pipeline(reads=ORDERS, writes=writes, name="p")(lambda orders: orders)
+    for changes in ({"name": "q"}, {"name": "p", "version": "2"}):
+        with pytest.raises(ConfigError, match="writes to table one, as p does: give it outputs"):
+            both.variant(**changes)
+    with pytest.raises(ConfigError, match="writes to topic two, as p does"):
+        both.variant("q", writes={"one": table("three"), "two": topic("two")})
+    assert both.variant("p", output_mode="update").writes == writes  # in its place
+    assert both.variant("q", writes=topic("one")).identity == "q"

@@ -84,6 +84,13 @@ def run(
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="Spark's master. Default: local[*].")
     ] = None,
+    allow_new_checkpoint: Annotated[
+        bool,
+        typer.Option(
+            "--allow-new-checkpoint",
+            help="Start from the beginning if a pipeline has written from another checkpoint.",
+        ),
+    ] = False,
     create_topics: CreateTopics = None,
     client_config: ClientConfig = None,
 ) -> None:
@@ -112,7 +119,14 @@ def run(
         "create_topics": create_topics,
         "kafka": security_settings(client_config),
     }
-    run_targets(targets, given, once=once, dry_run=dry_run, explain=explain)
+    run_targets(
+        targets,
+        given,
+        once=once,
+        allow_new_checkpoint=allow_new_checkpoint,
+        dry_run=dry_run,
+        explain=explain,
+    )
 
 
 def run_targets(
@@ -120,6 +134,7 @@ def run_targets(
     given: dict[str, Any],
     *,
     once: bool = False,
+    allow_new_checkpoint: bool = False,
     dry_run: bool = False,
     explain: bool = False,
 ) -> None:
@@ -139,7 +154,7 @@ def run_targets(
         explain_shown(pipelines, settings)
         return
     try:
-        run_shown(pipelines, settings, once=once)
+        run_shown(pipelines, settings, once=once, allow_new_checkpoint=allow_new_checkpoint)
     except BrokerUnreachable as error:
         raise CommandFailed(
             f"{error}; start one with `millstream serve`, or set --bootstrap-server",
@@ -177,7 +192,7 @@ def print_plan(pipelines: list[Pipeline], settings: Settings) -> None:
                 *(("reads", describe_input(topic)) for topic in pipeline.reads.values()),
                 *(("bad records", bad_records(topic)) for topic in pipeline.reads.values()),
                 *(("writes", describe_output(output)) for output in pipeline.writes.values()),
-                ("checkpoint", f"{settings.checkpoint}/{pipeline.name}"),
+                ("checkpoint", f"{settings.checkpoint}/{pipeline.identity}"),
                 ("group", pipeline.group_id),
                 ("version", pipeline.version),
                 ("trigger", settings.trigger or "as soon as there is something"),
@@ -213,7 +228,13 @@ def shorten(path: Any) -> str:
     return text.removeprefix(here)
 
 
-def run_shown(pipelines: list[Pipeline], settings: Settings, *, once: bool) -> None:
+def run_shown(
+    pipelines: list[Pipeline],
+    settings: Settings,
+    *,
+    once: bool,
+    allow_new_checkpoint: bool = False,
+) -> None:
     from millstream.pipelines.running.runner import LOG_NAME
     from millstream.pipelines.running.runner import run as run_pipelines
 
@@ -229,12 +250,20 @@ def run_shown(pipelines: list[Pipeline], settings: Settings, *, once: bool) -> N
                 pipelines,
                 settings,
                 once=once,
+                allow_new_checkpoint=allow_new_checkpoint,
                 announce=announce,
                 show=lambda statuses: live.update(status_table(statuses)),
             )
         return
     lines = StatusLines()
-    final = run_pipelines(pipelines, settings, once=once, announce=announce, show=lines.show)
+    final = run_pipelines(
+        pipelines,
+        settings,
+        once=once,
+        allow_new_checkpoint=allow_new_checkpoint,
+        announce=announce,
+        show=lines.show,
+    )
     lines.print(final)
 
 

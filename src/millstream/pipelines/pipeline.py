@@ -37,6 +37,7 @@ class Pipeline(PipelineSpec):
         checkpoint: str | None = None,
         trigger: str | None = None,
         once: bool = False,
+        allow_new_checkpoint: bool = False,
     ) -> StreamingQuery:
         """Run it as a stream in the caller's session, which is neither changed nor stopped.
 
@@ -44,6 +45,9 @@ class Pipeline(PipelineSpec):
         defines the pipeline. `checkpoint` is a directory; the pipeline's own, by its name, is below
         it. `once`: take what is there now, in as many batches as it needs, and end. Returns when
         the readers run; a machine that is too busy to start them gets several chances.
+
+        A pipeline that has written its outputs from another checkpoint is refused: it would write
+        everything again. `allow_new_checkpoint` lets it do so, from the beginning.
         """
         from millstream.pipelines.running.launching import launch
         from millstream.pipelines.running.settings import load_settings
@@ -51,7 +55,8 @@ class Pipeline(PipelineSpec):
 
         given = {"broker": broker, "store": store, "checkpoint": checkpoint, "trigger": trigger}
         settings = load_settings(self.home, overrides=given)
-        return start_query(lambda: launch(self, spark, settings, once=once))
+        options = {"once": once, "allow_new_checkpoint": allow_new_checkpoint}
+        return start_query(lambda: launch(self, spark, settings, **options))
 
     def batch(
         self,
@@ -75,12 +80,19 @@ class Pipeline(PipelineSpec):
             return {name: without_watermark(it) for name, it in made.items()}
         return without_watermark(made) if hasattr(made, "isStreaming") else made
 
-    def run(self, *, once: bool = False, **settings: str) -> None:
+    def run(
+        self, *, once: bool = False, allow_new_checkpoint: bool = False, **settings: str
+    ) -> None:
         """Run it in a session of its own until Ctrl-C, as `millstream run` does."""
         from millstream.pipelines.running.runner import run
         from millstream.pipelines.running.settings import load_settings
 
-        run([self], load_settings(self.home, overrides=settings), once=once)
+        run(
+            [self],
+            load_settings(self.home, overrides=settings),
+            once=once,
+            allow_new_checkpoint=allow_new_checkpoint,
+        )
 
 
 def pipeline(

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -53,16 +53,21 @@ def batch_ends(location: str, batch_id: int) -> Offsets | None:
 
 
 def ends_in(offset_log: str) -> Offsets:
-    """Where a batch ends, from its file in `offsets/`: in the sources that are ours."""
-    return merge_lowest(_offsets_of(line) for line in offset_log.splitlines()[2:])
+    """Where a batch ends, from its file in `offsets/`."""
+    return ends_of_sources(offset_log.splitlines()[2:])
+
+
+def ends_of_sources(lines: Iterable[str]) -> Offsets:
+    """The offsets of sources, one on each line: of the sources that are ours."""
+    return merge_lowest(_offsets_of(line) for line in lines)
 
 
 def newest_local_batch(location: str) -> int | None:
     """The batch that is under way or was last; None where there is none, or listing is slow."""
-    if not _is_local(location):
+    if not is_local(location):
         return None
     try:
-        found = Path(f"{_local_path(location)}/offsets").iterdir()
+        found = Path(f"{local_path(location)}/offsets").iterdir()
         return max((int(it.name) for it in found if it.name.isdigit()), default=None)
     except OSError:
         return None
@@ -70,7 +75,7 @@ def newest_local_batch(location: str) -> int | None:
 
 def is_committed_here(location: str, batch_id: int) -> bool:
     """Whether Spark has written down that the batch is done, in a checkpoint on a local disk."""
-    return _is_local(location) and Path(f"{_local_path(location)}/commits/{batch_id}").exists()
+    return is_local(location) and Path(f"{local_path(location)}/commits/{batch_id}").exists()
 
 
 def newest_ends(location: str) -> Offsets:
@@ -109,9 +114,9 @@ def watermark_ms_of(location: str, batch_id: int) -> int | None:
 
 def sync_batch(location: str, batch_id: int) -> None:
     """Make `offsets/N` outlive a power cut, where that is ours to do: on a local disk."""
-    checkpoint = Path(_local_path(location))
+    checkpoint = Path(local_path(location))
     offsets = checkpoint / "offsets"
-    if not _is_local(location) or not offsets.is_dir():
+    if not is_local(location) or not offsets.is_dir():
         return
     paths = [offsets / str(batch_id), offsets / f".{batch_id}.crc", offsets]
     if location not in _synced:
@@ -163,8 +168,8 @@ def _open(location: str) -> tuple[Any, str]:
     """The file system that pyarrow has for a location, and the path in it."""
     from pyarrow import fs
 
-    if _is_local(location):
-        return fs.LocalFileSystem(), _local_path(location)
+    if is_local(location):
+        return fs.LocalFileSystem(), local_path(location)
     files, path = fs.FileSystem.from_uri(arrow_uri(location))
     return files, path
 
@@ -188,9 +193,9 @@ def arrow_uri(location: str) -> str:
     return f"s3{separator}{rest}" if scheme in ("s3a", "s3n") else location
 
 
-def _is_local(location: str) -> bool:
+def is_local(location: str) -> bool:
     return location.startswith("file:") or "://" not in location
 
 
-def _local_path(location: str) -> str:
+def local_path(location: str) -> str:
     return location.removeprefix("file:").replace("///", "/", 1)

@@ -27,6 +27,7 @@ TABLE_MODES = ("upsert", "append", "replace")
 OUTPUT_MODES = ("append", "update", "complete")
 RECORD_COLUMNS = {"key", "value", "topic", "partition", "timestamp", "headers"}
 DEAD_LETTER_PREFIX = "dlq."
+FIRST_VERSION = "1"
 ONLY = "result"  # what the output is called where there is only one
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -177,15 +178,15 @@ def table(
 class PipelineSpec:
     """A function with its inputs, by parameter, and its outputs, by name.
 
-    `name` is its identity: of the query, its checkpoint and its consumer group. `version` is only
-    told along, in dead letters; two versions side by side are two pipelines (`variant`).
+    `name` and `version` are its identity: that of its query, checkpoint, consumer group,
+    transactional id and progress in the store. Another version starts from the beginning.
     """
 
     function: Callable[..., Any]
     name: str
     reads: Mapping[str, Topic]
     writes: Mapping[str, Output]
-    version: str = "1"
+    version: str = FIRST_VERSION
     group: str = ""
     output_mode: str | None = None
 
@@ -197,6 +198,11 @@ class PipelineSpec:
             raise ConfigError(
                 f"{self.name!r} cannot name a pipeline, its checkpoint and its group: use letters, "
                 'digits, dots and dashes: @pipeline(name="...")'
+            )
+        if not _PIPELINE_NAME.fullmatch(self.version):
+            raise ConfigError(
+                f"pipeline {self.name}: version is {self.version!r}; use letters, digits, dots and "
+                "dashes"
             )
         if not self.reads or not self.writes:
             raise ConfigError(f"pipeline {self.name} declares nothing that it reads, or writes")
@@ -230,15 +236,28 @@ class PipelineSpec:
         }
 
     @property
+    def identity(self) -> str:
+        """The name, and the version unless it is the first: `revenue`, `revenue@2`."""
+        return self.name if self.version == FIRST_VERSION else f"{self.name}@{self.version}"
+
+    @property
     def group_id(self) -> str:
-        return self.group or self.name
+        return self.group or self.identity
 
     def variant(self, name: str, **changes: Any) -> Self:
-        """The same function under another name, with other inputs, outputs or version."""
+        """The same function as another pipeline, with outputs of its own.
+
+        With the same name and version it takes the place of this one, and may keep its outputs.
+        """
         for key in ("reads", "writes"):
             if key in changes:
                 changes[key] = by_name(changes[key], self.function, key)
-        return replace(self, name=name, **changes)
+        if "version" in changes:
+            changes["version"] = str(changes["version"])
+        made = replace(self, name=name, **changes)
+        if made.identity != self.identity:
+            _check_own_outputs(made, self)
+        return made
 
 
 def by_name(declared: Any, function: Callable[..., Any], which: str) -> Mapping[str, Any]:
@@ -331,6 +350,18 @@ def _check_topic(declared: Topic) -> None:
         raise ConfigError(
             f'topic {name}: watermark is {watermark!r}; write ("column", "10 minutes")'
         )
+
+
+def _check_own_outputs(made: PipelineSpec, original: PipelineSpec) -> None:
+    """Two pipelines in one topic or table would double, or overwrite, each other's rows."""
+    used = {(type(it), it.name) for it in original.writes.values()}
+    for it in made.writes.values():
+        if (type(it), it.name) in used:
+            what = "topic" if isinstance(it, Topic) else "table"
+            raise ConfigError(
+                f"{made.identity} writes to {what} {it.name}, as {original.identity} does: give "
+                f'it outputs of its own: variant("{made.name}", writes={what}("..."))'
+            )
 
 
 def _names(given: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def test_checkpoint_tells_where_a_batch_begins(spark: SparkSession, tmp_path: Pa
     checkpoint = Checkpoint(spark, str(tmp_path))
     assert checkpoint.batch_start(3) == {}
     for number in (4, 5, 5, 4):
-        checkpoint.durable_batch_end(number)
+        checkpoint.planned_end(number)
         assert checkpoint.batch_start(number) == {("orders", 0): number - 1}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import uuid
 from collections.abc import Callable
@@ -11,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from millstream.errors import ConfigError
+from millstream.errors import ConfigError, WriterFenced
 from millstream.pipelines import pipeline, table, topic
-from millstream.pipelines.running import fan_out
 from millstream.pipelines.running.checkpoint import Checkpoint
 from millstream.pipelines.running.fan_out import FanOutSink
-from millstream.pipelines.running.progress import GroupProgress
 from millstream.pipelines.running.settings import Settings
-from millstream.pipelines.running.sinks import fan_out_sink, open_checked, table_specs
+from millstream.pipelines.running.sinks import make_sink
+from millstream.pipelines.writing.protocol import BatchProtocol
 from millstream.pipelines.writing.settling import Settling
 from tests.pipelines.conftest import Topics
 from tests.pipelines.running.test_progress import committed
@@ -26,26 +26,19 @@ from tests.pipelines.running.test_progress import committed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SinkMaker = Callable[[], FanOutSink]
+SinkMaker = Callable[..., FanOutSink]
 
 
 class Killed(BaseException):
     """Nothing after this happens any more."""
 
 
-def killed_when_decided(
-    sink: FanOutSink, batch: DataFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Write batch 0, and die before what is decided is settled."""
-
+def killed_at(patched: pytest.MonkeyPatch, owner: Any, name: str) -> None:
     def die(*arguments: Any) -> None:
         raise Killed
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Settling, "settle", die)
-        patched.setattr(FanOutSink, "_recover_quietly", lambda self: None)
-        with pytest.raises(Killed):
-            sink(batch, 0)
+    patched.setattr(owner, name, die)
+    patched.setattr(FanOutSink, "_recover_quietly", lambda self: None)
 
 
 def read_committed(topics: Topics, name: str) -> list[bytes]:
@@ -91,15 +84,28 @@ def source(topics: Topics) -> str:
     return topics.create()
 
 
+def begin_batch(directory: Path, source: str, number: int) -> None:
+    """As Spark does before it runs a batch."""
+    (directory / "offsets").mkdir(parents=True, exist_ok=True)
+    content = f'v1\n{{}}\n{{"{source}": {{"0": {number + 4}}}}}'
+    (directory / "offsets" / str(number)).write_text(content)
+
+
+def complete_batch(directory: Path, number: int) -> None:
+    (directory / "commits").mkdir(exist_ok=True)
+    (directory / "commits" / str(number)).write_text("v1\n{}")
+
+
+def new_checkpoint(directory: Path, source: str) -> None:
+    """One in which Spark has begun batch 0."""
+    begin_batch(directory, source, 0)
+    (directory / "metadata").write_text(f'{{"id": "{uuid.uuid4()}"}}')
+
+
 @pytest.fixture
-def checkpoint(spark: SparkSession, source: str, tmp_path: Path) -> Checkpoint:
-    """One in which Spark has begun batches 0 and 1."""
-    (tmp_path / "c" / "offsets").mkdir(parents=True)
-    (tmp_path / "c" / "metadata").write_text(f'{{"id": "{uuid.uuid4()}"}}')
-    for number in (0, 1):
-        content = f'v1\n{{}}\n{{"{source}": {{"0": {number + 4}}}}}'
-        (tmp_path / "c" / "offsets" / str(number)).write_text(content)
-    return Checkpoint(spark, str(tmp_path / "c"))
+def directory(source: str, tmp_path: Path) -> Path:
+    new_checkpoint(tmp_path / "c", source)
+    return tmp_path / "c"
 
 
 @pytest.fixture
@@ -108,83 +114,175 @@ def large(topics: Topics) -> str:
 
 
 @pytest.fixture
-def make_sink(
-    tagged: DataFrame, large: str, source: str, settings: Settings, checkpoint: Checkpoint
+def make(
+    spark: SparkSession,
+    tagged: DataFrame,
+    large: str,
+    source: str,
+    settings: Settings,
+    directory: Path,
 ) -> SinkMaker:
     """As every run of the pipeline makes one."""
 
-    def make() -> FanOutSink:
+    def made(**options: Any) -> FanOutSink:
         writes = {"all": table("everything"), "large": topic(large, schema="id long", key="id")}
         declared = pipeline(reads=topic(source), writes=writes, name=f"fan-{large}")(lambda f: f)
-        specs, columns = table_specs(declared), {"large": ["id"]}
-        store = open_checked(declared, tagged, specs, settings)
-        progress = GroupProgress(settings.required_broker(), declared.group_id)
-        return fan_out_sink(declared, columns, specs, store, settings, checkpoint, progress)
+        return make_sink(declared, tagged, settings, Checkpoint(spark, str(directory)), **options)
 
-    return make
+    return made
 
 
 LARGE = [b'{"id":2}', b'{"id":3}']
 
 
-def test_batch_goes_to_all_outputs_once_though_it_comes_twice(
-    make_sink: SinkMaker,
+def test_batch_goes_to_all_outputs_once_though_it_is_run_twice(
+    make: SinkMaker,
     tagged: DataFrame,
     topics: Topics,
     source: str,
     large: str,
     settings: Settings,
+    directory: Path,
 ) -> None:
-    sink = make_sink()
-    sink(tagged, 0)
-    make_sink()(tagged, 0)
+    make()(tagged, 0)
+    make()(tagged, 0)
     assert (read_committed(topics, large), stored(settings)) == (LARGE, [0, 1, 2, 3])
-    assert committed(topics, sink.group_id, source) == {0: 4}
-    make_sink()(tagged, 1)
+    assert committed(topics, f"fan-{large}", source) == {0: 4}
+    complete_batch(directory, 0)
+    sink = make()
+    begin_batch(directory, source, 1)
+    sink(tagged, 1)
     assert read_committed(topics, large) == sorted(LARGE * 2)
 
 
 def test_batch_decided_before_a_crash_is_completed_by_the_next_run(
-    make_sink: SinkMaker,
+    make: SinkMaker,
     tagged: DataFrame,
     topics: Topics,
     large: str,
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    killed_when_decided(make_sink(), tagged, monkeypatch)
+    sink = make()
+    with monkeypatch.context() as patched:
+        killed_at(patched, Settling, "settle")
+        with pytest.raises(Killed):
+            sink(tagged, 0)
     assert stored(settings) == [0, 1, 2, 3]
-    make_sink().recover()
+    make().recover()
     assert read_committed(topics, large) == LARGE
-    make_sink()(tagged, 0)
+    make()(tagged, 0)
     assert (read_committed(topics, large), stored(settings)) == (LARGE, [0, 1, 2, 3])
 
 
-def test_batch_of_a_new_checkpoint_is_not_taken_for_a_completed_one_of_the_old(
-    make_sink: SinkMaker,
+def only_topic(declared: str, source: str) -> Any:
+    """The same pipeline, which no longer writes the table."""
+    writes = {"large": topic(declared, schema="id long", key="id")}
+    return pipeline(reads=topic(source), writes=writes, name=f"fan-{declared}")(lambda f: f)
+
+
+def test_batch_decided_by_the_store_is_not_repeated_when_the_table_is_no_longer_an_output(
+    make: SinkMaker,
+    spark: SparkSession,
     tagged: DataFrame,
     topics: Topics,
+    source: str,
     large: str,
     settings: Settings,
+    directory: Path,
+) -> None:
+    """Spark died before it recorded that the batch is completed."""
+    make()(tagged, 0)
+    rest = tagged.select("large")
+    sink = make_sink(only_topic(large, source), rest, settings, Checkpoint(spark, str(directory)))
+    sink(rest, 0)
+    assert read_committed(topics, large) == LARGE
+
+
+def test_batch_that_only_the_store_has_is_written_when_the_table_is_no_longer_an_output(
+    make: SinkMaker,
+    spark: SparkSession,
+    tagged: DataFrame,
+    topics: Topics,
+    source: str,
+    large: str,
+    settings: Settings,
+    directory: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The batches of both are written under one transactional id."""
-    monkeypatch.setattr(fan_out, "query_transactional_id", lambda options: f"same-{large}")
-    sink = make_sink()
-    sink(tagged, 0)
+    """Killed after the store's transaction: nothing of the batch is visible in the topic."""
+    with monkeypatch.context() as patched:
+        killed_at(patched, BatchProtocol, "decide")
+        with pytest.raises(Killed):
+            make()(tagged, 0)
+    rest = tagged.select("large")
+    sink = make_sink(only_topic(large, source), rest, settings, Checkpoint(spark, str(directory)))
+    sink(rest, 0)
+    assert read_committed(topics, large) == LARGE
+
+
+def test_new_checkpoint_of_a_pipeline_that_has_run_is_refused(
+    make: SinkMaker,
+    tagged: DataFrame,
+    topics: Topics,
+    source: str,
+    large: str,
+    settings: Settings,
+    directory: Path,
+) -> None:
+    make()(tagged, 0)
+    shutil.rmtree(directory)
+    with pytest.raises(ConfigError, match=r"from another checkpoint .*--allow-new-checkpoint"):
+        make()
+    make(allow_new_checkpoint=True)
+    new_checkpoint(directory, source)
+    make()(tagged, 0)
+    assert read_committed(topics, large) == sorted(LARGE * 2)
+    assert stored(settings) == sorted([0, 1, 2, 3] * 2)
+
+
+def test_older_copy_of_the_checkpoint_is_refused(
+    make: SinkMaker, tagged: DataFrame, source: str, directory: Path
+) -> None:
+    copy = directory.with_name("copy")
+    shutil.copytree(directory, copy)
+    make()(tagged, 0)
+    complete_batch(directory, 0)
+    sink = make()
+    begin_batch(directory, source, 1)
     sink(tagged, 1)
-    assert sink.store is not None
-    sink.store.forget(sink.query)
-    killed_when_decided(make_sink(), tagged, monkeypatch)
-    make_sink()(tagged, 0)
-    assert read_committed(topics, large) == sorted(LARGE * 3)
-    assert stored(settings) == sorted([0, 1, 2, 3] * 3)
+    shutil.rmtree(directory)
+    shutil.copytree(copy, directory)
+    with pytest.raises(ConfigError, match="it is older than what was written"):
+        make()
+
+
+def test_incomplete_batch_is_refused_when_the_decision_topic_was_deleted(
+    make: SinkMaker, tagged: DataFrame, source: str, directory: Path
+) -> None:
+    """Without the store, whose progress would show whether the batch was written."""
+    complete_batch(directory, 0)
+    begin_batch(directory, source, 1)
+    with pytest.raises(ConfigError, match=r"contains nothing of .* whether batch 1 was written"):
+        make()
+
+
+def test_run_that_was_taken_over_is_refused_between_batches(
+    make: SinkMaker, tagged: DataFrame, topics: Topics, source: str, large: str, directory: Path
+) -> None:
+    first = make()
+    first(tagged, 0)
+    make()
+    begin_batch(directory, source, 1)
+    with pytest.raises(WriterFenced, match="was taken over by another run"):
+        first(tagged, 1)
+    assert read_committed(topics, large) == LARGE
 
 
 def test_batch_not_decided_before_a_crash_is_taken_back(
-    make_sink: SinkMaker, tagged: DataFrame, topics: Topics, large: str, settings: Settings
+    make: SinkMaker, tagged: DataFrame, topics: Topics, large: str, settings: Settings
 ) -> None:
-    sink = make_sink()
+    sink = make()
 
     def die(*arguments: Any, **named: Any) -> bool:
         raise Killed
@@ -194,31 +292,43 @@ def test_batch_not_decided_before_a_crash_is_taken_back(
     with pytest.raises(Killed):
         sink(tagged, 0)
     assert (read_committed(topics, large), stored(settings)) == ([], [])
-    make_sink()(tagged, 0)
+    make()(tagged, 0)
     assert (read_committed(topics, large), stored(settings)) == (LARGE, [0, 1, 2, 3])
 
 
 def test_topics_alone_are_decided_on_the_brokers(
-    spark: SparkSession,
-    topics: Topics,
-    source: str,
-    settings: Settings,
-    checkpoint: Checkpoint,
-    tmp_path: Path,
+    spark: SparkSession, topics: Topics, source: str, settings: Settings, directory: Path
 ) -> None:
     one, two = topics.create(), topics.create()
     writes = {"one": topic(one, schema="id long"), "two": topic(two, schema="id long")}
     declared = pipeline(reads=topic(source), writes=writes, name=f"fan-{one}")(lambda f: f)
-    progress = GroupProgress(settings.required_broker(), declared.group_id)
     frame = spark.range(4).selectExpr(
         "case when id <= 1 then struct(id) end as one",
         "case when id > 1 then struct(id) end as two",
     )
-    columns = {"one": ["id"], "two": ["id"]}
+
+    def make() -> FanOutSink:
+        return make_sink(declared, frame, settings, Checkpoint(spark, str(directory)))
+
     for _ in range(2):
-        fan_out_sink(declared, columns, {}, None, settings, checkpoint, progress)(frame, 0)
-    (tmp_path / "c" / "offsets" / "0").write_text(f'v1\n{{}}\n{{"{source}": {{"0": 3}}}}')
-    with pytest.raises(ConfigError, match="its checkpoint has been set back"):
-        fan_out_sink(declared, columns, {}, None, settings, checkpoint, progress)(frame, 0)
+        make()(frame, 0)
+    sink = make()
+    (directory / "offsets" / "0").write_text(f'v1\n{{}}\n{{"{source}": {{"0": 3}}}}')
+    with pytest.raises(ConfigError, match="is older than what was written"):
+        sink(frame, 0)
+    with pytest.raises(ConfigError, match="is older than what was written"):
+        make()
     assert read_committed(topics, one) == [b'{"id":0}', b'{"id":1}']
     assert read_committed(topics, two) == LARGE
+
+
+def test_only_topic_is_written_as_it_is(
+    spark: SparkSession, topics: Topics, source: str, settings: Settings, directory: Path
+) -> None:
+    written = topics.create()
+    declared = pipeline(reads=topic(source), writes=topic(written), name=f"p-{written}")
+    frame = spark.range(2)
+    only = declared(lambda f: f)
+    for _ in range(2):
+        make_sink(only, frame, settings, Checkpoint(spark, str(directory)))(frame, 0)
+    assert read_committed(topics, written) == [b'{"id":0}', b'{"id":1}']

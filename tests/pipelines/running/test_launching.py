@@ -205,7 +205,7 @@ def test_option_that_does_not_exist_is_named(
 ) -> None:
     reads = topic(orders, schema=SCHEMA, options={"maxOffsetPerTrigger": 5})
     with pytest.raises(ConfigError, match="did you mean maxOffsetsPerTrigger"):
-        totals(orders).variant("wrong-option", reads=reads).start(spark, **where)
+        totals(orders).variant(f"totals-{orders}", reads=reads).start(spark, **where)
 
 
 def test_columns_that_make_no_record_are_named(

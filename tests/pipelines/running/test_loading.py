@@ -87,7 +87,7 @@ def test_load_of_nothing_says_so(shop: Path, tmp_path: Path) -> None:
 
 
 def test_two_pipelines_of_one_name_are_refused(shop: Path) -> None:
-    shop.write_text(SHOP + "\nthird = alerts.variant('revenue')\n")
+    shop.write_text(SHOP + "\nthird = alerts.variant('revenue', writes=table('third'))\n")
     with pytest.raises(ConfigError, match="two pipelines are named revenue"):
         load_pipelines(Target(shop))
 

@@ -11,9 +11,9 @@ import pytest
 from millstream.errors import MillstreamError, StoreError
 from millstream.pipelines import Pipeline, pipeline, table, topic
 from millstream.pipelines.running.checkpoint import Checkpoint
-from millstream.pipelines.running.progress import GroupProgress
+from millstream.pipelines.running.fan_out import FanOutSink
 from millstream.pipelines.running.settings import Settings
-from millstream.pipelines.running.sinks import TableSink, open_checked, table_specs, write_options
+from millstream.pipelines.running.sinks import make_sink, open_checked, table_specs, write_options
 from tests.pipelines.conftest import Topics
 from tests.pipelines.running.test_progress import committed
 
@@ -35,10 +35,7 @@ def test_two_tables_are_written_as_one(spark: SparkSession, topics: Topics, tmp_
         "case when id < 2 then struct(id) end as small",
         "case when id >= 2 then struct(id) end as large",
     )
-    specs = table_specs(fans)
-    store = open_checked(fans, frame, specs, settings)
-    progress = GroupProgress(topics.bootstrap, fans.group_id)
-    sink = TableSink(fans.name, store, specs, Checkpoint(spark, str(tmp_path / "c")), progress)
+    sink = make_sink(fans, frame, settings, Checkpoint(spark, str(tmp_path / "c")))
     sink(frame, 0)
     sink(frame, 0)
     with sqlite3.connect(tmp_path / "store.db") as connection:
@@ -57,18 +54,17 @@ def test_tables_behind_their_checkpoint_are_noticed(
         content = f'v1\n{{}}\n{{"{source}": {{"0": {end}}}}}'
         (tmp_path / "c" / "offsets" / str(number)).write_text(content)
     only = pipeline(reads=topic(source), writes=table("t"), name=f"p-{source}")(lambda f: f)
-    specs, frame = table_specs(only), spark.range(1)
+    frame = spark.range(1)
 
-    def sink() -> TableSink:
-        store = open_checked(only, frame, specs, settings)
-        progress = GroupProgress(topics.bootstrap, only.group_id)
-        return TableSink(only.name, store, specs, Checkpoint(spark, str(tmp_path / "c")), progress)
+    def sink() -> FanOutSink:
+        return make_sink(only, frame, settings, Checkpoint(spark, str(tmp_path / "c")))
 
     sink()(frame, 0)
     sink()(frame, 2)
     with pytest.raises(StoreError, match=r"behind their checkpoint.*forget"):
         sink()(frame, 4)
     after = sink()
+    assert after.store is not None
     after.store.forget(only.name)
     after(frame, 4)
     with sqlite3.connect(tmp_path / "store.db") as connection:
@@ -93,6 +89,7 @@ def test_topic_is_written_with_the_options_that_it_declares(tmp_path: Path) -> N
         "kafka.bootstrap.servers": "host:1",
         "kafka.security.protocol": "SSL",
         "kafka.group.id": "p-in",
+        "kafka.transactional.id": "millstream-p-in",
         "topic": "out",
         "valueFormat": "json",
         "keyColumns": "id,at",

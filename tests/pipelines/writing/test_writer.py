@@ -418,28 +418,3 @@ def test_commit_shows_progress_in_partitions_that_a_source_got_since(query: Quer
         query.topics.grow(source, 2 + batch_id)
     group = f"millstream-{query.target}"
     assert committed_offsets(query.topics, group, source, 2) == [7, 3]
-
-
-def test_task_without_rows_leaves_nothing_open_though_it_had_some_before(query: Query) -> None:
-    query.run(0)
-    message = query.write(query.prepare(1), 1, iter([]))
-    assert (message.task, message.is_skipped) == (None, False)
-    assert count_open(query) == 0
-
-
-@pytest.mark.parametrize(("patience", "begins_early"), [(60.0, True), (0.0, False)])
-def test_task_begins_its_transaction_before_its_rows_come_if_those_came_soon_the_last_time(
-    query: Query, monkeypatch: pytest.MonkeyPatch, patience: float, begins_early: bool
-) -> None:
-    from millstream.pipelines.writing import writer
-
-    monkeypatch.setattr(writer, "PROMPT_SECONDS", patience)
-    query.run(0)
-    seen = []
-
-    def rows() -> Iterator[Any]:
-        seen.append(count_open(query))
-        yield from ()
-
-    query.write(query.prepare(1), 1, rows())
-    assert seen == [begins_early]

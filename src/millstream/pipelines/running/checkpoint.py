@@ -17,7 +17,7 @@ from uuid import UUID
 
 from millstream.errors import ConfigError
 from millstream.pipelines.offsets import Offsets, from_json, to_json
-from millstream.pipelines.query_files import sync_batch
+from millstream.pipelines.query_files import ends_of_sources
 from millstream.pipelines.running.progress import parse_offset_log
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from millstream.pipelines.spec import PipelineSpec
 
+QUERY_ID_PROPERTY = "sql.streaming.queryId"
 OWNER_FILE = "millstream.json"
 STARTING_FILE = "millstream-starting.json"
 
@@ -32,45 +33,77 @@ STARTING_FILE = "millstream-starting.json"
 class Checkpoint:
     """See the module."""
 
+    was_taken_over = False  # whether another writer, such as Spark's Kafka connector, created it
+
     def __init__(self, spark: SparkSession, location: str) -> None:
         self.location = location
-        self._ends: dict[int, Offsets] = {}  # of the batches that were begun last
+        self._ends: dict[int, Offsets] = {}  # of the batches that were planned last
+        self._spark: Any = spark
         self._jvm: Any = spark._jvm
         self._hadoop: Any = spark._jsc.hadoopConfiguration()
 
-    def batch_end(self, batch_id: int) -> Offsets:
-        """Where a batch that was begun ends."""
-        return parse_offset_log(self._read(f"offsets/{batch_id}") or "")
+    def query_id(self) -> str | None:
+        """Spark's id of the query; None before its first start."""
+        text = self._read("metadata")
+        return None if text is None else str(json.loads(text)["id"])
+
+    def batch_end(self, batch_id: int) -> Offsets | None:
+        """Where a batch that was begun ends, according to its file."""
+        text = self._read(f"offsets/{batch_id}")
+        return None if text is None else parse_offset_log(text)
 
     def batch_start(self, batch_id: int) -> Offsets:
         """Where a batch begins: where the one before ended; nothing if that is not known."""
         if batch_id - 1 in self._ends:
             return self._ends[batch_id - 1]
-        text = self._read(f"offsets/{batch_id - 1}")
-        return {} if text is None else parse_offset_log(text)
+        return self.batch_end(batch_id - 1) or {}
 
-    def durable_batch_end(self, batch_id: int) -> Offsets:
-        """The same, safe from a power cut: for who is about to write the batch."""
-        sync_batch(self.location, batch_id)
-        end = self.batch_end(batch_id)
+    def planned_end(self, batch_id: int) -> Offsets:
+        """Where the batch that is being run ends, according to its plan: what is being read.
+
+        Raises `ConfigError` if its file contains something else: another driver has written it.
+        """
+        found = self.batch_end(batch_id)
+        planned = self._planned()
+        if planned is not None and planned != found:
+            raise ConfigError(
+                f"batch {batch_id} ends at {to_json(planned)}, but the checkpoint {self.location} "
+                f"contains {None if found is None else to_json(found)}: another process writes to "
+                "it. Stop one of the two"
+            )
+        end = found or {}
         self._ends = {it: known for it, known in self._ends.items() if it == batch_id - 1}
         self._ends[batch_id] = end
         return end
+
+    def _planned(self) -> Offsets | None:
+        """The offsets that Spark has planned the current batch with; None outside of a query.
+
+        Spark has no public interface for them: these are the offsets that its plan is made of.
+        """
+        query_id = self._spark.sparkContext.getLocalProperty(QUERY_ID_PROPERTY)
+        query = query_id and self._spark._jsparkSession.streams().get(query_id)
+        if not query:
+            return None
+        offsets = query.streamingQuery().availableOffsets().values().mkString("\n")
+        return ends_of_sources(offsets.splitlines())
 
     def last_completed_batch(self) -> int | None:
         """The newest batch that Spark knows to be done."""
         numbers = [int(name) for name in self._list("commits") if name.isdigit()]
         return max(numbers, default=None)
 
-    def is_taken_over(self) -> bool:
-        """Whether another writer, such as Spark's own Kafka connector, made it and ran batches."""
-        return self._read(OWNER_FILE) is None and bool(self._list("offsets"))
+    def incomplete_batch(self) -> int | None:
+        """The batch that was begun and that Spark has not recorded as completed."""
+        begun = max((int(it) for it in self._list("offsets") if it.isdigit()), default=None)
+        return None if begun is None or begun == self.last_completed_batch() else begun
 
     def claim(self, pipeline: PipelineSpec, topic_ids: Mapping[str, UUID]) -> None:
         """Make it the pipeline's; raises `ConfigError` if it was made for something else."""
         topics = {parameter: it.name for parameter, it in pipeline.reads.items()}
         ids = {name: str(topic_ids[name]) for name in topics.values() if name in topic_ids}
         text = self._read(OWNER_FILE)
+        self.was_taken_over = text is None and bool(self._list("offsets"))
         if text is not None:
             earlier = json.loads(text)
             self._check_names(earlier, topics)

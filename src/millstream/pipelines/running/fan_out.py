@@ -1,9 +1,11 @@
-"""Several outputs of one pipeline in one step: topics, and tables of one store.
+"""All outputs of a pipeline in one step: topics, and tables of one store.
 
 Every task writes its rows for all topics in one transaction of its own, and leaves it open. Then
-the batch is decided: with tables by the store's transaction, which holds the list of what is open,
-without by a record in the topic of decisions. Then all are committed. Whoever comes after a crash
-finds the decision, and completes it, or finds none, and aborts what is open: see `decisions.py`.
+the batch is decided: with tables by the store's transaction, which contains the list of what is
+open, without tables by a record in the decision topic. Then all of it is committed: `protocol.py`
+has the steps, and completes or aborts what a crash has left.
+
+Without topics, the store's transaction is all there is.
 """
 
 from __future__ import annotations
@@ -12,38 +14,30 @@ import json
 import logging
 import pickle
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from millstream.client.cluster import Cluster
-from millstream.client.producing import RawProducer
-from millstream.client.transactions import FENCED, Transaction, begin_transaction
-from millstream.errors import ApiError, ConfigError, MillstreamError
-from millstream.pipelines.offsets import Offsets, to_json
+from millstream.client.transactions import Transaction
+from millstream.errors import ConfigError, MillstreamError, WriterFenced
+from millstream.pipelines.offsets import DECISIONS_TOPIC, to_json
+from millstream.pipelines.query_files import sync_batch_meanwhile
 from millstream.pipelines.running.checkpoint import Checkpoint
 from millstream.pipelines.running.outputs import rows_of
 from millstream.pipelines.running.progress import GroupProgress
+from millstream.pipelines.spec import ONLY
 from millstream.pipelines.stores.store import drain
-from millstream.pipelines.writing.batching import Batcher
-from millstream.pipelines.writing.clusters import (
-    cluster_for,
-    decision_timeout_ms,
-    make_cluster,
-    transaction_timeout_ms,
-)
+from millstream.pipelines.writing.clusters import make_cluster
 from millstream.pipelines.writing.decisions import (
+    NO_BATCH,
     Decision,
     DecisionLog,
-    DriverEpoch,
-    QueryState,
     TaskTransaction,
-    decide,
     decode_decision,
     encode_decision,
 )
 from millstream.pipelines.writing.options import WriteOptions
-from millstream.pipelines.writing.settling import Settling
-from millstream.pipelines.writing.writer import query_transactional_id, task_prefix
+from millstream.pipelines.writing.protocol import BatchProtocol, Begun
+from millstream.pipelines.writing.tasks import TaggedRows, write_open
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,15 +48,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass
-class _Run:
-    """What one batch works with."""
-
-    cluster: Cluster
-    log: DecisionLog
-    settling: Settling
-    driver: Transaction
-    decided: Decision
+_START_OVER = (
+    "write to other outputs under another name or version; or, to write all records once more to "
+    "the same outputs, delete the checkpoint and start with allow_new_checkpoint "
+    "(--allow-new-checkpoint)"
+)
 
 
 @dataclass
@@ -70,226 +60,212 @@ class FanOutSink:
     """See the module. `topics` and `tables` are by the names of the outputs."""
 
     query: str
-    group_id: str
     topics: Mapping[str, WriteOptions]
     tables: Mapping[str, TableSpec]
     store: Store | None
     checkpoint: Checkpoint
     progress: GroupProgress
-    _log: DecisionLog | None = None  # kept: what has been read of the topic is not read again
+    _protocol: BatchProtocol | None = None
     _driver: Transaction | None = None  # the last that was begun
-    _done: Decision | None = None  # the last batch, where nothing of it is left to be done
-    _cluster: Cluster | None = None  # its own: Spark calls the sinks of a driver from many threads
+    _done: Decision | None = None  # the last batch, if it is completed
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        end = self.checkpoint.durable_batch_end(batch_id)
-        if self.tables:
+        ends = self.checkpoint.planned_end(batch_id)
+        until_durable = sync_batch_meanwhile(self.checkpoint.location, batch_id)
+        is_shared = bool(self.tables) and len(self.tables) + len(self.topics) > 1
+        if is_shared:
             batch = batch.persist()
         try:
-            self._write(batch, batch_id, end)
+            if self.topics:
+                self._write(batch, Decision(batch_id, ends=ends), until_durable)
+            else:
+                until_durable()
+                self._write_tables(batch, Decision(batch_id, ends=ends))
+                self.progress.report(ends)
         except BaseException:
             self._recover_quietly()
             raise
         finally:
-            if self.tables:
+            if is_shared:
                 batch.unpersist()
-        self.progress.report(end)
 
-    def recover(self) -> None:
-        """Complete or abort what an earlier run has left."""
-        self._begin()
+    def recover(self, *, allow_new_checkpoint: bool = False) -> None:
+        """Complete or abort what an earlier run has left, before the query starts.
+
+        Raises `ConfigError` if the checkpoint is not the one that the last batch was written from.
+        With `allow_new_checkpoint`, a new one may start from the beginning.
+        """
+        if not self.topics:
+            return
+        begun = self._begin()
+        decided, query_id = begun.decided, self.checkpoint.query_id()
+        if decided.batch_id == NO_BATCH:
+            self._check_nothing_was_decided()
+        elif query_id is None or decided.query_id != query_id:
+            if not allow_new_checkpoint:
+                raise ConfigError(
+                    f"{self.query} wrote up to batch {decided.batch_id} from another checkpoint "
+                    f"than {self.checkpoint.location} (query id {decided.query_id}, now "
+                    f"{query_id or 'a new one'}), and would write all records again. "
+                    f"Restore that checkpoint, or {_START_OVER}"
+                )
+            assert self._protocol is not None
+            begun = self._protocol.reset(begun)
+            self._driver = begun.driver
+        elif self.checkpoint.batch_end(decided.batch_id) != decided.ends:
+            raise ConfigError(
+                f"{self.query} wrote batch {decided.batch_id} up to {to_json(decided.ends or {})}, "
+                f"which its checkpoint {self.checkpoint.location} does not contain: it is older "
+                f"than what was written. Restore the newer one, or {_START_OVER}"
+            )
+        self._done = begun.decided
+
+    def _check_nothing_was_decided(self) -> None:
+        """The decision topic has nothing of this query: it is new, or the topic was deleted."""
+        batch_id = self.checkpoint.incomplete_batch()
+        if not batch_id or self.checkpoint.was_taken_over:
+            return  # batch 0 has nothing before it
+        if self.store is not None and self.store.last_batch(self.query) is not None:
+            return  # topics are new outputs
+        raise ConfigError(
+            f"{DECISIONS_TOPIC} contains nothing of {self.query}, which has completed batches in "
+            f"{self.checkpoint.location}: the topic was deleted, or all outputs were replaced. It "
+            f"is unknown whether batch {batch_id} was written. Run it with the outputs it had, or "
+            f"{_START_OVER}"
+        )
 
     def _recover_quietly(self) -> None:
         """Unless another driver has taken over."""
+        if self._driver is None:
+            return
         try:
             self._begin(after=self._driver)
         except (MillstreamError, OSError) as error:
             logger.warning("%s: the next run cleans up what is left: %s", self.query, error)
 
-    def _write(self, batch: DataFrame, batch_id: int, end: Offsets) -> None:
-        run = self._prepare()
-        if batch_id <= run.decided.batch_id:
-            self._skip(batch, Decision(batch_id, ends=end), run.decided)
+    def _write(
+        self, batch: DataFrame, planned: Decision, until_durable: Callable[[], None]
+    ) -> None:
+        begun = self._resume() or self._begin()
+        if planned.batch_id <= begun.decided.batch_id:
+            until_durable()
+            self._skip(batch, planned, begun.decided)
+            self._done = begun.decided
             return
         decision = Decision(
-            batch_id,
-            tuple(self._write_topics(batch, run)),
-            end,
-            driver=DriverEpoch(run.driver.producer_id, run.driver.epoch),
+            planned.batch_id,
+            tuple(self._write_topics(batch, begun)),
+            planned.ends,
+            self.checkpoint.query_id(),
+            begun.epoch,
         )
+        assert self._protocol is not None
         if self.store is not None:
+            until_durable()
             self._write_tables(batch, decision)
-        else:
-            decide(run.cluster, run.log, run.driver, decision, group_id=self.group_id, offsets=end)
-        self._driver = run.settling.settle(run.driver, decision)
-        run.settling.sweep(self._prefix(run), keep=decision.tasks)
+        self._protocol.decide(begun.driver, decision, until_durable)
+        self._driver = self._protocol.complete(begun.driver, decision)
         self._done = decision
 
     def _skip(self, batch: DataFrame, found: Decision, decided: Decision) -> None:
-        """A batch that is decided already, if it is the same one."""
+        """A batch that is already decided, if it is the same one."""
         if (found.batch_id, found.ends) != (decided.batch_id, decided.ends):
             raise ConfigError(
                 f"{self.query} wrote batch {decided.batch_id} up to {to_json(decided.ends or {})} "
-                f"and comes now with batch {found.batch_id} up to {to_json(found.ends or {})}: its "
-                "checkpoint has been set back. Restore it, or give the pipeline another name (and "
-                "another kafka.transactional.id, if it sets one)"
+                f"and now runs batch {found.batch_id} up to {to_json(found.ends or {})}: its "
+                f"checkpoint {self.checkpoint.location} is older than what was written. "
+                f"Restore the newer checkpoint, or {_START_OVER}"
             )
         if self.store is not None:
-            self._write_tables(batch, found)  # unless they have it: there may have been none then
+            self._write_tables(batch, decided)  # unless they have it: they may be new outputs
         else:
             drain(batch)
 
-    def _prepare(self) -> _Run:
-        """Leave nothing behind of earlier batches and drivers."""
-        return self._go_on() or self._begin()
-
-    def _go_on(self) -> _Run | None:
-        """After a batch of ours, cleaned up behind; None where another has begun since."""
+    def _resume(self) -> Begun | None:
+        """After a batch of this sink that is completed."""
         done, self._done = self._done, None
-        if done is None or self._cluster is None or self._log is None or self._driver is None:
+        if done is None or self._protocol is None or self._driver is None:
             return None
-        try:
-            driver = begin_transaction(
-                self._cluster,
-                self._driver.transactional_id,
-                decision_timeout_ms(self._options, self._cluster),
-                after=self._driver,
+        begun = self._protocol.resume(self._driver, done)
+        if begun is None:
+            raise WriterFenced(
+                f"{self.query} was taken over by another run: stop one of the two. Nothing of this "
+                "batch is written"
             )
-        except ApiError as error:
-            if error.code in FENCED:
-                return None
-            raise
-        self._driver = driver
-        return _Run(self._cluster, self._log, self._settling(), driver, done)
+        self._driver = begun.driver
+        return begun
 
-    def _begin(self, after: Transaction | None = None) -> _Run:
-        options = self._options
-        cluster = self._cluster = self._cluster or make_cluster(options, "driver")
-        transactional_id = query_transactional_id(options)
-        log = self._log = self._log or DecisionLog(cluster, transactional_id)
-        log.create_topic()
-        driver = begin_transaction(
-            cluster, transactional_id, decision_timeout_ms(options, cluster), after=after
-        )
-        state = self._state(log, driver)
-        settling = self._settling()
-        if not state.is_completed:
-            driver = settling.settle(driver, state.decision)
-        self._driver = driver
-        run = _Run(cluster, log, settling, driver, state.decision)
-        settling.sweep(self._prefix(run))
-        return run
+    def _begin(self, after: Transaction | None = None) -> Begun:
+        protocol = self._protocol = self._protocol or self._connect()
+        begun = protocol.begin(after=after, stored=self._stored_decision())
+        self._driver = begun.driver
+        return begun
 
-    def _settling(self) -> Settling:
-        assert self._cluster is not None
-        assert self._log is not None
-        options = self._options
-        return Settling(
-            self._cluster,
-            self._log,
-            timeout_ms=transaction_timeout_ms(options, self._cluster),
-            fail_on_loss=options.fail_on_data_loss,
-        )
+    def _connect(self) -> BatchProtocol:
+        """On connections of its own: Spark calls the sinks of a driver in many threads."""
+        options = next(iter(self.topics.values()))  # for what the outputs have in common
+        cluster = make_cluster(options, "driver")
+        assert options.transactional_id is not None
+        return BatchProtocol(options, cluster, DecisionLog(cluster, options.transactional_id))
 
-    @property
-    def _options(self) -> WriteOptions:
-        """What the outputs have in common is taken from the first."""
-        return next(iter(self.topics.values()))
-
-    def _state(self, log: DecisionLog, driver: Transaction) -> QueryState:
-        """What has been decided, and completed: the store says the one, the topic the other.
-
-        A decision in the topic that is the store's, or a later one, takes its place: records of
-        transactions that timed out have been written again (`settling.py`), or the pipeline had no
-        tables then.
-        """
-        state = log.latest(driver)
-        if self.store is None:
-            return state
-        stored = self.store.progress(self.query)
+    def _stored_decision(self) -> Decision | None:
+        stored = None if self.store is None else self.store.progress(self.query)
         if stored is None or stored.decision is None:
-            return state
-        decision = decode_decision(stored.decision.encode())
-        if state.decision.replaces(decision):
-            return state
-        return replace(state, decision=decision)
+            return None
+        return decode_decision(stored.decision.encode())
 
-    @staticmethod
-    def _prefix(run: _Run) -> str:
-        return task_prefix(run.driver.transactional_id)
-
-    def _write_topics(self, batch: DataFrame, run: _Run) -> list[TaskTransaction]:
-        timeout_ms = transaction_timeout_ms(self._options, run.cluster)
-        write = tagged_writer(dict(self.topics), self._prefix(run), timeout_ms)
-        columns = [f"`{name}`" for name in self.topics]
-        written = batch.select(*columns).mapInArrow(write, "task binary").collect()
+    def _write_topics(self, batch: DataFrame, begun: Begun) -> list[TaskTransaction]:
+        assert self._protocol is not None
+        write = task_writer(
+            dict(self.topics), self._protocol.task_prefix, self._protocol.task_timeout_ms
+        )
+        if list(self.topics) != [ONLY]:
+            batch = batch.select(*(f"`{name}`" for name in self.topics))
+        written = batch.mapInArrow(write, "task binary").collect()
         return [pickle.loads(row.task) for row in written]
 
     def _write_tables(self, batch: DataFrame, decision: Decision) -> None:
         assert self.store is not None
         self.store.write_many(
-            [(rows_of(batch, name), table) for name, table in self.tables.items()],
+            [
+                (batch if name == ONLY else rows_of(batch, name), table)
+                for name, table in self.tables.items()
+            ],
             decision.batch_id,
             self.query,
             json.dumps(to_json(decision.ends or {})),
-            decision=encode_decision(decision).decode(),
+            decision=encode_decision(decision).decode() if self.topics else None,
             begins=json.dumps(to_json(self.checkpoint.batch_start(decision.batch_id))),
         )
 
 
-def tagged_writer(
+def task_writer(
     topics: Mapping[str, WriteOptions], prefix: str, timeout_ms: int
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task does: write, leave the transaction open, and tell what it is."""
+    """The function of a task: write, leave the transaction open, and return its description."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        task = write_tagged(topics, prefix, timeout_ms, batches)
+        _, task = write_open(topics, prefix, timeout_ms, rows_by_output(topics, batches))
         if task is not None:
             yield pa.RecordBatch.from_pydict({"task": [pickle.dumps(task)]})
 
     return write
 
 
-def write_tagged(
-    topics: Mapping[str, WriteOptions],
-    prefix: str,
-    timeout_ms: int,
-    batches: Iterator[pa.RecordBatch],
-) -> TaskTransaction | None:
-    """Write each struct column's rows to its topic; None if there are none."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None
-    producer = RawProducer(cluster_for(next(iter(topics.values())), "task"))
-    batchers: dict[str, Batcher] = {}
-    try:
-        for batch in batches:
-            for name, rows in rows_by_output(batch):
-                if producer.transaction is None:
-                    attempt = f"{prefix}{context.partitionId()}-{context.attemptNumber()}"
-                    producer.begin(attempt, timeout_ms)
-                if name not in batchers:
-                    options = topics[name]
-                    batchers[name] = Batcher(options, cluster_for(options, "task"), producer)
-                batchers[name].write([rows])
-        if producer.transaction is None:
-            return None
-        return TaskTransaction(producer.transaction, tuple(producer.flush()))
-    except BaseException:
-        if producer.transaction is not None:
-            producer.end(commit=False)
-        raise
-
-
-def rows_by_output(batch: pa.RecordBatch) -> Iterator[tuple[str, Any]]:
-    """The rows of each output that has any."""
+def rows_by_output(
+    topics: Mapping[str, Any], batches: Iterator[pa.RecordBatch]
+) -> Iterator[TaggedRows]:
+    """The rows of each output that has any: the rows themselves, or a struct column for each."""
     import pyarrow as pa
 
-    for name in batch.schema.names:
-        column = batch.column(name)
-        there = column.filter(column.is_valid())
-        if len(there):
-            yield name, pa.RecordBatch.from_struct_array(there)
+    for batch in batches:
+        if list(topics) == [ONLY]:
+            yield ONLY, batch
+            continue
+        for name in batch.schema.names:
+            column = batch.column(name)
+            there = column.filter(column.is_valid())
+            if len(there):
+                yield name, pa.RecordBatch.from_struct_array(there)

@@ -21,10 +21,11 @@ from millstream.pipelines.reading.counting import OBSERVED, count_failures
 from millstream.pipelines.reading.options import TRIGGER_OPTIONS, parse_read_options
 from millstream.pipelines.reading.positions import Positions
 from millstream.pipelines.running.checkpoint import Checkpoint
+from millstream.pipelines.running.locking import locked
 from millstream.pipelines.running.output_modes import choose_output_mode
 from millstream.pipelines.running.outputs import combine
 from millstream.pipelines.running.settings import Settings
-from millstream.pipelines.running.sinks import attach_sink
+from millstream.pipelines.running.sinks import make_sink
 from millstream.pipelines.running.tables import as_table, reader_schema
 from millstream.pipelines.running.topics import check_topics
 from millstream.pipelines.spec import PipelineSpec, Topic
@@ -41,36 +42,46 @@ BATCH_RECORDS_MAX = 1_000_000  # of a topic, so that the first batch over a larg
 
 
 def launch(
-    pipeline: PipelineSpec, spark: SparkSession, settings: Settings, *, once: bool = False
+    pipeline: PipelineSpec,
+    spark: SparkSession,
+    settings: Settings,
+    *,
+    once: bool = False,
+    allow_new_checkpoint: bool = False,
 ) -> StreamingQuery:
-    """Start the pipeline's query; it goes on by itself."""
+    """Start the pipeline's query; it runs in the background."""
     refuse_connect(spark)
     make_active(spark)
     location = checkpoint_location(pipeline, settings)
     refuse_running_twin(pipeline, spark)
     topic_ids = check_topics(settings, [pipeline])
-    checkpoint = Checkpoint(spark, location)
-    takes_over = checkpoint.is_taken_over()
-    checkpoint.claim(pipeline, topic_ids)
-    starting = fixed_starting(pipeline, settings, checkpoint)
-    tables = table_ends(pipeline, settings)
-    made = apply_to_streams(pipeline, spark, settings, starting, tables)
-    result = combine(pipeline, made)
-    writer = (
-        result.writeStream.queryName(pipeline.name)
-        .option("checkpointLocation", location)
-        .outputMode(choose_output_mode(pipeline, made))
-    )
-    if once:
-        writer = writer.trigger(availableNow=True)
-    elif settings.trigger is not None:
-        writer = writer.trigger(processingTime=settings.trigger)
-    sink = attach_sink(pipeline, result, writer, settings, checkpoint, takes_over=takes_over)
-    return sink.start()
+    with locked(location) as lock:
+        checkpoint = Checkpoint(spark, location)
+        checkpoint.claim(pipeline, topic_ids)
+        starting = fixed_starting(pipeline, settings, checkpoint)
+        tables = table_ends(pipeline, settings)
+        made = apply_to_streams(pipeline, spark, settings, starting, tables)
+        result = combine(pipeline, made)
+        sink = make_sink(
+            pipeline, result, settings, checkpoint, allow_new_checkpoint=allow_new_checkpoint
+        )
+        writer = (
+            result.writeStream.queryName(pipeline.identity)
+            .option("checkpointLocation", location)
+            .outputMode(choose_output_mode(pipeline, made))
+            .foreachBatch(sink)
+        )
+        if once:
+            writer = writer.trigger(availableNow=True)
+        elif settings.trigger is not None:
+            writer = writer.trigger(processingTime=settings.trigger)
+        query = writer.start()
+        lock.hold_during(query)
+    return query
 
 
 def checkpoint_location(pipeline: PipelineSpec, settings: Settings) -> str:
-    return f"{settings.required_checkpoint().rstrip('/')}/{pipeline.name}"
+    return f"{settings.required_checkpoint().rstrip('/')}/{pipeline.identity}"
 
 
 def refuse_connect(spark: SparkSession) -> None:
@@ -92,10 +103,10 @@ def make_active(spark: SparkSession) -> None:
 
 
 def refuse_running_twin(pipeline: PipelineSpec, spark: SparkSession) -> None:
-    if any(query.name == pipeline.name for query in spark.streams.active):
+    if any(query.name == pipeline.identity for query in spark.streams.active):
         raise ConfigError(
-            f"a query named {pipeline.name} is running in this session: stop it first, or run a "
-            f'{pipeline.name}.variant("another-name") beside it'
+            f"a query named {pipeline.identity} is running in this session: stop it first, or run "
+            f'a {pipeline.name}.variant("another-name", writes=...) beside it'
         )
 
 

@@ -47,6 +47,7 @@ def run(
     settings: Settings,
     *,
     once: bool = False,
+    allow_new_checkpoint: bool = False,
     show: Show = lambda statuses: None,
     announce: Callable[[Settings], None] = lambda settings: None,
 ) -> list[Status]:
@@ -64,7 +65,14 @@ def run(
             settings.master, settings.spark, f"millstream run: {names}", settings.home / LOG_NAME
         )
         try:
-            return Run(pipelines, spark, settings, once=once).until_end(show)
+            running = Run(
+                pipelines,
+                spark,
+                settings,
+                once=once,
+                allow_new_checkpoint=allow_new_checkpoint,
+            )
+            return running.until_end(show)
         finally:
             spark.stop()
 
@@ -119,11 +127,13 @@ class Run:
         settings: Settings,
         *,
         once: bool,
+        allow_new_checkpoint: bool = False,
     ) -> None:
         self._pipelines = pipelines
         self._spark = spark
         self._settings = settings
         self._once = once
+        self._allow_new_checkpoint = allow_new_checkpoint
         self._stopping = threading.Event()
         self._watched: list[Watched] = []
 
@@ -154,7 +164,8 @@ class Run:
             self._watched.append(Watched(pipeline, query))
 
     def _launch(self, pipeline: PipelineSpec) -> StreamingQuery:
-        return retry_busy(lambda: launch(pipeline, self._spark, self._settings, once=self._once))
+        options = {"once": self._once, "allow_new_checkpoint": self._allow_new_checkpoint}
+        return retry_busy(lambda: launch(pipeline, self._spark, self._settings, **options))
 
     def _any_runs(self) -> bool:
         """Start again what a busy machine kept from starting; raise what else went wrong."""

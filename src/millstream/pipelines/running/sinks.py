@@ -1,14 +1,11 @@
-"""Where batches go: a topic by Spark's own writer, anything else by what Spark calls for each."""
+"""The sink of a pipeline, with its outputs checked before the query starts."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from millstream.client.security import Security
-from millstream.pipelines.offsets import to_json
 from millstream.pipelines.running.checkpoint import Checkpoint
 from millstream.pipelines.running.outputs import rows_of
 from millstream.pipelines.running.progress import GroupProgress
@@ -19,34 +16,43 @@ from millstream.pipelines.writing.writer import check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from millstream.pipelines.running.fan_out import FanOutSink
     from millstream.pipelines.stores import Store, TableSpec
 
 
-def attach_sink(
+def make_sink(
     pipeline: PipelineSpec,
     result: DataFrame,
-    writer: DataStreamWriter,
     settings: Settings,
     checkpoint: Checkpoint,
     *,
-    takes_over: bool = False,
-) -> DataStreamWriter:
-    """Tell the writer where to write; tables are created, or checked, before anything starts.
+    allow_new_checkpoint: bool = False,
+) -> FanOutSink:
+    """The function that Spark calls with each batch.
 
-    `takes_over`: the checkpoint is of another writer, whose batches are not in the tables.
+    Tables are created, or checked, and what an earlier run has left is completed or aborted, before
+    anything starts.
     """
-    only = pipeline.writes.get(ONLY)
-    if isinstance(only, Topic):
-        options = write_options(pipeline, only, result.columns, settings)
-        check_schema(parse_write_options(options, streaming=False), result.schema)
-        return writer.format("millstream").options(**options)
-    specs = table_specs(pipeline)
-    store = open_checked(pipeline, result, specs, settings) if specs else None
-    if store is not None and takes_over and store.last_batch(pipeline.name) is None:
-        store.forget(pipeline.name)
+    from millstream.pipelines.running.fan_out import FanOutSink
+
+    only = list(pipeline.writes) == [ONLY]
+    frames = {name: result if only else rows_of(result, name) for name in pipeline.writes}
+    topics = {
+        name: parse_write_options(
+            write_options(pipeline, it, frames[name].columns, settings)
+            | {"checkpointLocation": checkpoint.location},
+            streaming=True,
+        )
+        for name, it in pipeline.writes.items()
+        if isinstance(it, Topic)
+    }
+    for name, options in topics.items():
+        check_schema(options, frames[name].schema)
+    tables = table_specs(pipeline)
+    store = open_checked(pipeline, result, tables, settings) if tables else None
+    if store is not None:
+        _let_start_over(store, pipeline.identity, checkpoint, allow_new_checkpoint)
     progress = GroupProgress(
         settings.required_broker(),
         pipeline.group_id,
@@ -54,15 +60,21 @@ def attach_sink(
     )
     done = checkpoint.last_completed_batch()
     if done is not None:
-        progress.report(checkpoint.batch_end(done))
-    if len(specs) == len(pipeline.writes):
-        assert store is not None
-        return writer.foreachBatch(TableSink(pipeline.name, store, specs, checkpoint, progress))
-    columns = {name: rows_of(result, name).columns for name in pipeline.writes}
-    sink = fan_out_sink(pipeline, columns, specs, store, settings, checkpoint, progress)
-    if done is not None:
-        sink.recover()
-    return writer.foreachBatch(sink)
+        progress.report(checkpoint.batch_end(done) or {})
+    sink = FanOutSink(pipeline.identity, topics, tables, store, checkpoint, progress)
+    sink.recover(allow_new_checkpoint=allow_new_checkpoint)
+    return sink
+
+
+def _let_start_over(
+    store: Store, query: str, checkpoint: Checkpoint, allow_new_checkpoint: bool
+) -> None:
+    """Let tables begin with this checkpoint: it was taken over, or it is new, which is allowed."""
+    last = store.progress(query)
+    is_new = last is not None and last.checkpoint != checkpoint.query_id()
+    was_taken_over = checkpoint.was_taken_over and store.last_batch(query) is None
+    if was_taken_over or (is_new and allow_new_checkpoint):
+        store.forget(query)
 
 
 def write_options(
@@ -72,6 +84,7 @@ def write_options(
     options = {
         **settings.kafka_options(),
         "kafka.group.id": pipeline.group_id,
+        "kafka.transactional.id": f"millstream-{pipeline.identity}",
         "topic": output.name,
         "valueFormat": output.write_format(columns),
     }
@@ -100,57 +113,5 @@ def open_checked(
     for name, spec in specs.items():
         rows = result if name == ONLY else rows_of(result, name)
         store.prepare(rows.schema, spec)
-    store.claim(pipeline.name)
+    store.claim(pipeline.identity)
     return store
-
-
-def fan_out_sink(
-    pipeline: PipelineSpec,
-    columns: Mapping[str, list[str]],
-    specs: Mapping[str, TableSpec],
-    store: Store | None,
-    settings: Settings,
-    checkpoint: Checkpoint,
-    progress: GroupProgress,
-) -> FanOutSink:
-    from millstream.pipelines.running.fan_out import FanOutSink
-
-    topics = {
-        name: parse_write_options(
-            write_options(pipeline, it, columns[name], settings)
-            | {"checkpointLocation": checkpoint.location},
-            streaming=True,
-        )
-        for name, it in pipeline.writes.items()
-        if isinstance(it, Topic)
-    }
-    return FanOutSink(pipeline.name, pipeline.group_id, topics, specs, store, checkpoint, progress)
-
-
-@dataclass
-class TableSink:
-    """Rows and progress in one transaction of the store; then the group's offsets.
-
-    A batch that Spark repeats is skipped by the store, and its offsets are reported again.
-    """
-
-    query: str
-    store: Store
-    tables: Mapping[str, TableSpec]
-    checkpoint: Checkpoint
-    progress: GroupProgress
-
-    def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        end = self.checkpoint.durable_batch_end(batch_id)
-        offsets = json.dumps(to_json(end))
-        begins = json.dumps(to_json(self.checkpoint.batch_start(batch_id)))
-        if list(self.tables) == [ONLY]:
-            self.store.write(batch, batch_id, self.query, self.tables[ONLY], offsets, begins=begins)
-        else:
-            shared = batch.persist()
-            try:
-                outputs = [(rows_of(shared, name), spec) for name, spec in self.tables.items()]
-                self.store.write_many(outputs, batch_id, self.query, offsets, begins=begins)
-            finally:
-                shared.unpersist()
-        self.progress.report(end)

@@ -186,6 +186,7 @@ class DecisionLog:
 
     def __init__(self, cluster: Cluster, transactional_id: str) -> None:
         self._cluster = cluster
+        self.transactional_id = transactional_id
         self._decision_key = f"decision:{transactional_id}".encode()
         self._completed_key = f"completed:{transactional_id}".encode()
         self._state = QueryState()

@@ -1,31 +1,29 @@
 """`df.write.format("millstream")` and `df.writeStream.format("millstream")`.
 
-A stream is written exactly once, unless told otherwise. Spark makes a writer anew for every batch,
-in two processes of the driver's and in every task; nothing is kept between them but what is on the
-brokers, in the checkpoint and in the messages that tasks send back:
+A stream is written exactly once by default. Spark creates a writer for every batch, in two
+processes of the driver and in every task. Between them, the only state is on the brokers, in the
+checkpoint and in the messages that tasks send back:
 
-    driver   the writer is pickled for the tasks     begin the query's next transaction, which
-             (`_prepare`)                            fences an older driver; complete or abort
-                                                     what it finds
+    driver   the writer is pickled for the tasks     `BatchProtocol.begin` or `resume`
+             (`_prepare`)
     task     write()                                 write in a transaction of its own, leave it
-                                                     open, say in the message what it is
-    driver   commit()                                decide; commit the tasks' transactions
-    driver   abort()                                 look whether it is decided; if not, abort
+                                                     open, and describe it in the message
+    driver   commit()                                `BatchProtocol.decide` and `complete`
+    driver   abort()                                 `BatchProtocol.begin`: it completes the batch
+                                                     if it is decided, and aborts it if not
 
-Every message carries the transaction that the driver began, so that the decision is made with it:
-a driver that has been superseded since is fenced. See `decisions.py` and `settling.py`.
+Every message contains the transaction that the driver began, and the decision is made in it: a
+driver that has been superseded since is fenced. See `protocol.py`.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -33,15 +31,8 @@ from pyspark.sql.datasource import (
 )
 
 from millstream.client.cluster import Cluster
-from millstream.client.producing import RawProducer, WrittenRange
-from millstream.client.transactions import (
-    FENCED,
-    Transaction,
-    begin_transaction,
-    end_transactions,
-)
+from millstream.client.transactions import FENCED, Transaction, end_transactions
 from millstream.errors import ApiError, ConfigError, ErrorCode, MillstreamError
-from millstream.partitions import TopicPartition
 from millstream.pipelines.offsets import Offsets, to_json
 from millstream.pipelines.query_files import (
     batch_ends,
@@ -50,23 +41,25 @@ from millstream.pipelines.query_files import (
     query_id,
     sync_batch_meanwhile,
 )
-from millstream.pipelines.workers import keep_memory, settle
-from millstream.pipelines.writing.batching import Batcher, Layout
-from millstream.pipelines.writing.clusters import (
-    cluster_for,
-    decision_timeout_ms,
-    partition_count,
-    transaction_timeout_ms,
-)
+from millstream.pipelines.spec import ONLY
+from millstream.pipelines.workers import settle
+from millstream.pipelines.writing.batching import Layout
+from millstream.pipelines.writing.clusters import cluster_for, transaction_timeout_ms
 from millstream.pipelines.writing.decisions import (
     Decision,
     DecisionLog,
     DriverEpoch,
     TaskTransaction,
-    decide,
 )
 from millstream.pipelines.writing.options import EXACTLY_ONCE, WriteOptions
+from millstream.pipelines.writing.protocol import BatchProtocol, group_id, offsets_here
 from millstream.pipelines.writing.settling import Settling
+from millstream.pipelines.writing.tasks import (
+    task_context,
+    task_prefix,
+    write_at_least_once,
+    write_open,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,13 +69,9 @@ logger = logging.getLogger(__name__)
 
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 QUERY_ID_PROPERTY = "sql.streaming.queryId"  # the id in the checkpoint
-TASKS_REMEMBERED_MAX = 1000
-# A task whose rows came later begins its transaction with the first: the broker's patience counts.
-PROMPT_SECONDS = 1.0
 
 _logs: dict[tuple[Any, ...], DecisionLog] = {}
 _prepared: dict[str, PreparedBatch] = {}  # by the query's transactional id
-_written_last: dict[str, tuple[TopicPartition, ...]] = {}  # by the task's transactional id
 
 
 @dataclass
@@ -90,8 +79,8 @@ class TaskMessage(WriterCommitMessage):
     """What a task tells the driver."""
 
     row_count: int
+    task: TaskTransaction | None = None  # None if nothing was written
     driver: Transaction | None = None
-    task: TaskTransaction | None = None  # None where nothing was written
     is_skipped: bool = False  # the batch had been decided before
     query_id: str | None = None
 
@@ -131,11 +120,6 @@ class PreparedBatch:
         )
 
 
-def task_prefix(transactional_id: str) -> str:
-    """What the transactional ids of a query's tasks begin with."""
-    return f"{transactional_id}-task-"
-
-
 class TopicWriter(DataSourceArrowWriter):
     """A batch job. With delivery exactly-once readers see nothing of it before it has succeeded:
     each task leaves a transaction open, and `commit` ends them all. Should the driver die while it
@@ -153,8 +137,9 @@ class TopicWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         if self._options.delivery != EXACTLY_ONCE:
-            return write_at_least_once(self._options, iterator)
-        return write_open(self._options, task_prefix(self._job_id), self._timeout_ms, iterator)
+            return TaskMessage(write_at_least_once(self._options, iterator))
+        prefix = task_prefix(self._job_id)
+        return TaskMessage(*_write_open(self._options, prefix, self._timeout_ms, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._end(messages, commit=True)
@@ -175,8 +160,10 @@ class TopicWriter(DataSourceArrowWriter):
                 f"{len(failed)} of {len(tasks)} transactions of this job were not committed; "
                 "the others were. Raise kafka.transaction.timeout.ms if the job takes long",
             )
-        settling = _settling(self._options, self._job_id, cluster, self._timeout_ms)
-        settling.sweep(task_prefix(self._job_id), keep=tasks)
+        log = DecisionLog(cluster, self._job_id)
+        Settling(cluster, log, timeout_ms=self._timeout_ms).sweep(
+            task_prefix(self._job_id), keep=tasks
+        )
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
@@ -200,9 +187,8 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         return self.__dict__
 
     def _prepare(self) -> BatchPlan:
-        """Leave nothing behind of earlier batches and drivers."""
         transactional_id = query_transactional_id(self._options)
-        plan = self._go_on(transactional_id) or self._clean_up(transactional_id)
+        plan = self._resume(transactional_id) or self._begin(transactional_id)
         location = self._options.checkpoint_location
         assert location is not None
         batch_id = newest_local_batch(location)
@@ -211,46 +197,36 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
             _prepared[transactional_id] = PreparedBatch(location, batch_id, ends, plan)
         return plan
 
-    def _go_on(self, transactional_id: str) -> BatchPlan | None:
-        """After a batch that this process prepared, which is committed and cleaned up behind.
-
-        It is enough then to begin the next transaction, if nobody else has begun one since: not
-        another driver, nor the commit, in order to write records again. None where that is so.
-        """
+    def _resume(self, transactional_id: str) -> BatchPlan | None:
+        """After a batch that this process prepared and that is completed. None if it is not, or if
+        another process has begun a transaction since: another driver, or the one that commits, in
+        order to write records again."""
         last = _prepared.pop(transactional_id, None)
         if last is None or not last.is_done():
             return None
-        cluster = cluster_for(self._options, "driver")
-        timeout_ms = decision_timeout_ms(self._options, cluster)
-        try:
-            driver = begin_transaction(
-                cluster, transactional_id, timeout_ms, after=last.plan.driver
-            )
-        except ApiError as error:
-            if error.code in FENCED:
-                return None
-            raise
         decided_batch_id = max(last.batch_id, last.plan.decided_batch_id)
+        begun = self._protocol(transactional_id).resume(
+            last.plan.driver, Decision(decided_batch_id)
+        )
+        if begun is None:
+            return None
         return replace(
-            last.plan, driver=driver, decided_batch_id=decided_batch_id, decided_query_id=None
+            last.plan,
+            driver=begun.driver,
+            decided_batch_id=decided_batch_id,
+            decided_query_id=None,
         )
 
-    def _clean_up(self, transactional_id: str) -> BatchPlan:
-        """Begin the next transaction, whoever had the last; complete or abort what there is."""
+    def _begin(self, transactional_id: str) -> BatchPlan:
+        protocol = self._protocol(transactional_id)
+        begun = protocol.begin()
+        decided = begun.decided
+        self._check_same_batch(decided)
+        return BatchPlan(begun.driver, decided.batch_id, decided.query_id, protocol.task_timeout_ms)
+
+    def _protocol(self, transactional_id: str) -> BatchProtocol:
         cluster = cluster_for(self._options, "driver")
-        timeout_ms = transaction_timeout_ms(self._options, cluster)
-        log = _decision_log(cluster, transactional_id)
-        log.create_topic()
-        driver = begin_transaction(
-            cluster, transactional_id, decision_timeout_ms(self._options, cluster)
-        )
-        state = log.latest(driver)
-        settling = _settling(self._options, transactional_id, cluster, timeout_ms)
-        if not state.is_completed:
-            driver = settling.settle(driver, state.decision)
-        settling.sweep(task_prefix(transactional_id))
-        self._check_same_batch(state.decision)
-        return BatchPlan(driver, state.decided_batch_id, state.decision.query_id, timeout_ms)
+        return BatchProtocol(self._options, cluster, _decision_log(cluster, transactional_id))
 
     def _check_same_batch(self, decision: Decision) -> None:
         """Batches that are decided are passed over: they must be what they were."""
@@ -269,15 +245,14 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         plan = self._plan
         if plan is None:
-            return write_at_least_once(self._options, iterator)
+            return TaskMessage(write_at_least_once(self._options, iterator))
         if _batch_id() <= plan.decided_batch_id:
             _check_same_query(plan)
             for _ in iterator:
                 pass
-            return TaskMessage(0, plan.driver, is_skipped=True)
-        message = write_open(self._options, plan.task_prefix, plan.timeout_ms, iterator)
-        message.driver, message.query_id = plan.driver, _query_id()
-        return message
+            return TaskMessage(0, driver=plan.driver, is_skipped=True)
+        count, task = _write_open(self._options, plan.task_prefix, plan.timeout_ms, iterator)
+        return TaskMessage(count, task, plan.driver, query_id=_query_id())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
         if self._options.delivery != EXACTLY_ONCE:
@@ -288,8 +263,6 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
             return
         driver = _driver_of(messages)
         assert driver is not None, "Spark runs at least one task for every batch"
-        cluster = cluster_for(self._options, "driver")
-        log = _decision_log(cluster, driver.transactional_id)
         ends, until_durable = self._batch_ends(batchId)
         decision = Decision(
             batchId,
@@ -298,57 +271,28 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
             next((it.query_id for it in known), None),
             DriverEpoch(driver.producer_id, driver.epoch),
         )
-        decide(
-            cluster,
-            log,
-            driver,
-            decision,
-            group_id=self._group_id(driver.transactional_id),
-            offsets=self._offsets_here(cluster, ends),
-            until_durable=until_durable,
-        )
-        settling = self._settling_for(cluster, driver)
-        settling.settle(driver, decision)
-        settling.sweep(task_prefix(driver.transactional_id), keep=decision.tasks)
+        protocol = self._protocol(driver.transactional_id)
+        protocol.decide(driver, decision, until_durable)
+        protocol.complete(driver, decision)
         settle("commit a batch")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
-        """Also called when `commit` has raised: then the batch may have been decided."""
+        """Also called if `commit` has raised: then the batch may have been decided."""
         driver = _driver_of(messages)
         if self._options.delivery != EXACTLY_ONCE or driver is None:
-            return  # what failed tasks left open, the next batch finds
-        cluster = cluster_for(self._options, "driver")
-        timeout_ms = decision_timeout_ms(self._options, cluster)
-        written = [it.transaction for it in _tasks_of(messages)]
+            return  # the next batch aborts what failed tasks have left open
         try:
-            driver = begin_transaction(cluster, driver.transactional_id, timeout_ms, after=driver)
+            self._protocol(driver.transactional_id).begin(after=driver)
         except ApiError as error:
             if error.code not in FENCED:
                 raise
             logger.warning("batch %d is another driver's now", batchId)
-            # Nobody may come soon who sweeps. Had the batch been decided after all, the other one
-            # would find these aborted, and write their records again.
-            end_transactions(cluster, written, commit=False)
-            return
-        state = _decision_log(cluster, driver.transactional_id).latest(driver)
-        settling = self._settling_for(cluster, driver)
-        if not state.is_completed:
-            settling.settle(driver, state.decision)
-        if state.decided_batch_id < batchId:
-            end_transactions(cluster, written, commit=False)
-        settling.sweep(task_prefix(driver.transactional_id), keep=state.decision.tasks)
-
-    def _settling_for(self, cluster: Cluster, driver: Transaction) -> Settling:
-        timeout_ms = transaction_timeout_ms(self._options, cluster)
-        return _settling(self._options, driver.transactional_id, cluster, timeout_ms)
+            # The other driver may not sweep soon. If the batch has been decided after all, it finds
+            # these aborted and writes their records again.
+            cluster = cluster_for(self._options, "driver")
+            end_transactions(cluster, [it.transaction for it in _tasks_of(messages)], commit=False)
 
     # Progress, as a group's offsets
-
-    def _group_id(self, transactional_id: str) -> str:
-        options = self._options
-        return options.group_id or (
-            f"millstream-{options.query_name}" if options.query_name else transactional_id
-        )
 
     def _batch_ends(self, batch_id: int) -> tuple[Offsets | None, Callable[[], None]]:
         """Where the batch ends in its sources, and what to call to have that be durable."""
@@ -361,28 +305,18 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
             return None, lambda: None
         return ends, sync_batch_meanwhile(location, batch_id)
 
-    def _offsets_here(self, cluster: Cluster, ends: Offsets | None) -> Offsets:
-        """What of it are topics of this cluster."""
-        if ends is None or not self._options.commits_offsets:
-            return {}
-        needed: dict[str, int] = {}
-        for topic, partition in sorted(ends):
-            needed[topic] = partition + 1
-        counts = {topic: partition_count(cluster, topic, it) for topic, it in needed.items()}
-        return {it: offset for it, offset in ends.items() if it[1] < counts[it[0]]}
-
     def _commit_offsets(self, batch_id: int) -> None:
         """At least once: after the batch, and not with it."""
         cluster = cluster_for(self._options, "driver")
         ends, until_durable = self._batch_ends(batch_id)
-        offsets = self._offsets_here(cluster, ends)
+        offsets = offsets_here(self._options, cluster, ends)
         until_durable()
         if offsets:
             from millstream.pipelines.running.progress import GroupProgress
 
             options = self._options
-            group_id = self._group_id(query_transactional_id(options))
-            progress = GroupProgress(options.bootstrap_servers, group_id, security=options.security)
+            group = group_id(options, query_transactional_id(options))
+            progress = GroupProgress(options.bootstrap_servers, group, security=options.security)
             progress.report(offsets)
             progress.close()
 
@@ -390,84 +324,21 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 # What tasks do
 
 
-def write_at_least_once(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
-    """Write rows that readers see at once; if the task is repeated, so are they."""
-    keep_memory()
-    cluster = cluster_for(options, "task")
-    producer = RawProducer(cluster)
-    producer.begin()
-    try:
-        count = Batcher(options, cluster, producer).write(batches)
-        producer.flush()
-    except BaseException:
-        producer.discard()
-        raise
-    settle("write")
-    return TaskMessage(count)
-
-
-def write_open(
+def _write_open(
     options: WriteOptions, prefix: str, timeout_ms: int, batches: Iterator[pa.RecordBatch]
-) -> TaskMessage:
-    """Write rows in a transaction and leave it open, for whoever has the message to end.
-
-    Attempts of one task have different ids: the speculative one does not fence the other.
-    """
-    keep_memory()
-    context = _task_context()
-    transactional_id = f"{prefix}{context.partitionId()}-{context.attemptNumber()}"
-    cluster = cluster_for(options, "task")
-    producer = RawProducer(cluster)
-    try:
-        expected = _written_last.pop(transactional_id, None)
-        if expected is not None:  # then it will write again: begin while its rows are on their way
-            producer.begin(transactional_id, timeout_ms)
-            producer.join(expected)
-        waiting_since = time.monotonic()
-        first = next((it for it in batches if it.num_rows), None)
-        is_prompt = time.monotonic() - waiting_since < PROMPT_SECONDS
-        if first is None:
-            _abort_quietly(producer)
-            return TaskMessage(0)
-        if producer.transaction is None:
-            producer.begin(transactional_id, timeout_ms)
-        count = Batcher(options, cluster, producer).write(_with_first(first, batches))
-        written = producer.flush()
-    except BaseException:
-        _abort_quietly(producer)
-        raise
-    settle("write")
-    if is_prompt:
-        _remember(transactional_id, written)
-    assert producer.transaction is not None
-    return TaskMessage(count, task=TaskTransaction(producer.transaction, tuple(written)))
-
-
-def _remember(transactional_id: str, written: Sequence[WrittenRange]) -> None:
-    if len(_written_last) >= TASKS_REMEMBERED_MAX:
-        _written_last.clear()
-    _written_last[transactional_id] = tuple((it.topic, it.partition) for it in written)
-
-
-def _abort_quietly(producer: RawProducer) -> None:
-    """If it began; what stays open is swept later, and what went wrong before is told."""
-    if producer.transaction is None:
-        return
-    try:
-        producer.end(commit=False)
-    except (ApiError, OSError) as error:
-        logger.warning("a transaction is left to be aborted by the driver: %s", error)
+) -> tuple[int, TaskTransaction | None]:
+    return write_open({ONLY: options}, prefix, timeout_ms, ((ONLY, batch) for batch in batches))
 
 
 def _batch_id() -> int:
-    text = _task_context().getLocalProperty(BATCH_ID_PROPERTY)
+    text = task_context().getLocalProperty(BATCH_ID_PROPERTY)
     if text is None:
         raise MillstreamError(f"Spark has not told this task its batch ({BATCH_ID_PROPERTY})")
     return int(text)
 
 
 def _query_id() -> str | None:
-    found: str | None = _task_context().getLocalProperty(QUERY_ID_PROPERTY)
+    found: str | None = task_context().getLocalProperty(QUERY_ID_PROPERTY)
     return found
 
 
@@ -481,17 +352,6 @@ def _check_same_query(plan: BatchPlan) -> None:
             f"{plan.decided_query_id}, now {query_id}), and records would be left out. Bring that "
             "checkpoint back, or choose another kafka.transactional.id for this one"
         )
-
-
-def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
-
-
-def _task_context() -> TaskContext:
-    context = TaskContext.get()
-    assert context is not None
-    return context
 
 
 # What both need
@@ -525,17 +385,6 @@ def _decision_log(cluster: Cluster, transactional_id: str) -> DecisionLog:
     if log is None:
         log = _logs[key] = DecisionLog(cluster, transactional_id)
     return log
-
-
-def _settling(
-    options: WriteOptions, transactional_id: str, cluster: Cluster, timeout_ms: int
-) -> Settling:
-    return Settling(
-        cluster,
-        _decision_log(cluster, transactional_id),
-        timeout_ms=timeout_ms,
-        fail_on_loss=options.fail_on_data_loss,
-    )
 
 
 def _tasks_of(messages: Sequence[WriterCommitMessage | None]) -> list[TaskTransaction]:
