@@ -28,6 +28,7 @@ from typing import Any
 
 from millstream.pipelines import pipeline, table, topic
 from millstream.pipelines.pipeline import Pipeline
+from millstream.pipelines.running import locking
 from millstream.pipelines.running.failures import passes
 from millstream.pipelines.running.session import spark_settings
 from tests.faults.kill_points import FAULT, current_batch
@@ -51,6 +52,7 @@ class Settings:
     tasks: int | None = None  # None: as many as the source has
     once: bool = False
     timeout_ms: int | None = None  # of tasks' transactions
+    locks: bool = True  # False: as on file systems that have no locks
     master: str = "local[8]"  # a task that stands still keeps its place
     spark: dict[str, str] = field(default_factory=dict)
 
@@ -171,6 +173,8 @@ def main(settings: Settings) -> None:
     for key, value in (spark_settings("local[2]") | settings.spark).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
+    if not settings.locks:
+        locking.is_local = lambda location: False  # type: ignore[assignment]
     # Threads that want it at the same time would start two.
     ensure_callback_server_started(spark.sparkContext._gateway)
     declared = [declare(name, settings) for name in settings.pipelines]

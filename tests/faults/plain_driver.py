@@ -258,20 +258,13 @@ def write_options(settings: Settings, topic: str) -> dict[str, str]:
 
 
 class PlainCheckpoint(Checkpoint):
-    """Without Hadoop."""
+    """Without Spark."""
 
     def __init__(self, location: str) -> None:
         self.location, self._ends = location, {}
 
     def _planned(self) -> None:
         """There is no plan."""
-
-    def _list(self, name: str) -> list[str]:
-        return [it.name for it in Path(f"{self.location}/{name}").iterdir()]
-
-    def _read(self, name: str) -> str | None:
-        path = Path(f"{self.location}/{name}")
-        return path.read_text() if path.exists() else None
 
 
 class PlainBatch:

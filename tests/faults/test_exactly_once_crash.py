@@ -296,6 +296,7 @@ OUTPUTS = {  # those with a row for each record
 }
 WITH_POSTGRES = ("postgres", "pgfan")
 # A whole run takes long: who looks for something chooses.
+ROUNDS = int(os.environ.get("MILLSTREAM_ROUNDS", "3"))
 KILLS = int(os.environ.get("MILLSTREAM_KILLS", "20"))
 PIPELINES = os.environ.get("MILLSTREAM_PIPELINES", ",".join(POINTS)).split(",")
 
@@ -372,6 +373,26 @@ def test_pipelines_are_exact_when_transactions_time_out_and_their_heir_is_killed
     rig.wait_for_time_outs()
     rig.run_to(dict.fromkeys(decided, PUBLISHED_AGAIN), **impatient)
     rig.check_nothing_is_doubled()
+    rig.run_to_the_end()
+    rig.check()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("locks", [True, False])
+def test_pipelines_are_exact_when_two_drivers_run_them(
+    request: pytest.FixtureRequest, server: Server, tmp_path: Path, locks: bool
+) -> None:
+    """Started at the same moment, on one checkpoint: with its lock, and, as on a file system
+    without locks, with nothing but the brokers and the store to fence one of them."""
+    rig = rig_of(request, server, tmp_path, "topic", "fan")
+    with rig.load.going_on():
+        for _ in range(ROUNDS):
+            settings = replace(rig.settings, once=True, locks=locks)
+            with rig.started(settings) as one, rig.started(settings) as two:
+                codes = [it.wait(RUN_SECONDS_MAX) for it in (one, two)]
+            rig._tell(f"two drivers ended with {codes}")
+            rig.check_nothing_is_doubled()
     rig.run_to_the_end()
     rig.check()
 

@@ -19,6 +19,7 @@ from millstream.pipelines.query_files import (
     is_committed_here,
     newest_local_batch,
     query_id,
+    replace_file,
     sync_batch,
     sync_batch_meanwhile,
     watermark_ms_of,
@@ -141,3 +142,13 @@ def test_watermark_of_a_batch_is_found_by_its_number(tmp_path: Path) -> None:
     assert watermark_ms_of(str(tmp_path), 3) == 1500
     with pytest.raises(ConfigError, match="no batch 4"):
         watermark_ms_of(str(tmp_path), 4)
+
+
+def test_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "file"
+    for content in ("one", "two"):
+        replace_file(file, content)
+        assert file.read_text() == content
+        (file.parent / ".file.crc").write_bytes(b"of the old content")
+    replace_file(file, "three")
+    assert [it.name for it in file.parent.iterdir()] == ["file"]

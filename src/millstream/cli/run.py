@@ -29,6 +29,13 @@ Explain = Annotated[
         "--explain", help="Show each pipeline as a graph: state, keys, watermarks; run nothing."
     ),
 ]
+AllowNewCheckpoint = Annotated[
+    bool,
+    typer.Option(
+        "--allow-new-checkpoint",
+        help="Start from the beginning if a pipeline has written from another checkpoint.",
+    ),
+]
 CreateTopics = Annotated[
     bool | None,
     typer.Option(
@@ -84,13 +91,7 @@ def run(
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="Spark's master. Default: local[*].")
     ] = None,
-    allow_new_checkpoint: Annotated[
-        bool,
-        typer.Option(
-            "--allow-new-checkpoint",
-            help="Start from the beginning if a pipeline has written from another checkpoint.",
-        ),
-    ] = False,
+    allow_new_checkpoint: AllowNewCheckpoint = False,
     create_topics: CreateTopics = None,
     client_config: ClientConfig = None,
 ) -> None:
@@ -119,14 +120,8 @@ def run(
         "create_topics": create_topics,
         "kafka": security_settings(client_config),
     }
-    run_targets(
-        targets,
-        given,
-        once=once,
-        allow_new_checkpoint=allow_new_checkpoint,
-        dry_run=dry_run,
-        explain=explain,
-    )
+    flags = {"once": once, "allow_new_checkpoint": allow_new_checkpoint}
+    run_targets(targets, given, **flags, dry_run=dry_run, explain=explain)
 
 
 def run_targets(

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 AGGREGATE = "Aggregate"
+FILTER = "Filter"
+PROJECT = "Project"
 WATERMARK = "EventTimeWatermark"
 
 
@@ -24,10 +26,58 @@ def streaming_operators(plan: Any) -> set[str]:
     found = set()
     if plan.isStreaming():
         found.add(str(plan.nodeName()))
-        children = plan.children()
-        for index in range(children.size()):
-            found |= streaming_operators(children.apply(index))
+        for child in _items(plan.children()):
+            found |= streaming_operators(child)
     return found
+
+
+def leaves(plan: Any) -> list[Any]:
+    """The sources of a plan, in its order; one that is used twice is there twice."""
+    return _items(plan.collectLeaves())
+
+
+def filters_changing_rows(plan: Any) -> bool:
+    """Whether rows of a streaming aggregate are filtered by a value that changes, such as a sum.
+
+    A filter by what it is grouped by always gives the same answer for a row.
+    """
+    if not plan.isStreaming() or AGGREGATE not in streaming_operators(plan):
+        return False
+    children = _items(plan.children())
+    if plan.nodeName() == AGGREGATE:
+        return False
+    if plan.nodeName() == FILTER and not _references(plan.condition()) <= _unchanging(children[0]):
+        return True
+    return any(filters_changing_rows(child) for child in children)
+
+
+def _unchanging(plan: Any) -> set[int]:
+    """The ids of those columns of a plan that only depend on what its aggregate is grouped by."""
+    name = str(plan.nodeName())
+    if name == AGGREGATE:
+        columns = _items(plan.aggregateExpressions())
+        return {it.exprId().id() for it in columns if not _contains(it, "AggregateExpression")}
+    children = _items(plan.children())
+    if len(children) != 1:
+        return set()
+    below = _unchanging(children[0])
+    if name != PROJECT:
+        return below
+    columns = _items(plan.projectList())
+    return {it.exprId().id() for it in columns if _references(it) <= below}
+
+
+def _references(expression: Any) -> set[int]:
+    return {it.exprId().id() for it in _items(expression.references().toSeq())}
+
+
+def _contains(expression: Any, name: str) -> bool:
+    children = _items(expression.children())
+    return str(expression.nodeName()) == name or any(_contains(it, name) for it in children)
+
+
+def _items(sequence: Any) -> list[Any]:
+    return [sequence.apply(index) for index in range(sequence.size())]
 
 
 def check_not_aggregated(*frames: DataFrame) -> None:

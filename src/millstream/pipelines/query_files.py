@@ -135,6 +135,21 @@ def sync_batch_meanwhile(location: str, batch_id: int) -> Callable[[], None]:
     return synced.result
 
 
+def replace_file(path: Path, content: str) -> None:
+    """Replace a file, or create it: all of it is there, also after a power cut, or the old one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    with unfinished.open("w", encoding="utf-8") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+    # Spark's file systems write checksums beside their files, and would find this one damaged.
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    for directory in (path.parent, *path.parent.parents[:2]):  # they may be as new
+        _sync(directory)
+
+
 def _sync(path: Path) -> None:
     try:
         descriptor = os.open(path, os.O_RDONLY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -10,7 +11,8 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.pipelines import Pipeline, pipeline, table, topic
-from millstream.pipelines.running.checkpoint import Checkpoint
+from millstream.pipelines.running import checkpoint as checkpoint_module
+from millstream.pipelines.running.checkpoint import Checkpoint, align
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,3 +69,61 @@ def test_checkpoint_knows_a_topic_that_was_made_anew(spark: SparkSession, tmp_pa
     forgiving = topic("a", options={"failOnDataLoss": False})
     checkpoint.claim(declared("a").variant("p", reads=forgiving), {"a": new})
     checkpoint.claim(declared("a"), {"a": new})
+
+
+def test_checkpoint_keeps_where_inputs_begin_through_hadoop_too(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_module, "is_local", lambda location: False)
+    through_hadoop = Checkpoint(spark, f"file://{tmp_path}/p")
+    for offset in (3, 5):  # it is created, then replaced
+        through_hadoop.keep_starting({"a": {("topic", 0): offset}})
+        assert through_hadoop.starting() == {"a": {("topic", 0): offset}}
+    assert through_hadoop._list("") == ["millstream-starting.json"]
+    monkeypatch.undo()
+    local = Checkpoint(spark, str(tmp_path / "p"))
+    assert local.starting() == {"a": {("topic", 0): 5}}
+
+
+def test_checkpoint_that_another_driver_has_written_to_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "7").write_text('v1\n{}\n{"orders": {"0": 4}}')
+    checkpoint = Checkpoint(spark, str(tmp_path))
+    assert checkpoint.planned_end(7) == {("orders", 0): 4}
+    monkeypatch.setattr(checkpoint, "_planned", lambda: {("orders", 0): 6})
+    with pytest.raises(ConfigError, match=r"batch 7 ends at .*6.*another process writes to it"):
+        checkpoint.planned_end(7)
+
+
+@pytest.mark.parametrize(
+    ("lines", "aligned"),
+    [
+        (["A", "B"], ["A", "B", "A"]),  # it is used once more
+        (["B", "A", "A"], ["A", "B", "A"]),
+        (["B", "-"], ["-", "B", "-"]),
+        (["A", "C"], ["A", "C"]),  # of a topic that is not read
+    ],
+)
+def test_offsets_of_sources_follow_the_order_of_the_plan(
+    lines: list[str], aligned: list[str]
+) -> None:
+    written = {it: json.dumps({it.lower(): {"0": 7}}) for it in "ABC"} | {"-": "-"}
+    found = align([written[it] for it in lines], ["a", "b", "a"])
+    assert found == [written[it] for it in aligned]
+
+
+def test_checkpoint_takes_the_order_of_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    for number in range(3):
+        lines = ["v1", "{}", f'{{"a": {{"0": {number}}}}}', '{"b": {"0": 9}}']
+        (tmp_path / "offsets" / str(number)).write_text("\n".join(lines))
+    checkpoint = Checkpoint(spark, str(tmp_path))
+    ends = [checkpoint.batch_end(number) for number in range(3)]
+    for _ in range(2):
+        checkpoint.align_sources(declared("a", "b"), ["frame1", "frame0"])
+    assert [checkpoint.batch_end(number) for number in range(3)] == ends
+    files = [(tmp_path / "offsets" / name).read_text().splitlines() for name in "012"]
+    topics = [[next(iter(json.loads(line))) for line in lines[2:]] for lines in files]
+    assert topics == [["a", "b"], ["b", "a"], ["b", "a"]]

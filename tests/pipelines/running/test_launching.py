@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from millstream.errors import ConfigError
 from millstream.pipelines import Pipeline, pipeline, table, topic
 from millstream.pipelines.running.checkpoint import Checkpoint
+from millstream.pipelines.running.fan_out import FanOutSink
 from millstream.pipelines.running.launching import (
     limit_batches,
     refuse_connect,
@@ -22,6 +25,7 @@ from millstream.pipelines.running.launching import (
 )
 from tests.pipelines.conftest import Topics, run_to_end
 from tests.pipelines.running.test_progress import committed
+from tests.pipelines.writing.test_writer import values_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -155,6 +159,55 @@ def test_pipeline_reads_two_topics_and_writes_one(
     assert committed(topics, name_country.group_id, orders) == {0: 3, 1: 1}
 
 
+def test_topic_recreated_while_the_pipeline_stood_is_read_from_its_beginning(
+    spark: SparkSession, topics: Topics, where: dict[str, Any], tmp_path: Path
+) -> None:
+    source = topics.create()
+    topics.fill(source, [order(1), order(2)])
+    reads = topic(source, schema=SCHEMA, options={"failOnDataLoss": False})
+    declare = pipeline(reads=reads, writes=table("ids"), name=f"ids-{source}")
+    ids = declare(lambda orders: orders.select("id"))
+    run_once(ids, spark, where)
+    topics.delete(source)
+    topics.create(name=source)
+    topics.fill(source, [order(it) for it in range(3, 8)])
+    run_once(ids, spark, where)
+    assert stored(tmp_path, "select id from ids order by id") == [(it,) for it in range(1, 8)]
+
+
+def test_inputs_may_be_used_in_another_order(
+    spark: SparkSession, topics: Topics, where: dict[str, Any], tmp_path: Path
+) -> None:
+    one, two = topics.create(), topics.create()
+    topics.fill(one, [order(1), order(2)])
+    topics.fill(two, [order(3)])
+    reads = {"one": topic(one, schema=SCHEMA), "two": topic(two, schema=SCHEMA)}
+    declare = pipeline(reads=reads, writes=table("ids"), name=f"both-{one}")
+    run_once(declare(lambda one, two: one.union(two).select("id")), spark, where)
+    topics.fill(one, [order(4)])
+    run_once(declare(lambda one, two: two.union(one).select("id")), spark, where)
+    topics.fill(two, [order(5)])
+    run_once(declare(lambda one, two: one.union(two).select("id")), spark, where)
+    assert stored(tmp_path, "select id from ids order by id") == [(it,) for it in range(1, 6)]
+
+
+def test_several_outputs_read_their_input_once(
+    spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any], tmp_path: Path
+) -> None:
+    writes = {"totals": table("totals", key="user"), "large": table("large", key="id")}
+    declare = pipeline(reads=topic(orders, schema=SCHEMA), writes=writes, name=f"two-{orders}")
+    both = declare(
+        lambda orders: {"totals": per_user(orders), "large": orders.where("id > 1").select("id")}
+    )
+    query = run_once(both, spark, where)
+    progress = json.loads(query.lastProgress.json)
+    assert progress["observedMetrics"]["millstream.orders"] == {"records": 4, "failed": 1}
+    assert progress["numInputRows"] == 4
+    assert len(values_of(topics, f"dlq.{orders}", at_least=1)) == 1
+    assert stored(tmp_path, "select * from totals order by user") == [("ada", 3.0), ("bob", 1.5)]
+    assert stored(tmp_path, "select * from large order by id") == [(2,), (3,)]
+
+
 def test_pipeline_into_a_topic_starts_in_any_thread(
     spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any]
 ) -> None:
@@ -171,6 +224,55 @@ def test_pipeline_into_a_topic_starts_in_any_thread(
     with ThreadPoolExecutor(1) as threads:
         threads.submit(run_once, copy, spark, where).result()
     assert committed(topics, copy.group_id, orders) == {0: 3, 1: 1}
+
+
+def test_batch_is_decided_with_what_was_read_and_refused_if_the_checkpoint_has_other_offsets(
+    spark: SparkSession,
+    topics: Topics,
+    orders: str,
+    where: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As if another driver had written `offsets/1` at the same moment."""
+    declared = totals(orders)
+    run_once(declared, spark, where)
+    topics.fill(orders, [order(4), order(5)], partition=1)
+    file = tmp_path / "checkpoints" / declared.name / "offsets" / "1"
+    call = FanOutSink.__call__
+
+    def overwrite(sink: FanOutSink, batch: DataFrame, batch_id: int) -> None:
+        written = file.read_text()
+        file.write_text(written.replace('"1": 3', '"1": 2'))
+        try:
+            call(sink, batch, batch_id)
+        finally:
+            file.write_text(written)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FanOutSink, "__call__", overwrite)
+        with pytest.raises(StreamingQueryException, match="another process writes to it"):
+            run_once(declared, spark, where)
+    found = "select user, total from totals order by user"
+    assert stored(tmp_path, found) == [("ada", 3.0), ("bob", 1.5)]
+    run_once(declared, spark, where)
+    assert stored(tmp_path, found) == [("ada", 6.0), ("bob", 1.5)]
+
+
+def test_pipeline_whose_checkpoint_was_deleted_is_refused_and_starts_over_if_allowed(
+    spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any], tmp_path: Path
+) -> None:
+    written = topics.create()
+    reads = topic(orders, schema=SCHEMA, bad_records="drop")
+    declared = pipeline(reads=reads, writes=topic(written), name=f"copy-{written}")
+    copy = declared(lambda orders: orders.select("id"))
+    run_once(copy, spark, where)
+    shutil.rmtree(tmp_path / "checkpoints" / copy.name)
+    with pytest.raises(ConfigError, match="from another checkpoint"):
+        run_once(copy, spark, where)
+    run_to_end(lambda: copy.start(spark, once=True, allow_new_checkpoint=True, **where))
+    run_once(copy, spark, where)
+    assert len(values_of(topics, written, at_least=6)) == 6
 
 
 @pytest.fixture

@@ -104,5 +104,27 @@ def test_aggregate_of_a_table_that_stands_still_does_not_count(
     assert choose_output_mode(declared(), stream.join(still, "value")) == "append"
 
 
+@pytest.mark.parametrize(
+    ("filtered", "is_refused"),
+    [
+        (lambda frame: counted(frame).where("count > 1"), True),
+        (lambda frame: counted(frame).selectExpr("value", "count + 1 as n").where("n > 1"), True),
+        (lambda frame: counted(frame).where("value > 1"), False),
+        (lambda frame: counted(frame).selectExpr("value + 1 as v", "count").where("v > 1"), False),
+        (lambda frame: counted(frame.where("value > 1")), False),
+    ],
+)
+def test_aggregate_filtered_by_a_value_that_changes_is_refused_in_update_mode(
+    stream: DataFrame, filtered: Callable[[Any], Any], is_refused: bool
+) -> None:
+    if not is_refused:
+        assert choose_output_mode(declared("value"), filtered(stream)) == "update"
+        return
+    with pytest.raises(ConfigError, match=r"rows of t that no longer pass.*delete=\"gone\""):
+        choose_output_mode(declared("value"), filtered(stream))
+    given = declared("value", output_mode="update")
+    assert choose_output_mode(given, filtered(stream)) == "update"
+
+
 def test_mode_that_is_given_is_taken(stream: DataFrame) -> None:
     assert choose_output_mode(declared(output_mode="complete"), counted(stream)) == "complete"

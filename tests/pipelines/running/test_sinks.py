@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millstream.errors import MillstreamError, StoreError
+from millstream.errors import ConfigError, MillstreamError, StoreError
 from millstream.pipelines import Pipeline, pipeline, table, topic
 from millstream.pipelines.running.checkpoint import Checkpoint
 from millstream.pipelines.running.fan_out import FanOutSink
@@ -94,3 +94,23 @@ def test_topic_is_written_with_the_options_that_it_declares(tmp_path: Path) -> N
         "valueFormat": "json",
         "keyColumns": "id,at",
     }
+
+
+def test_table_of_another_version_is_refused(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    source = topics.create()
+    settings = Settings(home=tmp_path, broker=topics.bootstrap)
+    (tmp_path / "c" / "offsets").mkdir(parents=True)
+    (tmp_path / "c" / "offsets" / "0").write_text(f'v1\n{{}}\n{{"{source}": {{"0": 4}}}}')
+    frame = spark.range(1)
+
+    def sink(version: str) -> FanOutSink:
+        declare = pipeline(reads=topic(source), writes=table("t"), name="p", version=version)
+        checkpoint = Checkpoint(spark, str(tmp_path / "c"))
+        return make_sink(declare(lambda f: f), frame, settings, checkpoint)
+
+    sink("1")(frame, 0)
+    sink("1")
+    with pytest.raises(ConfigError, match="table t has the rows of p, and p@2 would write its own"):
+        sink("2")

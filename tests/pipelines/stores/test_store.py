@@ -306,3 +306,21 @@ def test_store_without_identities_of_tables_continues(database: Database) -> Non
         assert not store.write_arrow([(users((1, "a")), USERS)], 4, "q")
         assert store.write_arrow([(users((2, "b")), USERS)], 5, "q")
     assert database.rows("SELECT id FROM users") == [(2,)]
+
+
+def test_writers_of_a_table_are_known_until_it_is_dropped_or_they_are_forgotten(
+    store: Store, database: Database
+) -> None:
+    table = TableSpec("users", key=("id",))
+    store.prepare(users((1, "ada")).schema, table)
+    assert store.writers(table) == []
+    for query in ("two", "one"):
+        store.write_arrow([(users((1, "ada")), table)], 0, query)
+    store.write_arrow([(users((1, "ada")), TableSpec("others", key=("id",)))], 0, "three")
+    assert store.writers(table) == ["one", "two"]
+    store.forget("two")
+    assert store.writers(table) == ["one"]
+    database.run("DROP TABLE users")
+    with database.open() as later:
+        later.prepare(users((1, "ada")).schema, table)
+        assert later.writers(table) == []

@@ -399,8 +399,6 @@ def test_prepare_looks_back_when_the_checkpoint_has_been_changed(query: Query) -
 def test_batch_of_another_checkpoint_is_not_taken_for_one_that_is_decided(
     query: Query,
 ) -> None:
-    """Where the checkpoint is, only Spark can read."""
-    query.location = "dbfs:///nowhere"
     query.run(0)
     assert query.write(query.prepare(0), 0).is_skipped
     (query.checkpoint / "metadata").write_text(json.dumps({"id": "another"}))
@@ -408,6 +406,15 @@ def test_batch_of_another_checkpoint_is_not_taken_for_one_that_is_decided(
         query.write(query.prepare(0), 0)
     query.run(1)
     assert values_of(query.topics, query.target, at_least=2) == [b"0", b"1"]
+
+
+def test_checkpoint_that_cannot_be_read_in_python_is_refused(query: Query) -> None:
+    query.location = "dbfs:///nowhere"
+    message = query.write(query.prepare(0), 0)
+    with pytest.raises(ConfigError, match=r"offsets/0 .* cannot be read in Python"):
+        query.commit(message, 0)
+    query.writer().abort([message], 0)
+    assert values_of(query.topics, query.target) == []
 
 
 def test_commit_shows_progress_in_partitions_that_a_source_got_since(query: Query) -> None:

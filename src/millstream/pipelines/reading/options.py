@@ -64,6 +64,7 @@ READ_OPTIONS = (
     "deadLetterTopic",
     "pipeline",
     "pipelineVersion",
+    "pipelineInput",
     "checkpointLocation",
     "loadFirst",
     "idleAfter",
@@ -163,6 +164,7 @@ class ReadOptions:
     dead_letter_topic: str | None = None
     pipeline: str | None = None
     pipeline_version: str | None = None
+    pipeline_input: str | None = None  # the parameter that it is read for
     checkpoint_location: str | None = None  # of the query that reads, for its watermark
     load_first: Offsets = field(default_factory=dict)  # how far others are read before this begins
     idle_after_ms: int | None = None
@@ -246,6 +248,7 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
         dead_letter_topic=_dead_letter_topic(given),
         pipeline=given.get("pipeline"),
         pipeline_version=given.get("pipelineVersion"),
+        pipeline_input=given.get("pipelineInput"),
         checkpoint_location=given.get("checkpointLocation"),
         load_first=_load_first(given),
         idle_after_ms=_idle_after_ms(given),

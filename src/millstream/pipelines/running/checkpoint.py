@@ -2,22 +2,26 @@
 
 Beside Spark's own files we keep `millstream.json`, which says for which topics the checkpoint was
 made, by name and id: offsets of other topics, and of a topic that was deleted and recreated, would
-be nonsense, and Spark does not notice. All of it is read through Hadoop's file systems, so that a
-checkpoint may be wherever Spark can have one.
+be nonsense, and Spark does not notice. Unless it is on a local disk, it is read through Hadoop's
+file systems, so that a checkpoint can be wherever Spark can have one.
 
-    {"pipeline": "revenue", "reads": {"orders": "orders"}, "topics": {"orders": "<topic id>"}}
+    {"pipeline": "revenue", "reads": {"orders": "orders"}, "topics": {"orders": "<topic id>"},
+     "first_batch": 0}
+
+Batches before "first_batch" are those of another writer, whose checkpoint was taken over.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from millstream.errors import ConfigError
 from millstream.pipelines.offsets import Offsets, from_json, to_json
-from millstream.pipelines.query_files import ends_of_sources
+from millstream.pipelines.query_files import ends_of_sources, is_local, local_path, replace_file
 from millstream.pipelines.running.progress import parse_offset_log
 
 if TYPE_CHECKING:
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from millstream.pipelines.spec import PipelineSpec
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
+NO_OFFSETS = "-"  # of a source that has none yet
 OWNER_FILE = "millstream.json"
 STARTING_FILE = "millstream-starting.json"
 
@@ -110,8 +115,37 @@ class Checkpoint:
             self._check_ids(pipeline, earlier.get("topics", {}), ids)
             if earlier.get("topics") == ids:
                 return
-        owner = {"pipeline": pipeline.name, "reads": topics, "topics": ids}
+        owner = self._owner()
+        if text is None:
+            done = self.last_completed_batch()
+            owner["first_batch"] = 0 if done is None else done + 1
+        owner |= {"pipeline": pipeline.name, "reads": topics, "topics": ids}
         self._write(OWNER_FILE, json.dumps(owner))
+
+    def first_batch(self) -> int:
+        """The first batch of this pipeline: those before are of the writer that it took over."""
+        return int(self._owner().get("first_batch", 0))
+
+    def align_sources(self, pipeline: PipelineSpec, planned: Sequence[str]) -> None:
+        """Put the offsets of the newest batches into the order of the plan's sources.
+
+        Spark knows a source only by its place in the plan, and a function that was edited may use
+        its inputs in another order, or more often. `planned` are the inputs of the plan, by
+        parameter. If several of them read one topic, the order stays as it is.
+        """
+        topics = [pipeline.reads[it].name for it in planned if it in pipeline.reads]
+        if len(topics) != len(planned) or len(set(topics)) != len(set(planned)):
+            return
+        numbers = sorted(int(it) for it in self._list("offsets") if it.isdigit())
+        for number in numbers[-2:]:  # Spark reads the last, and the one before it
+            lines = (self._read(f"offsets/{number}") or "").splitlines()
+            aligned = [*lines[:2], *align(lines[2:], topics)]
+            if aligned != lines:
+                self._write(f"offsets/{number}", "\n".join(aligned))
+
+    def _owner(self) -> dict[str, Any]:
+        text = self._read(OWNER_FILE)
+        return {} if text is None else dict(json.loads(text))
 
     def _check_names(self, earlier: Mapping[str, Any], topics: Mapping[str, str]) -> None:
         if sorted(earlier["reads"].values()) != sorted(topics.values()):
@@ -147,12 +181,12 @@ class Checkpoint:
         content = {parameter: to_json(offsets) for parameter, offsets in starting.items()}
         self._write(STARTING_FILE, json.dumps(content))
 
-    # Files
-
-    def _path(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}")
+    # Files: of a local disk in Python, which can sync them; of others through Hadoop
 
     def _list(self, name: str) -> list[str]:
+        if is_local(self.location):
+            directory = self._local(name)
+            return [it.name for it in directory.iterdir()] if directory.exists() else []
         path = self._path(name)
         files = path.getFileSystem(self._hadoop)
         if not files.exists(path):
@@ -160,6 +194,9 @@ class Checkpoint:
         return [str(it.getPath().getName()) for it in files.listStatus(path)]
 
     def _read(self, name: str) -> str | None:
+        if is_local(self.location):
+            file = self._local(name)
+            return file.read_text(encoding="utf-8") if file.exists() else None
         path = self._path(name)
         files = path.getFileSystem(self._hadoop)
         if not files.exists(path):
@@ -171,13 +208,39 @@ class Checkpoint:
             stream.close()
 
     def _write(self, name: str, content: str) -> None:
-        """As a whole or not at all."""
-        path, unfinished = self._path(name), self._path(f".{name}.unfinished")
+        """Replace the file in one step, and durably."""
+        if is_local(self.location):
+            replace_file(self._local(name), content)
+            return
+        path = self._path(name)
+        unfinished = self._path(str(PurePosixPath(name).with_name(f".{path.getName()}.unfinished")))
         files = path.getFileSystem(self._hadoop)
         stream = files.create(unfinished, True)
         try:
             stream.write(bytearray(content, "utf-8"))
+            stream.hsync()
         finally:
             stream.close()
-        files.delete(path, False)
-        files.rename(unfinished, path)
+        hadoop = self._jvm.org.apache.hadoop.fs
+        rename = getattr(hadoop, "Options$Rename")
+        options = self._spark.sparkContext._gateway.new_array(rename, 1)
+        options[0] = rename.OVERWRITE
+        context = hadoop.FileContext.getFileContext(path.toUri(), self._hadoop)
+        context.rename(unfinished, path, options)
+
+    def _local(self, name: str) -> Path:
+        return Path(local_path(self.location)) / name
+
+    def _path(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}")
+
+
+def align(lines: Sequence[str], topics: Sequence[str]) -> list[str]:
+    """The lines with the offsets of sources, one for each topic; unchanged if that is unclear."""
+    found: dict[str, str] = {}
+    for line in lines:
+        names = {topic for topic, _ in ends_of_sources([line])}
+        if len(names) > 1 or not names <= set(topics):
+            return list(lines)
+        found |= dict.fromkeys(names, line)
+    return [found.get(topic, NO_OFFSETS) for topic in topics]

@@ -89,42 +89,66 @@ class FanOutSink:
             if is_shared:
                 batch.unpersist()
 
-    def recover(self, *, allow_new_checkpoint: bool = False) -> None:
-        """Complete or abort what an earlier run has left, before the query starts.
+    def check_checkpoint(self, *, allow_new_checkpoint: bool = False) -> None:
+        """Raises `ConfigError` if the checkpoint is not the one that the last batch was written
+        from, unless it is new and may start from the beginning. Nobody is fenced by this."""
+        if self.topics:
+            self._check(self._connected().decided(), allow_new_checkpoint)
+        written = self._in_store()
+        if self._is_of_another_checkpoint(written) and not allow_new_checkpoint:
+            raise self._new_checkpoint(written)
 
-        Raises `ConfigError` if the checkpoint is not the one that the last batch was written from.
-        With `allow_new_checkpoint`, a new one may start from the beginning.
-        """
+    def recover(self, *, allow_new_checkpoint: bool = False) -> None:
+        """Take over from an earlier run, before the query starts: fence it, and complete or abort
+        what it has left."""
+        if self.store is not None:
+            is_new = self._is_of_another_checkpoint(self._in_store())
+            was_taken_over = (
+                self.checkpoint.was_taken_over and self.store.last_batch(self.query) is None
+            )
+            if was_taken_over or (is_new and allow_new_checkpoint):
+                self.store.forget(self.query)
+            self.store.claim(self.query)
         if not self.topics:
             return
         begun = self._begin()
-        decided, query_id = begun.decided, self.checkpoint.query_id()
+        self._check(begun.decided, allow_new_checkpoint)
+        if self._is_of_another_checkpoint(begun.decided):
+            begun = self._connected().reset(begun)
+            self._driver = begun.driver
+        self._done = begun.decided
+
+    def _check(self, decided: Decision, allow_new_checkpoint: bool) -> None:
         if decided.batch_id == NO_BATCH:
             self._check_nothing_was_decided()
-        elif query_id is None or decided.query_id != query_id:
+        elif self._is_of_another_checkpoint(decided):
             if not allow_new_checkpoint:
-                raise ConfigError(
-                    f"{self.query} wrote up to batch {decided.batch_id} from another checkpoint "
-                    f"than {self.checkpoint.location} (query id {decided.query_id}, now "
-                    f"{query_id or 'a new one'}), and would write all records again. "
-                    f"Restore that checkpoint, or {_START_OVER}"
-                )
-            assert self._protocol is not None
-            begun = self._protocol.reset(begun)
-            self._driver = begun.driver
+                raise self._new_checkpoint(decided)
         elif self.checkpoint.batch_end(decided.batch_id) != decided.ends:
             raise ConfigError(
                 f"{self.query} wrote batch {decided.batch_id} up to {to_json(decided.ends or {})}, "
                 f"which its checkpoint {self.checkpoint.location} does not contain: it is older "
                 f"than what was written. Restore the newer one, or {_START_OVER}"
             )
-        self._done = begun.decided
+
+    def _is_of_another_checkpoint(self, written: Decision) -> bool:
+        if written.batch_id == NO_BATCH or written.query_id is None:
+            return False  # nothing is written, or it is unknown from where
+        return written.query_id != self.checkpoint.query_id()
+
+    def _new_checkpoint(self, written: Decision) -> ConfigError:
+        return ConfigError(
+            f"{self.query} wrote up to batch {written.batch_id} from another checkpoint than "
+            f"{self.checkpoint.location} (query id {written.query_id}, now "
+            f"{self.checkpoint.query_id() or 'a new one'}), and would write all records again. "
+            f"Restore that checkpoint, or {_START_OVER}"
+        )
 
     def _check_nothing_was_decided(self) -> None:
         """The decision topic has nothing of this query: it is new, or the topic was deleted."""
         batch_id = self.checkpoint.incomplete_batch()
-        if not batch_id or self.checkpoint.was_taken_over:
-            return  # batch 0 has nothing before it
+        if batch_id is None or batch_id <= self.checkpoint.first_batch():
+            return  # it has no batch before it that would be in the topic
         if self.store is not None and self.store.last_batch(self.query) is not None:
             return  # topics are new outputs
         raise ConfigError(
@@ -159,12 +183,12 @@ class FanOutSink:
             self.checkpoint.query_id(),
             begun.epoch,
         )
-        assert self._protocol is not None
+        protocol = self._connected()
         if self.store is not None:
             until_durable()
             self._write_tables(batch, decision)
-        self._protocol.decide(begun.driver, decision, until_durable)
-        self._driver = self._protocol.complete(begun.driver, decision)
+        protocol.decide(begun.driver, decision, until_durable)
+        self._driver = protocol.complete(begun.driver, decision)
         self._done = decision
 
     def _skip(self, batch: DataFrame, found: Decision, decided: Decision) -> None:
@@ -184,9 +208,9 @@ class FanOutSink:
     def _resume(self) -> Begun | None:
         """After a batch of this sink that is completed."""
         done, self._done = self._done, None
-        if done is None or self._protocol is None or self._driver is None:
+        if done is None or self._driver is None:
             return None
-        begun = self._protocol.resume(self._driver, done)
+        begun = self._connected().resume(self._driver, done)
         if begun is None:
             raise WriterFenced(
                 f"{self.query} was taken over by another run: stop one of the two. Nothing of this "
@@ -196,17 +220,19 @@ class FanOutSink:
         return begun
 
     def _begin(self, after: Transaction | None = None) -> Begun:
-        protocol = self._protocol = self._protocol or self._connect()
-        begun = protocol.begin(after=after, stored=self._stored_decision())
+        begun = self._connected().begin(after=after, stored=self._stored_decision())
         self._driver = begun.driver
         return begun
 
-    def _connect(self) -> BatchProtocol:
+    def _connected(self) -> BatchProtocol:
         """On connections of its own: Spark calls the sinks of a driver in many threads."""
-        options = next(iter(self.topics.values()))  # for what the outputs have in common
-        cluster = make_cluster(options, "driver")
-        assert options.transactional_id is not None
-        return BatchProtocol(options, cluster, DecisionLog(cluster, options.transactional_id))
+        if self._protocol is None:
+            options = next(iter(self.topics.values()))  # for what the outputs have in common
+            cluster = make_cluster(options, "driver")
+            assert options.transactional_id is not None
+            log = DecisionLog(cluster, options.transactional_id)
+            self._protocol = BatchProtocol(options, cluster, log)
+        return self._protocol
 
     def _stored_decision(self) -> Decision | None:
         stored = None if self.store is None else self.store.progress(self.query)
@@ -214,11 +240,18 @@ class FanOutSink:
             return None
         return decode_decision(stored.decision.encode())
 
+    def _in_store(self) -> Decision:
+        """The last batch in the store, and the checkpoint that it was written from."""
+        stored = None if self.store is None else self.store.progress(self.query)
+        if stored is None or stored.batch_id is None:
+            return Decision(NO_BATCH)
+        decision = self._stored_decision()
+        query_id = None if decision is None else decision.query_id
+        return Decision(stored.batch_id, query_id=query_id or stored.checkpoint)
+
     def _write_topics(self, batch: DataFrame, begun: Begun) -> list[TaskTransaction]:
-        assert self._protocol is not None
-        write = task_writer(
-            dict(self.topics), self._protocol.task_prefix, self._protocol.task_timeout_ms
-        )
+        protocol = self._connected()
+        write = task_writer(dict(self.topics), protocol.task_prefix, protocol.task_timeout_ms)
         if list(self.topics) != [ONLY]:
             batch = batch.select(*(f"`{name}`" for name in self.topics))
         written = batch.mapInArrow(write, "task binary").collect()

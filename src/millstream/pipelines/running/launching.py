@@ -25,6 +25,12 @@ from millstream.pipelines.running.locking import locked
 from millstream.pipelines.running.output_modes import choose_output_mode
 from millstream.pipelines.running.outputs import combine
 from millstream.pipelines.running.settings import Settings
+from millstream.pipelines.running.sharing import (
+    INPUT_OPTION,
+    inputs_of,
+    repeated_inputs,
+    share,
+)
 from millstream.pipelines.running.sinks import make_sink
 from millstream.pipelines.running.tables import as_table, reader_schema
 from millstream.pipelines.running.topics import check_topics
@@ -65,6 +71,7 @@ def launch(
         sink = make_sink(
             pipeline, result, settings, checkpoint, allow_new_checkpoint=allow_new_checkpoint
         )
+        checkpoint.align_sources(pipeline, inputs_of(result))
         writer = (
             result.writeStream.queryName(pipeline.identity)
             .option("checkpointLocation", location)
@@ -150,18 +157,25 @@ def apply_to_streams(
 
     `tables` are the ends of the topics that are to be loaded first.
     """
-    frames = {
-        parameter: read_stream(
+
+    def read(parameter: str, *, is_shared: bool = False) -> DataFrame:
+        return read_stream(
             pipeline,
             spark,
             parameter,
             settings,
             starting.get(parameter),
             None if parameter in pipeline.loaded_first else tables,
+            is_shared=is_shared,
         )
-        for parameter in pipeline.reads
-    }
-    return pipeline(**frames)
+
+    frames = {parameter: read(parameter) for parameter in pipeline.reads}
+    made = pipeline(**frames)
+    repeated = repeated_inputs(made)
+    if not repeated:
+        return made
+    shared = {parameter: read(parameter, is_shared=True) for parameter in repeated}
+    return pipeline(**frames | shared)
 
 
 def table_ends(pipeline: PipelineSpec, settings: Settings) -> Offsets:
@@ -191,10 +205,13 @@ def read_stream(
     settings: Settings,
     starting: Offsets | None = None,
     tables: Offsets | None = None,
+    *,
+    is_shared: bool = False,
 ) -> DataFrame:
     """An input as a stream; records that do not decode are counted in the query's progress.
 
-    `tables` are the ends up to which the query reads other topics first.
+    `tables` are the ends up to which the query reads other topics first. If it is shared, it can be
+    used several times and is read once.
     """
     topic = with_columns(pipeline.reads[parameter])
     schema = reader_schema(topic)
@@ -212,6 +229,7 @@ def read_stream(
         options |= idle_options(topic)
     if schema is not None and WATERMARK_COLUMN in schema.names:
         options.setdefault("checkpointLocation", checkpoint_location(pipeline, settings))
+    options[INPUT_OPTION] = parameter
     parse_read_options(options, streaming=True)  # Spark reports errors only when the query runs
     reader = spark.readStream.format(SOURCE).options(**options)
     if schema is None:
@@ -221,6 +239,8 @@ def read_stream(
     else:
         frame = load(reader.schema(with_error_column(schema)))
         frame = count_failures(frame, f"{OBSERVED}.{parameter}")
+    if is_shared:
+        frame = share(frame)
     frame = as_table(frame, topic)
     return frame if topic.watermark is None else with_watermark(frame, topic)
 

@@ -97,7 +97,8 @@ def _acquire(path: str) -> CheckpointLock:
         raise ConfigError(
             f"process {owner} runs a query on the checkpoint {path}: stop it first"
         ) from None
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"{os.getpid()}\n".encode())
+    with suppress(OSError):  # the disk may be full; the process id is only for the message
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
     _held[path] = CheckpointLock(path, descriptor)
     return _held[path]

@@ -8,6 +8,9 @@
     state in buckets before it       append   its rows are final; see state/spark.py
 
 `@pipeline(output_mode=...)` overrides it, which transformWithState needs if it updates.
+
+An aggregate whose changing values are filtered is refused in update mode, unless it is given: a row
+that no longer passes would stay in the output, and the stream would differ from the batch.
 """
 
 from __future__ import annotations
@@ -16,7 +19,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
-from millstream.pipelines.plans import AGGREGATE, WATERMARK, analyzed, streaming_operators
+from millstream.pipelines.plans import (
+    AGGREGATE,
+    WATERMARK,
+    analyzed,
+    filters_changing_rows,
+    streaming_operators,
+)
 from millstream.pipelines.spec import PipelineSpec
 from millstream.pipelines.times.lateness import IS_LATE
 
@@ -45,10 +54,26 @@ def choose_output_mode(pipeline: PipelineSpec, result: DataFrame | Mapping[str, 
     if all(
         pipeline.writes[name].key and not _is_appended(plan) for name, plan in aggregates.items()
     ):
+        for name, plan in aggregates.items():
+            _check_rows_stay(pipeline, name, plan)
         return "update"
     for plan in aggregates.values():
         _check_becomes_final(pipeline, plan)
     return "append"
+
+
+def _check_rows_stay(pipeline: PipelineSpec, name: str, plan: Any) -> None:
+    """In update mode a row that no longer passes a filter is not written: the old one stays."""
+    if not filters_changing_rows(plan):
+        return
+    output = pipeline.writes[name]
+    raise ConfigError(
+        f"{pipeline.name} filters an aggregate by a value that changes: rows of {output.name} that "
+        "no longer pass would stay there. Keep all rows, and mark those to be deleted: "
+        'table(..., key=..., delete="gone") with a column gone = NOT (condition). Or write only '
+        'final rows: a watermark, and output_mode="append". To let such rows stay, set '
+        'output_mode="update"'
+    )
 
 
 def _is_appended(plan: Any) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from millstream.client.security import Security
+from millstream.errors import ConfigError
 from millstream.pipelines.running.checkpoint import Checkpoint
 from millstream.pipelines.running.outputs import rows_of
 from millstream.pipelines.running.progress import GroupProgress
@@ -51,8 +52,6 @@ def make_sink(
         check_schema(options, frames[name].schema)
     tables = table_specs(pipeline)
     store = open_checked(pipeline, result, tables, settings) if tables else None
-    if store is not None:
-        _let_start_over(store, pipeline.identity, checkpoint, allow_new_checkpoint)
     progress = GroupProgress(
         settings.required_broker(),
         pipeline.group_id,
@@ -62,19 +61,9 @@ def make_sink(
     if done is not None:
         progress.report(checkpoint.batch_end(done) or {})
     sink = FanOutSink(pipeline.identity, topics, tables, store, checkpoint, progress)
+    sink.check_checkpoint(allow_new_checkpoint=allow_new_checkpoint)
     sink.recover(allow_new_checkpoint=allow_new_checkpoint)
     return sink
-
-
-def _let_start_over(
-    store: Store, query: str, checkpoint: Checkpoint, allow_new_checkpoint: bool
-) -> None:
-    """Let tables begin with this checkpoint: it was taken over, or it is new, which is allowed."""
-    last = store.progress(query)
-    is_new = last is not None and last.checkpoint != checkpoint.query_id()
-    was_taken_over = checkpoint.was_taken_over and store.last_batch(query) is None
-    if was_taken_over or (is_new and allow_new_checkpoint):
-        store.forget(query)
 
 
 def write_options(
@@ -106,12 +95,23 @@ def table_specs(pipeline: PipelineSpec) -> dict[str, TableSpec]:
 def open_checked(
     pipeline: PipelineSpec, result: DataFrame, specs: Mapping[str, TableSpec], settings: Settings
 ) -> Store:
-    """The store, its tables fit for what will come, and no older run writing to them."""
+    """The store, with tables that fit the rows that will come."""
     from millstream.pipelines.stores import open_store
 
     store = open_store(settings.store_url)
     for name, spec in specs.items():
         rows = result if name == ONLY else rows_of(result, name)
         store.prepare(rows.schema, spec)
-    store.claim(pipeline.identity)
+        _check_own_table(pipeline, store, spec)
     return store
+
+
+def _check_own_table(pipeline: PipelineSpec, store: Store, table: TableSpec) -> None:
+    """Another version starts from the beginning, and its rows would be mixed with the old ones."""
+    for query in store.writers(table):
+        if query != pipeline.identity and query.partition("@")[0] == pipeline.name:
+            raise ConfigError(
+                f"table {table.name} has the rows of {query}, and {pipeline.identity} would write "
+                "its own, from the beginning, between them. Give it a table of its own; or drop "
+                f"this one; or call forget({query!r}) on the store, if the rows may be mixed"
+            )

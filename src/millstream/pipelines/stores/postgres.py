@@ -84,6 +84,15 @@ class PostgresStore(Store):
     def progress(self, query: str) -> Progress | None:
         return self._run(lambda connection: _stored(connection, query), "read progress")
 
+    def _find_writers(self, table: TableSpec) -> tuple[str, list[tuple[str, str]]]:
+        statement = f"SELECT query, tables FROM {PROGRESS_TABLE} WHERE tables IS NOT NULL"
+
+        def find(connection: psycopg.Connection) -> tuple[str, list[tuple[str, str]]]:
+            found: list[Any] = connection.execute(statement).fetchall()
+            return _identity(connection, table), found
+
+        return self._run(find, "read progress")
+
     def forget(self, query: str) -> None:
         statement = (
             f"INSERT INTO {PROGRESS_TABLE} (query, epoch, batch_id) VALUES (%s, 0, {FORGOTTEN}) "

@@ -75,6 +75,14 @@ class SqliteStore(Store):
         with self._reporting("read the progress of"), self._lock:
             return self._stored(query)
 
+    def _find_writers(self, table: TableSpec) -> tuple[str, list[tuple[str, str]]]:
+        with self._reporting("read the progress of"), self._lock:
+            connection = self._opened()
+            found = connection.execute(
+                f"SELECT query, tables FROM {PROGRESS_TABLE} WHERE tables IS NOT NULL"
+            ).fetchall()
+            return _identities(connection, [table])[table.name], found
+
     def forget(self, query: str) -> None:
         with self._transaction() as connection:
             connection.execute(

@@ -8,6 +8,7 @@ of the batch is there, and the same batch may be written again.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from threading import RLock
@@ -63,6 +64,17 @@ class Store(ABC):
     @abstractmethod
     def progress(self, query: str) -> Progress | None:
         """How far the query is, as other readers see it too."""
+
+    def writers(self, table: TableSpec) -> list[str]:
+        """The queries that have written to a table that exists, and were not forgotten."""
+        identity, tables = self._find_writers(table)
+        return sorted(
+            query for query, written in tables if json.loads(written).get(table.name) == identity
+        )
+
+    @abstractmethod
+    def _find_writers(self, table: TableSpec) -> tuple[str, list[tuple[str, str]]]:
+        """The table's identity, and the tables of all queries, as in `Progress.tables`."""
 
     @abstractmethod
     def forget(self, query: str) -> None:

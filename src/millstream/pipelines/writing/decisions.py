@@ -226,6 +226,20 @@ class DecisionLog:
         Raises PRODUCER_FENCED if another driver, begun since, is about to decide.
         """
         self._await_completions()
+        self.committed()
+        for decision, (producer_id, epoch) in self._undecided.values():
+            if producer_id == driver.producer_id and epoch > driver.epoch:
+                raise ApiError(
+                    ErrorCode.PRODUCER_FENCED,
+                    f"another driver of {driver.transactional_id} is deciding: stop this one",
+                )
+            # Compaction drops aborted records, and markers only later: it was committed.
+            self._take(decision)
+        self._undecided.clear()
+        return self._state
+
+    def committed(self) -> QueryState:
+        """What the topic contains, without decisions whose transaction has no marker yet."""
         end_offset = log_end_offset(self._cluster, DECISIONS_TOPIC, PARTITION)
         if end_offset < self._position:
             self.forget()  # the topic has been made anew
@@ -237,15 +251,6 @@ class DecisionLog:
                 self._position = header.next_offset
             if not fetched.records and fetched.end_offset >= end_offset:
                 break  # compaction has left nothing of the rest
-        for decision, (producer_id, epoch) in self._undecided.values():
-            if producer_id == driver.producer_id and epoch > driver.epoch:
-                raise ApiError(
-                    ErrorCode.PRODUCER_FENCED,
-                    f"another driver of {driver.transactional_id} is deciding: stop this one",
-                )
-            # Compaction drops aborted records, and markers only later: it was committed.
-            self._take(decision)
-        self._undecided.clear()
         return self._state
 
     def _fetch(self) -> Fetched:

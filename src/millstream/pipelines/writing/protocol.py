@@ -73,6 +73,11 @@ class BatchProtocol:
     def task_prefix(self) -> str:
         return task_prefix(self._log.transactional_id)
 
+    def decided(self) -> Decision:
+        """The last decision that is visible: another driver may be about to make the next."""
+        self._log.create_topic()
+        return self._log.committed().decision
+
     def begin(self, *, after: Transaction | None = None, stored: Decision | None = None) -> Begun:
         """With `after`, only if no other driver has begun since: else raises PRODUCER_FENCED.
 

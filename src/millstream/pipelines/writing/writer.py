@@ -300,10 +300,17 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         if location is None:
             return None, lambda: None
         ends = batch_ends(location, batch_id)
-        if ends is None:
-            logger.warning("offsets/%d cannot be read: no progress is shown", batch_id)
-            return None, lambda: None
-        return ends, sync_batch_meanwhile(location, batch_id)
+        if ends is not None:
+            return ends, sync_batch_meanwhile(location, batch_id)
+        if self._options.delivery == EXACTLY_ONCE:
+            raise ConfigError(
+                f"offsets/{batch_id} of the checkpoint {location} cannot be read in Python, and "
+                "without it a batch that is repeated is not recognised. Install libhdfs for "
+                "hdfs://, set AWS_* for s3a://, write with a pipeline, which reads it through "
+                "Spark, or set delivery=at-least-once"
+            )
+        logger.warning("offsets/%d cannot be read: no progress is shown", batch_id)
+        return None, lambda: None
 
     def _commit_offsets(self, batch_id: int) -> None:
         """At least once: after the batch, and not with it."""
