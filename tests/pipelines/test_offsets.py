@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,9 @@ from millstream.pipelines.offsets import (
     plan_tasks,
     split,
     to_json,
+    topic_ids_in,
     with_idle_until,
+    with_topic_ids,
 )
 
 
@@ -77,3 +80,12 @@ def test_plan_tasks_leaves_out_what_is_empty_and_splits_what_is_large() -> None:
     planned = plan_tasks(ranges, 10)
     assert len(planned) == 10
     assert sum(it.size for it in planned) == 1000
+
+
+def test_offsets_of_a_stream_have_the_ids_of_their_topics() -> None:
+    offsets = {"a": {"0": 5}, "b": {"0": 7}}
+    nested = with_topic_ids(offsets, {"a": UUID(int=1), "b": None, "c": UUID(int=2)})
+    assert from_json(nested) == {("a", 0): 5, ("b", 0): 7}
+    assert topic_ids_in(nested) == {"a": UUID(int=1)}
+    assert topic_ids_in(offsets) == {}
+    assert with_topic_ids(offsets, {}) == offsets

@@ -6,6 +6,9 @@ its checkpoints can be taken over. A range of offsets becomes one task, or sever
 
 The offsets of a source that has been idle also have the time, in milliseconds, up to which it sent
 nothing: {"topic": {"0": 5}, "#idle": {"until_ms": 1767225600000}}. Names of topics have no "#".
+
+The offsets of a pipeline also have the ids of its topics, because a recreated topic starts over:
+{"topic": {"0": 5}, "#ids": {"topic": "<uuid>"}}.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
+from uuid import UUID
 
 from millstream.errors import ConfigError
 from millstream.partitions import TopicPartition
@@ -24,6 +28,7 @@ EARLIEST = -2
 _MARK = "#"  # of entries that are no topics
 _IDLE = "#idle"
 _UNTIL = "until_ms"
+_IDS = "#ids"
 # Where writers keep what is decided (writing/decisions.py); readers of a pattern pass over it.
 DECISIONS_TOPIC = "__millstream_decisions"
 
@@ -53,22 +58,35 @@ def from_json(nested: Mapping[str, Mapping[str, int]]) -> Offsets:
     return {
         (topic, int(partition)): int(offset)
         for topic, partitions in nested.items()
-        for partition, offset in partitions.items()
         if not topic.startswith(_MARK)
+        for partition, offset in partitions.items()
     }
 
 
-def idle_until_ms(nested: Mapping[str, Mapping[str, int]]) -> int | None:
+def idle_until_ms(nested: Mapping[str, Mapping[str, Any]]) -> int | None:
     """The time up to which a source was idle; None if it has not been."""
     return nested[_IDLE][_UNTIL] if _IDLE in nested else None
 
 
 def with_idle_until(
-    nested: Mapping[str, Mapping[str, int]], time_ms: int | None
-) -> dict[str, dict[str, int]]:
+    nested: Mapping[str, Mapping[str, Any]], time_ms: int | None
+) -> dict[str, dict[str, Any]]:
     """The offsets with the time up to which the source was idle."""
     offsets = {topic: dict(partitions) for topic, partitions in nested.items()}
     return offsets if time_ms is None else {**offsets, _IDLE: {_UNTIL: time_ms}}
+
+
+def with_topic_ids(
+    nested: Mapping[str, Mapping[str, Any]], ids: Mapping[str, UUID | None]
+) -> dict[str, Any]:
+    """The offsets of a stream, with the ids of their topics, as far as these are known."""
+    known = {name: str(ids[name]) for name in sorted(nested) if ids.get(name) is not None}
+    return {**nested, _IDS: known} if known else dict(nested)
+
+
+def topic_ids_in(nested: Mapping[str, Mapping[str, Any]]) -> dict[str, UUID]:
+    """The ids of topics in a stream's offsets; none in those of Spark's connector."""
+    return {name: UUID(text) for name, text in nested.get(_IDS, {}).items()}
 
 
 def offsets_if_ours(nested: Any) -> Offsets:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 from pyspark.sql.datasource import (
@@ -36,7 +36,9 @@ from millstream.pipelines.offsets import (
     from_json,
     idle_until_ms,
     to_json,
+    topic_ids_in,
     with_idle_until,
+    with_topic_ids,
 )
 from millstream.pipelines.query_files import batch_watermark_ms
 from millstream.pipelines.reading.options import ReadOptions, parse_read_options
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-JsonOffsets: TypeAlias = dict[str, dict[str, int]]
+JsonOffsets: TypeAlias = dict[str, dict[str, Any]]
 
 
 class MillstreamSource(DataSource):
@@ -196,7 +198,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamPlanner(self._options, self._positions, SystemClock())
 
     def initialOffset(self) -> JsonOffsets:
-        return to_json(self._planner.initial())
+        initial = to_json(self._planner.initial())
+        return with_topic_ids(initial, self._topic_ids)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Spark takes one limit only; the planner knows them all, and looks at no other."""
@@ -211,17 +214,26 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:
         without_limit = isinstance(limit, ReadAllAvailable)
-        begin = from_json(start)
-        end = self._planner.next_end(begin, without_limit=without_limit)
+        begin, begin_ids = from_json(start), topic_ids_in(start)
+        end = self._planner.next_end(begin, without_limit=without_limit, topic_ids=begin_ids)
         idle_ms = self._planner.idle_until_ms(begin, idle_until_ms(start))
-        return with_idle_until(to_json(end), idle_ms)
+        # While it waits, nothing must change.
+        ids = begin_ids if end is begin else self._topic_ids
+        return with_idle_until(with_topic_ids(to_json(end), ids), idle_ms)
+
+    @property
+    def _topic_ids(self) -> Mapping[str, UUID | None]:
+        """The ids to be kept with offsets: in pipelines. Others can go back to Spark's connector,
+        which would not understand them."""
+        return self._positions.topic_ids if self._options.pipeline_input is not None else {}
 
     def reportLatestOffset(self) -> JsonOffsets | None:
         return to_json(self._planner.latest) or None
 
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> Sequence[InputPartition]:
         ends = from_json(end)
-        tasks = self._planner.tasks(from_json(start), ends)
+        ids = topic_ids_in(start), topic_ids_in(end)
+        tasks = self._planner.tasks(from_json(start), ends, *ids)
         watermark_ms = self._watermark_ms(ends) if tasks else None
         topic_ids = self._positions.topic_ids
         ticks = [TickPartition(it) for it in self._ticks_ms(start, end)]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from uuid import UUID
 
 import pytest
 
+from millstream.client.cluster import Cluster
 from millstream.errors import ConfigError
 from millstream.pipelines.offsets import OffsetRange, Offsets
 from millstream.pipelines.reading.options import parse_read_options
@@ -240,6 +242,48 @@ def test_stream_reads_a_topic_made_anew_from_its_beginning(
     for _ in range(2):  # Spark asks for each scan of the source
         assert lenient.tasks(place, end) == [OffsetRange(topic, 0, 0, records_now)]
     assert lenient.next_end(end) == end
+
+
+def recreated(topics: Topics, name: str, records: int) -> UUID:
+    """Delete a topic and create it again with as many records; the id that it had."""
+    with Cluster(topics.bootstrap) as cluster:
+        topic_id = cluster.refresh([name])[name].id
+    topics.delete(name)
+    topics.create(name=name)
+    topics.fill(name, [b"new"] * records)
+    assert topic_id is not None
+    return topic_id
+
+
+@pytest.mark.parametrize("records", [2, 3, 9], ids=["shorter", "as long", "longer"])
+def test_stream_reads_a_topic_recreated_while_it_stood_from_its_beginning(
+    topics: Topics, records: int
+) -> None:
+    topic = topics.create()
+    topics.fill(topic, [b"old"] * 3)
+    old_id = recreated(topics, topic, records)
+    ids = {topic: old_id}
+    with pytest.raises(DataLost, match=f"topic {topic} was deleted and recreated"):
+        planner_of(topics, subscribe=topic).next_end(at(topic, 3), topic_ids=ids)
+    forgiving = {"subscribe": topic, "failOnDataLoss": "false"}
+    planner = planner_of(topics, **forgiving)
+    end = planner.next_end(at(topic, 3), topic_ids=ids)
+    assert end == at(topic, records)
+    new_ids = {topic: planner._positions.topic_ids[topic]}
+    whole = [OffsetRange(topic, 0, 0, records)]
+    assert planner.tasks(at(topic, 3), end, ids, new_ids) == whole
+    replaying = planner_of(topics, **forgiving)  # after a crash in this batch
+    assert replaying.tasks(at(topic, 3), end, ids, new_ids) == whole
+    assert replaying.next_end(end, topic_ids=new_ids) == end
+
+
+def test_batch_of_a_topic_that_was_recreated_since_is_repeated_without_it(topics: Topics) -> None:
+    topic = topics.create()
+    topics.fill(topic, [b"old"] * 3)
+    ids = {topic: recreated(topics, topic, 9)}
+    planner = planner_of(topics, subscribe=topic, failOnDataLoss="false")
+    assert planner.tasks(at(topic, 1), at(topic, 3), ids, ids) == []
+    assert planner.next_end(at(topic, 3), topic_ids=ids) == at(topic, 9)
 
 
 def test_first_batch_that_began_at_the_end_is_not_repeated_with_all_history(

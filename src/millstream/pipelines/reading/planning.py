@@ -5,9 +5,8 @@ from their beginning. Retention deletes records that were not read, topics are d
 anew under the same name: that is data lost, an error unless `failOnDataLoss` is false. Then a
 stream goes on with what there is: at the new beginning of the log.
 
-A topic made anew is known by its end, which lies before the stream's place, or, while the query
-runs, by its id. One that was deleted while the query stood, and has grown beyond its place since,
-is not noticed: the offsets in a checkpoint, which are those of Spark's own connector, have no ids.
+A topic that was recreated is recognised by its id, while the query runs, and in pipelines, whose
+offsets have ids, also after a restart; otherwise by its end, if that is before the stream's place.
 
 Where the first batch began is in no checkpoint. Spark asks for it again when it repeats that batch,
 and "latest" may lie behind its end by then: nothing of it is read, rather than all that is older.
@@ -17,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
 from millstream.clock import Clock
@@ -41,6 +40,7 @@ logger = logging.getLogger(__name__)
 CONFIRM_ATTEMPTS = 10
 CONFIRM_PAUSE_SECONDS = 0.2
 
+_NO_IDS: Mapping[str, UUID] = {}
 _GONE = "Restore the topic, start the query anew with another checkpoint"
 
 
@@ -77,6 +77,15 @@ def _within_logs(options: ReadOptions, start: Offsets, positions: Positions) -> 
     return start
 
 
+def _differing(one: Mapping[str, UUID | None], other: Mapping[str, UUID | None]) -> set[str]:
+    """The topics that have another id, if both are known."""
+    return {
+        name
+        for name, topic_id in one.items()
+        if topic_id is not None and other.get(name) not in (None, topic_id)
+    }
+
+
 def _tasks(options: ReadOptions, start: Offsets, end: Offsets) -> list[OffsetRange]:
     ranges = [
         OffsetRange(topic, partition, start[topic, partition], offset)
@@ -100,6 +109,7 @@ class StreamPlanner:
         self._last_batch_ms: int | None = None
         self._topic_ids: dict[str, UUID | None] = {}
         self._made_anew: set[TopicPartition] = set()
+        self._reported: set[UUID | None] = set()  # the ids of recreated topics
         self._last_looked_at: tuple[Offsets, Offsets, set[TopicPartition]] = ({}, {}, set())
         self._initial: Offsets = {}  # where it may be another one each time it is asked for
         self.latest: Offsets = {}  # when last asked
@@ -118,9 +128,18 @@ class StreamPlanner:
         found, _ = self._positions.find()
         self._target = self._positions.latest(found)
 
-    def next_end(self, start: Offsets, *, without_limit: bool = False) -> Offsets:
-        """Where the next batch ends; `start` itself where there is nothing to do yet."""
-        begin, latest, anew = self._begin_and_latest(start)
+    def next_end(
+        self,
+        start: Offsets,
+        *,
+        without_limit: bool = False,
+        topic_ids: Mapping[str, UUID] = _NO_IDS,
+    ) -> Offsets:
+        """Where the next batch ends; `start` itself where there is nothing to do yet.
+
+        `topic_ids` are those of the topics that `start` is in.
+        """
+        begin, latest, anew = self._begin_and_latest(start, topic_ids)
         self.latest = latest
         if not self._hold.is_over():
             return start
@@ -145,13 +164,26 @@ class StreamPlanner:
             return last_ms  # nothing is due, or an open transaction has records
         return tick_ms
 
-    def tasks(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
-        """What a batch between these offsets reads; also one that was planned before a crash."""
+    def tasks(
+        self,
+        start: Offsets,
+        end: Offsets,
+        start_ids: Mapping[str, UUID] = _NO_IDS,
+        end_ids: Mapping[str, UUID] = _NO_IDS,
+    ) -> list[OffsetRange]:
+        """What a batch between these offsets reads; also one that was planned before a crash.
+
+        The ids are those of the topics of these offsets.
+        """
         if not end.keys() <= self.latest.keys():  # else it was just looked at
             found, _ = self._positions.find()
             self._check_gone({it for it in end if end[it] > start.get(it, 0)} - set(found))
             end = {it: end[it] for it in end if it in found}
-        anew = self._from_the_beginning(start, end)
+        gone = _differing(end_ids, self._positions.topic_ids)
+        for name in sorted(gone):
+            self._report_recreated(name)
+        end = {it: offset for it, offset in end.items() if it[0] not in gone}
+        anew = self._from_the_beginning(start, end, _differing(start_ids, end_ids))
         begin = {it: start[it] for it in end if it not in anew} | self._positions.earliest(anew)
         busy = [it for it in end if end[it] > begin[it]]
         begin |= skip_deleted(
@@ -159,7 +191,9 @@ class StreamPlanner:
         )
         return _tasks(self._options, begin, self._cut_back(begin, end))
 
-    def _from_the_beginning(self, start: Offsets, end: Offsets) -> set[TopicPartition]:
+    def _from_the_beginning(
+        self, start: Offsets, end: Offsets, recreated: Collection[str]
+    ) -> set[TopicPartition]:
         """The partitions that the batch reads from their beginning: new, or made anew.
 
         The same each time it is asked about a batch: Spark asks for every scan of the source.
@@ -167,6 +201,7 @@ class StreamPlanner:
         if self._last_looked_at[:2] == (start, end):
             return self._last_looked_at[2]
         anew = {it for it in end if it not in start or it in self._made_anew}
+        anew |= {it for it in end if it[0] in recreated}
         self._made_anew.clear()
         back = {it for it in set(end) - anew if end[it] < start[it]}
         left_out = {it for it in back if start[it] == self._initial.get(it)}
@@ -175,14 +210,16 @@ class StreamPlanner:
         self._last_looked_at = (start, end, anew)
         return anew
 
-    def _begin_and_latest(self, start: Offsets) -> tuple[Offsets, Offsets, set[TopicPartition]]:
+    def _begin_and_latest(
+        self, start: Offsets, topic_ids: Mapping[str, UUID]
+    ) -> tuple[Offsets, Offsets, set[TopicPartition]]:
         """Where to begin in each partition that there is, where they end, and which of those that
         were read before are others now."""
         found, _ = self._positions.find()
         self._check_gone(set(start) - set(found))
         latest = self._target if self._target is not None else self._positions.latest(found)
         latest = {it: latest[it] for it in found if it in latest}
-        self._check_ids(start)
+        self._check_ids(start, topic_ids)
         behind = self._confirm({it: start[it] for it in latest if start.get(it, 0) > latest[it]})
         # Where the log goes on beyond an open transaction, a reader of uncommitted records was
         # here before: nothing is to be read, and nothing lost.
@@ -201,18 +238,24 @@ class StreamPlanner:
                 self._options, f"{names}: deleted, perhaps before all records were read", _GONE
             )
 
-    def _check_ids(self, start: Offsets) -> None:
-        """Notice topics that were made anew since the last look."""
-        for name, topic_id in self._positions.topic_ids.items():
-            if self._topic_ids.setdefault(name, topic_id) == topic_id:
-                continue
+    def _check_ids(self, start: Offsets, topic_ids: Mapping[str, UUID]) -> None:
+        """Detect topics that were recreated since `start`, or since the last call."""
+        known = {**self._topic_ids, **topic_ids}
+        for name in sorted(_differing(known, self._positions.topic_ids)):
+            self._report_recreated(name)
+            self._made_anew |= {it for it in start if it[0] == name}
+        self._topic_ids |= self._positions.topic_ids
+
+    def _report_recreated(self, name: str) -> None:
+        """Once for each new id."""
+        topic_id = self._positions.topic_ids[name]
+        if topic_id not in self._reported:
             report_loss(
                 self._options,
                 f"topic {name} was deleted and recreated, perhaps before all records were read",
                 _GONE,
             )
-            self._topic_ids[name] = topic_id
-            self._made_anew |= {it for it in start if it[0] == name}
+            self._reported.add(topic_id)
 
     def _confirm(self, ahead: Offsets) -> Offsets:
         """The ends of those partitions whose log ends before these places, for good."""
