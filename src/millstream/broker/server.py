@@ -321,8 +321,14 @@ class BrokerServer:
             raise _cannot_listen(endpoint, os.strerror(errno.EADDRINUSE))
 
     async def _claim_leadership(self) -> None:
-        """After an unclean stop offsets may be reused: a new leader epoch shows it to clients."""
-        await self.topics.claim_leadership(() if self.directories.clean else self.directories.logs)
+        """After an unclean stop offsets may be reused: a new leader epoch shows it to clients.
+
+        Also of partitions without a log: its first records may have been lost with its files.
+        """
+        topics = {} if self.directories.clean else self.metadata.image.topics
+        await self.topics.claim_leadership(
+            (name, index) for name, it in topics.items() for index in range(len(it.partitions))
+        )
 
     async def _register(self, endpoints: list[BrokerEndpoint]) -> None:
         await self.metadata.register_broker(
