@@ -65,6 +65,8 @@ def test_full_disk_takes_down_only_its_own_partitions(tmp_path: Path, small_disk
     try:
         names = [f"topic-{number}" for number in range(4)]
         create(server, *names)
+        with Wire(server.bootstrap) as wire:  # a topic's directory comes with its first record
+            assert all(produce(wire, it, batch([b"x"])).error_code == 0 for it in names)
         on_small = {path.name.rpartition("-")[0] for path in (small_disk / "logs").glob("topic-*")}
         assert 0 < len(on_small) < len(names)
         doomed = sorted(on_small)[0]

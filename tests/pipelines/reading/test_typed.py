@@ -147,7 +147,13 @@ def test_schema_may_have_columns_of_the_reader_alone(names: list[str], offsets: 
 def test_tick_has_a_time_and_nothing_else() -> None:
     from pyspark.sql.types import StructType
 
-    schema = StructType.fromDDL("id long not null, name string, at timestamp, _idle boolean")
+    schema = (
+        StructType()
+        .add("id", "long", nullable=False)
+        .add("name", "string")
+        .add("at", "timestamp")
+        .add("_idle", "boolean")
+    )
     given = {
         "kafka.bootstrap.servers": "127.0.0.1:1",
         "subscribe": "t",
@@ -159,13 +165,16 @@ def test_tick_has_a_time_and_nothing_else() -> None:
     (row,) = idle_row(options, 5).to_pylist()
     assert (row["id"], row["name"], row["_idle"]) == (0, None, True), "Spark relies on NOT NULL"
     assert row["at"].timestamp() == 0.005
-    for wrong, message in (
-        ("id long, at timestamp", "belong together"),
-        ("id long, _idle boolean", "idleColumn 'at' is not there"),
-        ("at string, _idle boolean", "idleColumn 'at' is string"),
+    for columns, message in (
+        ({"id": "long", "at": "timestamp"}, "belong together"),
+        ({"id": "long", "_idle": "boolean"}, "idleColumn 'at' is not there"),
+        ({"at": "string", "_idle": "boolean"}, "idleColumn 'at' is string"),
     ):
+        wrong = StructType()
+        for name, kind in columns.items():
+            wrong = wrong.add(name, kind)
         with pytest.raises(ConfigError, match=message):
-            typed_options(parse_read_options(given, streaming=True), StructType.fromDDL(wrong))
+            typed_options(parse_read_options(given, streaming=True), wrong)
 
 
 def test_rows_have_their_position_and_whether_they_are_deletes() -> None:
