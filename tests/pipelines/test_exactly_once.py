@@ -16,6 +16,7 @@ import pytest
 from millstream.client.cluster import Cluster
 from millstream.client.transactions import open_transactions
 from millstream.pipelines.source import MillstreamSource
+from millstream.pipelines.spec import ONLY
 from tests.peers.impatient import start_impatient
 from tests.pipelines.conftest import Topics
 from tests.pipelines.writing.test_writer import forget_last_commit, run_available, stream, values_of
@@ -219,14 +220,16 @@ def test_stream_aborts_what_a_losing_attempt_has_left_open(
             return "twice"
 
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 Spark's name
-            from millstream.pipelines.writing.writer import TopicStreamWriter, write_open
+            from millstream.pipelines.writing.tasks import write_open
+            from millstream.pipelines.writing.writer import TopicStreamWriter
 
             class TwiceWriter(TopicStreamWriter):
                 def write(self, iterator: Any) -> Any:
                     batches = list(iterator)
                     assert self._plan is not None
                     loser = f"{self._plan.task_prefix}lost-"
-                    write_open(self._options, loser, self._plan.timeout_ms, iter(batches))
+                    rows = ((ONLY, batch) for batch in batches)
+                    write_open({ONLY: self._options}, loser, self._plan.timeout_ms, rows)
                     return super().write(iter(batches))
 
             writer = super().streamWriter(schema, overwrite)

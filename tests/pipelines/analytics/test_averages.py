@@ -284,6 +284,7 @@ def test_stream_is_averaged_as_a_batch_is(stage: Stage) -> None:
             half_life="1 minute",
             threshold=2,
             min_count=3,
+            emit="final",
         )
     )
     assert len(rows) == len(EVENTS)

@@ -242,7 +242,7 @@ def test_interval_join_of_streams_is_that_of_sql(streams: Streams, how: str) -> 
     rates = streams.place / "rates"
     (streams.place / "end/0000.parquet").rename(rates / "9999.parquet")
     os.utime(rates / "9999.parquet", (99, 99))
-    arguments = {"time": "sold_at", "right_time": "since", "within": ("2 seconds", "5 seconds")}
+    arguments = {"time": "sold_at", "right_time": "since", "band": ("2 seconds", "5 seconds")}
     streams.batch("sales", SALES).createOrReplaceTempView("sales")
     streams.batch("rates", RATES).createOrReplaceTempView("rates")
     expected = streams.spark.sql(
@@ -266,7 +266,7 @@ def test_join_without_a_bound_joins_all_and_shows_what_it_keeps(streams: Streams
     rates = [[("at", at(n), 10 * n)] for n in range(1, 4)]
     streams.write("sales", SALES, sales)
     streams.write("rates", RATES, rates)
-    arguments = {"time": "sold_at", "right_time": "since", "within": None, "unbounded": True}
+    arguments = {"time": "sold_at", "right_time": "since", "band": None, "unbounded": True}
     result = streams.stream("sales", SALES).transform(
         interval_join, streams.stream("rates", RATES), "country", **arguments
     )
@@ -300,7 +300,7 @@ def test_stragglers_of_a_join_are_counted_or_diverted(streams: Streams) -> None:
     write_stragglers(streams)
     sales = streams.marked("sales", SALES, "sold_at", "20 seconds")
     rates = streams.marked("rates", RATES, "since", "20 seconds")
-    arguments = {"time": "sold_at", "right_time": "since", "within": "5 seconds", "how": "left"}
+    arguments = {"time": "sold_at", "right_time": "since", "band": "5 seconds", "how": "left"}
     found, progress = streams.run(sales.transform(interval_join, rates, "country", **arguments))
     pairs = Counter((it.sale, it.rate) for it in found)
     assert pairs == {(1, 10): 1, (3, -1): 1, (3, 30): 1, (-1, -1): 1, (-1, 30): 1}

@@ -191,8 +191,10 @@ def test_each_event_has_one_result_at_its_arrival(stream: Any, tmp_path: Path) -
 def test_late_events_come_out_of_late(stream: Any, tmp_path: Path) -> None:
     from millstream.pipelines.times import with_watermark_column
 
-    live, _ = stream
+    _, history = stream
     checkpoint = tmp_path / "checkpoint"
+    reader = history.sparkSession.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1)
+    live = reader.parquet(str(tmp_path / "in"))  # without a watermark
     frame = with_watermark_column(live, str(checkpoint)).withWatermark("time", "0 seconds")
     recent = sliding("30 seconds", key="user", time="time", stragglers="divert", n="count(*)")
     late, _ = collect(frame.transform(recent.late), checkpoint)
