@@ -208,6 +208,31 @@ def test_several_outputs_read_their_input_once(
     assert stored(tmp_path, "select * from large order by id") == [(2,), (3,)]
 
 
+def test_late_rows_are_dropped_in_every_output(
+    spark: SparkSession, topics: Topics, where: dict[str, Any], tmp_path: Path
+) -> None:
+    """Outputs with the same aggregate: Spark must not share the rows of one with the other."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
+
+    source = topics.create()
+    reads = topic(source, schema=SCHEMA, watermark=("at", "0 seconds"))
+    writes = {"one": table("one"), "two": table("two")}
+
+    def counted(orders: DataFrame) -> dict[str, DataFrame]:
+        counts = orders.groupBy(F.window("at", "1 minute"), "user").count()
+        return dict.fromkeys(writes, counts.select("user", "count"))
+
+    both = pipeline(reads=reads, writes=writes, name=f"late-{source}")(counted)
+    topics.fill(source, [order(1, "ada", minute=0), order(2, "bob", minute=10)])
+    run_once(both, spark, where)
+    topics.fill(source, [order(3, "late", minute=0), order(4, "cyd", minute=20)])
+    query = run_once(both, spark, where)
+    assert stored(tmp_path, "select * from one") == [("ada", 1), ("bob", 1)]
+    assert stored(tmp_path, "select * from two") == [("ada", 1), ("bob", 1)]
+    read = [it for it in query.recentProgress if it.numInputRows]
+    assert [it.numRowsDroppedByWatermark for it in read[0].stateOperators] == [1, 1]
+
+
 def test_pipeline_into_a_topic_starts_in_any_thread(
     spark: SparkSession, topics: Topics, orders: str, where: dict[str, Any]
 ) -> None:

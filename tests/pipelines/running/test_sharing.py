@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -44,3 +45,21 @@ def test_rows_that_are_shared_are_computed_once(spark: SparkSession) -> None:
         spark.conf.unset("spark.sql.adaptive.enabled")
     assert plan.count("ReusedExchange") == 1
     assert len(both.collect()) == 96 + 7
+
+
+def test_nothing_above_a_watermark_is_shared(spark: SparkSession) -> None:
+    rows = spark.readStream.format("rate").load()
+
+    def plan_of_two(rows: DataFrame) -> str:
+        counts = rows.withWatermark("timestamp", "1 second").groupBy("timestamp").count()
+        both = counts.union(counts)
+        jvm: Any = spark._jvm
+        simple = jvm.org.apache.spark.sql.execution.ExplainMode.fromString("simple")
+        return str(both._jdf.queryExecution().explainString(simple))
+
+    reused = "ReusedExchange.*hashpartitioning"
+    assert re.search(reused, plan_of_two(rows)), "Spark shares it unless the rows are shared below"
+    plan = plan_of_two(share(rows))
+    assert not re.search(reused, plan)
+    assert plan.count("ReusedExchange") == 1
+    assert plan.count("EventTimeWatermark") == 2

@@ -397,3 +397,16 @@ def test_frames_that_do_not_fit_are_refused_before_the_query_starts(spark: Spark
         with pytest.raises(ConfigError) as refused:
             frame.transform(window)
         assert message in str(refused.value)
+
+
+def test_same_window_twice_gives_its_rows_twice(files: Files) -> None:
+    """Spark would reuse the input of the first for the second, without its watermark."""
+    from pyspark.sql.functions import lit
+
+    files.write(STRAGGLING)
+    window = sliding("20 seconds", key="user", time="time", emit="final", n="count(*)")
+    rows = files.stream("0 seconds").transform(window)
+    one, two = (rows.select(lit(it).alias("of"), "n") for it in "ab")
+    found = [(row.of, row.n) for row in files.run(one.unionAll(two)).rows]
+    assert sorted(n for of, n in found if of == "a") == sorted(n for of, n in found if of == "b")
+    assert found

@@ -8,6 +8,11 @@ through an exchange, which keeps the rows of each task together and in order.
 The optimizer would make these exchanges different: it moves the filters of each use, and its choice
 of columns, in front of it. Hence all columns are packed into a struct behind the exchange, in an
 expression that is not deterministic, which the optimizer leaves where it is.
+
+No exchange further up may be shared: Spark looks for an operator's watermark in the plan below it,
+and there is none below a reused exchange. The operator would then keep late rows, and its timers
+would never fire. The expression prevents that, too: it is random, and in a stream Spark gives it a
+seed of its own wherever it is used, so that what is above it differs.
 """
 
 from __future__ import annotations

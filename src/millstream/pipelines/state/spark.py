@@ -86,15 +86,18 @@ def _nullable(kind: pa.DataType) -> pa.DataType:
 
 
 def _run_stream(operator: Operator, packed: DataFrame, bucket_count: int) -> DataFrame:
-    from pyspark.sql.functions import col, lit
+    from pyspark.sql.functions import col, lit, rand
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     check_state_store(packed)
     told = {OPERATOR: operator.describe(bucket_count)}
     schema_out = StructType([StructField("block", BinaryType(), metadata=told)])
     far = lit(FAR_AWAY).cast("timestamp").alias("_open", metadata={WATERMARK_DELAY: 0})
+    # Spark seeds it differently wherever it is used, and so reuses no exchange of packed rows:
+    # behind a reused one it finds no watermark, and the second operator's timers never fire.
+    unique = rand().alias("_unique")
     return (
-        packed.select("bucket", "input", "block", far)
+        packed.select("bucket", "input", "block", far, unique)
         .groupBy(col("bucket"))
         .transformWithStateInPandas(
             BucketProcessor(operator, bucket_count), schema_out, "append", "EventTime"
