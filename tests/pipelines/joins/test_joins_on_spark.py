@@ -230,6 +230,47 @@ def test_enriched_rows_keep_their_watermark_for_windows(streams: Streams) -> Non
     }
 
 
+@pytest.mark.parametrize("how", ["left", "inner"])
+def test_rows_wait_for_their_row_of_the_table(streams: Streams, how: Any) -> None:
+    """A row of a key that is excluded, or never comes, has no match in the end."""
+    from pyspark.sql.functions import col
+
+    clicks = "author string, clicked_at timestamp"
+    early = [("ann", at(1)), ("bea", at(2)), ("carl", at(3)), (None, at(4))]
+    streams.write("clicks", clicks, [early, [("ann", at(5))], [("x", at(900))]])
+    log = [(1, "ann", "vienna", 0, False), (2, "bea", "bern", 1, False)]
+    streams.write("users", LOG, [[(9, "zoe", "graz", 9, False)], log])
+    marked = streams.stream("clicks", clicks).withWatermark("clicked_at", "1 second")
+    users = streams.stream("users", LOG).select("author", "text", "offset")
+    result = marked.transform(
+        enrich,
+        users,
+        "author",
+        sequence="offset",
+        where=col("text") != "bern",
+        how=how,
+        time="clicked_at",
+        wait="1 minute",
+    )
+    found, _ = streams.run(result)
+    matched = [("ann", 1, "vienna"), ("ann", 5, "vienna")]
+    alone = [("None", 4, "None"), ("bea", 2, "None"), ("carl", 3, "None")]
+    assert sorted(
+        (str(it.author), it.clicked_at.second, str(it.text)) for it in found if it.author != "x"
+    ) == sorted([*matched, *(alone if how == "left" else [])])
+
+
+def test_waiting_needs_a_time_with_a_watermark(streams: Streams) -> None:
+    streams.write("clicks", "author string, clicked_at timestamp", [[("ann", at(1))]])
+    streams.write("users", LOG, [[(1, "ann", "vienna", 0, False)]])
+    clicks = streams.stream("clicks", "author string, clicked_at timestamp")
+    users = streams.stream("users", LOG)
+    with pytest.raises(ConfigError, match="give both time= and wait="):
+        enrich(clicks, users, "author", sequence="offset", wait="1 minute")
+    with pytest.raises(ConfigError, match="needs a watermark on clicked_at"):
+        enrich(clicks, users, "author", sequence="offset", time="clicked_at", wait="1 minute")
+
+
 def pairs_of(rows: list[Row]) -> Counter[tuple[int | None, int | None]]:
     """Without the rows that only move the watermark."""
     return Counter((it.sale, it.rate) for it in rows if -1 not in (it.sale, it.rate))

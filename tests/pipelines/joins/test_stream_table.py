@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.pipelines.joins.stream_table import ChangeLog, Enrich, How
+from millstream.pipelines.joins.stream_table import ChangeLog, Enrich, How, Waiting
 from millstream.pipelines.row_positions import Positions, encode_positions
 from millstream.pipelines.state import InputSpec
 from millstream.pipelines.state.trial import Trial
@@ -141,3 +141,76 @@ def test_table_goes_on_when_its_topic_gets_partitions_or_is_recreated() -> None:
     assert town("Bern", log=3, offset=2, time_ms=20) == "Bern"
     assert town("Linz", log=0, offset=1001, time_ms=15) == "Bern", "a backlog that is read later"
     assert town(None, log=3, offset=3, time_ms=30, gone=True) is None
+
+
+TIME = pa.timestamp("us", tz="UTC")
+BIDS = pa.schema([("bid", pa.int64()), ("auction", pa.string()), ("at", TIME)])
+AUCTIONS = pa.schema(
+    [("id", pa.string()), ("item", pa.string()), ("seq", pa.int64()), ("other", pa.bool_())]
+)
+WAIT_US = 5
+A_BID = st.tuples(st.integers(0, 3), NAMES, st.none() | st.integers(0, 30))
+AN_AUCTION = st.tuples(NAMES, st.sampled_from(["vase", "lamp"]), st.booleans())
+WAITING_BATCHES = st.lists(
+    st.tuples(
+        st.lists(A_BID, max_size=4), st.lists(AN_AUCTION, max_size=2), st.none() | st.integers(0, 9)
+    ),
+    max_size=8,
+)
+
+
+def waiting_operator(how: How) -> Enrich:
+    auctions = ChangeLog(AUCTIONS, ("id",), ("item",), "seq", excluded="other")
+    return Enrich(InputSpec(BIDS, ("auction",)), auctions, how, Waiting("at", WAIT_US))
+
+
+def bids_and_auctions(
+    bids: Sequence[tuple[Any, ...]], auctions: Sequence[tuple[Any, ...]]
+) -> dict[str, pa.RecordBatch]:
+    return {"stream": to_batch(bids, BIDS), "table": to_batch(auctions, AUCTIONS)}
+
+
+def items(rows: pa.RecordBatch) -> Counter[tuple[Any, ...]]:
+    return found(rows.drop_columns("at"))
+
+
+@settings(max_examples=80)
+@given(WAITING_BATCHES, st.sampled_from(["inner", "left"]))
+def test_rows_wait_until_their_key_is_in_the_table_or_time_is_up(
+    batches: list[tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], int | None]], how: How
+) -> None:
+    trial = Trial(waiting_operator(how), buckets=2)
+    table: dict[str, str | None] = {}  # an auction that is excluded has no item
+    waiting: list[tuple[Any, ...]] = []
+    watermark: int | None = None
+    for number, (bids, auctions, step) in enumerate(batches):
+        if step is not None:
+            watermark = step + (watermark or 0)
+        over = -1000 if watermark is None else watermark - WAIT_US
+        expected = [(bid, key, None) for bid, key, at in waiting if at <= over]
+        table |= {key: None if other else item for key, item, other in auctions if key is not None}
+        candidates = [it for it in waiting if it[2] > over] + bids
+        waiting = []
+        for bid, key, at in candidates:
+            if key in table:
+                expected.append((bid, key, table[key]))
+            elif key is not None and at is not None and at > over:
+                waiting.append((bid, key, at))
+            else:
+                expected.append((bid, key, None))
+        log = [
+            (key, item, 10 * number + at, other) for at, (key, item, other) in enumerate(auctions)
+        ]
+        rows = trial.feed(bids_and_auctions(bids, log), watermark)
+        assert items(rows) == Counter(it for it in expected if how == "left" or it[2] is not None)
+    left = Counter((bid, key, None) for bid, key, _ in waiting)
+    assert items(trial.finish()) == (left if how == "left" else Counter())
+
+
+def test_row_that_found_its_key_leaves_no_state_behind() -> None:
+    trial = Trial(waiting_operator("inner"), buckets=1)
+    trial.feed(bids_and_auctions([(1, "a", 10), (2, "b", 11)], []), 3)
+    rows = trial.feed(bids_and_auctions([], [("a", "vase", 1, False), ("b", "lamp", 2, True)]), 4)
+    assert items(rows) == {(1, "a", "vase"): 1}
+    assert trial.buckets[0].timer_us is None
+    assert not trial.feed(bids_and_auctions([], [("b", "lamp", 3, False)]), 5).num_rows
