@@ -26,7 +26,7 @@ from benchmarks.nexmark import EVENTS, keep, load
 from benchmarks.spark import CONNECTOR, OURS
 from benchmarks.targets import Scale, Target
 
-QUERIES = ("q0", "q1", "q2", "q5", "q7", "q8", "q12")
+QUERIES = ("q0", "q1", "q2", "q5", "q7", "q8", "q12", "q20")
 ENGINES = (OURS, CONNECTOR, "flink", "quix")
 PROGRAMS = Path(__file__).parent / "engines"
 LOOK_SECONDS = 0.2

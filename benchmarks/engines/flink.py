@@ -76,6 +76,18 @@ QUERIES = {
             ON p.id = a.seller AND p.s = a.s AND p.e = a.e""",
         ["person", "auction"],
     ),
+    "q20": (
+        "auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, "
+        "bid_time TIMESTAMP_LTZ(3), bid_extra STRING, itemName STRING, description STRING, "
+        "initialBid BIGINT, reserve BIGINT, auction_time TIMESTAMP_LTZ(3), "
+        "expires TIMESTAMP_LTZ(3), seller BIGINT, category BIGINT, auction_extra STRING",
+        """SELECT b.auction, b.bidder, b.price, b.channel, b.url, b.`dateTime`, b.extra,
+                   a.itemName, a.description, a.initialBid, a.reserve, a.`dateTime`, a.expires,
+                   a.seller, a.category, a.extra
+            FROM bid AS b JOIN auction AS a ON b.auction = a.id
+            WHERE a.category = 10""",
+        ["bid", "auction"],
+    ),
 }
 
 

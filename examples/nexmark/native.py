@@ -8,8 +8,11 @@ The joins of q3 and q20 have no bound: Spark keeps both sides for ever.
 
 from __future__ import annotations
 
+import sys
 from decimal import Decimal
 
+from examples.nexmark.combining import count_panes, keep_highest, leaders
+from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
@@ -41,41 +44,52 @@ def q3(auction: DataFrame, person: DataFrame) -> DataFrame:
 
 
 def q5(bid: DataFrame) -> DataFrame:
-    """Auctions with the most bids in ten seconds, every two; needs a watermark."""
+    """Auctions with the most bids in ten seconds, every two; needs a watermark.
+
+    Bids are counted by auction in panes of two seconds first, five of which make a window.
+    """
+    panes = bid.transform(count_panes, "auction", time="dateTime", size="2 seconds")
     hopping = F.window("dateTime", TEN_SECONDS, "2 seconds")
-    counted = bid.groupBy(hopping.alias("hop"), "auction").agg(F.count("*").alias("num"))
-    # One window of two seconds for each hop, which lets Spark know when all its counts are there.
-    leaders = counted.groupBy(F.window(F.window_time("hop"), "2 seconds")).agg(
-        F.collect_list(F.struct("num", "auction")).alias("counts"), F.max("num").alias("most")
-    )
-    return (
-        leaders.select(F.explode("counts").alias("it"), "most")
-        .where("it.num = most")
-        .select("it.auction", "it.num")
-    )
+    counts = F.collect_list(F.struct("auction", "n")).alias("counts")
+    found = panes.groupBy(hopping).agg(counts).transform(leaders, "counts")
+    return found.withColumnRenamed("n", "num")
 
 
 def q7(bid: DataFrame) -> DataFrame:
     """The highest bids of ten seconds; needs a watermark.
 
-    Bids of one price first, then those of the highest: unlike the benchmark's join of the bids with
-    their maximum this reads the stream once, and bids that are equally high are all there.
+    Unlike the benchmark's join of the bids with their maximum, this reads the stream once. The
+    state has the highest bids of each task and batch, not all bids.
     """
-    period = F.window("dateTime", TEN_SECONDS).alias("period")
-    equals = F.collect_list(F.struct(*q0(bid).columns)).alias("equals")
-    by_price = bid.groupBy(period, "price").agg(equals)
-    highest = by_price.groupBy(F.window(F.window_time("period"), TEN_SECONDS)).agg(
-        F.max_by("equals", "price").alias("highest")
+    bids = q0(bid).transform(keep_highest, "price", time="dateTime", size=TEN_SECONDS)
+    highest = bids.groupBy(F.window("dateTime", TEN_SECONDS)).agg(
+        F.collect_list(F.struct(*bids.columns)).alias("bids"), F.max("price").alias("most")
     )
-    return highest.select(F.explode("highest").alias("it")).select("it.*")
+    return (
+        highest.select(F.explode("bids").alias("it"), "most")
+        .where("it.price = most")
+        .select("it.*")
+    )
 
 
 def q8(person: DataFrame, auction: DataFrame) -> DataFrame:
-    """Who joined and sold within ten seconds; needs a watermark on both."""
+    """Who joined and sold within ten seconds; needs a watermark on both.
+
+    A person joins once. So this is one group of both streams, by person and window, and one state;
+    a join would keep the rows of both.
+    """
+    joined = person.select("id", "name", "dateTime", F.lit(False).alias("sold"))
+    nobody = F.lit(None).cast("string").alias("name")
+    sold = auction.select(
+        F.col("seller").alias("id"), nobody, "dateTime", F.lit(True).alias("sold")
+    )
     period = F.window("dateTime", TEN_SECONDS).alias("period")
-    sellers = auction.select(F.col("seller").alias("id"), period).dropDuplicates()
-    people = person.select("id", "name", period)
-    return people.join(sellers, ["id", "period"]).select(
+    met = (
+        joined.unionAll(sold)
+        .groupBy("id", period)
+        .agg(F.max("name").alias("name"), F.bool_or("sold").alias("sold"))
+    )
+    return met.where("sold and name is not null").select(
         "id", "name", F.col("period.start").alias("starttime")
     )
 
@@ -235,6 +249,9 @@ def _counted(bid: DataFrame, period: Column) -> DataFrame:
         F.col("period.end").alias("endtime"),
     )
 
+
+# Spark's workers get these functions themselves: they need not have this directory.
+register_pickle_by_value(sys.modules[leaders.__module__])
 
 NATIVE = {
     name: query for name, query in globals().items() if name.startswith("q") and name[1:].isdigit()

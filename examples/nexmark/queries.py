@@ -20,7 +20,7 @@ ANSWERS: Mapping[str, Answer] = {
     **dict.fromkeys(("q4", "q15", "q16", "q17", "q18", "q19"), "updated"),
     "q6": "changes",  # with _weight
 }
-WAITING = ("q4", "q5", "q6", "q7", "q9", "q11", "q12")
+WAITING = ("q4", "q5", "q6", "q7", "q8", "q9", "q11", "q12")
 
 
 class Query(NamedTuple):
@@ -48,9 +48,9 @@ class Query(NamedTuple):
         return self.name in WAITING
 
     @property
-    def is_native(self) -> bool:
-        """Whether plain Spark answers it."""
-        return self.name in NATIVE
+    def plain(self) -> Query | None:
+        """The query as plain Spark answers it, if it does."""
+        return self._replace(function=NATIVE[self.name]) if self.name in NATIVE else None
 
     def ask(self, tables: Mapping[str, DataFrame]) -> DataFrame:
         return self.function(**{name: tables[name] for name in self.tables})

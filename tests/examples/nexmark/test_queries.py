@@ -22,9 +22,14 @@ from tests.examples.nexmark.test_oracle import SETTINGS, coarse
 DELAY = f"{SETTINGS.delay_max_ms + 1} milliseconds"
 BATCHES = 4
 ALWAYS_RUN = ("q5",)
+BOTH_WAYS = [
+    (f"{name}-native", query.plain)
+    for name, query in QUERIES.items()
+    if query.plain not in (query, None)
+]
 QUERY_PARAMS = [
     pytest.param(query, id=name, marks=[] if name in ALWAYS_RUN else [pytest.mark.slow])
-    for name, query in QUERIES.items()
+    for name, query in [*QUERIES.items(), *BOTH_WAYS]
 ]
 
 
@@ -49,6 +54,7 @@ def rows_of(answer: pa.Table) -> list[tuple[Any, ...]]:
 
 def test_there_is_a_function_for_every_query() -> None:
     assert tuple(QUERIES) == oracle.QUERIES
+    assert [name for name, _ in BOTH_WAYS] == ["q20-native"]
 
 
 @pytest.mark.parametrize("shape", ["as generated", "coarse"])
