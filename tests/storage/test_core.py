@@ -16,6 +16,8 @@ from millstream.storage._core import (
     COPIED_BYTES_MAX,
     COPIES_BYTES_MAX,
     JournalCopies,
+    LogCore,
+    SegmentCore,
     encode_entries,
 )
 from tests.storage.store import Store, make_batch, read_all, topic_id, truncate_to
@@ -245,3 +247,19 @@ def test_entries_have_the_format_of_the_journal() -> None:
 def test_entry_without_a_whole_topic_id_is_refused() -> None:
     with pytest.raises(ValueError, match="16 bytes"):
         encode_entries([((b"short", 3), 5, 0, b"batch")], 0)
+
+
+def test_positions_are_recalled_in_their_segment_and_generation_only() -> None:
+    log, segment, replacement = LogCore(), SegmentCore(), SegmentCore()
+    assert log.recall(segment, 0) == -1
+    log.remember(segment, 0, 0, log.generation)
+    log.remember(segment, 5, 100, log.generation)
+    assert (log.recall(segment, 0), log.recall(segment, 5)) == (0, 100)
+    assert log.recall(replacement, 5) == log.recall(segment, 6) == -1
+    log.remember(segment, 5 + 32, 900, log.generation)  # in the same slot
+    assert (log.recall(segment, 5), log.recall(segment, 37)) == (-1, 900)
+    log.generation += 1
+    log.remember(segment, 6, 200, log.generation - 1)
+    assert log.recall(segment, 6) == -1
+    log.forget_positions()
+    assert log.recall(segment, 0) == log.recall(segment, 37) == -1

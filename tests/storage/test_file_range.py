@@ -42,7 +42,7 @@ def received(connection: socket.socket, size: int) -> bytes:
 def test_range_is_sent_whole_if_the_socket_takes_it(
     handles: FileHandles, tmp_path: Path, sockets: tuple[socket.socket, socket.socket]
 ) -> None:
-    found = FileRange(handles, FileHandle(str(tmp_path / "file")), 1000, 5000)
+    found = FileRange(handles, FileHandle(str(tmp_path / "file")), 1000, 5000, 1)
     assert len(found) == 5000
     assert found.send(sockets[0].fileno()) == 5000
     assert received(sockets[1], 5000) == CONTENT[1000:6000]
@@ -51,7 +51,7 @@ def test_range_is_sent_whole_if_the_socket_takes_it(
 def test_rest_is_read_if_the_socket_is_full(
     handles: FileHandles, tmp_path: Path, sockets: tuple[socket.socket, socket.socket]
 ) -> None:
-    found = FileRange(handles, FileHandle(str(tmp_path / "file")), 1, len(CONTENT) - 1)
+    found = FileRange(handles, FileHandle(str(tmp_path / "file")), 1, len(CONTENT) - 1, 1)
     sent = found.send(sockets[0].fileno())
     assert 0 < sent < len(found)
     assert found.send(sockets[0].fileno()) == 0
@@ -62,7 +62,7 @@ def test_range_of_a_removed_file_raises(
     handles: FileHandles, tmp_path: Path, sockets: tuple[socket.socket, socket.socket]
 ) -> None:
     handle = FileHandle(str(tmp_path / "file"))
-    found = FileRange(handles, handle, 0, 5000)
+    found = FileRange(handles, handle, 0, 5000, 1)
     handles.discard(handle)
     with pytest.raises(FileGone):
         found.send(sockets[0].fileno())
@@ -74,6 +74,6 @@ def test_client_that_has_gone_is_an_error(
     handles: FileHandles, tmp_path: Path, sockets: tuple[socket.socket, socket.socket]
 ) -> None:
     sockets[1].close()
-    found = FileRange(handles, FileHandle(str(tmp_path / "file")), 0, 5000)
+    found = FileRange(handles, FileHandle(str(tmp_path / "file")), 0, 5000, 1)
     with pytest.raises(OSError, match="pipe"):
         found.send(sockets[0].fileno())

@@ -2,10 +2,13 @@ from collections.abc import Callable, Generator
 from typing import Any, Self, final
 
 from millstream.broker.deferred import Buffers
-from millstream.broker.replicas.leadership import LedLog
-from millstream.broker.replicas.partition import Partition
+from millstream.broker.replicas.flushing import Flusher
+from millstream.broker.replicas.leadership import Leadership, LedLog
+from millstream.broker.replicas.partition import Partition, Watcher
+from millstream.clock import Clock
 from millstream.errors import ApiError
 from millstream.protocol.wire import Buffer
+from millstream.storage.log import Log
 
 class Completion:
     is_done: bool
@@ -37,7 +40,7 @@ class DeferredAppend(Deferred):
 
 class LeadershipCore:
     _log: LedLog
-    _changed: Callable[[], None]
+    _changed: Callable[[], None] | None
     epoch: int
     high_watermark: int
     last_stable_offset: int
@@ -53,6 +56,21 @@ class LeadershipCore:
     ) -> bool: ...
     def flushed(self) -> bool: ...
     def _advance(self, high_watermark: int, visible_bytes: int) -> None: ...
+
+class PartitionCore:
+    topic: str
+    index: int
+    log: Log
+    leadership: Leadership
+    offline_error: ApiError | None
+    _flusher: Flusher
+    _clock: Clock
+    _watchers: set[Watcher]
+    @property
+    def log_start_offset(self) -> int: ...
+    def flushed(self) -> None: ...
+
+def notify_flushed(partitions: list[PartitionCore]) -> None: ...
 
 class TemplateCore:
     @property

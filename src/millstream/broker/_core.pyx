@@ -3,8 +3,8 @@
 
 A request that waits for a flush takes a dozen small steps between the append and its answer. As
 Python functions they took more time than the append itself. The modules that use the classes here
-document them: `completion.py`, `deferred.py`, `replicas/pending.py`, `replicas/leadership.py` and
-`replicas/produce_templates.py`.
+document them: `completion.py`, `deferred.py`, `replicas/pending.py`, `replicas/leadership.py`,
+`replicas/partition.py` and `replicas/produce_templates.py`.
 """
 
 import logging
@@ -17,6 +17,10 @@ from cpython.bytes cimport (
 )
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
+
+from millstream.storage._core cimport LogCore
+
+from millstream.errors import ApiError, ErrorCode
 
 cdef enum:
     ACKS_ALL = -1
@@ -31,9 +35,11 @@ cdef enum:
 cdef class PendingAppend(Completion)
 cdef class Deferred(Completion)
 cdef class DeferredAppend(Deferred)
+cdef class PartitionCore
 cdef class TemplateCore
 
 cdef object logger = logging.getLogger("millstream.broker.completion")
+cdef object flush_logger = logging.getLogger("millstream.flush")
 
 
 cdef class Completion:
@@ -175,8 +181,9 @@ cdef class DeferredAppend(Deferred):
 cdef class LeadershipCore:
     """The part of a leader's state that every append and flush changes."""
 
-    cdef public object _log
-    cdef public object _changed
+    cdef object _led            # the log
+    cdef LogCore _led_core      # the same, unless it is not a `Log`
+    cdef public object _changed  # called when the visible state has changed; None: nobody watches
     cdef public int64_t epoch
     cdef public int64_t high_watermark
     cdef public int64_t last_stable_offset
@@ -187,6 +194,24 @@ cdef class LeadershipCore:
     cdef public bint _is_held_back
     cdef public list _unflushed
     cdef public list _duplicates
+
+    @property
+    def _log(self):
+        return self._led
+
+    @_log.setter
+    def _log(self, log):
+        self._led = log
+        self._led_core = log if isinstance(log, LogCore) else None
+
+    cdef int64_t start_offset(self) except? -1:
+        return self._led.log_start_offset if self._led_core is None else self._led_core.log_start_offset
+
+    cdef int64_t end_offset(self) except? -1:
+        return self._led.log_end_offset if self._led_core is None else self._led_core.log_end_offset
+
+    cdef int64_t flushed_offset(self) except? -1:
+        return self._led.flushed_offset if self._led_core is None else self._led_core.flushed_offset
 
     def appended(self, PendingAppend pending, int64_t size_bytes, *, int acks, bint must_flush):
         """An append was written: it completes now, or when enough replicas have it. Returns
@@ -205,21 +230,25 @@ cdef class LeadershipCore:
                 self._advance(pending.next_offset, self._appended_bytes)
         return False
 
-    def flushed(self):
+    cpdef bint flushed(self) except -1:
         """A flush of the leader's log has ended: all below its flushed offset is durable here.
         Returns whether another one is needed."""
-        cdef int64_t flushed_offset = self._log.flushed_offset
+        cdef int64_t flushed_offset = self.flushed_offset()
         cdef list unflushed = self._unflushed
-        cdef list done = unflushed
+        cdef list done = None
         cdef Py_ssize_t count = 0
         cdef PendingAppend pending
+        cdef PendingAppend only = None
         while (count < len(unflushed)
                and (<PendingAppend>unflushed[count]).next_offset <= flushed_offset):
             count += 1
-        if count < len(unflushed):
+        if count == 1 and len(unflushed) == 1 and self.is_alone:
+            only = <PendingAppend>unflushed.pop()  # the usual case of a log among many
+        elif count < len(unflushed):
             done = unflushed[:count]
             del unflushed[:count]
         else:
+            done = unflushed
             unflushed = self._unflushed = []
         if not self.is_alone:
             self._wait_for_commit([append for append in done if append.waits_for_all])
@@ -228,12 +257,15 @@ cdef class LeadershipCore:
             pending = <PendingAppend>unflushed[0]
             self._advance(pending.first_offset, pending.bytes_before)
         else:
-            self._advance(self._log.log_end_offset, self._appended_bytes)
+            self._advance(self.end_offset(), self._appended_bytes)
         if self._duplicates:
             self._finish_duplicates()
-        for pending in done:
-            pending.finish()
-        return bool(self._unflushed)
+        if only is not None:
+            only.finish()
+        else:
+            for pending in done:
+                pending.finish()
+        return len(self._unflushed) > 0
 
     cpdef _advance(self, int64_t high_watermark, int64_t visible_bytes):
         """Advance the high watermark, and the last stable offset as far as possible."""
@@ -246,9 +278,52 @@ cdef class LeadershipCore:
         else:
             self.last_stable_offset = high_watermark
             self.stable_bytes = visible_bytes
-        assert (<int64_t>self._log.log_start_offset <= self.last_stable_offset <= high_watermark
-                <= <int64_t>self._log.log_end_offset)
-        self._changed()
+        assert self.start_offset() <= self.last_stable_offset <= high_watermark <= self.end_offset()
+        if self._changed is not None:
+            self._changed()
+
+
+cdef class PartitionCore:
+    """The part of a partition that every flush and response uses."""
+
+    cdef public str topic
+    cdef public int32_t index
+    cdef public LogCore log
+    cdef public LeadershipCore leadership
+    cdef public object offline_error
+    cdef public object _flusher
+    cdef public object _clock
+    cdef public set _watchers
+
+    @property
+    def log_start_offset(self):
+        return self.log.log_start_offset
+
+    cpdef flushed(self):
+        """A flush has covered everything below the log's flushed offset."""
+        if self.offline_error is None and self.leadership.flushed():
+            self._flusher.request(self)
+
+
+def notify_flushed(list partitions):
+    """A flush of these partitions has ended, or their log directory has failed. A defect in what
+    one of them wakes does not affect the others."""
+    cdef PartitionCore partition
+    directory = failure = None
+    for partition in partitions:
+        if partition.log.is_deleted:
+            continue  # those who waited were answered when it was
+        if partition.log.directory is not directory:
+            directory = partition.log.directory
+            failure = directory.failure
+        try:
+            if failure is None:
+                partition.flushed()
+            else:
+                problem = f"{partition.topic}-{partition.index} could not be flushed: {failure}"
+                partition.go_offline(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, problem))
+        except Exception:
+            flush_logger.exception("%s-%d was flushed", partition.topic, partition.index)
 
 
 # Produce templates
@@ -258,7 +333,7 @@ cdef class TemplateCore:
     """Where the records are in requests with one prefix, and the form of their response."""
 
     cdef readonly int version
-    cdef readonly object partition
+    cdef readonly PartitionCore partition
     cdef Py_ssize_t _records_start
     cdef bytes _head
     cdef bytes _tail
@@ -331,7 +406,7 @@ cdef class TemplateCore:
         store_int64(at + head, pending.first_offset)
         store_int64(at + head + 8, pending.log_append_time_ms)
         if offsets == 24:
-            store_int64(at + head + 16, self.partition.log_start_offset)
+            store_int64(at + head + 16, self.partition.log.log_start_offset)
         memcpy(at + head + offsets, PyBytes_AS_STRING(self._tail), tail)
         return encoded
 

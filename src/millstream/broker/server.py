@@ -177,7 +177,8 @@ class BrokerServer:
 
     def _wire(self) -> None:
         self.configs = ConfigManager(self.metadata, self._static_config)
-        self.flusher = Flusher(self.loop, self.clock)
+        self.turn = Turn(self.loop)
+        self.flusher = Flusher(self.loop, self.clock, self.turn)
         self.flusher.on_directory_failed = self.directory_failed
         self._undo.callback(self.flusher.close)
         self.partitions = PartitionTable(self.flusher, self.clock)
@@ -207,6 +208,8 @@ class BrokerServer:
         self.connections = Connections(self.services, limits, handlers.find)
 
     def _services(self) -> Services:
+        produce_templates = ProduceTemplates()
+        self.partitions.on_remove.append(produce_templates.forget)
         return Services(
             broker_id=self.id,
             cluster_id=self.cluster_id,
@@ -221,10 +224,10 @@ class BrokerServer:
             partitions=self.partitions,
             directories=self.directories,
             fetch_sessions=FetchSessionCache(self.config.max_incremental_fetch_session_cache_slots),
-            produce_templates=ProduceTemplates(),
+            produce_templates=produce_templates,
             load=Load(),
             tasks=self.tasks,
-            turn=Turn(self.loop),
+            turn=self.turn,
             start_sharing=self._start_sharing,
         )
 

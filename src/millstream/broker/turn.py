@@ -1,4 +1,5 @@
-"""Work for the end of a turn: after the requests of a connection, before their responses.
+"""Work for the end of a turn: after the requests of a connection, before their responses; or after
+a flush was noted in all of its partitions.
 
 An append wakes the consumers that wait for it. They look once for all appends of a turn, and their
 answers are written before those of the producer: each write wakes a client, which may take the
@@ -15,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Turn:
-    """The callbacks that wait for the end of the turn of a connection."""
+    """The callbacks that wait for the end of the turn."""
 
     __slots__ = ("_callbacks", "_is_open", "_loop")
 
@@ -25,18 +26,19 @@ class Turn:
         self._callbacks: list[Callable[[], None]] = []
 
     def begin(self) -> None:
-        """A connection handles its requests; `end` follows in the same callback of the loop."""
+        """Requests are handled, or a flush is noted; `end` follows in the same callback of the
+        loop."""
         self._is_open = True
 
     def call_at_end(self, callback: Callable[[], None]) -> None:
-        """Call when the requests of this turn are handled; outside a turn, soon."""
+        """Call at the end of this turn; outside a turn, soon."""
         if self._is_open:
             self._callbacks.append(callback)
         else:
             self._loop.call_soon(callback)
 
     def end(self) -> None:
-        """The requests are handled. A callback that raises does not affect the others."""
+        """Run the callbacks. A callback that raises does not affect the others."""
         self._is_open = False
         if self._callbacks:
             callbacks, self._callbacks = self._callbacks, []

@@ -11,7 +11,6 @@ from millstream.storage.segment import Segment
 
 COPIED_BYTES_MAX: Final[int]
 COPIES_BYTES_MAX: Final[int]
-RECENT_POSITIONS: Final[int]
 DATA: Final[int]
 ENTRY_OVERHEAD_BYTES: Final[int]
 
@@ -63,7 +62,11 @@ class LogCore:
     directory: LogDirectory
     log_id: tuple[bytes, int] | None
     _segments: list[Segment]
-    _recent: list[tuple[int, Segment, int] | None] | None
+    def remember(
+        self, segment: SegmentCore, offset: int, position: int, generation: int
+    ) -> None: ...
+    def recall(self, segment: SegmentCore, offset: int) -> int: ...
+    def forget_positions(self) -> None: ...
     @property
     def accepts_small_appends(self) -> bool: ...
     def accept_small_appends(

@@ -18,15 +18,17 @@ the general path in `log.py` takes over and explains what is wrong. It is permit
 `accept_small_appends`, which the general path calls after each append, with the settings as they
 are then; whatever changes the segments or the settings revokes that.
 
-The fields belong to the owner's thread, like those of the classes above them.
+The fields belong to the owner's thread, like those of the classes above them. They are declared in
+`_core.pxd`, for the compiled steps of the broker.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer, Py_buffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport (
     INT32_MAX, INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t,
 )
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from millstream.errors import CorruptBatch, FileGone
 from millstream.records.batch import BatchHeader
@@ -37,30 +39,24 @@ include "../records/_check.pxi"
 cdef enum:
     MAX_COPIED_BYTES = 4096     # of one append
     MAX_COPIES_BYTES = 16384
-    RECENT = 32                 # a power of two
+    RECENT = 32                 # positions that a log remembers; a power of two
     DATA_ENTRY = 1
     LENGTH_AND_CRC = 8
     DATA_HEAD = 33              # kind, topic id, partition, base offset, position
     TOPIC_ID_SIZE = 16
 
 cdef int64_t UNKNOWN = INT64_MIN
+cdef int64_t segment_count = 0  # that were made in this process
 cdef object new_header = tuple.__new__
 
 COPIED_BYTES_MAX = MAX_COPIED_BYTES
 COPIES_BYTES_MAX = MAX_COPIES_BYTES
-RECENT_POSITIONS = RECENT
 DATA = DATA_ENTRY
 ENTRY_OVERHEAD_BYTES = LENGTH_AND_CRC + DATA_HEAD
 
 
 cdef class FileHandle:
     """One file, open (`fd >= 0`) or not. See handles.py."""
-
-    cdef public int fd
-    cdef public int64_t pins
-    cdef public bint used
-    cdef public bint discarded
-    cdef public str path
 
     def __init__(self, str path, *, bint discarded=False):
         self.path = path
@@ -74,11 +70,6 @@ cdef class JournalCopies:
     They are copies of small appends, kept until they are flushed: with them the journal need not
     read back from the segment what was just written there.
     """
-
-    cdef list _buffers
-    cdef int64_t _size_bytes
-    cdef int64_t _start
-    cdef bint _is_complete
 
     def __init__(self):
         self._buffers = []
@@ -118,25 +109,13 @@ cdef class JournalCopies:
 cdef class SegmentCore:
     """The numbers of a segment. See segment.py for what they mean."""
 
-    cdef public int64_t base_offset
-    cdef public int64_t size
-    cdef public int64_t synced_bytes
-    cdef public int64_t durable_bytes
-    cdef public int64_t max_timestamp_offset
-    cdef public int64_t created_ms
-    cdef public int64_t roll_jitter_ms
-    cdef public int64_t _bytes_since_index
-    cdef int64_t _first_timestamp
-    cdef int64_t _max_timestamp
-    cdef public FileHandle handle
-    cdef public JournalCopies copies
-    cdef public object index
-    cdef public object time_index
-
     def __cinit__(self, *_, **__):
         self._first_timestamp = UNKNOWN
         self._max_timestamp = UNKNOWN
         self.copies = JournalCopies()
+        global segment_count
+        segment_count += 1
+        self._number = segment_count
 
     @property
     def first_timestamp(self):
@@ -171,32 +150,41 @@ cdef class SegmentCore:
 cdef class LogCore:
     """The numbers of a log, and its small appends. See log.py for what they mean."""
 
-    cdef public int64_t log_start_offset
-    cdef public int64_t log_end_offset
-    cdef public int64_t flushed_offset
-    cdef public int64_t recovery_point
-    cdef public int64_t last_flush_ms
-    cdef public int64_t generation
-    cdef public int64_t names_changed
-    cdef public int64_t names_synced
-    cdef public bint is_new
-    cdef public bint is_deleted
-    cdef public bint is_truncating
-    cdef public object directory
-    cdef public tuple log_id
-    cdef public list _segments
-    cdef public list _recent
-    # What small appends are permitted for: the segment, the leader epoch, and the settings.
-    cdef SegmentCore _open
-    cdef int32_t _epoch
-    cdef object _pwritev
-    cdef int64_t _batch_bytes_max
-    cdef int64_t _segment_bytes
-    cdef int64_t _segment_ms
-    cdef int64_t _index_interval_bytes
-    cdef int64_t _before_max_ms
-    cdef int64_t _after_max_ms
-    cdef bint _keys_required
+    def __dealloc__(self):
+        PyMem_Free(self._recent)
+
+    def remember(self, SegmentCore segment, int64_t offset, int64_t position, int64_t generation):
+        """The batch with this offset begins at this position. Any thread: no effect unless the
+        log is still of the generation in which that was found."""
+        if generation == self.generation:
+            self.note_position(segment, offset, position)
+
+    cdef int note_position(self, SegmentCore segment, int64_t offset, int64_t position) except -1:
+        cdef Position* entry
+        if self._recent is NULL:
+            self._recent = <Position*>PyMem_Calloc(RECENT, sizeof(Position))
+            if self._recent is NULL:
+                raise MemoryError
+        entry = &self._recent[offset & (RECENT - 1)]
+        entry.offset = offset
+        entry.segment = segment._number
+        entry.position = position
+        return 0
+
+    def recall(self, SegmentCore segment, int64_t offset):
+        """The position of the batch with this offset in the segment; -1 if it is not known."""
+        cdef Position* entry
+        if self._recent is NULL:
+            return -1
+        entry = &self._recent[offset & (RECENT - 1)]
+        if entry.offset != offset or entry.segment != segment._number:
+            return -1
+        return entry.position
+
+    def forget_positions(self):
+        """Batches have moved."""
+        if self._recent is not NULL:
+            memset(self._recent, 0, RECENT * sizeof(Position))
 
     @property
     def accepts_small_appends(self):
@@ -274,8 +262,7 @@ cdef class LogCore:
             segment.copies._buffers.append(stamped)
             segment.copies._size_bytes += size
         self.log_end_offset = last_offset + 1  # before the segment's size: see `Log._read_range`
-        if self._recent is not None:
-            self._recent[first_offset & (RECENT - 1)] = (first_offset, segment, segment.size)
+        self.note_position(segment, first_offset, segment.size)
         if batch.max_timestamp > segment._max_timestamp:
             segment._max_timestamp = batch.max_timestamp
             segment.max_timestamp_offset = last_offset

@@ -14,13 +14,21 @@ from millstream.storage.handles import FileHandles
 class FileRange:
     """Bytes of a file that are in the page cache."""
 
-    __slots__ = ("_handle", "_handles", "_position", "_size")
+    __slots__ = ("_handle", "_handles", "_position", "_size", "end_offset")
 
-    def __init__(self, handles: FileHandles, handle: FileHandle, position: int, size: int) -> None:
+    def __init__(
+        self,
+        handles: FileHandles,
+        handle: FileHandle,
+        position: int,
+        size: int,
+        end_offset: int,
+    ) -> None:
         self._handles = handles
         self._handle = handle
         self._position = position
         self._size = size
+        self.end_offset = end_offset  # the offsets of its records are lower
 
     def __len__(self) -> int:
         return self._size

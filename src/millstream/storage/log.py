@@ -23,6 +23,7 @@ import errno
 import logging
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
@@ -37,7 +38,6 @@ from millstream.records.batch import (
     Buffer,
 )
 from millstream.storage import names
-from millstream.storage._core import RECENT_POSITIONS
 from millstream.storage.checkpoints import write_partition_metadata
 from millstream.storage.directory import LogDirectory
 from millstream.storage.epochs import LeaderEpochs
@@ -120,9 +120,6 @@ class Log(LogLifetime):
         self._bases: list[int] = []
         self.aborted_segments: list[Segment] = []  # in which a transaction was aborted
         self._active: Segment
-        # Positions of offsets recently written or read, so that a sequential consumer needs no
-        # search: (offset, segment, position), in the slot of the offset's low bits.
-        self._recent = None
 
     def __repr__(self) -> str:
         return f"<Log {self.topic}-{self.partition} {self.log_start_offset}..{self.log_end_offset}>"
@@ -286,14 +283,11 @@ class Log(LogLifetime):
         self, segment: Segment, headers: Sequence[BatchHeader], offset: int, records: Buffer
     ) -> None:
         """Update indexes, producers and recent positions for new batches."""
-        recent = self._recent
-        if recent is None:
-            recent = self._recent = [None] * RECENT_POSITIONS
         interval = self.config.index_interval_bytes
         start = segment.size
         for header in headers:
             position = segment.size
-            recent[offset % RECENT_POSITIONS] = (offset, segment, position)
+            self.remember(segment, offset, position, self.generation)
             last_offset = offset + header.last_offset_delta
             segment.note_batch(
                 last_offset, header.length + LENGTH_OVERHEAD_BYTES, header.max_timestamp, interval
@@ -369,8 +363,6 @@ class Log(LogLifetime):
     ) -> bytes | bytearray | FileRange:
         """As `read` in the owner's thread without blocking. Many bytes are not read if the caller
         may send them from the file, at once."""
-        if self._recent is None:
-            self._recent = [None] * RECENT_POSITIONS
         return self._read(
             offset,
             max_bytes,
@@ -405,7 +397,7 @@ class Log(LogLifetime):
             try:
                 start = self._position(segment, offset, may_block=may_block)
                 if start is not None:
-                    return self._read_range(
+                    found = self._read_range(
                         segment,
                         start,
                         max_bytes,
@@ -414,6 +406,9 @@ class Log(LogLifetime):
                         may_block=may_block,
                         may_send_file=may_send_file,
                     )
+                    if isinstance(found, FileRange) and number + 1 < len(segments):
+                        found.end_offset = min(found.end_offset, segments[number + 1].base_offset)
+                    return found
             except (FileGone, FileNotFoundError):
                 if self.is_deleted:
                     raise LogGone(self.topic, self.partition) from None
@@ -434,22 +429,13 @@ class Log(LogLifetime):
 
     def _position(self, segment: Segment, offset: int, *, may_block: bool) -> int | None:
         """The position of the batch that contains `offset`, or of the first after it."""
-        recent = self._recent
-        if recent is not None:
-            entry = recent[offset % RECENT_POSITIONS]
-            if entry is not None and entry[0] == offset and entry[1] is segment:
-                return entry[2] if entry[2] < segment.size else None
+        position = self.recall(segment, offset)
+        if position >= 0:
+            return position if position < segment.size else None
         if offset <= segment.base_offset:
             return 0 if segment.size else None
         found = segment.locate(offset, may_block=may_block)
         return None if found is None else found[0]
-
-    def _remember(self, segment: Segment, offset: int, position: int, generation: int) -> None:
-        """In any thread. A truncation raises the generation before it replaces the positions, so
-        one found before it is never among those that count after it."""
-        recent = self._recent
-        if recent is not None and generation == self.generation:
-            recent[offset % RECENT_POSITIONS] = (offset, segment, position)
 
     def _read_range(
         self,
@@ -470,7 +456,7 @@ class Log(LogLifetime):
             if end is not None:
                 limit = min(limit, end)
         if limit - start > max_bytes:
-            limit = self._last_batch_end(
+            limit, end_offset = self._last_batch_end(
                 segment, start, start + max_bytes, generation, may_block=may_block
             )
         if limit <= start:
@@ -479,7 +465,7 @@ class Log(LogLifetime):
         if must_verify and not may_block and limit - start > VERIFIED_INLINE_BYTES_MAX:
             raise NotCached(f"{limit - start} bytes at {start} are to be verified first")
         if may_send_file and not must_verify and limit - start >= SENT_FROM_FILE_BYTES_MIN:
-            file_range = segment.file_range(limit - start, start)
+            file_range = segment.file_range(limit - start, start, end_offset)
             if file_range is not None:
                 return file_range
         data = segment.read_at(limit - start, start, may_block=may_block)
@@ -491,20 +477,19 @@ class Log(LogLifetime):
 
     def _last_batch_end(
         self, segment: Segment, start: int, limit: int, generation: int, *, may_block: bool
-    ) -> int:
-        """The last batch boundary in (start, limit]; that of the first batch if it is larger."""
+    ) -> tuple[int, int]:
+        """The last batch boundary in (start, limit], or that of the first batch if it is larger;
+        and the offset there."""
         position = max(start, segment.batch_start_before(limit, may_block=may_block))
-        boundary = position
+        boundary, offset = position, segment.base_offset
         for found, header in segment.walk(position, may_block=may_block):
-            boundary = found + header.size_bytes
+            boundary, offset = found + header.size_bytes, header.next_offset
             if boundary > limit and found > start:
-                boundary = found
-                self._remember(segment, header.base_offset, boundary, generation)
+                boundary, offset = found, header.base_offset
+            if boundary >= limit or boundary == found:
+                self.remember(segment, offset, boundary, generation)
                 break
-            if boundary >= limit:
-                self._remember(segment, header.next_offset, boundary, generation)
-                break
-        return boundary
+        return boundary, offset
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) for OffsetForLeaderEpoch; (-1, -1) if unknown."""
@@ -549,7 +534,7 @@ class Log(LogLifetime):
 
     def set_topic_id(self, topic_id: UUID) -> None:
         self.topic_id = topic_id
-        self.log_id = (topic_id.bytes, self.partition)
+        self.log_id = (_bytes_of(topic_id), self.partition)
 
     def update_config(self, config: TopicConfig) -> None:
         self.config = config
@@ -575,8 +560,11 @@ class Log(LogLifetime):
         self.refuse_small_appends()
         self.aborted_segments = [segment for segment in segments if segment.has_aborted]
 
-    def forget_positions(self) -> None:
-        self._recent = [None] * RECENT_POSITIONS
+
+@lru_cache(maxsize=1024)
+def _bytes_of(topic_id: UUID) -> bytes:
+    """One object for all logs of a topic: each flush hashes it for each of its logs."""
+    return topic_id.bytes
 
 
 def _stamp(

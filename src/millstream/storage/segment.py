@@ -342,13 +342,13 @@ class Segment(SegmentCore):
         handle.used = True
         return handles.fs.pread_cached(fd, size, position)
 
-    def file_range(self, size: int, position: int) -> FileRange | None:
+    def file_range(self, size: int, position: int, end_offset: int) -> FileRange | None:
         """A range to be sent from the page cache, by the owner's thread; None if not all of it is
-        there."""
+        there. The offsets in it are below `end_offset`."""
         handles = self._handles
         if not handles.fs.is_cached(handles.owner_fd(self.handle), size, position):
             return None
-        return FileRange(handles, self.handle, position, size)
+        return FileRange(handles, self.handle, position, size, end_offset)
 
     def walk(
         self, position: int, *, may_block: bool, end: int | None = None

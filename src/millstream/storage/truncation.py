@@ -102,7 +102,7 @@ def _end_at(log: Log, cut: _Cut) -> None:
         handles = log.directory.handles
         kept = [Segment.create(handles, log.path, cut.end_offset, now_ms=0, config=log.config)]
     log.set_segments(kept)
-    # Those who began to read before keep the list of positions that is forgotten here.
+    # A thread that began to read before this generation adds no position any more.
     log.forget_positions()
     _delete(log, removed)
     delete_snapshots(log, [it for it in log.snapshots if it > cut.end_offset])

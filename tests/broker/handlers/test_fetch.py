@@ -352,12 +352,15 @@ def test_read_that_fails_by_a_defect_leaves_no_watcher(
             partition = server.partitions.find("t", 0)
 
             def read(offset: int, *, max_bytes: int, may_block: bool) -> bytes:
-                if is_cold and not may_block:
+                raise RuntimeError("a defect")
+
+            def read_to_send(offset: int, *, max_bytes: int, committed: bool) -> bytes:
+                if is_cold:
                     raise NotCached("not in memory")
                 raise RuntimeError("a defect")
 
             monkeypatch.setattr(partition, "read", read)
-            monkeypatch.setattr(partition, "read_to_send", lambda *_, **__: None)
+            monkeypatch.setattr(partition, "read_to_send", read_to_send)
             with pytest.raises(asyncio.IncompleteReadError):
                 await client.call(FETCH, 11, **fields("t", {0: 0}))
             assert not partition._watchers

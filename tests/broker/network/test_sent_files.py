@@ -77,6 +77,52 @@ def test_large_response_is_sent_from_the_file(tmp_path: Path, sent: list[int]) -
     asyncio.run(scenario())
 
 
+def test_large_response_with_aborted_transactions_is_sent_from_the_file(
+    tmp_path: Path, sent: list[int]
+) -> None:
+    """It names the aborted transactions of its records, and no later ones."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as server, WireClient.connected(server) as client:
+            await server.topics.create([NewTopic("t", 1)])
+            partition = server.partitions.find("t", 0)
+            firsts = []
+            for sequence in range(4):
+                records = batch(
+                    [b"x" * 300_000],
+                    producer_id=7,
+                    producer_epoch=0,
+                    base_sequence=sequence,
+                    transactional=True,
+                )
+                appended = await partition.append(records, acks=-1, verified=True)
+                firsts.append(appended.first_offset)
+                await partition.append_marker(
+                    producer_id=7,
+                    producer_epoch=0,
+                    coordinator_epoch=0,
+                    committed=sequence % 2 == 0,
+                    transaction_version=1,
+                )
+            server.services.load.last_produce_ms = 0
+            for max_bytes, aborted in ((2**30, [firsts[1], firsts[3]]), (900_000, [firsts[1]])):
+                fields = fetch_fields()
+                fields["topics"][0]["partitions"][0]["partition_max_bytes"] = max_bytes
+                answer = await client.call(FETCH, 11, **fields)
+                found = answer.responses[0].partitions[0]
+                transactions = [
+                    (it.producer_id, it.first_offset) for it in found.aborted_transactions
+                ]
+                assert transactions == [(7, offset) for offset in aborted]
+                assert len(list(iterate_headers(bytes(found.records)))) == (
+                    8 if len(aborted) == 2 else 4
+                )
+                assert sum(sent) > 300_000
+                sent.clear()
+
+    asyncio.run(scenario())
+
+
 def test_rest_is_left_to_the_transport_when_the_socket_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 
 from millstream.broker.replicas import flushing
+from millstream.broker.replicas.partition import Partition
 from millstream.broker.replicas.pending import ACKS_ALL
 from millstream.errors import ApiError, ErrorCode
 from tests.broker.sharing.leading import Leader, turn
@@ -33,6 +34,24 @@ def test_one_flush_serves_all_requests_of_a_turn() -> None:
         assert all(it.is_done for it in pending)
         assert leader.flusher.flush_count == 1
         assert syncs(leader) == ["millstream-journal-0"]
+
+    asyncio.run(main())
+
+
+def test_clients_are_answered_in_the_turn_of_the_flush_and_consumers_first() -> None:
+    async def main() -> None:
+        leader, calls = Leader(), list[str]()
+
+        class Consumer:
+            def partition_changed(self, partition: Partition) -> None:
+                leader.turn.call_at_end(lambda: calls.append("consumer"))
+
+        partition = leader.partition()
+        partition.watch(Consumer())
+        pending = partition.append(leader.batch(b"x"), acks=ACKS_ALL)
+        pending.when_done(lambda _: leader.turn.call_at_end(lambda: calls.append("producer")))
+        await asyncio.sleep(0)  # one turn of the loop, in which the flush runs
+        assert calls == ["consumer", "producer"]
 
     asyncio.run(main())
 

@@ -85,7 +85,9 @@ def test_template_refuses_records_and_forgets_a_deleted_topic(version: int, tmp_
             assert error_of(batch) == ErrorCode.NONE
             assert error_of(batch[:-1] + b"?") == ErrorCode.CORRUPT_MESSAGE
             assert error_of(b"") == ErrorCode.INVALID_RECORD
+            assert len(broker.services.produce_templates) == 1
             await broker.topics.delete([topic_id])
+            assert len(broker.services.produce_templates) == 0
             gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert error_of(batch) == (gone if version < 13 else ErrorCode.UNKNOWN_TOPIC_ID)
 

@@ -9,6 +9,7 @@ from typing import Any
 from millstream.broker.replicas.flushing import Flusher
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.replicas.table import PartitionTable
+from millstream.broker.turn import Turn
 from millstream.config.topic import TopicConfig
 from millstream.records.record import Record, encode_batch
 from millstream.storage.directories import LogDirectories
@@ -23,7 +24,8 @@ class Leader:
         self.fs = MemoryFileSystem()
         self.clock = ManualClock()
         self.directories = LogDirectories.open(["/data"], fs=self.fs, clock=self.clock)
-        self.flusher = Flusher(asyncio.get_running_loop(), self.clock)
+        self.turn = Turn(asyncio.get_running_loop())
+        self.flusher = Flusher(asyncio.get_running_loop(), self.clock, self.turn)
         self.partitions = PartitionTable(self.flusher, self.clock)
 
     def partition(

@@ -364,26 +364,15 @@ def _read_partition(
     wanted = target.wanted
     diverging = partition.diverging_epoch(wanted.last_fetched_epoch, wanted.fetch_offset)
     records: Piece = b""
-    aborted: list[tuple[int, int]] | None = [] if committed else None
+    aborted: list[tuple[int, int]] = []
     high_watermark, last_stable_offset = partition.high_watermark, partition.last_stable_offset
     offset, limit = wanted.fetch_offset, min(wanted.max_bytes, remaining_bytes)
     if diverging is None and (limit > 0 or is_first):
-        found: Piece | None = None
-        if may_send_file and not may_block:
-            found = partition.read_to_send(offset, max_bytes=limit, committed=committed)
-        if found is not None:
-            records = found
-        elif committed:
-            records, transactions = partition.read_committed(
-                offset, max_bytes=limit, may_block=may_block
-            )
-            aborted = [
-                (transaction.producer_id, transaction.first_offset) for transaction in transactions
-            ]
-        else:
-            records = partition.read(offset, max_bytes=limit, may_block=may_block)
+        records, aborted = _read_records(
+            partition, offset, limit, committed, may_block=may_block, may_send_file=may_send_file
+        )
         if len(records) > remaining_bytes and not is_first:
-            records, aborted = b"", [] if committed else None
+            records, aborted = b"", []
     return FetchedPartition(
         wanted.partition,
         ErrorCode.NONE,
@@ -391,6 +380,27 @@ def _read_partition(
         last_stable_offset,
         partition.log_start_offset,
         records,
-        aborted,
+        aborted if committed else None,
         diverging,
     )
+
+
+def _read_records(
+    partition: Partition,
+    offset: int,
+    max_bytes: int,
+    committed: bool,
+    *,
+    may_block: bool,
+    may_send_file: bool,
+) -> tuple[Piece, list[tuple[int, int]]]:
+    """Records, and the producer and first offset of each aborted transaction in them."""
+    if may_send_file and not may_block:
+        records, aborted = partition.read_to_send(offset, max_bytes=max_bytes, committed=committed)
+    elif committed:
+        records, aborted = partition.read_committed(
+            offset, max_bytes=max_bytes, may_block=may_block
+        )
+    else:
+        return partition.read(offset, max_bytes=max_bytes, may_block=may_block), []
+    return records, [(it.producer_id, it.first_offset) for it in aborted]

@@ -303,6 +303,8 @@ def _take_offline(partitions: Iterable[Partition]) -> Steps[None]:
     for number, partition in enumerate(partitions, 1):
         if partition.offline_error is not None:
             partition.go_offline(partition.offline_error)
-        partition.leadership.detach()
+        # Nothing refers back to it, so that it is freed at once and not by the garbage collector,
+        # which ignores what the process began with.
+        partition.leadership.notify(None)
         if number % PARTITIONS_PER_TURN == 0:
             yield let_others_work

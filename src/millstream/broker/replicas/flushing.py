@@ -11,6 +11,8 @@ runs
     in a thread  in one dedicated thread, when they are not: the loop continues, and requests that
                  arrive meanwhile wait for the next flush
 
+When it is done, the clients that wait for it are answered in the same turn (`turn.py`).
+
 The choice depends on the duration of recent flushes, with hysteresis between the two thresholds. A
 flush that has to sync many files, as the first one of many logs, always runs in the thread.
 See docs/decisions/0005-event-loop.md.
@@ -24,10 +26,10 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Protocol
 
+from millstream.broker._core import PartitionCore, notify_flushed
+from millstream.broker.turn import Turn
 from millstream.clock import Clock
-from millstream.errors import ApiError, ErrorCode
 from millstream.storage.flush import GroupFlush
 from millstream.storage.log import Log
 
@@ -41,30 +43,14 @@ SHARED_ABOVE_REQUESTS = 1.5  # per flush, on average: more than one client's one
 SMOOTHING = 0.2  # the weight of the newest flush in the running average
 
 
-class Flushable(Protocol):
-    """A partition, as seen by a flush."""
-
-    @property
-    def topic(self) -> str: ...
-
-    @property
-    def index(self) -> int: ...
-
-    @property
-    def log(self) -> Log: ...
-
-    def flushed(self) -> None: ...
-
-    def go_offline(self, error: ApiError) -> None: ...
-
-
 class Flusher:
     """Flushes on request. All calls from the event loop's thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, turn: Turn) -> None:
         self._loop = loop
         self._clock = clock
-        self._waiting: dict[Flushable, None] = {}  # an ordered set
+        self._turn = turn
+        self._waiting: dict[PartitionCore, None] = {}  # an ordered set
         self._is_scheduled = False
         self._is_closed = False
         self._requests = 0  # since the last flush began
@@ -74,7 +60,7 @@ class Flusher:
         self._typical_seconds = 0.0
         self.uses_thread = False
         self._thread: _FlushThread | None = None
-        self._in_thread: list[Flushable] | None = None  # the partitions of the thread's flush
+        self._in_thread: list[PartitionCore] | None = None  # the partitions of the thread's flush
         self.on_directory_failed: Callable[[list[Log]], None] | None = None
         self.flush_count = 0
 
@@ -83,7 +69,7 @@ class Flusher:
         """Running average of the flush duration."""
         return self._typical_seconds * 1000
 
-    def request(self, partition: Flushable) -> None:
+    def request(self, partition: PartitionCore) -> None:
         """Flush the partition's log when this turn ends, then call its `flushed`."""
         self._waiting[partition] = None
         self._requests += 1
@@ -137,12 +123,12 @@ class Flusher:
         self._requests_seen = self._requests
         return now - self._gathering_since < GATHER_SECONDS_MAX
 
-    def _flush_inline(self, flush: GroupFlush, partitions: list[Flushable]) -> None:
+    def _flush_inline(self, flush: GroupFlush, partitions: list[PartitionCore]) -> None:
         started = perf_counter()
         flush.execute()
         self._finish(flush, partitions, perf_counter() - started)
 
-    def _flush_in_thread(self, flush: GroupFlush, partitions: list[Flushable]) -> None:
+    def _flush_in_thread(self, flush: GroupFlush, partitions: list[PartitionCore]) -> None:
         if self._thread is None:
             self._thread = _FlushThread()
         self._in_thread = partitions
@@ -165,31 +151,17 @@ class Flusher:
 
         self._thread.submit(job)
 
-    def _finish(self, flush: GroupFlush, partitions: list[Flushable], seconds: float) -> None:
+    def _finish(self, flush: GroupFlush, partitions: list[PartitionCore], seconds: float) -> None:
         self.flush_count += 1
         self.note_duration(seconds)
         failed = flush.complete(self._clock.now_ms())
-        for partition in partitions:
-            log = partition.log
-            if log.is_deleted:
-                continue  # those who waited were answered when it was
-            failure = log.directory.failure
-            try:
-                if failure is None:
-                    partition.flushed()
-                else:
-                    partition.go_offline(_flush_failed(partition, failure))
-            except Exception:  # a defect in what one of them wakes must not cost the others theirs
-                logger.exception("%s-%d was flushed", partition.topic, partition.index)
+        self._turn.begin()
+        try:
+            notify_flushed(partitions)
+        finally:
+            self._turn.end()  # consumers and producers are answered here
         if failed and self.on_directory_failed is not None:
             self.on_directory_failed(failed)
-
-
-def _flush_failed(partition: Flushable, failure: BaseException) -> ApiError:
-    return ApiError(
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        f"{partition.topic}-{partition.index} could not be flushed: {failure}",
-    )
 
 
 class _FlushThread:

@@ -68,8 +68,8 @@ class EndedTransaction(NamedTuple):
 
 
 class Leadership(LeadershipCore):
-    """One leader's state, from its election until it resigns. Calls `changed` when the high
-    watermark or the last stable offset has moved."""
+    """One leader's state, from its election until it resigns. Calls `changed`, if it is set, when
+    the high watermark or the last stable offset has moved."""
 
     __slots__ = (
         "_bytes_before",
@@ -88,7 +88,7 @@ class Leadership(LeadershipCore):
         *,
         epoch: int,
         high_watermark: int,
-        changed: Callable[[], None],
+        changed: Callable[[], None] | None = None,
         in_sync_followers: frozenset[int] = frozenset(),
         replica_count: int = 1,
         ended: Iterable[EndedTransaction] = (),
@@ -262,10 +262,9 @@ class Leadership(LeadershipCore):
             if not pending.is_done:
                 pending.fail(error)
 
-    def detach(self) -> None:
-        """The partition was deleted: nothing refers back to it, so that it is freed at once and
-        not by the garbage collector, which ignores what the process began with."""
-        self._changed = _ignore
+    def notify(self, changed: Callable[[], None] | None) -> None:
+        """Call this from now on when the visible state has changed; None: nobody watches."""
+        self._changed = changed
 
     # The high watermark
 
@@ -313,7 +312,8 @@ class Leadership(LeadershipCore):
     def log_start_moved(self) -> None:
         """Records were deleted from the front."""
         self._find_stable()
-        self._changed()
+        if self._changed is not None:
+            self._changed()
 
     def _find_stable(self) -> None:
         """Update the last stable offset from the transactions."""
@@ -332,6 +332,3 @@ class Leadership(LeadershipCore):
         else:
             self.last_stable_offset = high_watermark
             self.stable_bytes = self.visible_bytes
-
-
-def _ignore() -> None: ...

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from millstream.broker._core import PartitionCore
 from millstream.broker.replicas.leadership import Leadership
 from millstream.broker.replicas.pending import ACKS_ALL, PendingAppend
 from millstream.broker.replicas.replica import Replica
@@ -60,7 +61,7 @@ class ProducerState(NamedTuple):
     transaction_start_offset: int
 
 
-class Partition:
+class Partition(PartitionCore):
     """One partition, led by this broker. All calls from the event loop's thread."""
 
     def __init__(
@@ -72,17 +73,12 @@ class Partition:
         self.topic_id: UUID | None = log.topic_id
         self.is_internal = topic in INTERNAL_TOPICS
         self.replica = Replica(log)
-        self.offline_error: ApiError | None = None  # set when its directory failed or it is deleted
+        self.offline_error = None  # set when its directory failed or it is deleted
         self._flusher = flusher
         self._clock = clock
-        self._watchers: set[Watcher] = set()
+        self._watchers = set()
         # The only replica: all that recovery kept is committed.
-        self.leadership = Leadership(
-            log,
-            epoch=leader_epoch,
-            high_watermark=log.log_end_offset,
-            changed=self.notify_watchers,
-        )
+        self.leadership = Leadership(log, epoch=leader_epoch, high_watermark=log.log_end_offset)
 
     def __repr__(self) -> str:
         return f"<Partition {self.topic}-{self.index}>"
@@ -90,10 +86,6 @@ class Partition:
     @property
     def leader_epoch(self) -> int:
         return self.leadership.epoch
-
-    @property
-    def log_start_offset(self) -> int:
-        return self.log.log_start_offset
 
     @property
     def high_watermark(self) -> int:
@@ -263,11 +255,6 @@ class Partition:
             for entry in (producers[producer_id],)
         ]
 
-    def flushed(self) -> None:
-        """A flush has covered everything below the log's flushed offset."""
-        if self.offline_error is None and self.leadership.flushed():
-            self._flusher.request(self)
-
     def go_offline(self, error: ApiError) -> None:
         """Refuse all requests from now on, and fail waiting ones."""
         self.offline_error = error
@@ -290,16 +277,18 @@ class Partition:
 
     def read_to_send(
         self, offset: int, *, max_bytes: int, committed: bool
-    ) -> bytes | bytearray | FileRange | None:
-        """As `read` or `read_committed` without blocking; what can be sent from the file, at once,
-        is not read. None if the records have to be read to find the aborted transactions."""
+    ) -> tuple[bytes | bytearray | FileRange, list[AbortedTransaction]]:
+        """As `read` or, if `committed`, `read_committed` without blocking; what can be sent from
+        the file, at once, is not read."""
         if self.offline_error is not None:
             raise self.offline_error
-        leadership = self.leadership
-        if committed and self.log.aborted_segments:
-            return None
-        end_offset = leadership.last_stable_offset if committed else leadership.high_watermark
-        return self.replica.read_to_send(offset, max_bytes=max_bytes, end_offset=end_offset)
+        leadership, replica = self.leadership, self.replica
+        if committed:
+            return replica.read_committed_to_send(
+                offset, max_bytes=max_bytes, end_offset=leadership.last_stable_offset
+            )
+        end_offset = leadership.high_watermark
+        return replica.read_to_send(offset, max_bytes=max_bytes, end_offset=end_offset), []
 
     def end_of_damage(self, offset: int) -> int:
         """The next readable offset if the log is damaged at `offset`; otherwise `offset`.
@@ -404,14 +393,15 @@ class Partition:
 
     def watch(self, watcher: Watcher) -> None:
         self._watchers.add(watcher)
+        self.leadership.notify(self.notify_watchers)
 
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.discard(watcher)
+        if not self._watchers:
+            self.leadership.notify(None)
 
     def notify_watchers(self) -> None:
         """The visible state has changed: new records, a new log start, an error."""
-        if not self._watchers:
-            return
         for watcher in tuple(self._watchers):
             try:
                 watcher.partition_changed(self)

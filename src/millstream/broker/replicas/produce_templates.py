@@ -87,10 +87,18 @@ class ProduceTemplates:
     """All templates of a broker."""
 
     def __init__(self) -> None:
-        self._templates: dict[tuple[int, Sender, bytes | None], ProduceTemplate] = {}
+        # By the prefix, for each version and sender: a prefix is all that a look-up has to read of
+        # the template of one partition among many.
+        self._templates: dict[tuple[int, Sender], dict[bytes | None, ProduceTemplate]] = {}
+        self._prefixes: dict[Partition, list[tuple[tuple[int, Sender], bytes]]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
 
     def find(self, version: int, sender: Sender, body: Buffer) -> ProduceTemplate | None:
-        return self._templates.get((version, sender, request_prefix(version, body)))
+        templates = self._templates.get((version, sender))
+        return None if templates is None else templates.get(request_prefix(version, body))
 
     def learn(
         self,
@@ -108,17 +116,29 @@ class ProduceTemplates:
         prefix = request_prefix(version, body)
         if prefix is None:
             return
-        template = ProduceTemplate(
-            version,
-            len(prefix),
-            request,
-            partitions.find(topic.key, index),
-        )
+        partition = partitions.find(topic.key, index)
+        template = ProduceTemplate(version, len(prefix), request, partition)
         if template.records_of(body) != records:  # an unusual encoding, with tagged fields perhaps
             return
-        if len(self._templates) >= TEMPLATES_MAX:
+        if self._count >= TEMPLATES_MAX:
             self._templates.clear()
-        self._templates[version, sender, prefix] = template
+            self._prefixes.clear()
+            self._count = 0
+        kind = version, sender
+        templates = self._templates.setdefault(kind, {})
+        if prefix not in templates:  # one of a deleted partition was forgotten with it
+            self._count += 1
+            self._prefixes.setdefault(partition, []).append((kind, prefix))
+        templates[prefix] = template
+
+    def forget(self, partition: Partition) -> None:
+        """The partition was deleted."""
+        for kind, prefix in self._prefixes.pop(partition, ()):
+            templates = self._templates[kind]
+            del templates[prefix]
+            self._count -= 1
+            if not templates:
+                del self._templates[kind]
 
 
 def refused(index: int, error: ApiError) -> ProducedPartition:

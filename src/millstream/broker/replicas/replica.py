@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from millstream.errors import ApiError, CorruptBatch, ErrorCode
 from millstream.records.batch import end_offset_of
 from millstream.storage import lookup
+from millstream.storage.file_range import FileRange
 
 if TYPE_CHECKING:
-    from millstream.storage.file_range import FileRange
     from millstream.storage.log import Log
     from millstream.storage.lookup import TimestampOffset
     from millstream.storage.transactions import AbortedTransaction
@@ -57,6 +57,17 @@ class Replica:
             )
         except CorruptBatch as error:
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+
+    def read_committed_to_send(
+        self, offset: int, *, max_bytes: int, end_offset: int
+    ) -> tuple[bytes | bytearray | FileRange, list[AbortedTransaction]]:
+        """As `read_to_send`, with the aborted transactions in what was found."""
+        log = self.log
+        records = self.read_to_send(offset, max_bytes=max_bytes, end_offset=end_offset)
+        if not records or not log.aborted_segments:
+            return records, []
+        end = records.end_offset if isinstance(records, FileRange) else end_offset_of(records)
+        return records, lookup.aborted_transactions(log, offset, end, may_block=False)
 
     def read_committed(
         self, offset: int, *, max_bytes: int, end_offset: int, may_block: bool = False

@@ -8,7 +8,7 @@ because its partition is not open yet.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
@@ -51,6 +51,7 @@ class PartitionTable:
         self._flusher = flusher
         self._clock = clock
         self.unopened: Unopened = _NoneUnopened()
+        self.on_remove: list[Callable[[Partition], None]] = []  # called with a deleted partition
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_id: dict[tuple[UUID, int], Partition] = {}
         self._per_topic_id: Counter[UUID] = Counter()  # how many partitions have it
@@ -87,6 +88,8 @@ class PartitionTable:
             self._per_topic_id[topic_id] -= 1
             if not self._per_topic_id[topic_id]:
                 del self._per_topic_id[topic_id]
+        for callback in self.on_remove:
+            callback(partition)
         return partition
 
     def get(self, topic: str, index: int) -> Partition | None:
