@@ -9,8 +9,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from millstream.broker.network.connection import Connection, ConnectionLimits, FindHandler
+from millstream.broker.network.connection import Connection, ConnectionLimits
 from millstream.broker.network.memory import ResponseMemory
+from millstream.broker.network.routing import FindHandler
 from millstream.broker.tasks import Tasks
 from millstream.protocol.framing import ReceiveBuffer
 

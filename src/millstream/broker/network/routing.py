@@ -1,0 +1,75 @@
+"""How the requests of one API and version are served: the handler, its context, the encoding.
+
+Handlers of decoded requests get the decoded message and return the fields of the response. A
+handler that raises `ApiError` is answered with that error.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from millstream.broker.deferred import Buffers
+from millstream.broker.services import RequestContext
+from millstream.errors import ApiError, ErrorCode
+from millstream.protocol import messages
+from millstream.protocol.apis import Api
+from millstream.protocol.headers import API_VERSIONS_KEY
+
+logger = logging.getLogger("millstream.connection")
+
+FindHandler: TypeAlias = Callable[[Api], Callable[..., Any]]
+
+
+class Route:
+    """How requests of one API and version from one client id are served."""
+
+    __slots__ = ("api", "context", "flexible_request", "flexible_response", "handler", "is_task")
+
+    def __init__(self, api: Api, context: RequestContext, handler: Callable[..., Any]) -> None:
+        version = context.api_version
+        self.api = api
+        self.context = context
+        self.handler = handler
+        self.flexible_request = version >= api.first_flexible
+        self.flexible_response = self.flexible_request and api.key != API_VERSIONS_KEY
+        self.is_task = inspect.iscoroutinefunction(handler)
+
+    def decode(self, body: bytes) -> Any:
+        """The request. Raises `ProtocolError` if it is malformed."""
+        api, version = self.api, self.context.api_version
+        if api.exact:
+            return messages.decode_request_exactly(api.name, version, body)
+        return messages.decode_request(api.name, version, api.max_version, body)
+
+    def answer(self, request: Any) -> bytes:
+        """Run a plain handler and encode its response."""
+        try:
+            fields = self.handler(self.context, request)
+        except ApiError as error:
+            fields = _error_fields(error)
+        return messages.encode_response(self.api.name, self.context.api_version, fields)
+
+    async def run(self, request: Any, complete: Callable[[Buffers | None], None]) -> None:
+        """Run a coroutine handler and encode its response."""
+        name = self.api.name
+        try:
+            try:
+                fields = await self.handler(self.context, request)
+            except ApiError as error:
+                fields = _error_fields(error)
+            except Exception as error:
+                logger.exception("%s failed", name)
+                fields = _error_fields(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
+            body = messages.encode_response(name, self.context.api_version, fields)
+        except Exception:
+            logger.exception("the response of %s could not be encoded", name)
+            complete(None)
+        else:
+            complete(body)
+
+
+def _error_fields(error: ApiError) -> dict[str, Any]:
+    return {"error_code": error.code, "error_message": error.message or error.code.description}
