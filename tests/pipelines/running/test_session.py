@@ -37,6 +37,9 @@ def test_settings_fit_the_master() -> None:
     assert here["spark.driver.host"] == "127.0.0.1"
     assert "spark.sql.shuffle.partitions" not in there
     assert "spark.driver.host" not in there
+    checksum = "spark.sql.shuffle.orderIndependentChecksum.enabled"
+    assert here[checksum] == "false"
+    assert checksum not in there, "a cluster loses shuffle output with an executor"
     assert here[STORE_PROVIDER] == there[STORE_PROVIDER] == ROCKSDB, "operators in Python need it"
     assert all(it.reason.endswith(".") for it in SPARK_SETTINGS)
 

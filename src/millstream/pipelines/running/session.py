@@ -80,6 +80,12 @@ LOCAL_SETTINGS = (
         "workers are forked with what tasks import already in them: a second of a core for each. "
         "Elsewhere executors must have it too: docs/guides/cluster.md.",
     ),
+    SparkSetting(
+        "spark.sql.shuffle.orderIndependentChecksum.enabled",
+        "false",
+        "a seventh of the CPU time of a query that shuffles large rows. The checksum shows when a "
+        "task, repeated because its output was lost, writes other rows; one machine loses none.",
+    ),
     SparkSetting("spark.driver.host", "127.0.0.1", "one machine needs no name in the network."),
     SparkSetting("spark.driver.bindAddress", "127.0.0.1", "and no open port."),
 )
