@@ -43,15 +43,17 @@ def keep_highest(frame: DataFrame, by: str, *, time: str, size: Duration) -> Dat
 
 def count_panes(frame: DataFrame, key: str, *, time: str, size: Duration) -> DataFrame:
     """The number of rows of each key and pane, as `n`; `time` is the start of the pane."""
-    from pyspark.sql.functions import lit
+    from pyspark.sql.types import LongType, StructType
 
     size_us = duration_us(size, "size")
-    rows = frame.select(key, time, lit(1).cast("long").alias(COUNT))
+    rows = frame.select(key, time)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from _combined(batches, lambda rows: pane_counts(rows, key, time, size_us))
+        ones = (it.append_column(COUNT, pa.repeat(1, it.num_rows)) for it in batches)
+        yield from _combined(ones, lambda rows: pane_counts(rows, key, time, size_us))
 
-    return keep_watermark(rows.mapInArrow(run, rows.schema), rows)
+    schema = StructType([*rows.schema.fields]).add(COUNT, LongType())
+    return keep_watermark(rows.mapInArrow(run, schema), rows)
 
 
 def leaders(frame: DataFrame, counts: str) -> DataFrame:

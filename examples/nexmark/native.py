@@ -75,8 +75,8 @@ def q7(bid: DataFrame) -> DataFrame:
 def q8(person: DataFrame, auction: DataFrame) -> DataFrame:
     """Who joined and sold within ten seconds; needs a watermark on both.
 
-    A person joins once. So this is one group of both streams, by person and window, and one state;
-    a join would keep the rows of both.
+    This is one group of both streams, by person and window, and one state; a join would keep the
+    rows of both.
     """
     joined = person.select("id", "name", "dateTime", F.lit(False).alias("sold"))
     nobody = F.lit(None).cast("string").alias("name")
@@ -87,10 +87,10 @@ def q8(person: DataFrame, auction: DataFrame) -> DataFrame:
     met = (
         joined.unionAll(sold)
         .groupBy("id", period)
-        .agg(F.max("name").alias("name"), F.bool_or("sold").alias("sold"))
+        .agg(F.collect_set("name").alias("names"), F.bool_or("sold").alias("sold"))
     )
-    return met.where("sold and name is not null").select(
-        "id", "name", F.col("period.start").alias("starttime")
+    return met.where("sold").select(
+        "id", F.explode("names").alias("name"), F.col("period.start").alias("starttime")
     )
 
 
