@@ -28,12 +28,13 @@ from benchmarks.targets import Scale, Target
 from millstream.pipelines.analytics.averages import Smoothing
 from millstream.pipelines.analytics.deduplication import Deduplication
 from millstream.pipelines.analytics.heavy_hitters import HeavyHitters
+from millstream.pipelines.lateness import Lateness
 from millstream.pipelines.state import Operator
 from millstream.pipelines.state.trial import Trial
-from millstream.pipelines.windows.sliding import Measure, Policy, SlidingWindow
+from millstream.pipelines.windows.sliding import Measure, SlidingWindow
 
 SMOOTHED = pa.schema([*SCHEMA.remove(2), pa.field("_smoothed", pa.float64())])
-POLICY = Policy("drop", INTERVAL_US)
+POLICY = Lateness("drop", INTERVAL_US)
 
 
 def rolling_average() -> Operator:

@@ -30,11 +30,12 @@ from benchmarks.measurement import Measurement, compare
 from benchmarks.spark import QUERY_SETTINGS, cpu_seconds, spark_session, with_settings
 from benchmarks.targets import Scale, Target
 from millstream.pipelines.joins import as_of_join, enrich
+from millstream.pipelines.lateness import Lateness
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.windows import sliding
 from millstream.pipelines.windows.measures import Measure
-from millstream.pipelines.windows.sliding import Policy, SlidingWindow
+from millstream.pipelines.windows.sliding import SlidingWindow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,7 +98,7 @@ def alone(scale: Scale) -> Measurement:
 
 
 def cpu_rate(keys: int, scale: Scale) -> float:
-    policy = Policy("drop", INTERVAL_US)
+    policy = Lateness("drop", INTERVAL_US)
     window = SlidingWindow(SCHEMA, ["user"], "time", INTERVAL_US, MEASURES, policy, SCHEMA.names)
     trial = Trial(window, buckets=16)
     begun = 0.0

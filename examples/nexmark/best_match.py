@@ -43,11 +43,11 @@ from millstream.pipelines.columns import (
     kind_of,
     name_column,
 )
-from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.durations import Duration
 from millstream.pipelines.joins.frames import (
     On,
-    check_stragglers,
-    count_late,
+    join_lateness,
+    keep_final,
     name_keys,
     other_columns,
 )
@@ -58,18 +58,17 @@ from millstream.pipelines.joins.matching import (
     pairs,
     take_or_null,
 )
+from millstream.pipelines.lateness import DropOrDivert, is_late, seconds_behind
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.results import FINAL, KIND, LATE, LATENESS
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_hashes
-from millstream.pipelines.state.lateness import is_late, seconds_behind
 from millstream.pipelines.state.tables import concat, times_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 How = Literal["inner", "left"]
-Stragglers = Literal["drop", "divert"]
 LATE_ROWS = "late.best_match"  # where the query's progress counts those that were dropped
 LATE_EVENT = "late_event"
 _LASTING = "lasting"
@@ -285,8 +284,8 @@ def best_match(
     right_time: str | Column,
     order_by: str,
     how: How = "inner",
-    stragglers: Stragglers = "drop",
-    allowed_lateness: Duration = "0 seconds",
+    stragglers: DropOrDivert = "drop",
+    allowed_lateness: Duration | None = None,
     buckets: int = 16,
     count_as: str = LATE_ROWS,
 ) -> DataFrame:
@@ -297,9 +296,8 @@ def best_match(
     """
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
-    lateness_us = duration_us(allowed_lateness, "allowed_lateness", zero_allowed=True)
     check_choice("how", how, How)
-    check_stragglers(stragglers, Stragglers)
+    lateness = join_lateness(stragglers, allowed_lateness, count_as)
     frame, events = frame.drop(WATERMARK_COLUMN), events.drop(WATERMARK_COLUMN)
     left_keys, right_keys = name_keys(frame, events, on)
     frame, time_name = name_column(frame, time)
@@ -316,10 +314,10 @@ def best_match(
         Lasting(arrow_schema(frame.schema), left_keys, time_name, until_name),
         Events(arrow_schema(events.schema), right_keys, event_time, order, carried),
         how,
-        lateness_us,
+        lateness.allowed_us,
     )
     result = run_operator(operator, {_LASTING: frame, _EVENTS: events}, buckets)
-    return result if stragglers == "divert" else count_late(result, count_as, events=LATE_EVENT)
+    return result if stragglers == "divert" else keep_final(result, lateness, events=LATE_EVENT)
 
 
 def parse_order(frame: DataFrame, text: str) -> tuple[Term, ...]:

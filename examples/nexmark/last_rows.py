@@ -29,8 +29,9 @@ from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.joins.frames import check_comparable, check_order
 from millstream.pipelines.joins.matching import numbers_of, sort_versions
 from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate, weighted
+from millstream.pipelines.lateness import Lateness
 from millstream.pipelines.plans import check_not_aggregated
-from millstream.pipelines.results import observe_dropped
+from millstream.pipelines.results import drop_late
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.tables import concat
@@ -186,6 +187,8 @@ def last_rows(
     **aggregates: str | Column,
 ) -> DataFrame:
     """Aggregates of the last rows of a key; see the head of this module. Raises `ConfigError`."""
+    from pyspark.sql.functions import col
+
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
     frame = frame.drop(WATERMARK_COLUMN)
@@ -203,7 +206,9 @@ def last_rows(
     schema = arrow_schema(frame.schema)
     check_measures(measures, schema, (*carried, WEIGHT))
     operator = LastRows(schema, names, order, rows, measures, carried, lateness_us)
-    return _count_late(run_operator(operator, {_ROWS: frame}, buckets), count_as)
+    result = run_operator(operator, {_ROWS: frame}, buckets)
+    # Late rows have no weight.
+    return drop_late(result, col(WEIGHT).isNull(), Lateness(count_as=count_as))
 
 
 def check_rows(frame: DataFrame, keys: Sequence[str], order: Sequence[str], row_count: int) -> None:
@@ -219,11 +224,3 @@ def check_rows(frame: DataFrame, keys: Sequence[str], order: Sequence[str], row_
             f"there is a column {WEIGHT}: these are changes, and rows that are taken away again "
             "cannot be followed by others yet"
         )
-
-
-def _count_late(result: DataFrame, count_as: str) -> DataFrame:
-    """What is late has no weight."""
-    from pyspark.sql.functions import col, count_if
-
-    is_late = col(WEIGHT).isNull()
-    return observe_dropped(result, count_as, count_if(is_late)).where(~is_late)

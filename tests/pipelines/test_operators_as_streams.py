@@ -17,12 +17,13 @@ from millstream.pipelines.analytics.deduplication import Deduplication
 from millstream.pipelines.joins import as_of, stream_table
 from millstream.pipelines.joins.changes import Changes
 from millstream.pipelines.joins.table_table import Side, TableJoin
+from millstream.pipelines.lateness import Lateness
 from millstream.pipelines.times.clocks import DeviceOffsets
+from millstream.pipelines.windows.emission import Emit
 from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.revisions import RevisedWindows
 from millstream.pipelines.windows.sessions import RevisedSessions
-from millstream.pipelines.windows.sliding import Policy, SlidingWindow
-from millstream.pipelines.windows.spec import Timing
+from millstream.pipelines.windows.sliding import SlidingWindow
 from millstream.testing.streams import Disorder, Source, check_operator, moments
 from millstream.testing.streams.inputs import BEGIN
 
@@ -57,16 +58,18 @@ def is_late(row: Any) -> bool:
     return bool(row["_kind"] == "late")
 
 
-def sliding(policy: Policy) -> SlidingWindow:
+def sliding(lateness: Lateness, emit: Emit) -> SlidingWindow:
     measures = [Measure("n", "count", None), Measure("s", "sum", "x"), Measure("m", "max", "x")]
     columns = EVENTS_SCHEMA.names
-    return SlidingWindow(EVENTS_SCHEMA, ["key"], "at", 30 * SECOND_US, measures, policy, columns)
+    return SlidingWindow(
+        EVENTS_SCHEMA, ["key"], "at", 30 * SECOND_US, measures, lateness, columns, emit=emit
+    )
 
 
 def test_sliding_windows_leave_out_what_is_late() -> None:
     """A batch of them has another policy: that nothing is late."""
     check(
-        sliding(Policy("divert", 20 * SECOND_US)),
+        sliding(Lateness("divert", 20 * SECOND_US), Emit("final")),
         {"events": EVENTS},
         disorder=STRAGGLING,
         late_when="20 seconds",
@@ -77,7 +80,7 @@ def test_sliding_windows_leave_out_what_is_late() -> None:
 @pytest.mark.parametrize("emission", ["final", "change"])
 def test_sliding_windows_are_corrected_until_they_are_right(emission: Any) -> None:
     check(
-        sliding(Policy("correct", 60 * SECOND_US, emission)),
+        sliding(Lateness("correct", 60 * SECOND_US), Emit(emission)),
         {"events": EVENTS},
         key="_offset",
         disorder=Disorder(within="70 seconds"),
@@ -88,12 +91,12 @@ def test_sliding_windows_are_corrected_until_they_are_right(emission: Any) -> No
 NOW_FIELD = pa.field("_now", TIME)
 PARTS = [Measure("n", "count", None), Measure("mean", "avg", "x")]
 NUMBERS = st.one_of(st.integers(0, 80).map(float), st.none())
-CORRECTING = Timing(settling_us=0, kept_us=60 * SECOND_US, every_us=None)
-SHOWING = Timing(settling_us=0, kept_us=0, every_us=0)
+CORRECTED = (Lateness("correct", 60 * SECOND_US), None)
+PRELIMINARY = (Lateness("drop", 0), 0)
 
 
-@pytest.mark.parametrize("timing", [CORRECTING, SHOWING])
-def test_windows_that_are_revised_end_right(timing: Timing) -> None:
+@pytest.mark.parametrize(("lateness", "every_us"), [CORRECTED, PRELIMINARY])
+def test_windows_that_are_revised_end_right(lateness: Lateness, every_us: int | None) -> None:
     bounds = [("window_start", TIME), ("window_end", TIME)]
     schema = pa.schema([("key", pa.string()), *bounds, NOW_FIELD, ("x", pa.float64())])
 
@@ -106,15 +109,15 @@ def test_windows_that_are_revised_end_right(timing: Timing) -> None:
         st.builds(row, KEYS, st.integers(0, 9), NUMBERS), watermark=("window_end", "2 minutes")
     )
     check(
-        RevisedWindows(schema, ["key"], PARTS, timing, "tumbling"),
+        RevisedWindows(schema, ["key"], PARTS, lateness, "tumbling", every_us=every_us),
         {"rows": source},
         key=["key", "window_start"],
-        disorder=Disorder(within="3 minutes" if timing.kept_us else "2 minutes"),
+        disorder=Disorder(within="3 minutes" if lateness.corrects else "2 minutes"),
     )
 
 
-@pytest.mark.parametrize(("timing", "corrects"), [(CORRECTING, True), (SHOWING, False)])
-def test_sessions_that_are_revised_end_right(timing: Timing, corrects: bool) -> None:
+@pytest.mark.parametrize(("lateness", "every_us"), [CORRECTED, PRELIMINARY])
+def test_sessions_that_are_revised_end_right(lateness: Lateness, every_us: int | None) -> None:
     """Those that were withdrawn are gone: others have taken them in."""
     schema = pa.schema([("key", pa.string()), ("_time", TIME), NOW_FIELD, ("x", pa.float64())])
     source = Source(
@@ -122,10 +125,10 @@ def test_sessions_that_are_revised_end_right(timing: Timing, corrects: bool) -> 
         watermark=("_time", "10 seconds"),
     )
     check(
-        RevisedSessions(schema, ["key"], PARTS, 15 * SECOND_US, timing, corrects=corrects),
+        RevisedSessions(schema, ["key"], PARTS, 15 * SECOND_US, lateness, every_us=every_us),
         {"rows": source},
         key=["key", "window_start"],
-        disorder=Disorder(within="70 seconds" if corrects else "10 seconds"),
+        disorder=Disorder(within="70 seconds" if lateness.corrects else "10 seconds"),
         leave_out=lambda row: row["_kind"] == "withdrawn",
     )
 

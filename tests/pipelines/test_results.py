@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from millstream.errors import ConfigError
+from millstream.pipelines.lateness import Lateness, split_late
 from millstream.pipelines.results import (
     KIND_FIELD,
     LATENESS_FIELD,
     check_no_kind,
+    drop_late,
     keep_results,
     with_kind,
 )
-from millstream.pipelines.state.lateness import split_late
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,10 +51,25 @@ def test_dropped_kinds_are_removed_and_diverted_ones_stay(spark: SparkSession) -
     kinds = ["final", "late", "duplicate"]
     columns = "id int, _kind string, _lateness double"
     found = spark.createDataFrame([(at, kind, None) for at, kind in enumerate(kinds)], columns)
-    dropped = {"late.test": "late", "copies.test": "duplicate"}
-    kept = keep_results(found, ["id"], "drop", dropped)
+    dropping = Lateness("drop", 0, "late.test")
+    kept = keep_results(found, ["id"], dropping, "copies.test")
     assert [tuple(row) for row in kept.collect()] == [(0,)]
-    kept = keep_results(found, ["id"], "divert", dropped)
+    kept = keep_results(found, ["id"], replace(dropping, stragglers="divert"), "copies.test")
     assert [tuple(row) for row in kept.collect()] == [(0, "final", None), (1, "late", None)]
     with pytest.raises(ConfigError, match="there is already a column _kind"):
         check_no_kind(found)
+
+
+def test_late_rows_are_counted_where_no_other_output_has_them(spark: SparkSession) -> None:
+    from pyspark.sql.functions import col, sum
+
+    rows = spark.range(5)
+    dropped = drop_late(rows, col("id") < 2, Lateness(count_as="late.test"))
+    assert [it.id for it in dropped.collect()] == [2, 3, 4]
+    plan = "CollectMetrics late.test"
+    assert plan in dropped._jdf.queryExecution().analyzed().toString()
+    several = drop_late(rows, col("id") < 2, Lateness(count_as="late.test"), count=sum("id"))
+    assert "sum(id" in several._jdf.queryExecution().analyzed().toString()
+    diverted = drop_late(rows, col("id") < 2, Lateness("divert"))
+    assert [it.id for it in diverted.collect()] == [2, 3, 4]
+    assert "CollectMetrics" not in diverted._jdf.queryExecution().analyzed().toString()

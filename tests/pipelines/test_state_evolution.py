@@ -14,31 +14,36 @@ from millstream.pipelines.joins.as_of import AsOfJoin, Events, History
 from millstream.pipelines.joins.changes import Changes
 from millstream.pipelines.joins.stream_table import ChangeLog, Enrich
 from millstream.pipelines.joins.table_table import Side, TableJoin
-from millstream.pipelines.results import Stragglers
+from millstream.pipelines.lateness import Lateness, Stragglers
 from millstream.pipelines.state import InputSpec, Operator
 from millstream.pipelines.state.pages import StateMismatch
 from millstream.pipelines.state.trial import Trial
+from millstream.pipelines.windows.emission import Emit
 from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.parts import Measure as PartMeasure
 from millstream.pipelines.windows.revisions import RevisedWindows
 from millstream.pipelines.windows.sessions import RevisedSessions
-from millstream.pipelines.windows.sliding import Policy, SlidingWindow
-from millstream.pipelines.windows.spec import Timing
+from millstream.pipelines.windows.sliding import SlidingWindow
 
 TIME = pa.timestamp("us", tz="UTC")
 SECOND = 1_000_000
 PAYMENTS = [("id", pa.int64()), ("card", pa.string()), ("amount", pa.float64()), ("at", TIME)]
 COUNT = Measure("n", "count", None)
 SUM = Measure("spent", "sum", "amount")
-DROP = Policy("drop", 10 * SECOND)
+DROP = Lateness("drop", 10 * SECOND)
 Fields = Sequence[tuple[str, pa.DataType]]
 
 
 def sliding(
-    fields: Fields = PAYMENTS, measures: Sequence[Measure] = (COUNT,), policy: Policy = DROP
+    fields: Fields = PAYMENTS,
+    measures: Sequence[Measure] = (COUNT,),
+    lateness: Lateness = DROP,
+    emit: Emit = Emit("final"),  # noqa: B008 - a tuple
 ) -> SlidingWindow:
     schema = pa.schema(list(fields))
-    return SlidingWindow(schema, ("card",), "at", 10 * SECOND, measures, policy, schema.names)
+    return SlidingWindow(
+        schema, ("card",), "at", 10 * SECOND, measures, lateness, schema.names, emit=emit
+    )
 
 
 def rows(fields: Fields, *given: dict[str, Any]) -> pa.RecordBatch:
@@ -116,20 +121,20 @@ def test_type_of_a_column_and_length_of_a_window_may_not_change() -> None:
 
 
 POLICIES = [
-    Policy(it, seconds * SECOND, emission)
-    for it in get_args(Stragglers)
-    for seconds in (5, 10, 20)
-    for emission in ("final", "early")
+    Lateness(it, seconds * SECOND) for it in get_args(Stragglers) for seconds in (5, 10, 20)
 ]
 
 
+@pytest.mark.parametrize("emission", ["final", "change"])
 @pytest.mark.parametrize("after", POLICIES, ids=str)
-@pytest.mark.parametrize("before", [DROP, Policy("correct", 10 * SECOND)], ids=str)
-def test_each_row_is_final_once_when_the_policy_changes(before: Policy, after: Policy) -> None:
+@pytest.mark.parametrize("before", [DROP, Lateness("correct", 10 * SECOND)], ids=str)
+def test_each_row_is_final_once_when_the_policy_changes(
+    before: Lateness, after: Lateness, emission: Any
+) -> None:
     """Or late: a row that would have been late before the change stays late."""
-    trial = begun(sliding(policy=before))
+    trial = begun(sliding(lateness=before))
     found = [trial.feed({"events": rows(PAYMENTS, payment(2, 104))}, 108 * SECOND)]
-    follower = continued(sliding(policy=after), trial)
+    follower = continued(sliding(lateness=after, emit=Emit(emission)), trial)
     late = [payment(3, 97), payment(4, 99), payment(5, 107), payment(6, 111)]
     found += [follower.feed({"events": rows(PAYMENTS, *late)}, 109 * SECOND), follower.finish()]
     rows_out = [row for batch in found for row in batch.to_pylist()]
@@ -210,14 +215,14 @@ def test_identities_have_the_settings_and_no_names_of_classes() -> None:
     schema = pa.schema(PAYMENTS)
     window = [pa.field("window_start", TIME), pa.field("window_end", TIME)]
     windowed = pa.schema([*schema, *window, pa.field("_now", TIME), pa.field("_time", TIME)])
-    timing = Timing(0, SECOND, None)
+    lateness = Lateness("correct", SECOND)
     parts = [PartMeasure("n", "count", None), PartMeasure("total", "sum", "amount")]
     side = Side(pa.schema([*schema, ("_weight", pa.int64())]), ("card",), ("id",))
     log = ChangeLog(schema, ("card",), ("amount",), "id")
     operators = [
         sliding(),
-        RevisedWindows(windowed, ["card"], parts, timing, "tumbling 1 hour"),
-        RevisedSessions(windowed, ["card"], parts, SECOND, timing, corrects=True),
+        RevisedWindows(windowed, ["card"], parts, lateness, "tumbling 1 hour"),
+        RevisedSessions(windowed, ["card"], parts, SECOND, lateness),
         Deduplication(schema, ["card"], "at", SECOND, 0),
         AsOfJoin(Events(schema, ("card",), "at"), History(schema, ("card",), "at", ()), "left"),
         Enrich(InputSpec(schema, ("card",)), log, "left"),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args, overload
 
 from millstream.errors import ConfigError
-from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.durations import duration_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -20,6 +20,7 @@ OFFSET_COLUMN = "_offset"
 POSITION_COLUMN = "_position"
 DELETED_COLUMN = "_deleted"
 IDLE_COLUMN = "_idle"
+ERROR_COLUMN = "_error"
 
 WATERMARK_DELAY = "spark.watermarkDelayMs"  # Spark's metadata of a column with a watermark
 TABLE_KEY = "millstream.table_key"  # metadata of the key columns of a topic that is a table
@@ -105,11 +106,10 @@ def check_watermark(frame: DataFrame, time: str | Column, otherwise: str) -> Non
         )
 
 
-def check_lateness(frame: DataFrame, time: str | Column, allowed: Duration | None) -> None:
+def check_lateness(frame: DataFrame, time: str | Column, allowed_us: int) -> None:
     """Raise `ConfigError` if the allowed lateness is smaller than the watermark's delay, which is
     nearly always a misunderstanding: it counts from the watermark."""
     delay_ms = watermark_delay_ms(frame, time) if frame.isStreaming else None
-    allowed_us = 0 if allowed is None else duration_us(allowed, "lateness", zero_allowed=True)
     if not delay_ms or not allowed_us or allowed_us >= delay_ms * 1000:
         return
     (name,) = frame.select(as_column(time)).columns

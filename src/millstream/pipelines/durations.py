@@ -56,11 +56,6 @@ def duration_us(duration: Duration, name: str = "duration", *, zero_allowed: boo
     return length_us
 
 
-def lateness_us(allowed: Duration | None) -> int:
-    """An `allowed_lateness` in microseconds; none is 0. Raises `ConfigError`."""
-    return 0 if allowed is None else duration_us(allowed, "allowed_lateness", zero_allowed=True)
-
-
 def duration_text(length_us: int) -> str:
     """As people write it, exactly: "1 hour 30 minutes"."""
     parts = []

@@ -12,26 +12,23 @@
     window_start, window_end
 
 An operator emits each row with its kind. Dropped rows are counted in the query's progress, as
-"dropped" under the name of a metric (`observe_dropped`), and removed.
+"dropped" under the name of a metric, and removed: late rows by `drop_late`, which all operators
+use, and others, like duplicates, by `keep_results`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import as_column
-from millstream.pipelines.state.lateness import seconds_behind
+from millstream.pipelines.lateness import Lateness, seconds_behind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-# What happens with rows that are late for a result; joins and most analytics correct nothing.
-Stragglers: TypeAlias = Literal["drop", "divert", "correct"]
-DropOrDivert: TypeAlias = Literal["drop", "divert"]
 
 KIND: Final = "_kind"
 OLD: Final = "_old"
@@ -85,30 +82,53 @@ def check_no_kind(frame: DataFrame) -> None:
             )
 
 
-def observe_dropped(
+def drop_late(
     frame: DataFrame,
-    metric: str,
-    count: Column,
+    is_late: Column,
+    lateness: Lateness,
+    *,
+    count: Column | None = None,
     kind: str = LATE,
     others: Mapping[str, Column] | None = None,
 ) -> DataFrame:
-    """The frame, with a count of dropped rows in the query's progress, under the name `metric`; and
-    other counts beside it. The rows are not removed: there may be several kinds."""
-    dropped = count.alias(DROPPED, metadata={DROPPED_KIND: kind})
-    more = [it.alias(name) for name, it in (others or {}).items()]
-    return frame.observe(metric, dropped, *more)
+    """The rows that are not late. Late rows are counted in the query's progress, unless another
+    output has them. `is_late` is never null; `count` is the number of late rows, if one row stands
+    for several; `kind` is their name in `explain`; `others` are counts beside it."""
+    from pyspark.sql.functions import count_if
+
+    if lateness.stragglers == "drop":
+        counted = count_if(is_late) if count is None else count
+        frame = _observe_dropped(frame, lateness.count_as, counted, kind, others)
+    return frame.where(~is_late)
 
 
 def keep_results(
-    result: DataFrame, columns: Sequence[str], stragglers: str, dropped: Mapping[str, str]
+    result: DataFrame,
+    columns: Sequence[str],
+    lateness: Lateness,
+    duplicates_as: str | None = None,
 ) -> DataFrame:
-    """The rows that stay, with these columns; the kinds in `dropped` are counted by metric. Late
-    rows that are diverted stay, and the result then has the columns of its vocabulary."""
+    """Results with these columns, from rows with a `_kind`. Duplicates are counted and removed.
+    Diverted late rows stay, and all rows then have `_kind` and `_lateness`."""
     from pyspark.sql.functions import col, count_if
 
-    stays = [ARRIVAL, FINAL] if stragglers == "drop" else [ARRIVAL, FINAL, LATE]
-    for metric, kind in dropped.items():
-        if kind not in stays:
-            result = observe_dropped(result, metric, count_if(col(KIND) == kind), kind)
-    shown = [*columns, *([] if stragglers == "drop" else [KIND, LATENESS])]
-    return result.where(col(KIND).isin(stays)).select(*map(as_column, shown))
+    kind = col(KIND)
+    if duplicates_as is not None:
+        duplicates = count_if(kind == DUPLICATE)
+        result = _observe_dropped(result, duplicates_as, duplicates, DUPLICATE)
+        result = result.where(kind != DUPLICATE)
+    if lateness.stragglers == "drop":
+        return drop_late(result, kind == LATE, lateness).select(*map(as_column, columns))
+    return result.select(*map(as_column, [*columns, KIND, LATENESS]))
+
+
+def _observe_dropped(
+    frame: DataFrame,
+    metric: str,
+    count: Column,
+    kind: str,
+    others: Mapping[str, Column] | None = None,
+) -> DataFrame:
+    dropped = count.alias(DROPPED, metadata={DROPPED_KIND: kind})
+    more = [it.alias(name) for name, it in (others or {}).items()]
+    return frame.observe(metric, dropped, *more)

@@ -9,11 +9,10 @@ import pytest
 from millstream.errors import ConfigError
 from millstream.pipelines.analytics import deduplicate, smooth, top_k
 from millstream.pipelines.analytics.stages import (
-    Policy,
     check_fraction,
     check_whole,
-    late_metric,
     listed,
+    once,
 )
 from tests.pipelines.analytics.events import start_of
 from tests.pipelines.windows.streams import END, Files
@@ -68,8 +67,8 @@ def test_column_of_kinds_is_refused_with_the_cure(
 
 
 def test_policy_that_corrects_is_refused_with_the_choices() -> None:
-    with pytest.raises(ConfigError, match=r"comes once; choose drop \(they are counted\)"):
-        Policy("correct")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r'Choose "drop", which counts late rows, or "divert"'):
+        once("correct", "1 hour", None, "top", "1 minute")
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "3", True, None])
@@ -85,6 +84,7 @@ def test_what_is_no_fraction_is_refused(value: object) -> None:
 
 
 def test_late_rows_are_counted_by_function_and_length() -> None:
-    assert late_metric("top", "60 seconds") == "late.top 1 minute"
+    assert once("drop", None, None, "top", "60 seconds").count_as == "late.top 1 minute"
+    assert once("drop", None, "late.movers", "top", "60 seconds").count_as == "late.movers"
     assert listed("user") == ["user"]
     assert listed(("user", "shop")) == ["user", "shop"]

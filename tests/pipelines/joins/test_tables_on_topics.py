@@ -12,6 +12,7 @@ import pytest
 from millstream.errors import ConfigError
 from millstream.pipelines import Pipeline, pipeline, table, topic
 from millstream.pipelines.joins import enrich
+from millstream.pipelines.running.status import failed_records
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from tests.pipelines.conftest import Topics, run_to_end
 from tests.pipelines.running.test_launching import stored
@@ -102,6 +103,24 @@ def test_table_is_there_before_the_first_row_of_the_stream_at_every_start(
     assert [it[clicks] for it in read] == [0] * (len(read) - 1) + [3]
     query = run_to_end(lambda: declared.start(rocksdb, once=True, **where))
     assert not any(any(it.values()) for it in rows_by_batch(query))
+
+
+def test_record_with_a_bad_key_is_counted_among_those_that_do_not_decode(
+    rocksdb: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    clicks, users = topics.create(), topics.create()
+    produce(topics, clicks, {"1": {"click": 1, "user": 17}})
+    produce(topics, users, {"seventeen": {"name": "lost"}, "17": {"name": "ann"}, "x": None})
+    reads = {
+        "clicks": topic(clicks, schema="click long, user long"),
+        "users": topic(users, schema="user long, name string", table_key="user"),
+    }
+    writes = table("named", key="click")
+    declared = pipeline(reads=reads, writes=writes, name=f"named-{clicks}")(named_clicks)
+    where = settings_in(tmp_path, topics)
+    query = run_to_end(lambda: declared.start(rocksdb, once=True, **where))
+    assert stored(tmp_path, "select click, name from named") == [(1, "ann")]
+    assert sum(failed_records(json.loads(it.json)) for it in query.recentProgress) == 2
 
 
 def test_table_follows_its_keys_to_new_partitions_and_into_a_recreated_topic(

@@ -10,7 +10,7 @@ import pytest
 
 from millstream.pipelines import Pipeline, pipeline, table, topic
 from millstream.pipelines.joins.table_table import table_join
-from millstream.pipelines.running.tables import as_table, reader_schema
+from millstream.pipelines.running.tables import as_table, mark_bad_keys, reader_schema
 from tests.pipelines.conftest import Topics
 
 if TYPE_CHECKING:
@@ -76,6 +76,35 @@ def test_key_has_the_type_that_the_schema_says(
     found = as_table(frame, declared)
     assert found.columns == ["user", "name", "_position", "_deleted"]
     assert [row["user"] for row in found.collect()] == [expected]
+
+
+KEYS = [b"1", b"seventeen", None]
+
+
+@pytest.mark.parametrize("mode", ["drop", "deadletter", "fail"])
+def test_record_with_a_bad_key_is_dropped_or_ends_the_query(spark: SparkSession, mode: str) -> None:
+    declared = topic("users", schema="user long", table_key="user", bad_records=mode)
+    rows = [(key, b"", False) for key in KEYS]
+    frame = spark.createDataFrame(rows, "_key binary, _position binary, _deleted boolean")
+    marked = mark_bad_keys(frame, declared)
+    if mode == "fail":
+        with pytest.raises(Exception, match=r"bad key of table users \(user bigint\): seventeen"):
+            marked.collect()
+    else:
+        assert [it["_key"] for it in marked.collect()] == [b"1"]
+
+
+def test_bad_key_is_an_error_like_that_of_a_value_and_a_tick_has_none(spark: SparkSession) -> None:
+    declared = topic("users", schema="name string", table_key=("shop", "user"))
+    keys = [b'{"shop": "a", "user": "b"}', b'{"shop": "a"}', b"{", None]
+    errors = [None, None, "bad value", None]
+    rows = [(key, error, key is None) for key, error in zip(keys, errors, strict=True)]
+    frame = spark.createDataFrame(rows, "_key binary, _error string, _idle boolean")
+    found = [it["_error"] for it in mark_bad_keys(frame, declared).collect()]
+    bad = 'bad key of table users (shop string, user string): {"shop": "a"}'
+    assert found == [None, bad, "bad value", None]
+    orders = topic("orders", schema="id long")
+    assert mark_bad_keys(frame, orders) is frame
 
 
 def timeline() -> Pipeline:

@@ -33,8 +33,9 @@ class Files:
     place: Path
 
     def write(self, batches: Sequence[Sequence[tuple[Any, ...]]]) -> None:
-        (self.place / "in").mkdir()
-        for number, batch in enumerate(batches):
+        place = self.place / "in"
+        place.mkdir(exist_ok=True)
+        for number, batch in enumerate(batches, len(list(place.iterdir()))):
             path = self.place / f"in/{number:04}.parquet"
             rows = [(user, moment(seconds), amount) for user, seconds, amount in batch]
             columns = [list(column) for column in zip(*rows, strict=True)]

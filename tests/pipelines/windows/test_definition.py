@@ -19,7 +19,7 @@ from millstream.pipelines.windows import (
     sliding,
     tumbling,
 )
-from tests.pipelines.windows.streams import COLUMNS, END, Files, seconds_of
+from tests.pipelines.windows.streams import COLUMNS, END, Files, Run, seconds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -98,7 +98,7 @@ def test_stream_equals_batch(files: Files, kind: str) -> None:
     assert run.dropped_by_spark == 0
     assert expected
     if kind != "corrected":
-        assert run.dropped_by_us(window.metric) == 0
+        assert run.dropped_by_us(window.lateness.count_as) == 0
     finals = [row for row in run.rows if row["_kind"] == "final"]
     assert len(finals) == len({(row.user, row.window_start, row.window_end) for row in finals})
 
@@ -233,6 +233,24 @@ def test_stragglers_correct_what_was_final(files: Files) -> None:
         (180, "final", 1, None),
     ], "the row at 50 came 80 s late, and 20 s too late"
     assert run.dropped_by_spark == 0
+
+
+def test_rows_of_windows_that_are_no_longer_kept_are_counted_after_a_longer_lateness(
+    files: Files,
+) -> None:
+    """Their windows were removed before the lateness was set. No other output has them."""
+
+    def run(allowed: str, batches: list[Batch]) -> Run:
+        files.write(batches)
+        settings: dict[str, Any] = {"stragglers": "correct", "allowed_lateness": allowed}
+        window = tumbling("1 minute", key="user", time="time", n="count(*)", **settings)
+        return files.run(files.stream("0 seconds").transform(window))
+
+    first = run("1 minute", [[("ann", 5, 1.0)], [("ann", 500, 1.0)], [("ann", 501, 1.0)]])
+    assert first.dropped_by_us("late.tumbling 1 minute") == 0
+    second = run("1 hour", [[("ann", 6, 1.0), ("bob", 7, 1.0), ("bob", 470, 1.0)]])
+    assert second.dropped_by_us("late.tumbling 1 minute") == 2
+    assert [(it.user, seconds_of(it.window_start)) for it in second.rows] == [("bob", 420)]
 
 
 def sessions_of(rows: list[Row]) -> list[tuple[Any, ...]]:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from millstream.pipelines.lateness import Lateness
 from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.windows.kept import WithLate
 from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.revisions import RevisedWindows
-from millstream.pipelines.windows.spec import Timing
 
 STAMP = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
@@ -20,7 +20,9 @@ LATE = pa.struct([("user", pa.string()), ("text", pa.string())])
 
 
 def inner() -> RevisedWindows:
-    return RevisedWindows(SCHEMA, ["user"], [Measure("n", "count", None)], Timing(0, 0, 0), "test")
+    return RevisedWindows(
+        SCHEMA, ["user"], [Measure("n", "count", None)], Lateness(), "test", every_us=0
+    )
 
 
 def row(user: str, text: str | None = None) -> dict[str, Any]:

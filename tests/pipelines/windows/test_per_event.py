@@ -244,7 +244,10 @@ def test_what_cannot_be_meant_is_refused_when_it_is_defined() -> None:
     for arguments, message in (
         ({"n": "count(*)", "keys": "user"}, "keys='user' is no aggregate; did you mean key=?"),
         ({"n": "sum(a) / sum(b)"}, "here an aggregate is one call"),
-        ({"n": "count(*)", "stragglers": "correct"}, 'choose emit="final" or "change"'),
+        (
+            {"n": "count(*)", "stragglers": "correct", "allowed_lateness": "1 hour"},
+            'choose emit="final" or "change"',
+        ),
         (
             {"n": "count(*)", "stragglers": "correct", "emit": "final"},
             "corrects nothing without allowed_lateness",

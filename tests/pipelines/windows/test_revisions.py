@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millstream.pipelines.lateness import Lateness
 from millstream.pipelines.state.pages import StateMismatch
 from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.revisions import RevisedWindows
-from millstream.pipelines.windows.spec import Timing
 
 SIZE_US = 10
 TIME = pa.timestamp("us", tz="UTC")
@@ -111,14 +111,17 @@ def results(batch: pa.RecordBatch) -> list[Result]:
 
 
 def run(
-    timing: Timing, batches: Sequence[tuple[list[Event], int]]
+    lateness: Lateness,
+    batches: Sequence[tuple[list[Event], int]],
+    every_us: int | None = 0,
 ) -> tuple[list[list[Result]], list[Event]]:
     """The results of each batch, each a second after the last; the events that were on time."""
-    trial = Trial(RevisedWindows(SCHEMA, ["user"], MEASURES, timing, "test"), buckets=2)
+    window = RevisedWindows(SCHEMA, ["user"], MEASURES, lateness, "test", every_us=every_us)
+    trial = Trial(window, buckets=2)
     watermark_us = 0
     found, on_time = [], []
     for number, (events, step_us) in enumerate(batches):
-        kept = [it for it in events if it.end_us > watermark_us - timing.kept_us]
+        kept = [it for it in events if it.end_us > watermark_us - lateness.allowed_us]
         on_time += kept
         found.append(results(trial.feed(rows(kept, number * 1_000_000), watermark_us)))
         watermark_us += step_us
@@ -132,7 +135,7 @@ def run(
 def test_every_window_is_final_once_with_all_rows_that_were_on_time(
     batches: list[tuple[list[Event], int]], lateness_us: int
 ) -> None:
-    found, on_time = run(Timing(lateness_us, lateness_us, 0), batches)
+    found, on_time = run(Lateness("drop", lateness_us), batches)
     final = [it for batch in found for it in batch if it.kind == "final"]
     assert len(final) == len({it.window for it in final})
     assert {it.window: it.values for it in final} == by_window(on_time)
@@ -143,7 +146,7 @@ def test_every_window_is_final_once_with_all_rows_that_were_on_time(
 def test_corrections_lead_from_the_old_values_to_those_of_a_batch(
     batches: list[tuple[list[Event], int]], lateness_us: int, every_us: int | None
 ) -> None:
-    found, on_time = run(Timing(0, lateness_us, every_us), batches)
+    found, on_time = run(Lateness("correct", lateness_us), batches, every_us)
     table: dict[tuple[str | None, int], Values] = {}
     settled: set[tuple[str | None, int]] = set()
     for batch in found:
@@ -162,7 +165,7 @@ def test_corrections_lead_from_the_old_values_to_those_of_a_batch(
 @settings(max_examples=60)
 @given(BATCHES)
 def test_each_change_shows_what_has_come_so_far(batches: list[tuple[list[Event], int]]) -> None:
-    found, _ = run(Timing(30, 30, 0), batches)
+    found, _ = run(Lateness("drop", 30), batches)
     known: list[Event] = []
     watermark_us = 0
     for (events, step_us), batch in zip(batches, found, strict=False):
@@ -175,9 +178,8 @@ def test_each_change_shows_what_has_come_so_far(batches: list[tuple[list[Event],
 
 
 def test_results_between_which_too_little_time_passes_wait() -> None:
-    timing = Timing(0, 0, 2_000_000)
     batches = [([Event("ann", 1, 1.0)], 0)] * 5
-    found, _ = run(timing, batches)
+    found, _ = run(Lateness(), batches, 2_000_000)
     assert [[(it.kind, it.values[0]) for it in batch] for batch in found] == [
         [("preliminary", 1)],
         [],
@@ -190,7 +192,7 @@ def test_results_between_which_too_little_time_passes_wait() -> None:
 
 def test_straggler_that_changes_no_value_is_no_correction() -> None:
     measures = [Measure("most", "max", "amount")]
-    trial = Trial(RevisedWindows(SCHEMA, ["user"], measures, Timing(0, 50, None), "test"))
+    trial = Trial(RevisedWindows(SCHEMA, ["user"], measures, Lateness("correct", 50), "test"))
     trial.feed(rows([Event("ann", 1, 5.0)], 0))
     assert trial.advance(10).column("most").to_pylist() == [5.0]
     assert trial.feed(rows([Event("ann", 2, 4.0)], 1)).num_rows == 0
@@ -199,17 +201,37 @@ def test_straggler_that_changes_no_value_is_no_correction() -> None:
 
 
 def test_straggler_of_a_window_without_rows_corrects_nothing_into_something() -> None:
-    trial = Trial(RevisedWindows(SCHEMA, ["user"], MEASURES, Timing(0, 50, None), "test"))
+    trial = Trial(RevisedWindows(SCHEMA, ["user"], MEASURES, Lateness("correct", 50), "test"))
     trial.feed(rows([Event("ann", 25, 5.0)], 0), 20)
     (first,) = results(trial.feed(rows([Event("ann", 1, 1.0)], 1), 20))
     assert (first.kind, first.values[0], first.old) == ("correction", 1, None)
+
+
+def test_rows_of_windows_that_are_no_longer_kept_are_late() -> None:
+    """A longer lateness does not bring back the windows that were removed before it was set."""
+    trial = Trial(RevisedWindows(SCHEMA, ["user"], MEASURES, Lateness("correct", 10), "test"))
+    trial.feed(rows([Event("ann", 5, 1.0), Event("ann", 15, 1.0)], 0), 20)
+    trial.operator = RevisedWindows(SCHEMA, ["user"], MEASURES, Lateness("correct", 50), "test")
+    found = results(trial.feed(rows([Event("ann", 6, 2.0), Event("ann", 16, 2.0)], 1), 20))
+    assert [(it.window, it.kind, it.values[0], it.old) for it in found if it.kind == "late"] == [
+        (("ann", 10), "late", None, None)
+    ]
+    assert [it.values[0] for it in found if it.kind != "late"] == [2]
+
+
+def test_row_without_a_time_is_late() -> None:
+    trial = Trial(RevisedWindows(SCHEMA, ["user"], MEASURES, Lateness(), "test"))
+    times = pa.nulls(1, TIME)
+    row = rows([Event("ann", 5, 1.0)], 0)["rows"]
+    row = row.set_column(1, SCHEMA.field(1), times).set_column(2, SCHEMA.field(2), times)
+    assert trial.feed({"rows": row}).column("_kind").to_pylist() == ["late"]
 
 
 def test_whole_numbers_stay_whole() -> None:
     schema = SCHEMA.set(4, pa.field("amount", pa.int32()))
     operator = RevisedWindows(
         schema, [], [Measure("s", "sum", "amount"), Measure("m", "avg", "amount")],
-        Timing(0, 0, None), "test",
+        Lateness(), "test",
     )  # fmt: skip
     trial = Trial(operator)
     trial.feed({"rows": rows([Event("ann", 1, 1), Event("bob", 2, 2)], 0)["rows"].cast(schema)})
@@ -219,14 +241,16 @@ def test_whole_numbers_stay_whole() -> None:
 
 def test_state_of_another_kind_of_aggregate_or_by_another_time_is_refused() -> None:
     """A sum and a maximum are kept in columns of one name and type."""
-    timing = Timing(0, 50, None)
-    trial = Trial(RevisedWindows(SCHEMA, ["user"], [Measure("x", "sum", "amount")], timing, "test"))
+    lateness = Lateness("correct", 50)
+    trial = Trial(
+        RevisedWindows(SCHEMA, ["user"], [Measure("x", "sum", "amount")], lateness, "test")
+    )
     trial.feed(rows([Event("ann", 1, 5.0)], 0))
     other = [Measure("x", "max", "amount")]
-    trial.operator = RevisedWindows(SCHEMA, ["user"], other, timing, "test")
+    trial.operator = RevisedWindows(SCHEMA, ["user"], other, lateness, "test")
     with pytest.raises(StateMismatch, match=r"other settings: .*x=sum.* the operator has .*x=max"):
         trial.feed(rows([Event("ann", 1, 5.0)], 1))
     same = [Measure("x", "sum", "amount")]
-    trial.operator = RevisedWindows(SCHEMA, ["user"], same, timing, "test", "seen")
+    trial.operator = RevisedWindows(SCHEMA, ["user"], same, lateness, "test", "seen")
     with pytest.raises(StateMismatch, match=r"settings: .*by time.* operator has .*by seen"):
         trial.feed(rows([Event("ann", 1, 5.0)], 1))

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millstream.pipelines.lateness import Lateness
 from millstream.pipelines.state.pages import StateMismatch
 from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.sessions import RevisedSessions
-from millstream.pipelines.windows.spec import Timing
 
 GAP_US = 5
 FOR_EVER_US = 10_000
@@ -104,10 +104,10 @@ def results(batch: pa.RecordBatch) -> list[Result]:
 class Stream:
     """Batches through the operator; a table as a sink would keep it."""
 
-    def __init__(self, timing: Timing, *, corrects: bool) -> None:
-        operator = RevisedSessions(SCHEMA, ["user"], MEASURES, GAP_US, timing, corrects=corrects)
+    def __init__(self, lateness: Lateness, every_us: int | None = None) -> None:
+        operator = RevisedSessions(SCHEMA, ["user"], MEASURES, GAP_US, lateness, every_us=every_us)
         self.trial = Trial(operator, buckets=2)
-        self.timing = timing
+        self.lateness = lateness
         self.watermark_us = 0
         self.on_time: list[Event] = []
         self.table: dict[Place, Session] = {}
@@ -115,7 +115,10 @@ class Stream:
         self.batches = 0
 
     def feed(self, events: Sequence[Event]) -> list[Result]:
-        kept_us = GAP_US + self.timing.kept_us
+        return self.take(self.process(events))
+
+    def process(self, events: Sequence[Event]) -> pa.RecordBatch:
+        kept_us = GAP_US + self.lateness.allowed_us
         kept = [it for it in events if it.time_us + kept_us > self.watermark_us]
         self.on_time += kept
         rows = [
@@ -129,7 +132,7 @@ class Stream:
         ]
         self.batches += 1
         batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
-        return self.take(self.trial.feed({"rows": batch}, self.watermark_us))
+        return self.trial.feed({"rows": batch}, self.watermark_us)
 
     def finish(self) -> list[Result]:
         found = self.take(self.trial.finish())
@@ -162,7 +165,7 @@ class Stream:
 def test_corrections_lead_to_the_sessions_of_all_rows(
     batches: list[tuple[list[Event], int]], every_us: int | None
 ) -> None:
-    stream = Stream(Timing(0, FOR_EVER_US, every_us), corrects=True)
+    stream = Stream(Lateness("correct", FOR_EVER_US), every_us)
     for events, step_us in batches:
         stream.feed(events)
         if every_us == 0:
@@ -177,7 +180,7 @@ def test_corrections_lead_to_the_sessions_of_all_rows(
 def test_sessions_of_rows_in_time_are_final_once(
     batches: list[tuple[list[Event], int]], every_us: int | None, lateness_us: int
 ) -> None:
-    stream = Stream(Timing(lateness_us, lateness_us, every_us), corrects=False)
+    stream = Stream(Lateness("drop", lateness_us), every_us)
     finals = []
     for events, step_us in batches:
         in_time = [it for it in events if it.time_us >= stream.watermark_us - lateness_us]
@@ -193,7 +196,7 @@ def test_sessions_of_rows_in_time_are_final_once(
 def test_rows_too_late_for_any_correction_are_forgotten_with_their_sessions(
     batches: list[tuple[list[Event], int]],
 ) -> None:
-    stream = Stream(Timing(0, 9, 0), corrects=True)
+    stream = Stream(Lateness("correct", 9), 0)
     for events, step_us in batches:
         stream.feed(events)
         stream.watermark_us += step_us
@@ -202,7 +205,7 @@ def test_rows_too_late_for_any_correction_are_forgotten_with_their_sessions(
 
 
 def test_straggler_between_two_sessions_makes_one_of_them() -> None:
-    stream = Stream(Timing(0, 100, None), corrects=True)
+    stream = Stream(Lateness("correct", 100))
     stream.feed([Event("ann", 0, 1.0), Event("ann", 9, 2.0), Event("bob", 1, 8.0)])
     stream.watermark_us = 20
     assert {(it.place, it.kind) for it in stream.feed([])} == {
@@ -217,7 +220,7 @@ def test_straggler_between_two_sessions_makes_one_of_them() -> None:
 
 
 def test_session_that_begins_earlier_than_it_was_shown_is_shown_again_at_once() -> None:
-    stream = Stream(Timing(0, 0, 60_000_000), corrects=False)
+    stream = Stream(Lateness(), 60_000_000)
     assert [it.kind for it in stream.feed([Event("ann", 10, 1.0)])] == ["preliminary"]
     assert stream.feed([Event("ann", 11, 1.0)]) == [], "not oftener than every minute"
     (gone, shown) = stream.feed([Event("ann", 8, 1.0)])
@@ -226,23 +229,35 @@ def test_session_that_begins_earlier_than_it_was_shown_is_shown_again_at_once() 
 
 
 def test_straggler_that_is_alone_is_a_correction_of_nothing() -> None:
-    stream = Stream(Timing(0, 100, None), corrects=True)
+    stream = Stream(Lateness("correct", 100))
     stream.watermark_us = 50
     (only,) = stream.feed([Event("ann", 0, 1.0)])
     assert (only.kind, only.old, only.session.values[0]) == ("correction", None, 1)
 
 
+def test_rows_of_sessions_that_are_no_longer_kept_are_late() -> None:
+    """A longer lateness does not bring back the sessions that were removed before it was set."""
+    stream = Stream(Lateness("correct", 10))
+    stream.watermark_us = 100
+    stream.feed([Event("ann", 90, 1.0)])
+    longer = Lateness("correct", 1000)
+    stream.trial.operator = RevisedSessions(SCHEMA, ["user"], MEASURES, GAP_US, longer)
+    stream.lateness = longer
+    kinds = [it.kind for it in results(stream.process([Event("ann", 50, 1.0)]))]
+    assert kinds == ["late"]
+
+
 def test_state_of_another_kind_of_aggregate_or_by_another_time_is_refused() -> None:
     """A sum and a maximum are kept in columns of one name and type."""
-    timing = Timing(0, 100, None)
-    stream = Stream(timing, corrects=True)
+    lateness = Lateness("correct", 100)
+    stream = Stream(lateness)
     stream.feed([Event("ann", 0, 1.0)])
     others = [it._replace(kind="max") if it.kind == "sum" else it for it in MEASURES]
-    stream.trial.operator = RevisedSessions(SCHEMA, ["user"], others, GAP_US, timing, corrects=True)
+    stream.trial.operator = RevisedSessions(SCHEMA, ["user"], others, GAP_US, lateness)
     with pytest.raises(StateMismatch, match=r"other settings: .*=sum"):
         stream.feed([Event("ann", 1, 1.0)])
     stream.trial.operator = RevisedSessions(
-        SCHEMA, ["user"], MEASURES, GAP_US, timing, corrects=True, time="seen"
+        SCHEMA, ["user"], MEASURES, GAP_US, lateness, time="seen"
     )
     with pytest.raises(StateMismatch, match=r"settings: .*by time.* operator has .*by seen"):
         stream.feed([Event("ann", 1, 1.0)])

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millstream.pipelines.lateness import Lateness
 from millstream.pipelines.state.trial import Trial
+from millstream.pipelines.windows.emission import Emit
 from millstream.pipelines.windows.measures import Measure
-from millstream.pipelines.windows.sliding import Policy, SlidingWindow
+from millstream.pipelines.windows.sliding import SlidingWindow
 
 INTERVAL_US = 10
 SCHEMA = pa.schema(
@@ -39,6 +41,8 @@ class Event(NamedTuple):
     amount: float | None
 
 
+FINAL = Emit("final")
+
 EVENTS = st.builds(
     Event,
     st.sampled_from(["ann", None]),
@@ -57,15 +61,16 @@ def columns(events: Sequence[Event]) -> dict[str, pa.RecordBatch]:
     return {"events": pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)}
 
 
-def operator(policy: Policy, *, preceding: bool = False) -> SlidingWindow:
+def operator(lateness: Lateness, emit: Emit = FINAL, *, preceding: bool = False) -> SlidingWindow:
     return SlidingWindow(
         SCHEMA,
         ["user"],
         "time",
         INTERVAL_US,
         MEASURES,
-        policy,
+        lateness,
         SCHEMA.names,
+        emit=emit,
         preceding=preceding,
     )
 
@@ -127,14 +132,18 @@ def assert_results(
 
 
 def run(
-    policy: Policy, batches: Sequence[tuple[list[Event], int]], *, preceding: bool = False
+    lateness: Lateness,
+    batches: Sequence[tuple[list[Event], int]],
+    emit: Emit = FINAL,
+    *,
+    preceding: bool = False,
 ) -> tuple[list[list[Result]], list[Event], list[Event]]:
     """The results of each batch; the events that were on time, and the late ones."""
-    trial = Trial(operator(policy, preceding=preceding), buckets=2)
+    trial = Trial(operator(lateness, emit, preceding=preceding), buckets=2)
     watermark_us = 0
     found, on_time, late = [], [], []
     for events, step_us in batches:
-        horizon_us = watermark_us - policy.allowed_lateness_us
+        horizon_us = watermark_us - lateness.allowed_us
         late += [it for it in events if it.time_us <= horizon_us]
         on_time += [it for it in events if it.time_us > horizon_us]
         found.append(results(trial.feed(columns(events), watermark_us)))
@@ -149,7 +158,7 @@ def run(
 def test_final_results_are_those_of_a_batch_however_the_stream_is_cut(
     batches: list[tuple[list[Event], int]], lateness_us: int, preceding: bool
 ) -> None:
-    found, on_time, late = run(Policy("divert", lateness_us), batches, preceding=preceding)
+    found, on_time, late = run(Lateness("divert", lateness_us), batches, preceding=preceding)
     everything = [it for batch in found for it in batch]
     finals = [it for it in everything if it.kind == "final"]
     assert_results(finals, on_time, preceding=preceding)
@@ -163,7 +172,7 @@ def test_corrections_lead_to_the_results_of_a_batch(
     batches: list[tuple[list[Event], int]], lateness_us: int, preceding: bool
 ) -> None:
     """Whoever replaces old values by new ones ends with what a batch computes."""
-    found, on_time, _ = run(Policy("correct", lateness_us), batches, preceding=preceding)
+    found, on_time, _ = run(Lateness("correct", lateness_us), batches, preceding=preceding)
     table: Counter[tuple[Event, tuple[Any, ...]]] = Counter()
     for it in (it for batch in found for it in batch if it.kind != "late"):
         assert it.kind in ("final", "correction")
@@ -185,8 +194,8 @@ def test_corrections_lead_to_the_results_of_a_batch(
 def test_early_results_know_what_has_come_so_far(
     batches: list[tuple[list[Event], int]], preceding: bool
 ) -> None:
-    policy = Policy("divert", INTERVAL_US, "change")
-    found, on_time, _ = run(policy, batches, preceding=preceding)
+    lateness = Lateness("divert", INTERVAL_US)
+    found, on_time, _ = run(lateness, batches, Emit("change"), preceding=preceding)
     finals = [it for batch in found for it in batch if it.kind == "final"]
     assert_results(finals, on_time, preceding=preceding)
     known: list[Event] = []
@@ -209,8 +218,8 @@ def test_early_results_know_what_has_come_so_far(
 def test_result_at_arrival_comes_once_by_what_has_come_so_far(
     batches: list[tuple[list[Event], int]], lateness_us: int, preceding: bool
 ) -> None:
-    policy = Policy("divert", lateness_us, "arrival")
-    found, on_time, late = run(policy, batches, preceding=preceding)
+    lateness = Lateness("divert", lateness_us)
+    found, on_time, late = run(lateness, batches, Emit("arrival"), preceding=preceding)
     everything = [it for batch in found for it in batch]
     assert Counter(it.event for it in everything if it.kind == "arrival") == Counter(on_time)
     assert Counter(it.event for it in everything if it.kind == "late") == Counter(late)
@@ -223,7 +232,7 @@ def test_result_at_arrival_comes_once_by_what_has_come_so_far(
 
 
 def test_result_comes_when_the_watermark_makes_it_final_and_not_later() -> None:
-    trial = Trial(operator(Policy("drop", 7)))
+    trial = Trial(operator(Lateness("drop", 7)))
     trial.feed(columns([Event("ann", 20, 1.0), Event("ann", 25, 2.0)]), 0)
     assert trial.advance(26).num_rows == 0
     assert [it.event.time_us for it in results(trial.advance(27))] == [20]
@@ -233,7 +242,7 @@ def test_result_comes_when_the_watermark_makes_it_final_and_not_later() -> None:
 
 @pytest.mark.parametrize("preceding", [False, True])
 def test_straggler_has_a_result_of_its_own(preceding: bool) -> None:
-    trial = Trial(operator(Policy("correct", 100), preceding=preceding))
+    trial = Trial(operator(Lateness("correct", 100), preceding=preceding))
     trial.feed(columns([Event("ann", 100, 1.0)]), 90)
     trial.advance(105)
     (found,) = results(trial.feed(columns([Event("ann", 102, 2.0)]), 105))
@@ -242,7 +251,7 @@ def test_straggler_has_a_result_of_its_own(preceding: bool) -> None:
 
 
 def test_earlier_event_changes_the_preliminary_result_of_a_later_one() -> None:
-    trial = Trial(operator(Policy("drop", INTERVAL_US, "change")))
+    trial = Trial(operator(Lateness("drop", INTERVAL_US), Emit("change")))
     trial.feed(columns([Event("ann", 25, 1.0)]), 0)
     changed = results(trial.feed(columns([Event("ann", 15, 2.0)]), 0))
     assert sorted((it.event.time_us, it.values[0]) for it in changed) == [(15, 1), (25, 2)]
@@ -251,7 +260,7 @@ def test_earlier_event_changes_the_preliminary_result_of_a_later_one() -> None:
 
 
 def test_lateness_is_told_in_seconds_and_an_event_without_time_is_late() -> None:
-    trial = Trial(operator(Policy("divert", 0)))
+    trial = Trial(operator(Lateness("divert", 0)))
     no_time = columns([Event("ann", 0, 1.0)])["events"].set_column(
         1, SCHEMA.field("time"), pa.array([None], SCHEMA.field("time").type)
     )
@@ -264,7 +273,7 @@ def test_lateness_is_told_in_seconds_and_an_event_without_time_is_late() -> None
 def test_sum_does_not_depend_on_the_rows_around_the_window() -> None:
     """A running sum of doubles would: 1e16 + 0.1 forgets the 0.1."""
     events = [Event("ann", 1, 1e16), Event("ann", 30, 0.1), Event("ann", 35, 0.2)]
-    found, *_ = run(Policy("divert", 0), [(events, 100)])
+    found, *_ = run(Lateness("divert", 0), [(events, 100)])
     spent = {it.event.time_us: it.values[2] for batch in found for it in batch}
     assert spent == {1: 1e16, 30: 0.1, 35: 0.1 + 0.2}
 
@@ -272,7 +281,7 @@ def test_sum_does_not_depend_on_the_rows_around_the_window() -> None:
 def test_collect_gathers_the_window_in_the_order_of_time() -> None:
     measures = [Measure("within", "collect", "amount")]
     window = SlidingWindow(
-        SCHEMA, ["user"], "time", INTERVAL_US, measures, Policy("drop", 0), ["time"]
+        SCHEMA, ["user"], "time", INTERVAL_US, measures, Lateness("drop", 0), ["time"]
     )
     trial = Trial(window)
     trial.feed(columns([Event("ann", 7, 3.0), Event("ann", 1, 1.0), Event("ann", 12, 4.0)]))
@@ -289,7 +298,7 @@ def test_many_events_have_the_windows_of_duckdb() -> None:
         for time_us in range(6000)
     ]
     events.sort(key=lambda it: it.time_us + rng.uniform(0, 9))
-    trial = Trial(operator(Policy("drop", 10)), buckets=5)
+    trial = Trial(operator(Lateness("drop", 10)), buckets=5)
     found = [
         trial.feed(columns(events[begin : begin + 300]), events[begin].time_us - 10)
         for begin in range(0, 6000, 300)
@@ -324,7 +333,6 @@ def test_results_every_so_often_show_what_has_changed_since_the_last_time(
     batches: list[list[Event]], every: int, preceding: bool
 ) -> None:
     """A batch is a second; nothing is final before the end."""
-    policy = Policy("drop", 100, "every", every * 1_000_000)
     measures = MEASURES[:1]
     window = SlidingWindow(
         EVERY_SCHEMA,
@@ -332,8 +340,9 @@ def test_results_every_so_often_show_what_has_changed_since_the_last_time(
         "time",
         INTERVAL_US,
         measures,
-        policy,
+        Lateness("drop", 100),
         SCHEMA.names,
+        emit=Emit("every", every * 1_000_000),
         preceding=preceding,
     )
     trial = Trial(window, buckets=1)

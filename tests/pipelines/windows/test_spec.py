@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.windows.emission import NOW
-from millstream.pipelines.windows.kinds import Tumbling
-from millstream.pipelines.windows.spec import Timing, WindowSpec
+from millstream.pipelines.lateness import Lateness
+from millstream.pipelines.windows.kinds import Session, Tumbling
+from millstream.pipelines.windows.spec import WindowSpec
 
 SECOND_US = 1_000_000
 
@@ -22,11 +20,9 @@ def spec(**changes: Any) -> WindowSpec:
         "keys": ("user",),
         "time": "time",
         "aggregates": {"n": "count(*)"},
-        "stragglers": "drop",
-        "allowed_lateness_us": 0,
+        "lateness": Lateness(),
         "emit": "final",
         "buckets": 16,
-        "count_as": None,
     }
     return WindowSpec(**(given | changes))
 
@@ -37,8 +33,6 @@ def spec(**changes: Any) -> WindowSpec:
         ({"aggregates": {}}, "a window without aggregates"),
         ({"emit": "often"}, '"every 10 seconds"'),
         ({"emit": "every blue moon"}, "emit 'blue moon'"),
-        ({"stragglers": "keep"}, "drop, divert, correct"),
-        ({"stragglers": "correct"}, "allowed_lateness="),
     ],
 )
 def test_bad_settings_are_refused_with_the_fix(changes: dict[str, Any], message: str) -> None:
@@ -47,30 +41,17 @@ def test_bad_settings_are_refused_with_the_fix(changes: dict[str, Any], message:
     assert message in str(refused.value)
 
 
-def test_metric_is_named_by_the_window_unless_given() -> None:
-    assert spec().metric == "late.tumbling 1 minute"
-    assert spec(count_as="late.sales").metric == "late.sales"
+def test_results_change_where_late_rows_correct_them_or_preliminary_ones_are_wanted() -> None:
+    waiting = Lateness("drop", 5 * SECOND_US)
+    assert not spec(lateness=waiting).is_revised
+    assert spec(lateness=Lateness("correct", 5 * SECOND_US)).is_revised
+    assert spec(emit="every 10 seconds").is_revised
+    assert spec(emit="every 10 seconds").every_us == 10 * SECOND_US
+    assert spec().every_us is None
 
 
-def test_results_are_final_at_the_watermark_where_stragglers_correct_them() -> None:
-    waiting = spec(allowed_lateness_us=5 * SECOND_US)
-    assert waiting.timing == Timing(5 * SECOND_US, 5 * SECOND_US, None)
-    assert not waiting.is_revised
-    correcting = spec(allowed_lateness_us=5 * SECOND_US, stragglers="correct")
-    assert correcting.timing == Timing(0, 5 * SECOND_US, None)
-    assert correcting.is_revised
-
-
-def test_preliminary_results_come_no_more_often_than_every_so_often() -> None:
-    timing = spec(emit="every 10 seconds").timing
-    assert timing.every_us == 10 * SECOND_US
-    rows = pa.RecordBatch.from_pydict({NOW: pa.array([20 * SECOND_US], pa.timestamp("us"))})
-    shown = np.array([0, 15 * SECOND_US, 0])
-    due = timing.show(np.array([True, True, False]), shown, rows)
-    assert due.tolist() == [True, False, False]
-    assert shown.tolist() == [20 * SECOND_US, 15 * SECOND_US, 0]
-
-
-def test_no_preliminary_result_comes_where_none_is_asked_for() -> None:
-    rows = pa.RecordBatch.from_pydict({NOW: pa.array([0], pa.timestamp("us"))})
-    assert not spec().timing.show(np.array([True]), np.array([0]), rows).any()
+def test_sessions_that_wait_for_late_rows_are_kept_in_bucketed_state() -> None:
+    waiting = Lateness("drop", 5 * SECOND_US)
+    assert spec(kind=Session(SECOND_US), lateness=waiting).is_kept
+    assert not spec(kind=Session(SECOND_US)).is_kept
+    assert not spec(lateness=waiting).is_kept

@@ -30,13 +30,13 @@ from millstream.errors import ConfigError
 from millstream.pipelines.analytics.averages import check_threshold
 from millstream.pipelines.analytics.rolling import rows_once
 from millstream.pipelines.analytics.stages import (
-    Lateness,
     check_number,
     check_whole,
-    late_metric,
+    once,
 )
-from millstream.pipelines.columns import WATERMARK_COLUMN, as_column, check_choice, listed
-from millstream.pipelines.durations import Duration, duration_us, lateness_us
+from millstream.pipelines.columns import WATERMARK_COLUMN, as_column, listed
+from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.lateness import DropOrDivert
 from millstream.pipelines.results import KIND, LATENESS
 from millstream.pipelines.windows.aggregates import Aggregate
 from millstream.pipelines.windows.emission import parse_emit
@@ -58,7 +58,7 @@ def flag_anomalies(
     over: Duration,
     threshold: float = 3.0,
     min_count: int = 10,
-    stragglers: Lateness = "drop",
+    stragglers: DropOrDivert = "drop",
     allowed_lateness: Duration | None = None,
     emit: str = "arrival",
     buckets: int = 16,
@@ -67,7 +67,7 @@ def flag_anomalies(
     """Rows with their z-score; see the head of this module. Raises `ConfigError`."""
     from pyspark.sql.functions import col
 
-    check_choice("stragglers", stragglers, Lateness)
+    lateness = once(stragglers, allowed_lateness, count_as, "anomalies", over)
     check_whole("min_count", min_count, 2)
     check_threshold(threshold)
     check_number(frame, value, "an anomaly is one of")
@@ -84,16 +84,14 @@ def flag_anomalies(
         DEVIATION: Aggregate("stddev", _JUDGED),
     }
     window = Sliding(
-        interval_us=duration_us(over, "over"),
-        keys=tuple(listed(key)),
-        time=time,
-        aggregates=judged,
-        stragglers=stragglers,
-        allowed_lateness_us=lateness_us(allowed_lateness),
-        emit=emit,
+        duration_us(over, "over"),
+        tuple(listed(key)),
+        time,
+        judged,
+        lateness,
+        emit,
         preceding=True,
         buckets=buckets,
-        count_as=count_as or late_metric("anomalies", over),
     )
     numbered = frame.withColumn(_JUDGED, _finite(as_column(value).cast("double")))
     found = rows_once(window, numbered)

@@ -40,22 +40,21 @@ import pyarrow as pa
 
 from millstream.errors import ConfigError
 from millstream.pipelines.analytics.stages import (
-    Lateness,
     check_number,
     check_whole,
-    late_metric,
+    once,
 )
 from millstream.pipelines.columns import (
     WATERMARK_COLUMN,
-    check_choice,
     check_lateness,
     check_time,
     check_watermark,
     listed,
     name_column,
 )
-from millstream.pipelines.durations import Duration, duration_text, duration_us, lateness_us
+from millstream.pipelines.durations import Duration, duration_text, duration_us
 from millstream.pipelines.joins.matching import Mask, common_codes, is_last, sort_versions
+from millstream.pipelines.lateness import DropOrDivert, split_late
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.results import (
     ARRIVAL,
@@ -69,7 +68,6 @@ from millstream.pipelines.results import (
 )
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
-from millstream.pipelines.state.lateness import split_late
 from millstream.pipelines.state.tables import concat, times_of
 from millstream.pipelines.windows.emission import parse_emit
 from millstream.pipelines.windows.moments import Doubles
@@ -410,7 +408,7 @@ def smooth(
     threshold: float = 3.0,
     min_count: int = 10,
     forget_after: Duration | None = None,
-    stragglers: Lateness = "drop",
+    stragglers: DropOrDivert = "drop",
     allowed_lateness: Duration | None = None,
     emit: str = "arrival",
     buckets: int = 16,
@@ -423,7 +421,7 @@ def smooth(
     from millstream.pipelines.columns import as_column
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
-    check_choice("stragglers", stragglers, Lateness)
+    lateness = once(stragglers, allowed_lateness, count_as, "smoothing", half_life)
     check_no_kind(frame)
     check_whole("min_count", min_count)
     check_threshold(threshold)
@@ -442,7 +440,7 @@ def smooth(
     check_time(frame, time_name)
     check_not_aggregated(frame)
     check_watermark(frame, time_name, "results would never come")
-    check_lateness(frame, time_name, allowed_lateness)
+    check_lateness(frame, time_name, lateness.allowed_us)
     check_number(frame, value, "an average is of")
     results = (AVERAGE, EXPECTED, Z, IS_ANOMALY)
     for name in results:
@@ -455,14 +453,13 @@ def smooth(
         time_name,
         half_life_us,
         forget_us,
-        lateness_us(allowed_lateness),
+        lateness.allowed_us,
         float(threshold),
         min_count,
         at_arrival=emission == "arrival",
     )
     found = run_operator(operator, {_EVENTS: frame}, buckets)
-    metric = count_as or late_metric("smoothing", half_life)
-    return keep_results(found, [*columns, *results], stragglers, {metric: LATE})
+    return keep_results(found, [*columns, *results], lateness)
 
 
 def check_threshold(threshold: object) -> None:

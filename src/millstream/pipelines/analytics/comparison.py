@@ -25,14 +25,13 @@ from millstream.errors import ConfigError
 from millstream.pipelines.analytics.stages import (
     END_US,
     NUMBERS,
-    Lateness,
     Panes,
-    Policy,
-    late_metric,
     make_panes,
+    once,
 )
 from millstream.pipelines.columns import as_column
 from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.lateness import DropOrDivert
 from millstream.pipelines.results import END, START
 from millstream.pipelines.windows.aggregates import Aggregate
 
@@ -51,7 +50,7 @@ def compare(
     key: str | Column | Sequence[str | Column] = (),
     against: Mapping[str, Duration] | None = None,
     absent: bool = False,
-    stragglers: Lateness = "drop",
+    stragglers: DropOrDivert = "drop",
     allowed_lateness: Duration | None = None,
     count_as: str | None = None,
     **aggregates: str | Column | Aggregate,
@@ -67,8 +66,8 @@ def compare(
     }
     if not shifts_us:
         raise ConfigError('against what? Write it like against={"last_week": "1 week"}')
-    policy = Policy(stragglers, allowed_lateness, count_as or late_metric("comparison", size))
-    panes = make_panes(frame, key, time, size, aggregates, policy)
+    lateness = once(stragglers, allowed_lateness, count_as, "comparison", size)
+    panes = make_panes(frame, key, time, size, aggregates, lateness)
     names = list(aggregates)
     _check_names(panes, names, shifts_us)
     found = _side_by_side(panes, names, shifts_us)

@@ -35,10 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics.stages import (
-    Lateness,
-    late_metric,
-)
+from millstream.pipelines.analytics.stages import once
 from millstream.pipelines.columns import (
     WATERMARK_COLUMN,
     as_column,
@@ -50,8 +47,9 @@ from millstream.pipelines.columns import (
     name_column,
     watermark_delay_ms,
 )
-from millstream.pipelines.durations import Duration, duration_text, duration_us, lateness_us
+from millstream.pipelines.durations import Duration, duration_text, duration_us
 from millstream.pipelines.joins.matching import Mask, sort_versions
+from millstream.pipelines.lateness import DropOrDivert, Lateness, split_late
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.results import (
     DUPLICATE,
@@ -60,13 +58,12 @@ from millstream.pipelines.results import (
     LATE,
     LATENESS_FIELD,
     check_no_kind,
+    drop_late,
     keep_results,
-    observe_dropped,
     with_kind,
 )
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
-from millstream.pipelines.state.lateness import split_late
 from millstream.pipelines.state.tables import concat, times_of
 from millstream.pipelines.windows.ranges import sort_rows, window_bounds
 
@@ -205,7 +202,7 @@ def deduplicate(
     key: str | Column | Sequence[str | Column],
     reused: bool = False,
     how: How = "auto",
-    stragglers: Lateness = "drop",
+    stragglers: DropOrDivert = "drop",
     allowed_lateness: Duration | None = None,
     buckets: int = 16,
     count_as: str | None = None,
@@ -217,7 +214,7 @@ def deduplicate(
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
     check_choice("how", how, How)
-    check_choice("stragglers", stragglers, Lateness)
+    lateness = once(stragglers, allowed_lateness, count_as, "deduplication", horizon)
     check_no_kind(frame)
     horizon_us = duration_us(horizon, "horizon")
     columns = [name for name in frame.columns if name != WATERMARK_COLUMN]
@@ -228,23 +225,21 @@ def deduplicate(
     frame, time_name = name_column(frame, time)
     check_time(frame, time_name, zoneless_allowed=True)
     check_watermark(frame, time_name, "keys would be kept for ever")
-    check_lateness(frame, time_name, allowed_lateness)
+    check_lateness(frame, time_name, lateness.allowed_us)
     _check_horizon(frame, time_name, horizon_us)
     check_not_aggregated(frame)
-    allowed_us = lateness_us(allowed_lateness)
-    obstacle = _obstacle(frame, time_name, horizon_us, reused, stragglers, allowed_us)
+    obstacle = _obstacle(frame, time_name, horizon_us, reused, lateness)
     if how == "native" and obstacle:
         raise ConfigError(f"Spark's own deduplication does not do here: {obstacle}")
-    metric = count_as or late_metric("deduplication", horizon)
     if not obstacle and how != "state":
-        return _native(frame, key_names, time_name, metric).select(*map(as_column, columns))
+        return _native(frame, key_names, time_name, lateness).select(*map(as_column, columns))
     frame = frame.drop(WATERMARK_COLUMN)
     operator = Deduplication(
-        arrow_schema(frame.schema), key_names, time_name, horizon_us, allowed_us
+        arrow_schema(frame.schema), key_names, time_name, horizon_us, lateness.allowed_us
     )
     found = run_operator(operator, {_EVENTS: frame}, buckets)
     copies = f"{count_as}.duplicates" if count_as else f"duplicates.{duration_text(horizon_us)}"
-    return keep_results(found, columns, stragglers, {metric: LATE, copies: DUPLICATE})
+    return keep_results(found, columns, lateness, copies)
 
 
 def _check_horizon(frame: DataFrame, time: str, horizon_us: int) -> None:
@@ -259,7 +254,7 @@ def _check_horizon(frame: DataFrame, time: str, horizon_us: int) -> None:
 
 
 def _obstacle(
-    frame: DataFrame, time: str, horizon_us: int, reused: bool, stragglers: str, allowed_us: int
+    frame: DataFrame, time: str, horizon_us: int, reused: bool, lateness: Lateness
 ) -> str | None:
     """Why Spark's own operator does not suffice; None if it does."""
     if not frame.isStreaming:
@@ -269,18 +264,15 @@ def _obstacle(
         return f"its horizon is the watermark's delay, {duration_text(delay_ms * 1000)}"
     if reused:
         return "keys are reused, and it may leave out what comes after the horizon"
-    if stragglers != "drop" or allowed_us:
+    if lateness.stragglers != "drop" or lateness.allowed_us:
         return "it drops late rows, and waits for none"
     if WATERMARK_COLUMN not in frame.columns:
         return f"the column {WATERMARK_COLUMN}, needed to find late rows, is missing"
     return None
 
 
-def _native(frame: DataFrame, keys: Sequence[str], time: str, metric: str) -> DataFrame:
-    from pyspark.sql.functions import count_if
-
+def _native(frame: DataFrame, keys: Sequence[str], time: str, lateness: Lateness) -> DataFrame:
     from millstream.pipelines.times.lateness import is_late
 
     late = is_late(frame, as_column(time), as_column(time))
-    on_time = observe_dropped(frame, metric, count_if(late)).where(~late)
-    return on_time.dropDuplicatesWithinWatermark(list(keys))
+    return drop_late(frame, late, lateness).dropDuplicatesWithinWatermark(list(keys))

@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Literal
 from millstream.errors import ConfigError
 from millstream.pipelines.analytics.stages import (
     END_US,
-    Lateness,
-    Policy,
     check_whole,
-    late_metric,
+    final_window,
     make_panes,
+    once,
 )
 from millstream.pipelines.columns import as_column, check_choice, listed
 from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.lateness import DropOrDivert
 from millstream.pipelines.results import END, START
 from millstream.pipelines.windows.kinds import Tumbling
 
@@ -58,7 +58,7 @@ def count_distinct(
     name: str = "distinct",
     sketch: str | None = None,
     log_size: int | None = None,
-    stragglers: Lateness = "drop",
+    stragglers: DropOrDivert = "drop",
     allowed_lateness: Duration | None = None,
     count_as: str | None = None,
 ) -> DataFrame:
@@ -71,15 +71,15 @@ def count_distinct(
     check_choice("how", how, How)
     if how == "exact" and sketch is not None:
         raise ConfigError('exact counts have no sketch: choose how="hll" or "theta", or leave it')
-    policy = Policy(stragglers, allowed_lateness, count_as or late_metric("distinct", size))
+    lateness = once(stragglers, allowed_lateness, count_as, "distinct", size)
     if how == "exact":
         every = [*listed(key), as_column(of).alias(_VALUE)]
-        panes = make_panes(frame, every, time, size, {_ROWS: "count(*)"}, policy)
+        panes = make_panes(frame, every, time, size, {_ROWS: "count(*)"}, lateness)
         return panes.regroup(col(END_US), panes.keys[:-1], [count(_VALUE).alias(name)])
     made = _make(how, sketchable(frame, as_column(of)), _checked_size(how, log_size))
     sketch_name = sketch or f"_{name}_sketch"
     kind = Tumbling(duration_us(size, "size"))
-    window = policy.window(kind, key, time, {sketch_name: made})
+    window = final_window(kind, key, time, {sketch_name: made}, lateness)
     found = window(frame)
     columns = [*window.key_names(frame), START, END]
     estimated = _estimate(how, col(sketch_name)).alias(name)

@@ -38,16 +38,14 @@ from millstream.errors import ConfigError
 from millstream.pipelines.analytics.stages import (
     END_US,
     NUMBERS,
-    Lateness,
     Panes,
     check_whole,
-    late_metric,
+    once,
 )
 from millstream.pipelines.analytics.top import RANK, rank_panes
 from millstream.pipelines.columns import (
     WATERMARK_DELAY,
     as_column,
-    check_choice,
     check_time,
     check_watermark,
     listed,
@@ -55,8 +53,9 @@ from millstream.pipelines.columns import (
     watermark_delay_ms,
 )
 from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.lateness import DropOrDivert
 from millstream.pipelines.plans import check_not_aggregated
-from millstream.pipelines.results import END, START, observe_dropped
+from millstream.pipelines.results import END, START, drop_late
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.keys import (
     HASH,
@@ -288,7 +287,7 @@ def heavy_hitters(
     k: int = 10,
     by: str | Column | None = None,
     capacity: int = 10_000,
-    stragglers: Lateness = "drop",
+    stragglers: DropOrDivert = "drop",
     buckets: int = 16,
     count_as: str | None = None,
 ) -> DataFrame:
@@ -297,7 +296,7 @@ def heavy_hitters(
     `by` is what a row counts for, a number that is not negative; 1 if it is not given.
     Raises `ConfigError` before anything runs.
     """
-    from pyspark.sql.functions import col, unix_micros
+    from pyspark.sql.functions import coalesce, col, lit, sum, unix_micros
 
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
@@ -308,7 +307,7 @@ def heavy_hitters(
             f"capacity={capacity}: each bucket keeps so many items, at least k={k} of them, which "
             f"it gives, and at most {CAPACITY_MAX}"
         )
-    check_choice("stragglers", stragglers, Lateness)
+    lateness = once(stragglers, None, count_as, "heavy hitters", size)
     size_us = duration_us(size, "size")
     frame, items, time_name = _named(frame, key, time)
     if by is not None:
@@ -319,10 +318,9 @@ def heavy_hitters(
     weight = None if by is None else _WEIGHT
     operator = HeavyHitters(schema, items, time_name, weight, size_us, k, capacity)
     found = run_operator(operator, {_EVENTS: frame}, buckets)
-    if stragglers == "drop":
-        found = _count_late(found, count_as or late_metric("heavy hitters", size))
+    late_count = coalesce(sum(_LATE), lit(0))
+    best = drop_late(found, col(_LATE).isNotNull(), lateness, count=late_count)
     marks = {} if mark is None else {WATERMARK_DELAY: mark}
-    best = found.where(col(_LATE).isNull())
     shown = [*map(as_column, items), col(AT_LEAST), col(AT_MOST), unix_micros(_ENDS).alias(END_US)]
     # Each bucket has given its first k; those of all of them, in Spark's own aggregation.
     panes = Panes(best.select(*shown), tuple(items), size_us, 0, marks)
@@ -357,9 +355,3 @@ def _weighed(frame: DataFrame, by: str | Column) -> DataFrame:
         raise ConfigError(f"by is what a row counts for, a number, and {field.name} is {kind}")
     is_whole = kind in ("tinyint", "smallint", "int", "bigint")
     return frame.withColumn(_WEIGHT, as_column(by).cast("bigint" if is_whole else "double"))
-
-
-def _count_late(found: DataFrame, metric: str) -> DataFrame:
-    from pyspark.sql.functions import coalesce, lit, sum
-
-    return observe_dropped(found, metric, coalesce(sum(_LATE), lit(0)))

@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Literal
 
 from millstream.errors import ConfigError
 from millstream.pipelines.analytics.stages import (
-    Lateness,
-    Policy,
     check_fraction,
     check_number,
     check_whole,
-    late_metric,
+    final_window,
+    once,
 )
 from millstream.pipelines.columns import as_column, check_choice, listed
 from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.lateness import DropOrDivert
 from millstream.pipelines.results import END, START
 from millstream.pipelines.windows.kinds import Tumbling
 
@@ -52,7 +52,7 @@ def percentiles(
     how: How = "exact",
     sketch: str | None = None,
     k: int = 200,
-    stragglers: Lateness = "drop",
+    stragglers: DropOrDivert = "drop",
     allowed_lateness: Duration | None = None,
     count_as: str | None = None,
 ) -> DataFrame:
@@ -65,15 +65,15 @@ def percentiles(
     if how == "exact" and sketch is not None:
         raise ConfigError('exact percentiles have no sketch: choose how="kll", or leave it out')
     check_number(frame, of, "a percentile is of")
-    policy = Policy(stragglers, allowed_lateness, count_as or late_metric("percentiles", size))
+    lateness = once(stragglers, allowed_lateness, count_as, "percentiles", size)
     kind = Tumbling(duration_us(size, "size"))
     value = as_column(of).cast("double")
     if how == "exact":
         exact = {name: F.percentile(value, it) for name, it in zip(names, at, strict=True)}
-        window = policy.window(kind, key, time, exact)
+        window = final_window(kind, key, time, exact, lateness)
         return _shown(window(frame), window.key_names(frame), [*map(as_column, names)])
     kept = sketch or "_sketch"
-    window = policy.window(kind, key, time, {kept: F.kll_sketch_agg_double(value, k)})
+    window = final_window(kind, key, time, {kept: F.kll_sketch_agg_double(value, k)}, lateness)
     columns = _quantiles(as_column(kept), names, at)
     shown = columns if sketch is None else [*columns, as_column(sketch)]
     return _shown(window(frame), window.key_names(frame), shown)

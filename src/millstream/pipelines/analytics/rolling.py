@@ -38,14 +38,13 @@ from millstream.pipelines.analytics.distinct import sketchable
 from millstream.pipelines.analytics.quantiles import quantile_of
 from millstream.pipelines.analytics.stages import (
     END_US,
-    Lateness,
     Panes,
-    Policy,
-    late_metric,
     make_panes,
+    once,
 )
 from millstream.pipelines.columns import as_column, listed
-from millstream.pipelines.durations import Duration, duration_us, lateness_us
+from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.lateness import DropOrDivert, Lateness
 from millstream.pipelines.results import END, KIND, LATENESS, OLD, START
 from millstream.pipelines.windows.aggregates import KINDS, Aggregate, parse_aggregates
 from millstream.pipelines.windows.emission import parse_emit
@@ -66,7 +65,7 @@ def rolling(
     time: str | Column,
     key: str | Column | Sequence[str | Column] = (),
     every: Duration | None = None,
-    stragglers: Lateness = "drop",
+    stragglers: DropOrDivert = "drop",
     allowed_lateness: Duration | None = None,
     emit: str = "arrival",
     buckets: int = 16,
@@ -79,21 +78,12 @@ def rolling(
     """
     parsed = parse_aggregates(aggregates, ROLLING_KINDS)
     over_us = duration_us(over, "over")
-    policy = Policy(stragglers, allowed_lateness, count_as or late_metric("rolling", over))
+    lateness = once(stragglers, allowed_lateness, count_as, "rolling", over)
     if every is not None:
-        return _per_interval(frame, key, time, over_us, every, parsed, policy)
+        return _per_interval(frame, key, time, over_us, every, parsed, lateness)
     parse_emit(emit, ("arrival", "final"))
-    window = Sliding(
-        interval_us=over_us,
-        keys=tuple(listed(key)),
-        time=time,
-        aggregates={name: _per_event(name, it) for name, it in parsed.items()},
-        stragglers=stragglers,
-        allowed_lateness_us=lateness_us(allowed_lateness),
-        emit=emit,
-        buckets=buckets,
-        count_as=policy.count_as,
-    )
+    computed = {name: _per_event(name, it) for name, it in parsed.items()}
+    window = Sliding(over_us, tuple(listed(key)), time, computed, lateness, emit, buckets=buckets)
     found = rows_once(window, frame)
     rates = {
         name: as_column(name) / (over_us / 1e6) for name, it in parsed.items() if it.kind == "rate"
@@ -103,7 +93,7 @@ def rolling(
 
 def rows_once(window: Sliding, frame: DataFrame) -> DataFrame:
     """One result for each event; with them, if they are diverted, late events by `_kind`."""
-    if window.stragglers == "drop":
+    if window.lateness.stragglers == "drop":
         return window(frame).drop(KIND)
     rows = window.rows(frame).drop(OLD)
     shown = [it for it in rows.columns if it not in (KIND, LATENESS)]
@@ -127,7 +117,7 @@ def _per_interval(
     over_us: int,
     every: Duration,
     aggregates: Mapping[str, Aggregate],
-    policy: Policy,
+    lateness: Lateness,
 ) -> DataFrame:
     from pyspark.sql.functions import col, explode, lit, sequence
 
@@ -139,7 +129,7 @@ def _per_interval(
         made, merge = _addable(frame, name, it, f"_part{place}", over_us / 1e6)
         parts |= made
         merged.append(merge.alias(name))
-    panes = make_panes(frame, key, time, every, parts, policy)
+    panes = make_panes(frame, key, time, every, parts, lateness)
     _check_names(panes, aggregates)
     last_us = col(END_US) + lit(over_us - every_us)
     ends = explode(sequence(col(END_US), last_us, lit(every_us).cast("long")))

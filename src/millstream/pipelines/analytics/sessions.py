@@ -22,9 +22,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics.stages import Lateness, Policy, late_metric
+from millstream.pipelines.analytics.stages import final_window, once
 from millstream.pipelines.columns import as_column
 from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.lateness import DropOrDivert
 from millstream.pipelines.windows.aggregates import Aggregate
 from millstream.pipelines.windows.kinds import Session
 
@@ -45,7 +46,7 @@ def sessions(
     *,
     time: str | Column,
     key: str | Column | Sequence[str | Column] = (),
-    stragglers: Lateness = "drop",
+    stragglers: DropOrDivert = "drop",
     count_as: str | None = None,
     **attributes: str | Column,
 ) -> DataFrame:
@@ -64,8 +65,8 @@ def sessions(
         **{name: _attribute(it, moment) for name, it in attributes.items()},
     }
     kind = Session(duration_us(gap, "gap"))
-    policy = Policy(stragglers, count_as=count_as or late_metric("sessions", gap))
-    window = policy.window(kind, key, time, aggregates)
+    lateness = once(stragglers, None, count_as, "sessions", gap)
+    window = final_window(kind, key, time, aggregates, lateness)
     names = window.key_names(frame)
     for name in names:
         if name in reserved:

@@ -1,26 +1,26 @@
 """Two aggregations, one behind the other: windows per key first, then the windows themselves.
 
-    panes = make_panes(orders, "shop", "at", "1 minute", {"n": "count(*)"}, Policy())
+    panes = make_panes(orders, "shop", "at", "1 minute", {"n": "count(*)"}, Lateness())
     panes.regroup(end_us, keys, columns)
 
-The first stage is a tumbling window: it is partitioned by key, it knows what becomes of stragglers,
-and each of its results comes once. The second groups these results: by a later end (the same hour a
-week on), by several ends (the last hour, every minute), by fewer keys (the best of all). It has a
-row per key and window to do with, not one per event, and Spark adds up its groups in every task
-before the shuffle, so no task sees all keys.
+The first stage is a tumbling window: it is partitioned by key, handles late rows, and emits each
+result once. The second stage groups these results: by a later end (the same hour a week later), by
+several ends (the last hour, every minute), by fewer keys (the best of all). It processes one row
+per key and window instead of one per event, and Spark aggregates partially in every task before
+the shuffle, so no task sees all keys.
 
-Spark allows it in append mode: a group of the second stage closes when the watermark reaches the
-column that bears its mark, and all that belongs to it has left the first stage by then, in the
-same batch at the latest. In update mode Spark forbids it, since an aggregate of aggregates that
-change would count them twice: results that are needed before their window is over go through a
-topic, from one pipeline to the next.
+Spark allows this in append mode: a group of the second stage closes when the watermark reaches the
+column that has the watermark's metadata, and the first stage has emitted all of its rows by then,
+in the same batch at the latest. Spark refuses it in update mode, because an aggregate of changing
+aggregates would count them twice. If results are needed before their window ends, write them to a
+topic, and read that in another pipeline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, TypeAlias
 
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import (
@@ -29,7 +29,8 @@ from millstream.pipelines.columns import (
     listed,
     watermark_delay_ms,
 )
-from millstream.pipelines.durations import Duration, duration_text, duration_us, lateness_us
+from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.lateness import DropOrDivert, Lateness
 from millstream.pipelines.results import END, KIND, START
 from millstream.pipelines.windows.aggregates import Given
 from millstream.pipelines.windows.definition import Window
@@ -39,46 +40,33 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 Aggregates: TypeAlias = Mapping[str, Given]
-Lateness = Literal["drop", "divert"]
 NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 END_US = "_end_us"
 _CLOSES = "_closes"
 
 
-@dataclass(frozen=True)
-class Policy:
-    """What becomes of stragglers. Results come once, so they cannot be corrected."""
+def once(
+    stragglers: object,
+    allowed: Duration | None,
+    count_as: str | None,
+    what: str,
+    length: Duration,
+) -> Lateness:
+    """The policy of a function that emits each result once. By default, late rows are counted by
+    function and length: Spark allows each name only once in a query. Raises `ConfigError`."""
+    metric = count_as or f"late.{what} {duration_text(duration_us(length))}"
+    return Lateness.of(stragglers, allowed, metric, DropOrDivert)
 
-    stragglers: Lateness = "drop"
-    allowed_lateness: Duration | None = None
-    count_as: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.stragglers not in get_args(Lateness):
-            raise ConfigError(
-                f"stragglers={self.stragglers!r}: what is made of results of windows comes once; "
-                "choose drop (they are counted) or divert (take them from tumbling(...).late)"
-            )
-
-    def window(
-        self,
-        kind: Kind,
-        keys: str | Column | Sequence[str | Column],
-        time: str | Column,
-        aggregates: Aggregates,
-    ) -> Window:
-        """A definition whose results are final when they come."""
-        return Window(
-            kind=kind,
-            keys=tuple(listed(keys)),
-            time=time,
-            aggregates=aggregates,
-            stragglers=self.stragglers,
-            allowed_lateness_us=lateness_us(self.allowed_lateness),
-            emit="final",
-            buckets=1,
-            count_as=self.count_as,
-        )
+def final_window(
+    kind: Kind,
+    keys: str | Column | Sequence[str | Column],
+    time: str | Column,
+    aggregates: Aggregates,
+    lateness: Lateness,
+) -> Window:
+    """A window that is emitted once, when it is final."""
+    return Window(kind, tuple(listed(keys)), time, aggregates, lateness, "final", 1)
 
 
 @dataclass(frozen=True)
@@ -123,12 +111,12 @@ def make_panes(
     time: str | Column,
     size: Duration,
     aggregates: Aggregates,
-    policy: Policy,
+    lateness: Lateness,
 ) -> Panes:
     """The first stage. Raises `ConfigError` before anything runs."""
     from pyspark.sql.functions import unix_micros
 
-    window = policy.window(Tumbling(duration_us(size, "size")), keys, time, aggregates)
+    window = final_window(Tumbling(duration_us(size, "size")), keys, time, aggregates, lateness)
     results = window(frame)
     shown = [as_column(name) for name in results.columns if name not in (START, END, KIND)]
     delay_ms = watermark_delay_ms(frame, time)
@@ -136,15 +124,9 @@ def make_panes(
         results.select(*shown, unix_micros(END).alias(END_US)),
         tuple(window.key_names(frame)),
         duration_us(size, "size"),
-        window.allowed_lateness_us,
+        lateness.allowed_us,
         {} if delay_ms is None else {WATERMARK_DELAY: delay_ms},
     )
-
-
-def late_metric(what: str, length: Duration) -> str:
-    """Where the query's progress counts late rows that are dropped, unless told otherwise. Spark
-    wants each name once in a query, so functions have names of their own."""
-    return f"late.{what} {duration_text(duration_us(length))}"
 
 
 def check_whole(name: str, value: object, least: int = 1) -> None:

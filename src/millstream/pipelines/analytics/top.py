@@ -26,15 +26,14 @@ from millstream.errors import ConfigError
 from millstream.pipelines.analytics.stages import (
     END_US,
     NUMBERS,
-    Lateness,
     Panes,
-    Policy,
     check_whole,
-    late_metric,
     make_panes,
+    once,
 )
 from millstream.pipelines.columns import as_column, listed
 from millstream.pipelines.durations import Duration
+from millstream.pipelines.lateness import DropOrDivert
 from millstream.pipelines.results import END, START
 from millstream.pipelines.windows.aggregates import Aggregate
 
@@ -57,7 +56,7 @@ def top_k(
     by: str | Column | Aggregate = "count(*)",
     group: str | Column | Sequence[str | Column] = (),
     smallest: bool = False,
-    stragglers: Lateness = "drop",
+    stragglers: DropOrDivert = "drop",
     allowed_lateness: Duration | None = None,
     count_as: str | None = None,
 ) -> DataFrame:
@@ -71,8 +70,8 @@ def top_k(
         raise ConfigError(
             'the first ten of what? Write it like top_k(frame, "1 hour", key="product", ...)'
         )
-    policy = Policy(stragglers, allowed_lateness, count_as or late_metric("top", size))
-    panes = make_panes(frame, [*groups, *items], time, size, {VALUE: by}, policy)
+    lateness = once(stragglers, allowed_lateness, count_as, "top", size)
+    panes = make_panes(frame, [*groups, *items], time, size, {VALUE: by}, lateness)
     _check_names(panes)
     return rank_panes(panes, panes.keys[: len(groups)], [VALUE], k, smallest=smallest)
 

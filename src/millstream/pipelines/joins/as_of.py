@@ -42,11 +42,11 @@ from millstream.pipelines.columns import (
     check_watermark,
     name_column,
 )
-from millstream.pipelines.durations import Duration, duration_us
+from millstream.pipelines.durations import Duration
 from millstream.pipelines.joins.frames import (
     On,
-    check_stragglers,
-    count_late,
+    join_lateness,
+    keep_final,
     name_keys,
     name_order,
     other_columns,
@@ -60,11 +60,11 @@ from millstream.pipelines.joins.matching import (
     sort_versions,
     take_or_null,
 )
+from millstream.pipelines.lateness import DropOrDivert, seconds_behind, split_late
 from millstream.pipelines.plans import check_not_aggregated
-from millstream.pipelines.results import FINAL, KIND, LATE, LATENESS, DropOrDivert
+from millstream.pipelines.results import FINAL, KIND, LATE, LATENESS
 from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
-from millstream.pipelines.state.lateness import seconds_behind, split_late
 from millstream.pipelines.state.tables import concat, times_of
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def as_of_join(
     sequence: str | Column | None = None,
     delete: str | Column | None = None,
     stragglers: DropOrDivert = "drop",
-    allowed_lateness: Duration = "0 seconds",
+    allowed_lateness: Duration | None = None,
     buckets: int = 16,
     count_as: str = LATE_ROWS,
 ) -> DataFrame:
@@ -282,9 +282,8 @@ def as_of_join(
     """
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
-    lateness_us = duration_us(allowed_lateness, "allowed_lateness", zero_allowed=True)
     check_choice("how", how, How)
-    check_stragglers(stragglers, DropOrDivert)
+    lateness = join_lateness(stragglers, allowed_lateness, count_as)
     frame, versions = frame.drop(WATERMARK_COLUMN), versions.drop(WATERMARK_COLUMN)
     left_keys, right_keys = name_keys(frame, versions, on)
     frame, time_name = name_column(frame, time)
@@ -307,7 +306,7 @@ def as_of_join(
             deleted_name,
         ),
         how,
-        lateness_us,
+        lateness.allowed_us,
     )
     result = run_operator(operator, {_EVENTS: frame, _VERSIONS: versions}, buckets)
-    return result if stragglers == "divert" else count_late(result, count_as, versions=LATE_VERSION)
+    return result if stragglers == "divert" else keep_final(result, lateness, versions=LATE_VERSION)

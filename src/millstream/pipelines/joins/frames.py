@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import (
@@ -12,11 +12,12 @@ from millstream.pipelines.columns import (
     POSITION_COLUMN,
     TABLE_KEY,
     WATERMARK_DELAY,
-    check_choice,
     kind_of,
     name_column,
 )
-from millstream.pipelines.results import FINAL, KIND, LATE, LATENESS, observe_dropped
+from millstream.pipelines.durations import Duration
+from millstream.pipelines.lateness import DropOrDivert, Lateness
+from millstream.pipelines.results import FINAL, KIND, LATE, LATENESS, drop_late
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -25,15 +26,13 @@ On: TypeAlias = str | Sequence[str] | Mapping[str, str]  # left name: right name
 _ORDERED = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz", "binary")
 
 
-def check_stragglers(value: object, choices: Any) -> None:
-    """Raise `ConfigError` for a policy that a join of streams does not have."""
-    if value == "correct":
-        raise ConfigError(
-            'stragglers="correct": a join of events emits each result once. If later rows must '
-            "correct results, join changelogs: frame.transform(changes, ...) on both sides, then "
-            "table_join, which corrects earlier output"
-        )
-    check_choice("stragglers", value, choices)
+def join_lateness(stragglers: object, allowed: Duration | None, count_as: str) -> Lateness:
+    """The policy of a join of events. Raises `ConfigError`."""
+    instead = (
+        "If later rows must correct results, join changelogs: frame.transform(changes, ...) on "
+        "both sides, then table_join, which corrects earlier output"
+    )
+    return Lateness.of(stragglers, allowed, count_as, DropOrDivert, instead)
 
 
 def name_keys(
@@ -188,11 +187,11 @@ def keep_watermark(result: DataFrame, frame: DataFrame) -> DataFrame:
     return result
 
 
-def count_late(result: DataFrame, count_as: str, **others: str) -> DataFrame:
-    """The results alone; late rows are counted in the query's progress, and rows of other kinds by
-    these names."""
+def keep_final(result: DataFrame, lateness: Lateness, **others: str) -> DataFrame:
+    """The final results, from rows with a `_kind`. Late rows are counted in the query's progress,
+    and rows of other kinds by these names."""
     from pyspark.sql.functions import col, count_if
 
     counts = {name: count_if(col(KIND) == kind) for name, kind in others.items()}
-    counted = observe_dropped(result, count_as, count_if(col(KIND) == LATE), others=counts)
-    return counted.where(col(KIND) == FINAL).drop(KIND, LATENESS)
+    on_time = drop_late(result, col(KIND) == LATE, lateness, others=counts)
+    return on_time.where(col(KIND) == FINAL).drop(KIND, LATENESS)

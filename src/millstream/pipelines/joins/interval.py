@@ -22,6 +22,7 @@ confirms it, for streams that end.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from millstream.errors import ConfigError
@@ -37,8 +38,9 @@ from millstream.pipelines.columns import (
     watermark_delay_ms,
 )
 from millstream.pipelines.durations import Duration, duration_text, duration_us
-from millstream.pipelines.joins.frames import On, check_stragglers, name_keys, other_columns
-from millstream.pipelines.results import DropOrDivert, observe_dropped
+from millstream.pipelines.joins.frames import On, join_lateness, name_keys, other_columns
+from millstream.pipelines.lateness import DropOrDivert, Lateness
+from millstream.pipelines.results import drop_late
 from millstream.pipelines.times.lateness import LATE, is_late, mark_late, with_rule
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ def interval_join(
 ) -> DataFrame:
     """Pairs of rows within a band of time; see the head of this module. Raises `ConfigError`."""
     check_choice("how", how, How)
-    check_stragglers(stragglers, DropOrDivert)
+    lateness = join_lateness(stragglers, None, count_as)
     reach = reach_us(band, how, unbounded=unbounded)
     left_keys, right_keys = name_keys(left, right, on)
     left, left_time = name_column(left, time)
@@ -81,11 +83,9 @@ def interval_join(
     carried = other_columns(shown, right, [*shared, WATERMARK_COLUMN], (_LEFT_DUE, _RIGHT_DUE))
     if reach is not None:
         before_us, after_us = reach
-        names = (
-            (None, None) if stragglers == "divert" else (f"{count_as}.left", f"{count_as}.right")
-        )
-        left = _with_due(left, left_time, after_us, _LEFT_DUE, names[0])
-        right = _with_due(right, other_time, before_us, _RIGHT_DUE, names[1])
+        sides = [replace(lateness, count_as=f"{count_as}.{it}") for it in ("left", "right")]
+        left = _with_due(left, left_time, after_us, _LEFT_DUE, sides[0])
+        right = _with_due(right, other_time, before_us, _RIGHT_DUE, sides[1])
     renamed = {name: f"{_RIGHT_KEY}{at}" for at, name in enumerate(right_keys)}
     right = right.drop(WATERMARK_COLUMN).withColumnsRenamed(renamed)
     left = left.drop(WATERMARK_COLUMN)
@@ -139,11 +139,11 @@ def reach_us(band: Band | None, how: How, *, unbounded: bool) -> tuple[int, int]
 
 
 def _with_due(
-    frame: DataFrame, time: str, reach_us: int, due: str, count_as: str | None
+    frame: DataFrame, time: str, reach_us: int, due: str, lateness: Lateness
 ) -> DataFrame:
     """The rows that are not late; the watermark moves to the column with the row's deadline. Spark
     uses the first column that has a watermark, so it is removed from the time itself."""
-    from pyspark.sql.functions import col, count_if, timestamp_micros, unix_micros
+    from pyspark.sql.functions import col, timestamp_micros, unix_micros
 
     delay_ms = watermark_delay_ms(frame, time)
     metadata = {} if delay_ms is None else {WATERMARK_DELAY: delay_ms}
@@ -152,11 +152,10 @@ def _with_due(
     late = is_late(frame, as_column(time), deadline)
     rule = f"{time} + {duration_text(reach_us)}"
     marked = frame.withColumn(LATE, with_rule(late, LATE, rule))
-    if count_as is not None:
-        marked = observe_dropped(marked, count_as, count_if(col(LATE)))
     columns = [as_column(name) for name in frame.columns if name != time]
     plain = timestamp_micros(time_us).cast(frame.schema[time].dataType).alias(time)
-    return marked.where(~col(LATE)).select(*columns, plain, deadline.alias(due, metadata=metadata))
+    on_time = drop_late(marked, col(LATE), lateness)
+    return on_time.select(*columns, plain, deadline.alias(due, metadata=metadata))
 
 
 def _condition(

@@ -34,6 +34,7 @@ import pyarrow.compute as pc
 from millstream.errors import ConfigError, MillstreamError
 from millstream.pipelines.columns import (
     DELETED_COLUMN,
+    ERROR_COLUMN,
     IDLE_COLUMN,
     OFFSET_COLUMN,
     POSITION_COLUMN,
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ERROR_COLUMN = "_error"
 # What the reader fills in, as Spark declares it; by name, the raw column it comes from.
 METADATA_TYPES = {
     "_key": "binary",

@@ -14,7 +14,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
-from millstream.pipelines.columns import IDLE_COLUMN, WATERMARK_COLUMN, check_time
+from millstream.pipelines.columns import (
+    ERROR_COLUMN,
+    IDLE_COLUMN,
+    WATERMARK_COLUMN,
+    check_time,
+)
 from millstream.pipelines.durations import duration_us
 from millstream.pipelines.offsets import EARLIEST, Offsets, to_json
 from millstream.pipelines.reading.counting import OBSERVED, count_failures
@@ -32,7 +37,7 @@ from millstream.pipelines.running.sharing import (
     share,
 )
 from millstream.pipelines.running.sinks import make_sink
-from millstream.pipelines.running.tables import as_table, reader_schema
+from millstream.pipelines.running.tables import as_table, mark_bad_keys, reader_schema
 from millstream.pipelines.running.topics import check_topics
 from millstream.pipelines.spec import PipelineSpec, Topic
 from millstream.pipelines.times.idleness import with_idle_watermark
@@ -43,7 +48,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SOURCE = "millstream"
-ERROR_COLUMN = "_error"
 BATCH_RECORDS_MAX = 1_000_000  # of a topic, so that the first batch over a large one is bounded
 
 
@@ -235,9 +239,9 @@ def read_stream(
     if schema is None:
         frame = load(reader)
     elif topic.bad_records == "fail" or ERROR_COLUMN in schema.names:
-        frame = load(reader.schema(schema))
+        frame = mark_bad_keys(load(reader.schema(schema)), topic)
     else:
-        frame = load(reader.schema(with_error_column(schema)))
+        frame = mark_bad_keys(load(reader.schema(with_error_column(schema))), topic)
         frame = count_failures(frame, f"{OBSERVED}.{parameter}")
     if is_shared:
         frame = share(frame)
@@ -321,7 +325,8 @@ def read_history(
             # The stream has sent them there already, or will.
             options = {n: v for n, v in options.items() if n != "deadLetterTopic"}
             options["mode"] = "drop"
-        frames[parameter] = as_table(load(reader.options(**options)), it)
+        rows = mark_bad_keys(load(reader.options(**options)), it)
+        frames[parameter] = as_table(rows, it)
     return frames
 
 

@@ -6,7 +6,9 @@ the values; the key's columns are made of the record's key here, since a delete 
     one column          the key is its text, as `topic(key=...)` writes it; binary stays as it is
     several columns     the key is a JSON object with these fields
 
-A key that does not have the column's type becomes null, and a null key matches nothing.
+A record whose key does not have these types, or that has no key, is a bad record. It is counted
+with those whose value does not decode, and dropped; with `bad_records="fail"` it ends the query. It
+is not written to the dead-letter topic, because the reader, which does that, does not know its key.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from millstream.pipelines.columns import (
     DELETED_COLUMN,
+    ERROR_COLUMN,
+    IDLE_COLUMN,
     OFFSET_COLUMN,
     POSITION_COLUMN,
     TABLE_KEY,
@@ -98,6 +102,34 @@ def as_table(frame: DataFrame, topic: Topic) -> DataFrame:
         if name not in topic.table_key and (name != KEY_COLUMN or name in declared.names)
     ]
     return frame.select(*_key_columns(topic, declared), *rest)
+
+
+def mark_bad_keys(frame: DataFrame, topic: Topic) -> DataFrame:
+    """The rows of a table's reader, with the error in `_error` if the key is not one of the table,
+    or, with `bad_records="fail"` and no such column, with an error that ends the query. Other
+    topics are returned as they are."""
+    from pyspark.sql.functions import coalesce, col, concat, lit, raise_error, when
+
+    if not topic.table_key:
+        return frame
+    declared = declared_schema(topic)
+    assert declared is not None
+    is_bad = lit(False)
+    for column in _key_columns(topic, declared):
+        is_bad |= column.isNull()
+    if IDLE_COLUMN in frame.columns:
+        is_bad &= ~col(IDLE_COLUMN)
+    kinds = ", ".join(
+        f"{it.name} {it.dataType.simpleString()}" for it in _key_fields(topic, declared)
+    )
+    shown = coalesce(col(KEY_COLUMN).cast("string"), lit("null"))
+    message = concat(lit("bad key of table "), lit(f"{topic.name} ({kinds}): "), shown)
+    if ERROR_COLUMN in frame.columns:
+        error = coalesce(col(ERROR_COLUMN), when(is_bad, message))
+        return frame.withColumn(ERROR_COLUMN, error)
+    if topic.bad_records != "fail":
+        return frame.where(~is_bad)
+    return frame.where(when(is_bad, raise_error(message).cast("boolean")).otherwise(lit(True)))
 
 
 def _key_fields(topic: Topic, declared: StructType) -> list[StructField]:

@@ -10,7 +10,6 @@ changed. Its cost grows with rows, not with keys.
     keyed_tables.py  tables that are looked up by key, and may be larger than memory
     bucket.py        a bucket: its tables, its timer, its index as bytes
     operator.py      the base class of operators
-    lateness.py      which rows are late
     trial.py         runs an operator without Spark, through bytes at every step: for tests
     seven_bits.py    the encoding of bytes in Spark's state store
     spark.py         runs it on Spark, as a stream or a batch

@@ -39,7 +39,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from millstream.errors import ConfigError
@@ -54,7 +53,8 @@ from millstream.pipelines.columns import (
     listed,
     watermark_delay_ms,
 )
-from millstream.pipelines.durations import Duration, duration_text, duration_us, lateness_us
+from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.lateness import Lateness, Stragglers
 from millstream.pipelines.results import (
     END,
     FINAL,
@@ -63,8 +63,7 @@ from millstream.pipelines.results import (
     LATENESS,
     OLD,
     START,
-    Stragglers,
-    observe_dropped,
+    drop_late,
 )
 from millstream.pipelines.times.lateness import IS_LATE, is_late, lateness, watermark, with_rule
 from millstream.pipelines.windows.aggregates import spark_aggregate
@@ -93,11 +92,12 @@ class Window(WindowSpec):
         self._check(frame)
         if not frame.isStreaming:
             return self._of_batch(frame)
-        on_time = self._without_late(frame)
+        assigned = self._assign(frame)
         if self.is_kept:
             from millstream.pipelines.windows.kept import kept_windows
 
-            return kept_windows(self, on_time)
+            return kept_windows(self, assigned)
+        on_time = drop_late(assigned, as_column(IS_LATE), self.lateness)
         return (self._sessions if isinstance(self.kind, Session) else self._aligned)(on_time)
 
     def late(self, frame: DataFrame) -> DataFrame:
@@ -151,7 +151,7 @@ class Window(WindowSpec):
         if not frame.isStreaming:
             return
         check_watermark(frame, self.time, "results would never be final")
-        check_lateness(frame, self.time, timedelta(microseconds=self.allowed_lateness_us))
+        check_lateness(frame, self.time, self.lateness.allowed_us)
         watermark(frame)
 
     def _assign(self, frame: DataFrame) -> DataFrame:
@@ -162,7 +162,7 @@ class Window(WindowSpec):
         if isinstance(self.kind, Session):
             from pyspark.sql.functions import unix_micros
 
-            waiting_us = self.kind.gap_us + self.allowed_lateness_us
+            waiting_us = self.kind.gap_us + self.lateness.allowed_us
             deadline = timestamp_micros(unix_micros(time) + waiting_us)
             late = with_rule(is_late(frame, time, deadline), IS_LATE, self._deadline)
             return frame.select(*map(as_column, frame.columns), late)
@@ -174,7 +174,7 @@ class Window(WindowSpec):
         bounds = {
             START: timestamp_micros("_start_us"),
             END: timestamp_micros(end_us),
-            _CLOSES: timestamp_micros(end_us + self.allowed_lateness_us),
+            _CLOSES: timestamp_micros(end_us + self.lateness.allowed_us),
         }
         late = with_rule(is_late(frame, time, bounds[_CLOSES]), IS_LATE, self._deadline)
         marks = {self._closing: self._mark(frame)}
@@ -186,26 +186,18 @@ class Window(WindowSpec):
         """When a row is late, in words."""
         is_session = isinstance(self.kind, Session)
         moment = "time + gap" if is_session else "the end of the window"
-        waiting = duration_text(self.allowed_lateness_us) if self.allowed_lateness_us else ""
+        waiting = duration_text(self.lateness.allowed_us) if self.lateness.allowed_us else ""
         return f"{self.kind.label}, {moment}{f' + {waiting}' if waiting else ''}"
 
     @property
     def _closing(self) -> str:
         """The column by which Spark closes a window."""
-        return _CLOSES if self.allowed_lateness_us else END
+        return _CLOSES if self.lateness.allowed_us else END
 
     def _mark(self, frame: DataFrame) -> dict[str, int]:
         """What Spark notes at a column with a watermark."""
         delay_ms = watermark_delay_ms(frame, self.time)
         return {} if delay_ms is None else {WATERMARK_DELAY: delay_ms}
-
-    def _without_late(self, frame: DataFrame) -> DataFrame:
-        from pyspark.sql.functions import col, count_if
-
-        assigned = self._assign(frame)
-        if self.stragglers == "drop":
-            assigned = observe_dropped(assigned, self.metric, count_if(col(IS_LATE)))
-        return assigned.where(~col(IS_LATE))
 
     def _of_batch(self, frame: DataFrame) -> DataFrame:
         """All rows, all final."""
@@ -217,7 +209,7 @@ class Window(WindowSpec):
         else:
             keys = [*map(as_column, self.keys), as_column(START), as_column(END)]
             results = self._finish(assigned.groupBy(*keys).agg(*self._columns()))
-        if self.stragglers != "correct":
+        if not self.lateness.corrects:
             return results
         old = ", ".join(
             f"`{name}`: {results.schema[name].dataType.simpleString()}" for name in self.aggregates
@@ -346,6 +338,5 @@ def _window(
     buckets: int,
     count_as: str | None,
 ) -> Window:
-    waiting_us = lateness_us(allowed_lateness)
-    keys = tuple(listed(key))
-    return Window(kind, keys, time, aggregates, stragglers, waiting_us, emit, buckets, count_as)
+    lateness = Lateness.of(stragglers, allowed_lateness, count_as or f"late.{kind.label}")
+    return Window(kind, tuple(listed(key)), time, aggregates, lateness, emit, buckets)

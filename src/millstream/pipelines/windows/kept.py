@@ -1,26 +1,28 @@
-"""Windows in bucketed state, on Spark: their results, and with them, of one read, their stragglers.
+"""Windows in bucketed state on Spark: their results, and optionally late rows from the same read.
 
 `definition(frame)` and `definition.late(frame)` are two streams, and Spark reads the source for
-each. `definition.with_late(frame)` is one: late rows go to the operator beside the others, whole,
-and come out of it as they are, in a column of their own. Rows have two structs, of which one is
-null:
+each. `definition.with_late(frame)` is one: whole late rows pass through the operator in a column of
+their own. Rows have two structs, of which one is null:
 
-    results   what `definition(frame)` has
-    late      what `definition.late(frame)` has
+    results   the columns of `definition(frame)`
+    late      the columns of `definition.late(frame)`
 
-which is what a pipeline with two outputs returns.
+This is the form that a pipeline with two outputs returns.
+
+The operator itself finds late rows too (revisions.py). They are counted in the query's progress.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.pipelines.columns import as_column
-from millstream.pipelines.results import OLD
+from millstream.pipelines.results import KIND, LATE, OLD, drop_late
 from millstream.pipelines.state import BucketState, InputSpec, Operator
 from millstream.pipelines.state.tables import concat
 from millstream.pipelines.times.lateness import IS_LATE
@@ -74,19 +76,25 @@ class WithLate(Operator):
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema_out)
 
 
-def kept_windows(window: WindowSpec, on_time: DataFrame) -> DataFrame:
-    """The results on a stream whose rows are assigned and on time."""
+def kept_windows(window: WindowSpec, assigned: DataFrame) -> DataFrame:
+    """The results of a stream whose rows have their windows."""
+    from pyspark.sql.functions import col
+
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
-    columns, make = _operator(window, on_time)
-    frame = on_time.select(*columns)
-    result = run_operator(make(arrow_schema(frame.schema)), {_ROWS: frame}, window.buckets)
-    return result if window.stragglers == "correct" else result.drop(OLD)
+    if window.lateness.stragglers != "drop":
+        assigned = assigned.where(~col(IS_LATE))  # another output has them
+    columns, make = _operator(window, assigned)
+    frame = assigned.select(*columns)
+    found = run_operator(make(arrow_schema(frame.schema)), {_ROWS: frame}, window.buckets)
+    result = _drop_late(window, found, col(KIND) == LATE)
+    return result if window.lateness.corrects else result.drop(OLD)
 
 
 def kept_with_late(window: WindowSpec, assigned: DataFrame, late: Column) -> DataFrame:
-    """Results and late rows of a stream whose rows are assigned; `late`: what is shown of them."""
-    from pyspark.sql.functions import col, when
+    """Results and late rows of a stream whose rows have their windows; `late` are the columns of
+    late rows."""
+    from pyspark.sql.functions import coalesce, col, lit, when
 
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
@@ -95,9 +103,17 @@ def kept_with_late(window: WindowSpec, assigned: DataFrame, late: Column) -> Dat
     schema = arrow_schema(frame.schema)
     place = schema.get_field_index(_LATE)
     operator = WithLate(make(schema.remove(place)), schema.field(place).type)
-    result = run_operator(operator, {_ROWS: frame}, window.buckets)
-    shown = col(_RESULTS) if window.stragglers == "correct" else col(_RESULTS).dropFields(OLD)
+    found = run_operator(operator, {_ROWS: frame}, window.buckets)
+    is_late = coalesce(col(f"{_RESULTS}.{KIND}") == LATE, lit(False))
+    result = _drop_late(window, found, is_late)
+    shown = col(_RESULTS) if window.lateness.corrects else col(_RESULTS).dropFields(OLD)
     return result.select(shown.alias(_RESULTS), _LATE)
+
+
+def _drop_late(window: WindowSpec, found: DataFrame, is_late: Column) -> DataFrame:
+    """Late rows that the operator found are in no other output, whatever the policy is."""
+    kind = LATE if window.lateness.stragglers == "drop" else "expired"
+    return drop_late(found, is_late, replace(window.lateness, stragglers="drop"), kind=kind)
 
 
 def _operator(window: WindowSpec, frame: DataFrame) -> tuple[list[Column], MakeOperator]:

@@ -37,28 +37,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import (
     WATERMARK_COLUMN,
     as_column,
-    check_choice,
     check_lateness,
     check_time,
     check_watermark,
     listed,
     name_column,
 )
-from millstream.pipelines.durations import Duration, duration_text, duration_us, lateness_us
+from millstream.pipelines.durations import Duration, duration_text, duration_us
+from millstream.pipelines.lateness import Lateness, Stragglers
 from millstream.pipelines.plans import check_not_aggregated
-from millstream.pipelines.results import KIND, LATE, LATENESS, OLD, Stragglers, observe_dropped
+from millstream.pipelines.results import KIND, LATE, LATENESS, OLD, drop_late
 from millstream.pipelines.times.lateness import IS_LATE, is_late, lateness, with_rule
 from millstream.pipelines.windows.aggregates import Aggregate, Given, parse_aggregates
 from millstream.pipelines.windows.emission import NOW, Emit, parse_emit
 from millstream.pipelines.windows.measures import add_measured, check_measures
-from millstream.pipelines.windows.sliding import EVENTS, Policy, SlidingWindow
+from millstream.pipelines.windows.sliding import EVENTS, SlidingWindow
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -72,28 +71,18 @@ class Sliding:
     keys: tuple[str | Column, ...]
     time: str | Column
     aggregates: Mapping[str, Given]
-    stragglers: Stragglers = "drop"
-    allowed_lateness_us: int = 0
+    lateness: Lateness
     emit: str = "arrival"
     preceding: bool = False
     buckets: int = 16
-    count_as: str | None = None
 
     def __post_init__(self) -> None:
-        check_choice("stragglers", self.stragglers, Stragglers)
-        emission, _ = self.emission
         _ = self.parsed
-        if self.stragglers == "correct":
-            if emission == "arrival":
-                raise ConfigError(
-                    'emit="arrival" gives each event one result, so there is nothing to correct: '
-                    'choose emit="final" or "change", or stragglers="divert"'
-                )
-            if not self.allowed_lateness_us:
-                raise ConfigError(
-                    "stragglers='correct' corrects nothing without allowed_lateness: say for how "
-                    'long after the watermark, like allowed_lateness="1 hour"'
-                )
+        if self.emission.is_once and self.lateness.corrects:
+            raise ConfigError(
+                'emit="arrival" gives each event one result, so there is nothing to correct: '
+                'choose emit="final" or "change", or stragglers="divert"'
+            )
 
     @property
     def emission(self) -> Emit:
@@ -103,20 +92,12 @@ class Sliding:
     def parsed(self) -> dict[str, Aggregate]:
         return parse_aggregates(self.aggregates)
 
-    @property
-    def metric(self) -> str:
-        """Where the query's progress counts late events that are dropped."""
-        return self.count_as or f"late.sliding {duration_text(self.interval_us)}"
-
     def __call__(self, frame: DataFrame) -> DataFrame:
         """The results."""
-        from pyspark.sql.functions import col, count_if
+        from pyspark.sql.functions import col
 
-        rows = self.rows(frame)
-        is_late = col(KIND) == LATE
-        if self.stragglers == "drop":
-            rows = observe_dropped(rows, self.metric, count_if(is_late))
-        return rows.where(~is_late).drop(*self._unused)
+        on_time = drop_late(self.rows(frame), col(KIND) == LATE, self.lateness)
+        return on_time.drop(*self._unused)
 
     def late(self, frame: DataFrame) -> DataFrame:
         """The events that were too late. A stream needs `_watermark` for it."""
@@ -124,8 +105,8 @@ class Sliding:
 
         frame, _, time_name = self._named(frame)
         time = as_column(time_name).cast("timestamp")
-        due = timestamp_micros(unix_micros(time) + self.allowed_lateness_us)
-        rule = f"time + {duration_text(self.allowed_lateness_us)}"
+        due = timestamp_micros(unix_micros(time) + self.lateness.allowed_us)
+        rule = f"time + {duration_text(self.lateness.allowed_us)}"
         marked = frame.withColumn(IS_LATE, with_rule(is_late(frame, time, due), IS_LATE, rule))
         shown = [as_column(it) for it in frame.columns if it != WATERMARK_COLUMN]
         seconds = lateness(frame, time).alias(LATENESS)
@@ -153,12 +134,11 @@ class Sliding:
         frame, key_names, time_name = self._named(frame.drop(WATERMARK_COLUMN))
         carried = frame.columns
         frame, measures = add_measured(frame, self.parsed)
-        emission, every_us = self.emission
-        policy = Policy("drop", 0, "arrival" if emission == "arrival" else "final")
-        if frame.isStreaming:
-            policy = Policy(self.stragglers, self.allowed_lateness_us, emission, every_us)
-            if emission == "every":
-                frame = frame.withColumn(NOW, current_timestamp())
+        emit, lateness = self.emission, self.lateness
+        if not frame.isStreaming:
+            emit, lateness = Emit("arrival" if emit.is_once else "final"), Lateness()
+        elif emit.emission == "every":
+            frame = frame.withColumn(NOW, current_timestamp())
         schema = arrow_schema(frame.schema)
         check_measures(measures, schema, (*carried, KIND, OLD, LATENESS))
         operator = SlidingWindow(
@@ -167,8 +147,9 @@ class Sliding:
             time_name,
             self.interval_us,
             measures,
-            policy,
+            lateness,
             carried,
+            emit=emit,
             preceding=self.preceding,
         )
         return run_operator(operator, {EVENTS: frame}, self.buckets)
@@ -176,7 +157,7 @@ class Sliding:
     @property
     def _unused(self) -> list[str]:
         """Columns that results do not have."""
-        return [LATENESS] if self.stragglers == "correct" else [OLD, LATENESS]
+        return [LATENESS] if self.lateness.corrects else [OLD, LATENESS]
 
     def _named(self, frame: DataFrame) -> tuple[DataFrame, list[str], str]:
         """The frame with columns for the key and the time, and their names; all are checked."""
@@ -188,7 +169,7 @@ class Sliding:
         check_time(frame, time_name, zoneless_allowed=True)
         check_not_aggregated(frame)
         check_watermark(frame, time_name, "events would be kept for ever")
-        check_lateness(frame, time_name, timedelta(microseconds=self.allowed_lateness_us))
+        check_lateness(frame, time_name, self.lateness.allowed_us)
         return frame, key_names, time_name
 
 
@@ -209,15 +190,15 @@ def sliding(
 
     A stream needs a watermark on `time`.
     """
+    interval_us = duration_us(interval, "interval")
+    metric = count_as or f"late.sliding {duration_text(interval_us)}"
     return Sliding(
-        interval_us=duration_us(interval, "interval"),
-        keys=tuple(listed(key)),
-        time=time,
-        aggregates=aggregates,
-        stragglers=stragglers,
-        allowed_lateness_us=lateness_us(allowed_lateness),
-        emit=emit,
-        preceding=preceding,
-        buckets=buckets,
-        count_as=count_as,
+        interval_us,
+        tuple(listed(key)),
+        time,
+        aggregates,
+        Lateness.of(stragglers, allowed_lateness, metric),
+        emit,
+        preceding,
+        buckets,
     )

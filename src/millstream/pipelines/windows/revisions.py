@@ -1,21 +1,26 @@
-"""Windows whose results come more than once: early ones, final ones, corrected ones.
+"""Windows with several results: preliminary, final and corrected ones.
 
-Spark's aggregation in update mode tells the new value of a window, not the old one, and never that
-it is final. So aggregates of windows are kept in bucketed state, as parts that can be added up (an
-average is a sum and a count), a row for each key and window. In each batch a window comes out once
-at most, with all that is known after the batch:
+Spark's aggregation in update mode emits the new value of a window, but neither the old value nor
+whether it is final. So the aggregates of windows are kept in bucketed state, as parts that can be
+added (an average is a sum and a count), one row per key and window. In each batch, a window is
+emitted at most once, with everything that is known after the batch:
 
-    its end is newly behind the watermark        final
-    it was before, and new rows changed it       correction, with the values it had, if any
-    it is open, and new rows came                preliminary, if they are asked for, and the last
-                                                 one is long enough ago
+    the watermark has just reached its end       final
+    it was final, and new rows changed it        correction, with the old values, if any
+    it is open, and has new rows                 preliminary, if that is wanted, and the last one
+                                                 is old enough
 
-With stragglers to be corrected, "behind" is at the watermark, and windows are kept for the allowed
-lateness after; else it is the allowed lateness behind it. Rows come without the late ones.
+If late rows correct results, a window is final when the watermark reaches its end, and is kept for
+the allowed lateness after that; otherwise it is final the allowed lateness after that.
 
-How long ago is told by `_now`, the time of the batch by Spark's own log, the same when the batch is
-repeated. What a pause of "every 10 seconds" held back comes with the window's next rows, or when it
-is final. Sums of doubles are added in the order in which they come, as Spark's own are.
+A row of a window that is no longer kept is emitted as late, without results. This operator decides
+which rows are late, except where late rows are diverted before it. Even then there can be some: the
+state does not have windows that were removed before `allowed_lateness` was made longer.
+
+The age of a preliminary result is measured by `_now`, the time of the batch in Spark's log, which
+is the same if the batch is repeated. Changes that "every 10 seconds" holds back are emitted with
+the next rows of the window, or when it is final. Sums of doubles are added in the order of arrival,
+as in Spark.
 """
 
 from __future__ import annotations
@@ -27,15 +32,26 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.pipelines.columns import as_column
-from millstream.pipelines.results import CORRECTION, END, FINAL, KIND, OLD, PRELIMINARY, START
+from millstream.pipelines.lateness import Lateness, split_late
+from millstream.pipelines.results import (
+    CORRECTION,
+    END,
+    FINAL,
+    KIND,
+    LATE,
+    OLD,
+    PRELIMINARY,
+    START,
+    with_kind,
+)
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, equal_keys, key_codes
 from millstream.pipelines.state.tables import concat, times_of
-from millstream.pipelines.windows.emission import NEVER, NOW
+from millstream.pipelines.windows.emission import NEVER, NOW, due_now
 from millstream.pipelines.windows.measures import Measure, check_measures, measured_columns
 from millstream.pipelines.windows.parts import Parts
 from millstream.pipelines.windows.ranges import aggregate
-from millstream.pipelines.windows.spec import Timing, WindowSpec
+from millstream.pipelines.windows.spec import WindowSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -47,22 +63,26 @@ SHOWN = "_shown_us"  # when a preliminary result came last
 
 class RevisedWindows(Operator):
     """Pure, on columns. Rows have the keys, the window, `_now` and the columns of measures; `time`
-    is the column that they were given their windows by."""
+    is the column that determined their windows. Preliminary results are emitted at most every
+    `every_us`; None: never."""
 
     def __init__(
         self,
         schema: pa.Schema,
         keys: Sequence[str],
         measures: Sequence[Measure],
-        timing: Timing,
+        lateness: Lateness,
         label: str,
         time: str = "time",
+        *,
+        every_us: int | None = None,
     ) -> None:
         self._group = (*keys, START, END)
         self._parts = Parts(schema, measures)
         self.identity = f"revised windows, {label} by {time}, {self._parts.kinds}"
-        self.title = f"{label} windows whose results may come more than once"
-        self._timing = timing
+        self.title = f"{label} windows with several results"
+        self._lateness = lateness
+        self._every_us = every_us
         group = [schema.field(name) for name in self._group]
         self.inputs = {_ROWS: InputSpec(schema, self._group)}
         kept = pa.schema([*group, *self._parts.fields, pa.field(SHOWN, pa.int64())])
@@ -77,16 +97,16 @@ class RevisedWindows(Operator):
         )
 
     def kept(self) -> Mapping[str, str]:
-        return {_ROWS: f"a row for each key and window, {self._timing.kept_text}"}
+        return {_ROWS: f"a row for each key and window, {self._lateness.kept_text}"}
 
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
         table = state[_ROWS]
-        late_us = state.advance("late", watermark_us - self._timing.kept_us).now_us
-        new = self._on_time(rows[_ROWS], late_us)
-        after_us, until_us = state.advance("final", watermark_us - self._timing.settling_us)
-        results = [self.nothing]
+        late_us = state.advance("late", watermark_us - self._lateness.allowed_us).now_us
+        new, late = split_late(rows[_ROWS], END, late_us)
+        after_us, until_us = state.advance("final", watermark_us - self._lateness.final_us)
+        results = [with_kind(late.select(self._group), LATE, self.schema_out)]
         if new.num_rows:
             changed = self._sum_up(new)
             results.append(self._change(table, changed, new, after_us, until_us))
@@ -101,12 +121,6 @@ class RevisedWindows(Operator):
     def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
         return self.process(state, self.no_rows(), watermark_us)
 
-    def _on_time(self, rows: pa.RecordBatch, late_us: int) -> pa.RecordBatch:
-        """Late rows were removed before. This drops rows of windows that are already forgotten,
-        which is possible after `allowed_lateness` was made longer."""
-        is_kept = times_of(rows, END) > late_us
-        return rows if is_kept.all() else rows.filter(pa.array(is_kept))
-
     def _change(
         self,
         table: Table,
@@ -120,7 +134,7 @@ class RevisedWindows(Operator):
         merged = self._sum_up(concat([changed, old]))
         ends = times_of(merged, END)
         shown = merged.column(SHOWN).to_numpy().copy()
-        is_preliminary = self._timing.show(ends > until_us, shown, new)
+        is_preliminary = due_now(ends > until_us, shown, new, self._every_us)
         is_known = places_in(old, merged, self._group) >= 0
         kinds = np.where(is_known & (ends > after_us), FINAL, CORRECTION).astype(object)
         kinds[ends > until_us] = PRELIMINARY
@@ -194,9 +208,9 @@ class RevisedWindows(Operator):
         pages = table.pages.values()
         waiting = [page.first_us for page in pages if page.last_us > until_us]
         if waiting:
-            return max(min(waiting), until_us + 1) + self._timing.settling_us
+            return max(min(waiting), until_us + 1) + self._lateness.final_us
         if pages:
-            return max(page.last_us for page in pages) + self._timing.kept_us
+            return max(page.last_us for page in pages) + self._lateness.allowed_us
         return None
 
 
@@ -226,6 +240,14 @@ def windows_operator(window: WindowSpec, frame: DataFrame) -> tuple[list[Column]
 
     def make(schema: pa.Schema) -> Operator:
         check_measures(measures, schema)
-        return RevisedWindows(schema, keys, measures, window.timing, window.kind.label, time)
+        return RevisedWindows(
+            schema,
+            keys,
+            measures,
+            window.lateness,
+            window.kind.label,
+            time,
+            every_us=window.every_us,
+        )
 
     return columns, make

@@ -29,26 +29,29 @@ import pyarrow as pa
 
 from millstream.pipelines.columns import as_column
 from millstream.pipelines.durations import duration_text
+from millstream.pipelines.lateness import Lateness, split_late
 from millstream.pipelines.results import (
     CORRECTION,
     END,
     FINAL,
     KIND,
+    LATE,
     OLD,
     PRELIMINARY,
     START,
     WITHDRAWN,
+    with_kind,
 )
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, equal_keys, key_codes
 from millstream.pipelines.state.tables import concat, times_of
-from millstream.pipelines.windows.emission import NEVER, NOW
+from millstream.pipelines.windows.emission import NEVER, NOW, due_now
 from millstream.pipelines.windows.kinds import Session
 from millstream.pipelines.windows.measures import Measure, check_measures, measured_columns
 from millstream.pipelines.windows.parts import Parts
 from millstream.pipelines.windows.ranges import Mask, sort_rows
 from millstream.pipelines.windows.revisions import SHOWN, MakeOperator, places_in
-from millstream.pipelines.windows.spec import Timing, WindowSpec
+from millstream.pipelines.windows.spec import WindowSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -86,20 +89,20 @@ class RevisedSessions(Operator):
         keys: Sequence[str],
         measures: Sequence[Measure],
         gap_us: int,
-        timing: Timing,
-        *,
-        corrects: bool,
+        lateness: Lateness,
         time: str = "time",
+        *,
+        every_us: int | None = None,
     ) -> None:
         self._parts = Parts(schema, measures)
         self.identity = f"revised sessions of {gap_us} us by {time}, {self._parts.kinds}"
-        if corrects:
+        if lateness.corrects:
             self.identity += ", corrected"
         self.title = f"sessions of {duration_text(gap_us)} whose results may come more than once"
         self._keys = tuple(keys)
         self._gap_us = gap_us
-        self._timing = timing
-        self._corrects = corrects
+        self._lateness = lateness
+        self._every_us = every_us
         group = [
             *(schema.field(name) for name in keys),
             *(pa.field(name, schema.field(TIME).type) for name in (START, END)),
@@ -118,33 +121,27 @@ class RevisedSessions(Operator):
         )
 
     def kept(self) -> Mapping[str, str]:
-        return {_ROWS: f"a row for each key and session, {self._timing.kept_text}"}
+        return {_ROWS: f"a row for each key and session, {self._lateness.kept_text}"}
 
     def process(
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
         table = state[_ROWS]
-        late_us = state.advance("late", watermark_us - self._timing.kept_us).now_us
-        new = self._on_time(rows[_ROWS], late_us)
-        after_us, until_us = state.advance("final", watermark_us - self._timing.settling_us)
-        results = [self.nothing]
+        late_us = state.advance("late", watermark_us - self._lateness.allowed_us).now_us
+        new, late = split_late(rows[_ROWS], TIME, late_us - self._gap_us)
+        after_us, until_us = state.advance("final", watermark_us - self._lateness.final_us)
+        results = [with_kind(late.select(self._keys), LATE, self.schema_out)]
         if new.num_rows:
             old = self._with_settled(table.take(new.select([HASH, *self._keys])), after_us)
             results += self._merge(table, old, new, after_us, until_us)
         results.append(self._close(table, new, after_us, until_us))
         # What may still be corrected stays: a row up to `late_us` extends sessions before it.
-        table.expire(late_us - self._gap_us + 1 if self._corrects else until_us + 1)
+        table.expire(late_us - self._gap_us + 1 if self._lateness.corrects else until_us + 1)
         state.wake_at(self._wake_us(table, until_us))
         return concat(results)
 
     def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
         return self.process(state, self.no_rows(), watermark_us)
-
-    def _on_time(self, rows: pa.RecordBatch, late_us: int) -> pa.RecordBatch:
-        """Late rows were removed before. This drops rows of sessions that are already forgotten,
-        which is possible after `allowed_lateness` was made longer."""
-        is_kept = times_of(rows, TIME) + self._gap_us > late_us
-        return rows if is_kept.all() else rows.filter(pa.array(is_kept))
 
     def _with_settled(self, sessions: pa.RecordBatch, after_us: int) -> pa.RecordBatch:
         """Mark those that have been final."""
@@ -173,7 +170,7 @@ class RevisedSessions(Operator):
         has_new, was_there = groups.any(is_new), groups.any(~is_new)
         settled = _flags(merged)
         shown = merged.column(SHOWN).to_numpy().copy()
-        shown_now = self._timing.show(has_new & (ends > until_us) & ~settled, shown, new)
+        shown_now = due_now(has_new & (ends > until_us) & ~settled, shown, new, self._every_us)
         # What takes the place of something that is withdrawn comes with it.
         swallows = groups.any(is_gone) & (ends > until_us) & ~settled
         shown[swallows] = int(times_of(new, NOW).max())
@@ -291,10 +288,10 @@ class RevisedSessions(Operator):
         pages = table.pages.values()
         waiting = [page.first_us for page in pages if page.last_us > until_us]
         if waiting:
-            return max(min(waiting), until_us + 1) + self._timing.settling_us
+            return max(min(waiting), until_us + 1) + self._lateness.final_us
         if pages:
             last_us = max(page.last_us for page in pages)
-            return last_us + self._gap_us + self._timing.kept_us
+            return last_us + self._gap_us + self._lateness.allowed_us
         return None
 
 
@@ -308,7 +305,7 @@ def sessions_operator(window: WindowSpec, frame: DataFrame) -> tuple[list[Column
     from pyspark.sql.functions import current_timestamp
 
     assert isinstance(window.kind, Session)
-    gap_us, corrects = window.kind.gap_us, window.stragglers == "correct"
+    gap_us = window.kind.gap_us
     keys, time = window.key_names(frame), window.time_name(frame)
     measures, measured = measured_columns(window.addable)
     columns = [
@@ -321,7 +318,7 @@ def sessions_operator(window: WindowSpec, frame: DataFrame) -> tuple[list[Column
     def make(schema: pa.Schema) -> Operator:
         check_measures(measures, schema)
         return RevisedSessions(
-            schema, keys, measures, gap_us, window.timing, corrects=corrects, time=time
+            schema, keys, measures, gap_us, window.lateness, time, every_us=window.every_us
         )
 
     return columns, make

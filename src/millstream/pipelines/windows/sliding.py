@@ -4,20 +4,19 @@ An event's window holds the events of its key from `time - interval` to `time`, 
 those with the same time. With `preceding` it is what came before the event, without those at its
 own time. Events are kept for `allowed_lateness + interval` behind the watermark.
 
-When results are emitted, and what happens to late events, is the policy; per_event.py describes it
-for users.
+per_event.py describes for users when results are emitted, and what happens to late events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from millstream.pipelines.durations import duration_text
+from millstream.pipelines.lateness import Lateness, seconds_behind, split_late
 from millstream.pipelines.results import (
     ARRIVAL,
     CORRECTION,
@@ -27,7 +26,6 @@ from millstream.pipelines.results import (
     LATENESS,
     OLD,
     PRELIMINARY,
-    Stragglers,
 )
 from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
 from millstream.pipelines.state.bucket import END_OF_TIME
@@ -39,9 +37,8 @@ from millstream.pipelines.state.keys import (
     equal_keys,
     key_codes,
 )
-from millstream.pipelines.state.lateness import seconds_behind, split_late
 from millstream.pipelines.state.tables import concat, times_of
-from millstream.pipelines.windows.emission import NEVER, NOW, Emission
+from millstream.pipelines.windows.emission import NEVER, NOW, Emit
 from millstream.pipelines.windows.measures import Measure
 from millstream.pipelines.windows.ranges import (
     Mask,
@@ -57,31 +54,6 @@ EVENTS = "events"
 _SHOWN = "shown"
 
 
-@dataclass(frozen=True)
-class Policy:
-    """When results are emitted and final, and what happens to late events."""
-
-    stragglers: Stragglers
-    allowed_lateness_us: int
-    emission: Emission = "final"
-    every_us: int = 0  # between preliminary results, where they come every so often
-
-    @property
-    def is_once(self) -> bool:
-        """Whether each event has one result, when it arrives."""
-        return self.emission == "arrival"
-
-    @property
-    def settling_us(self) -> int:
-        """How far behind the watermark a result is final."""
-        return 0 if self.stragglers == "correct" else self.allowed_lateness_us
-
-    @property
-    def sees_changes(self) -> bool:
-        """Whether new rows are looked at when they come, and not only when they are final."""
-        return self.stragglers == "correct" or self.emission != "final"
-
-
 class SlidingWindow(Operator):
     """The operator: pure, on columns. `carried` are the input's columns that come out again."""
 
@@ -92,9 +64,10 @@ class SlidingWindow(Operator):
         time: str,
         interval_us: int,
         measures: Sequence[Measure],
-        policy: Policy,
+        lateness: Lateness,
         carried: Sequence[str],
         *,
+        emit: Emit = Emit("final"),  # noqa: B008 - a tuple
         preceding: bool = False,
     ) -> None:
         self.identity = f"sliding window of {interval_us} us"
@@ -103,15 +76,18 @@ class SlidingWindow(Operator):
         self.inputs = {EVENTS: InputSpec(schema, tuple(keys))}
         used = [NOW, *(it.column for it in measures)]
         self.tables = {EVENTS: TableSpec.carrying(schema, tuple(keys), time, used=used)}
-        if policy.emission == "every":
+        if emit.emission == "every":
             shown = pa.schema([pa.field(_SHOWN, schema.field(NOW).type)])
             self.tables[_SHOWN] = TableSpec(shown, (), _SHOWN)
         self._keys = tuple(keys)
         self._time = time
         self._interval_us = interval_us
         self._measures = tuple(measures)
-        self._policy = policy
-        self._kept_us = policy.allowed_lateness_us + interval_us
+        self._lateness = lateness
+        self._emit = emit
+        # Whether new rows are evaluated when they arrive, and not only when they are final.
+        self._sees_changes = lateness.corrects or emit.emission != "final"
+        self._kept_us = lateness.allowed_us + interval_us
         self._carried = tuple(carried)
         results = [pa.field(it.name, it.type_in(schema)) for it in measures]
         self._old_type = pa.struct(results)
@@ -133,9 +109,9 @@ class SlidingWindow(Operator):
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
         due = self._due(state, watermark_us)
-        late_us = watermark_us - self._policy.allowed_lateness_us
-        if self._policy.stragglers != "correct":
-            late_us = due.until_us  # of a final result nothing changes
+        late_us = watermark_us - self._lateness.allowed_us
+        if not self._lateness.corrects:
+            late_us = due.until_us  # a final result does not change
         late_us = state.advance("late", late_us).now_us
         on_time, late = split_late(rows[EVENTS], self._time, late_us)
         results = [self.nothing, *self._settle(state, on_time, due, watermark_us)]
@@ -149,7 +125,7 @@ class SlidingWindow(Operator):
         return concat([self.nothing, *self._settle(state, none, due, watermark_us)])
 
     def _due(self, state: BucketState, watermark_us: int) -> Due:
-        return Due(*state.advance("final", watermark_us - self._policy.settling_us))
+        return Due(*state.advance("final", watermark_us - self._lateness.final_us))
 
     def _settle(
         self, state: BucketState, new: pa.RecordBatch, due: Due, watermark_us: int
@@ -160,7 +136,7 @@ class SlidingWindow(Operator):
         old = self._rows_in_reach(events, new, due, since_us)
         events.append(new)
         if old is not None:
-            seen = new if self._policy.sees_changes else new.slice(0, 0)
+            seen = new if self._sees_changes else new.slice(0, 0)
             yield self._results(concat([old, seen]), old.num_rows, due, since_us)
         events.expire(watermark_us - self._kept_us + 1)
         if _SHOWN in self.tables and not events.pages:
@@ -174,7 +150,7 @@ class SlidingWindow(Operator):
         shown = state[_SHOWN]
         last_us = max((page.last_us for page in shown.pages.values()), default=NEVER)
         now_us = int(times_of(new, NOW).max())
-        if now_us - last_us < self._policy.every_us:
+        if now_us - last_us < self._emit.every_us:
             return None
         columns = {HASH: pa.array([0], HASH_FIELD.type), _SHOWN: new.column(NOW).slice(0, 1)}
         shown.append(pa.RecordBatch.from_pydict(columns, schema=shown.spec.page_schema))
@@ -185,7 +161,7 @@ class SlidingWindow(Operator):
         self, events: Table, new: pa.RecordBatch, due: Due, since_us: int | None
     ) -> pa.RecordBatch | None:
         """Rows kept so far of all windows that are to be looked at; None if there is no such."""
-        if self._policy.is_once:
+        if self._emit.is_once:
             return self._rows_before(events, new)
         focus = events.select(due.after_us + 1, due.until_us)
         changed = new
@@ -194,7 +170,7 @@ class SlidingWindow(Operator):
             came = reaching.filter(pa.array(times_of(reaching, NOW) > since_us))
             changed = concat([new, came])
         last_us = due.until_us
-        if self._policy.sees_changes and changed.num_rows:
+        if self._sees_changes and changed.num_rows:
             last_us = int(times_of(changed, self._time).max()) + self._interval_us
             last_us = max(last_us, due.until_us)
             focus = concat([focus, changed])
@@ -251,14 +227,14 @@ class SlidingWindow(Operator):
 
     def _kinds(self, times: Numbers, is_new: Mask, windows: Windows, due: Due) -> Numbers:
         """What comes out of each row, as a place in `_KINDS`."""
-        if self._policy.is_once:
+        if self._emit.is_once:
             return np.where(is_new, _ARRIVAL, _NOTHING)
         is_final = times <= due.until_us
         kinds = np.where(is_final & (times > due.after_us) & ~is_new, _FINAL, _NOTHING)
-        if not self._policy.sees_changes:
+        if not self._sees_changes:
             return kinds
         is_touched = _is_touched(windows, is_new)
-        if self._policy.emission == "change":
+        if self._emit.emission == "change":
             kinds[~is_final & is_touched] = _PRELIMINARY
         kinds[is_touched & (times <= np.where(is_new, due.until_us, due.after_us))] = _CORRECTION
         return kinds
@@ -299,8 +275,8 @@ class SlidingWindow(Operator):
         """When the next row may be final, or else, when all that is left can be forgotten."""
         pages = events.pages.values()
         waiting = [page.first_us for page in pages if page.last_us > due.until_us]
-        if waiting and not self._policy.is_once:
-            return max(min(waiting), due.until_us + 1) + self._policy.settling_us
+        if waiting and not self._emit.is_once:
+            return max(min(waiting), due.until_us + 1) + self._lateness.final_us
         if pages:
             return max(page.last_us for page in pages) + self._kept_us
         return None
