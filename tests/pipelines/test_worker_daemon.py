@@ -1,7 +1,8 @@
-"""The daemon from which Spark's workers are forked, as Spark starts it; without Spark."""
+"""The daemon from which Spark's workers are forked, as Spark starts it."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import socket
@@ -10,8 +11,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from millstream.pipelines.running.session import WORKER_DAEMON
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytest.importorskip("pyspark")
 
@@ -65,3 +72,13 @@ def test_daemon_ends_with_spark_and_says_nothing(daemon: subprocess.Popen[bytes]
     assert read_int(daemon.stdout.fileno()) > 0
     output, errors = daemon.communicate(timeout=DAEMON_SECONDS_MAX)  # closes its input
     assert (output, errors) == (b"", b"")
+
+
+def test_spark_still_has_a_daemon_whose_module_can_be_set(spark: SparkSession) -> None:
+    import pyspark.daemon
+
+    arguments = inspect.signature(pyspark.daemon.manager).parameters
+    assert not arguments, f"worker_daemon: pyspark.daemon.manager takes {list(arguments)} now"
+    jvm: Any = spark._jvm
+    key = jvm.org.apache.spark.internal.config.Python.PYTHON_DAEMON_MODULE().key()
+    assert key == WORKER_DAEMON.name, f"worker_daemon: Spark's setting is {key} now"

@@ -43,7 +43,13 @@ def explain_shown(pipelines: list[Pipeline], settings: Settings) -> None:
     note("starting Spark, for its plan; nothing is read or written")
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory) / "spark.log"
-        spark = create_session(settings.master, settings.spark, "millstream run --explain", log)
+        spark = create_session(
+            settings.master,
+            settings.spark,
+            "millstream run --explain",
+            log,
+            shortcuts=settings.spark_shortcuts,
+        )
         try:
             for number, pipeline in enumerate(pipelines):
                 try:

@@ -82,7 +82,9 @@ def test_jvm_maps_the_classes_of_an_archive(
     options = share_classes(f"-Xlog:class+load:file={loaded}")
     command = [sys.executable, "-c", SESSION, str(tmp_path / "spark.log"), options]
     subprocess.run(command, check=True, cwd=tmp_path)
-    assert loaded.read_text().count(SHARED) > 5000
+    assert loaded.read_text().count(SHARED) > 5000, (
+        "class_archive: Spark's JVM does not map the classes of the archive that it wrote"
+    )
 
 
 def _make_java(home: Path, does: str) -> None:

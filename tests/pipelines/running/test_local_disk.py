@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 @pytest.fixture
 def files(spark: SparkSession) -> Iterator[Any]:
     """What the session's JVM has for `file:`; Hadoop's own is back afterwards."""
-    assert use_local_disk(spark)
+    assert use_local_disk(spark), (
+        "local_disk: this Spark does not compile or use our class for local files; without it, "
+        "every file of a checkpoint starts processes"
+    )
     jvm: Any = spark._jvm
     settings = spark._jsc.hadoopConfiguration()
     found = jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI("file:///"), settings)
@@ -57,3 +60,16 @@ def test_local_disk_writes_files_with_checksums_that_hadoop_reads(
     (tmp_path / "file").write_text("changed")
     with pytest.raises(Exception, match="Checksum error"):
         theirs.open(path).readLine()
+
+
+def test_hadoop_still_sets_permissions_in_a_method_that_can_be_overridden(
+    spark: SparkSession,
+) -> None:
+    """If this fails, look whether local_disk.py is needed at all."""
+    jvm: Any = spark._jvm
+    native = jvm.org.apache.hadoop.util.NativeCodeLoader.isNativeCodeLoaded()
+    assert not native, "local_disk: Hadoop has its native library now, and starts no processes"
+    raw = jvm.java.lang.Class.forName("org.apache.hadoop.fs.RawLocalFileSystem")
+    names = {it.getName() for it in raw.getDeclaredMethods()}
+    assert "setPermission" in names, "local_disk: Hadoop sets permissions in another method"
+    jvm.java.lang.Class.forName("org.codehaus.janino.SimpleCompiler")  # which compiles our class

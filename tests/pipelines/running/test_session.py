@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from millstream.errors import ConfigError
 from millstream.pipelines.running.session import (
+    CHECKPOINT_FILES,
     SPARK_SETTINGS,
     check_master,
     choose_python,
@@ -22,6 +25,9 @@ from millstream.pipelines.running.session import (
 )
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from tests.peers.servers import free_port
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.mark.parametrize(
@@ -42,6 +48,65 @@ def test_settings_fit_the_master() -> None:
     assert checksum not in there, "a cluster loses shuffle output with an executor"
     assert here[STORE_PROVIDER] == there[STORE_PROVIDER] == ROCKSDB, "operators in Python need it"
     assert all(it.reason.endswith(".") for it in SPARK_SETTINGS)
+
+
+SHORTCUTS = ("spark.sql.streaming.checkpointFileManagerClass", "spark.python.daemon.module")
+
+
+def test_settings_without_shortcuts_name_no_classes_or_modules_of_ours() -> None:
+    full, plain = spark_settings("local[2]"), spark_settings("local[2]", shortcuts=False)
+    assert full.keys() - plain.keys() == set(SHORTCUTS)
+    there = spark_settings("spark://host:7077")
+    assert SHORTCUTS[0] in there
+    assert SHORTCUTS[1] not in there, "executors may not have the module"
+
+
+FACTS = """
+import json, os, sys
+from pathlib import Path
+from millstream.pipelines.running.session import create_session
+
+spark = create_session("local[1]", {}, "test", Path(sys.argv[1]))
+jvm = spark._jvm
+settings = spark._jsc.hadoopConfiguration()
+files = jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI("file:///"), settings)
+facts = {
+    "home": jvm.System.getenv("SPARK_HOME"),
+    "files": files.getClass().getName(),
+    "daemon": spark.conf.get("spark.python.daemon.module", ""),
+    "rows": spark.sparkContext.parallelize([1, 2]).map(lambda it: it + 1).collect(),
+}
+print(json.dumps(facts))
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shortcuts", ["true", "false"])
+def test_one_setting_turns_all_shortcuts_off(tmp_path: Path, shortcuts: str) -> None:
+    unset = ("SPARK_HOME", "PYSPARK_PYTHON")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment["MILLSTREAM_SPARK_SHORTCUTS"] = shortcuts
+    command = [sys.executable, "-c", FACTS, str(tmp_path / "spark.log")]
+    ended = subprocess.run(
+        command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, check=True, text=True
+    )
+    facts = json.loads(ended.stdout)
+    assert facts["rows"] == [2, 3]
+    has_home = "spark-home" in str(facts["home"])
+    has_files = facts["files"] == "millstream.LocalDisk"
+    has_daemon = facts["daemon"] == "millstream.pipelines.worker_daemon"
+    assert {has_home, has_files, has_daemon} == {shortcuts == "true"}, facts
+
+
+def test_checkpoint_file_manager_is_a_class_of_this_spark(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    found = jvm.java.lang.Class.forName(CHECKPOINT_FILES.value)
+    bases = [it.getSimpleName() for it in found.getInterfaces()]
+    assert "CheckpointFileManager" in bases, (
+        f"CHECKPOINT_FILES in session.py: {CHECKPOINT_FILES.value} does not manage the files of "
+        f"checkpoints in this Spark: {bases}"
+    )
 
 
 def test_master_that_does_not_answer_is_named() -> None:

@@ -56,6 +56,7 @@ def test_sections_nest_or_not(tmp_path: Path) -> None:
         ('[kafka]\n"security.protcol" = "SSL"', "did you mean security.protocol"),
         ("broker = 9092", "broker must be a text"),
         ('create_topics = "yes"', "create_topics must be true or false"),
+        ("spark_shortcuts = 0", "spark_shortcuts must be true or false"),
         ("kafka = 3", r"kafka must be a section: \[kafka\]"),
         ("broker = ", "is not TOML"),
     ],
@@ -63,6 +64,19 @@ def test_sections_nest_or_not(tmp_path: Path) -> None:
 def test_file_that_makes_no_sense_is_refused(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         load_settings(write(tmp_path, text), {})
+
+
+def test_shortcuts_are_turned_off_in_the_file_or_in_the_environment(tmp_path: Path) -> None:
+    assert load_settings(tmp_path, {}).spark_shortcuts
+    off = {"MILLSTREAM_SPARK_SHORTCUTS": "false"}
+    assert not load_settings(tmp_path, off).spark_shortcuts
+    write(tmp_path, "spark_shortcuts = false")
+    assert not load_settings(tmp_path, {}).spark_shortcuts
+    assert load_settings(tmp_path, {"MILLSTREAM_SPARK_SHORTCUTS": "true"}).spark_shortcuts
+    with pytest.raises(
+        ConfigError, match="MILLSTREAM_SPARK_SHORTCUTS=no: it must be true or false"
+    ):
+        load_settings(tmp_path, {"MILLSTREAM_SPARK_SHORTCUTS": "no"})
 
 
 def test_what_is_required_is_asked_for_by_name(tmp_path: Path) -> None:

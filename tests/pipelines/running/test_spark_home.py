@@ -1,10 +1,11 @@
-"""The home of links that Spark's JVM is given; no JVM here."""
+"""The home of links that Spark's JVM gets, and what it does with it."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +14,9 @@ from millstream.pipelines.running.spark_home import (
     light_home,
     linked_home,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pyspark = pytest.importorskip("pyspark")
 INSTALLED = Path(pyspark.__file__).parent
@@ -28,7 +32,9 @@ def test_linked_home_has_all_that_the_jvm_needs_and_no_archive(tmp_path: Path) -
     home = linked_home(tmp_path)
     assert (home / "jars").resolve() == (INSTALLED / "jars").resolve()
     assert os.access(home / "bin" / "spark-submit", os.X_OK)
-    assert (INSTALLED / "python/lib/pyspark.zip").exists(), "else it is not needed any more"
+    assert (INSTALLED / "python/lib/pyspark.zip").exists(), (
+        "spark_home: PySpark has no archive any more, so a home without it is not needed"
+    )
     assert not (home / "python").exists()
 
 
@@ -78,3 +84,20 @@ def test_light_home_is_not_for_workers_with_another_python(
     monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/python3")
     with light_home(tmp_path):
         assert "SPARK_HOME" not in os.environ
+
+
+def test_spark_looks_for_an_archive_in_its_home_and_workers_do_without(spark: SparkSession) -> None:
+    """If this fails, look whether spark_home.py is needed, and whether it still works."""
+    jvm: Any = spark._jvm
+    path = str(jvm.org.apache.spark.api.python.PythonUtils.sparkPythonPath())
+    assert "python/lib/pyspark.zip" in path, (
+        f"spark_home: Spark does not put an archive in its home before all else: {path}"
+    )
+
+    def place(_: int) -> str:
+        import pyspark
+
+        return str(pyspark.__file__)
+
+    (found,) = spark.sparkContext.parallelize([0], 1).map(place).collect()
+    assert ".zip" not in found, f"spark_home: workers import PySpark from an archive: {found}"

@@ -62,7 +62,11 @@ def run(
         check_topics(settings, pipelines)
         names = ", ".join(it.name for it in pipelines)
         spark = create_session(
-            settings.master, settings.spark, f"millstream run: {names}", settings.home / LOG_NAME
+            settings.master,
+            settings.spark,
+            f"millstream run: {names}",
+            settings.home / LOG_NAME,
+            shortcuts=settings.spark_shortcuts,
         )
         try:
             running = Run(

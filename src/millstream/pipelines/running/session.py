@@ -1,7 +1,20 @@
-"""The Spark session that `millstream run` makes, and why it is set as it is.
+"""The Spark session that `millstream run` creates, its settings, and their reasons.
 
-A session that the user made is never changed: who wants these settings there takes them from
-`spark_settings()`.
+A session that the user created is never changed. `spark_settings()` returns these settings, for
+such a session.
+
+Some of what makes small batches and starts fast relies on internals of Spark, Hadoop and the JVM
+rather than on their documented interfaces:
+
+    CHECKPOINT_FILES      another class for the files of checkpoints
+    WORKER_DAEMON         a daemon that has imported what Python workers need (worker_daemon.py)
+    local_disk.py         permissions of local files without a process for each
+    spark_home.py         PySpark is imported from where it is installed, not from an archive
+    class_archive.py      the JVM maps Spark's classes instead of loading them
+
+The setting `spark_shortcuts = false` of millstream.toml, or MILLSTREAM_SPARK_SHORTCUTS=false, turns
+all of them off. Results are the same. Each has a test that fails, and names it, if a new version of
+Spark breaks it or makes it unnecessary.
 """
 
 from __future__ import annotations
@@ -18,6 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from millstream.errors import ConfigError
 from millstream.pipelines.running.class_archive import share_classes
 from millstream.pipelines.running.local_disk import use_local_disk
+from millstream.pipelines.running.settings import shortcuts_in
 from millstream.pipelines.running.spark_home import light_home
 
 if TYPE_CHECKING:
@@ -34,13 +48,19 @@ class SparkSetting(NamedTuple):
     reason: str
 
 
+CHECKPOINT_FILES = SparkSetting(
+    "spark.sql.streaming.checkpointFileManagerClass",
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+    "the default one starts processes (readlink, chmod) for every file on a local disk, and a "
+    "small batch takes 3 times as long. Both are safe under kill -9, and neither syncs.",
+)
+WORKER_DAEMON = SparkSetting(
+    "spark.python.daemon.module",
+    "millstream.pipelines.worker_daemon",
+    "workers are forked from a process that has imported what tasks need: a second of a core for "
+    "each. On a cluster, executors need it too: docs/guides/cluster.md.",
+)
 SPARK_SETTINGS = (
-    SparkSetting(
-        "spark.sql.streaming.checkpointFileManagerClass",
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
-        "the default one starts processes (readlink, chmod) for every file on a local disk, and a "
-        "small batch takes 3 times as long. Both are safe under kill -9, and neither syncs.",
-    ),
     SparkSetting(
         "spark.sql.shuffle.partitions",
         "{cores}",
@@ -75,12 +95,6 @@ SPARK_SETTINGS = (
 )
 LOCAL_SETTINGS = (
     SparkSetting(
-        "spark.python.daemon.module",
-        "millstream.pipelines.worker_daemon",
-        "workers are forked with what tasks import already in them: a second of a core for each. "
-        "Elsewhere executors must have it too: docs/guides/cluster.md.",
-    ),
-    SparkSetting(
         "spark.sql.shuffle.orderIndependentChecksum.enabled",
         "false",
         "a seventh of the CPU time of a query that shuffles large rows. The checksum shows when a "
@@ -91,10 +105,12 @@ LOCAL_SETTINGS = (
 )
 
 
-def spark_settings(master: str = "local[*]") -> dict[str, str]:
-    """What a session for small, frequent batches should have."""
+def spark_settings(master: str = "local[*]", *, shortcuts: bool = True) -> dict[str, str]:
+    """The settings of a session for small, frequent batches."""
     is_local = master.startswith("local")
-    chosen = (*SPARK_SETTINGS, *LOCAL_SETTINGS) if is_local else SPARK_SETTINGS
+    chosen = [*SPARK_SETTINGS, *LOCAL_SETTINGS] if is_local else [*SPARK_SETTINGS]
+    if shortcuts:
+        chosen += [CHECKPOINT_FILES, WORKER_DAEMON] if is_local else [CHECKPOINT_FILES]
     settings = {it.name: it.value for it in chosen}
     if is_local:
         return {name: value.format(cores=local_cores(master)) for name, value in settings.items()}
@@ -108,8 +124,16 @@ def local_cores(master: str) -> int:
     return 1 if number is None else os.cpu_count() or 1 if number == "*" else int(number)
 
 
-def create_session(master: str, extra: Mapping[str, str], app_name: str, log: Path) -> SparkSession:
-    """A new session, whose JVM and workers write what they have to say into `log`."""
+def create_session(
+    master: str,
+    extra: Mapping[str, str],
+    app_name: str,
+    log: Path,
+    *,
+    shortcuts: bool | None = None,
+) -> SparkSession:
+    """A new session, whose JVM and workers write their standard error to `log`. Without a value for
+    `shortcuts`, the environment decides."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -119,19 +143,22 @@ def create_session(master: str, extra: Mapping[str, str], app_name: str, log: Pa
     is_local = master.startswith("local")
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    settings = spark_settings(master) | dict(extra)
-    if is_local:
+    if shortcuts is None:
+        shortcuts = shortcuts_in(os.environ)
+    settings = spark_settings(master, shortcuts=shortcuts) | dict(extra)
+    is_short = is_local and shortcuts
+    if is_short:
         settings[JAVA_OPTIONS] = share_classes(settings.get(JAVA_OPTIONS, ""))
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
-        with stderr_into(log), light_home(log.parent) if is_local else contextlib.nullcontext():
+        with stderr_into(log), light_home(log.parent) if is_short else contextlib.nullcontext():
             session = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         reason = reason_of(str(error))
         raise ConfigError(f"Spark does not start with master {master}: {reason} ({log})") from error
-    if is_local:
+    if is_short:
         use_local_disk(session)
     return session
 

@@ -9,7 +9,8 @@ Later sources win over earlier ones:
     broker = "127.0.0.1:9092"               # or "embedded", the default of `millstream run`
     store = "postgresql://shop@db/shop"     # or "sqlite:///shop.db"; default: SQLite in `home`
     checkpoint = "s3a://bucket/checkpoints" # default: in `home`
-    home = ".millstream"                    # what we keep ourselves; relative to this file
+    home = ".millstream"                    # our own files; relative to this file
+    spark_shortcuts = false                 # plain Spark (see session.py); default: true
 
     [kafka]                                 # a Kafka client's security settings
     "security.protocol" = "SASL_SSL"
@@ -45,7 +46,9 @@ VARIABLES = {
     "master": "MILLSTREAM_MASTER",
     "trigger": "MILLSTREAM_TRIGGER",
 }
-NAMES = (*VARIABLES, "create_topics", "kafka", "spark")
+SHORTCUTS_VARIABLE = "MILLSTREAM_SPARK_SHORTCUTS"
+FLAGS = ("create_topics", "spark_shortcuts")
+NAMES = (*VARIABLES, *FLAGS, "kafka", "spark")
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Settings:
     trigger: str | None = None
     master: str = "local[*]"
     create_topics: bool | None = None
+    spark_shortcuts: bool = True
     kafka: Mapping[str, str] = field(default_factory=dict)
     spark: Mapping[str, str] = field(default_factory=dict)
 
@@ -117,11 +121,22 @@ def load_settings(
         for name, variable in VARIABLES.items()
         if environment.get(variable)
     }
+    if environment.get(SHORTCUTS_VARIABLE):
+        values["spark_shortcuts"] = shortcuts_in(environment)
     given = {name: value for name, value in (overrides or {}).items() if value is not None}
     _refuse_unknown(given, NAMES, "setting")
     values |= given
     home = Path(str(values.pop("home", HOME_DEFAULT))).expanduser()
     return Settings(home=(directory / home).resolve(), **values)
+
+
+def shortcuts_in(environment: Mapping[str, str]) -> bool:
+    """Whether the environment allows what relies on Spark's internals; the default is that it
+    does. Raises `ConfigError`."""
+    text = environment.get(SHORTCUTS_VARIABLE) or "true"
+    if text.lower() not in ("true", "false"):
+        raise ConfigError(f"{SHORTCUTS_VARIABLE}={text}: it must be true or false")
+    return text.lower() == "true"
 
 
 def read_settings_file(path: Path) -> dict[str, Any]:
@@ -147,8 +162,9 @@ def read_settings_file(path: Path) -> dict[str, Any]:
     for name in VARIABLES:
         if name in content and not isinstance(content[name], str):
             raise ConfigError(f'{path.name}: {name} must be a text: {name} = "..."')
-    if not isinstance(content.get("create_topics", False), bool):
-        raise ConfigError(f"{path.name}: create_topics must be true or false")
+    for name in FLAGS:
+        if not isinstance(content.get(name, False), bool):
+            raise ConfigError(f"{path.name}: {name} must be true or false")
     return content
 
 
