@@ -20,8 +20,8 @@ from millstream.pipelines.analytics import (
     heavy_hitters,
     percentiles,
     rolling,
-    sessions,
     smooth,
+    summarize_sessions,
 )
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -52,7 +52,12 @@ def ask(visits: DataFrame) -> None:
     assert once.count() == once.select("id").distinct().count()
 
     journeys = once.transform(
-        sessions, "15 minutes", key="user", time="at", entry="first(page)", exit="last(page)"
+        summarize_sessions,
+        "15 minutes",
+        key="user",
+        time="at",
+        entry="first(page)",
+        exit="last(page)",
     )
     longest = journeys.orderBy("duration", ascending=False).first()
     print(f"longest session: {longest.user}, {longest.duration / 60:.0f} minutes, {longest.events}")

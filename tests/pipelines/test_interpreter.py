@@ -58,6 +58,40 @@ def test_session_that_was_there_before_learns_of_the_source(tmp_path: Path) -> N
     assert found.split()[:2] == ["key", "value"]
 
 
+CONNECT = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.remote("local[1]").getOrCreate()
+assert type(spark).__module__ == "pyspark.sql.connect.session"
+"""
+
+
+@pytest.mark.slow
+def test_session_of_spark_connect_is_registered_where_its_server_has_the_source(
+    tmp_path: Path,
+) -> None:
+    text = f"from millstream import pipelines\n{CONNECT}\npipelines.register(spark)\n{READ}"
+    assert run_script(tmp_path, text).split()[:2] == ["key", "value"]
+
+
+@pytest.mark.slow
+def test_server_of_spark_connect_without_the_source_is_reported_with_the_cure(
+    tmp_path: Path,
+) -> None:
+    """Its Python was chosen when it was started, and is not ours."""
+    refused = """
+from millstream import pipelines
+from millstream.errors import ConfigError
+try:
+    pipelines.register(spark)
+except ConfigError as error:
+    print(error)
+spark.stop()
+"""
+    found = run_script(tmp_path, f"{CONNECT}{refused}")
+    assert "the Python of the Spark Connect server has no millstream" in found
+    assert "PYSPARK_PYTHON" in found
+
+
 def test_choice_of_the_user_and_of_spark_submit_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "python3.11")
     interpreter.use_this_python()

@@ -17,8 +17,8 @@ from millstream.pipelines.analytics import (
     heavy_hitters,
     percentiles,
     rolling,
-    sessions,
     smooth,
+    summarize_sessions,
     top_k,
 )
 from millstream.pipelines.pipeline import Pipeline, pipeline
@@ -85,7 +85,9 @@ def test_rolling_intervals_and_sessions(spark: SparkSession) -> None:
         panes=lambda it: rolling(
             it, "1 minute", key="shop", time="at", every="20 seconds", n="count(*)"
         ),
-        sessions=lambda it: sessions(it, "15 seconds", key="shop", time="at", first="first(item)"),
+        sessions=lambda it: summarize_sessions(
+            it, "15 seconds", key="shop", time="at", first="first(item)"
+        ),
     )
     check(checked, spark, disorder=Disorder(late=0.2, late_by="20 seconds"))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics import sessions
+from millstream.pipelines.analytics import summarize_sessions
 from tests.pipelines.analytics.events import EVENTS, Event, Stage
 from tests.pipelines.windows.streams import moment, seconds_of
 
@@ -32,7 +32,7 @@ def by_loop() -> list[list[Event]]:
 def test_sessions_know_how_they_began_and_ended(stage: Stage) -> None:
     rows = stage.results(
         lambda it: it.transform(
-            sessions,
+            summarize_sessions,
             f"{GAP} seconds",
             key="user",
             time="time",
@@ -57,7 +57,7 @@ def test_sessions_know_how_they_began_and_ended(stage: Stage) -> None:
 def test_events_that_are_the_gap_apart_are_one_session(spark: SparkSession) -> None:
     rows = [("ann", moment(0)), ("ann", moment(60)), ("bob", moment(0)), ("bob", moment(60.001))]
     frame = spark.createDataFrame(rows, "user string, time timestamp")
-    found = frame.transform(sessions, "1 minute", key="user", time="time").collect()
+    found = frame.transform(summarize_sessions, "1 minute", key="user", time="time").collect()
     assert sorted((it.user, it.events) for it in found) == [("ann", 2), ("bob", 1), ("bob", 1)]
 
 
@@ -75,5 +75,7 @@ def test_bad_input_is_refused_before_the_query_starts(
 ) -> None:
     frame = spark.createDataFrame([], "user string, time timestamp, amount double")
     with pytest.raises(ConfigError) as refused:
-        sessions(frame, **({"key": "user", "time": "time", "gap": "1 minute"} | arguments))
+        summarize_sessions(
+            frame, **({"key": "user", "time": "time", "gap": "1 minute"} | arguments)
+        )
     assert message in str(refused.value)

@@ -71,6 +71,8 @@ def test_window_without_aggregates_is_refused() -> None:
         ("total", 7, "total=7 is no aggregate"),
         ("total", "'sum(x)'", "is no aggregate"),
         ("move", "max_by(price, at) / (1 + min(price)", "a parenthesis is not closed"),
+        ("n", "conut(*)", "n='conut(*)': Spark has no function conut; did you mean count?"),
+        ("mean", "sum(x) / averages(x)", "Spark has no function averages. A function of your own"),
     ],
 )
 def test_typo_does_not_become_an_aggregate(name: str, given: Any, message: str) -> None:
@@ -80,7 +82,32 @@ def test_typo_does_not_become_an_aggregate(name: str, given: Any, message: str) 
 
 
 def test_any_aggregate_of_spark_has_the_right_form() -> None:
-    check_aggregates({"move": "max_by(price, at) / min_by(price, at) - 1", "n": "count (*)"})
+    check_aggregates(
+        {
+            "move": "max_by(price, at) / min_by(price, at) - 1",
+            "n": "count (*)",
+            "large": "sum(CASE WHEN (x > 1) AND (kind IN ('conut(', 'b')) THEN (x) ELSE (0) END)",
+            "rounded": "sum(cast(x AS decimal(10, 2))) filter (where not (x is null))",
+            "quoted": "max(`conut(`)",
+        }
+    )
+
+
+def test_function_of_the_users_own_is_known_once_it_is_registered(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match="Spark has no function conut"):
+        check_aggregates({"n": "conut(x)"})
+    spark.udf.register("conut", lambda it: it)
+    try:
+        check_aggregates({"n": "max(conut(x))"})
+    finally:
+        spark.sql("drop temporary function conut")
+
+
+def test_all_functions_of_spark_are_known(spark: SparkSession) -> None:
+    names = [row[0] for row in spark.sql("show system functions").collect()]
+    assert len(names) > 400
+    words = [it for it in names if it.isidentifier()]
+    check_aggregates({f"a{number}": f"{it}(x)" for number, it in enumerate(words)})
 
 
 def test_columns_are_the_same_language(spark: SparkSession) -> None:

@@ -7,7 +7,7 @@
     top.py             the first k of all, exact, in two stages
     heavy_hitters.py   the first k of more items than can be kept
     deduplication.py   each event once, within a horizon
-    sessions.py        what was done without a pause
+    sessions.py        one row per session: id, duration, first and last values
     anomalies.py       what is far from the last n minutes
     averages.py        exponentially weighted averages, and what is far from them
     stages.py          aggregations of aggregations, which several of these are made of
@@ -24,7 +24,7 @@ from millstream.pipelines.analytics.distinct import count_distinct, merge_distin
 from millstream.pipelines.analytics.heavy_hitters import heavy_hitters
 from millstream.pipelines.analytics.quantiles import merge_percentiles, percentiles
 from millstream.pipelines.analytics.rolling import rolling
-from millstream.pipelines.analytics.sessions import sessions
+from millstream.pipelines.analytics.sessions import summarize_sessions
 from millstream.pipelines.analytics.top import top_k
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
     "merge_percentiles",
     "percentiles",
     "rolling",
-    "sessions",
     "smooth",
+    "summarize_sessions",
     "top_k",
 ]

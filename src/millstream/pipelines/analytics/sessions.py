@@ -1,18 +1,20 @@
-"""Sessions: what a key did without a longer pause, with how it began, how it ended, what it was.
+"""Summaries of sessions: one row per session, with an id, its duration, first and last values.
 
-    visits.transform(sessions, "user", "at", "30 minutes",
+    visits.transform(summarize_sessions, "30 minutes", key="user", time="at",
                      landing="first(page)", exit="last(page)", bought="bool_or(page = 'buy')")
 
-A row for each session when it is over: the key, `session_id`, `session_start` and `session_end`
-(the times of the first and the last event), `events`, `duration` in seconds, and what is asked for:
+A session consists of the events of a key that are at most `gap` apart. It is emitted when it is
+final: the key, `session_id`, `session_start` and `session_end` (the times of the first and the last
+event), `events`, `duration` in seconds, and
 
-    first(x), last(x)    of the first and the last event that has one; of events at the same time
-                         the smaller, or the greater, so that a replay says the same
-    all else             any aggregate of Spark's SQL: "bool_or(page = 'buy')", "sum(amount)"
+    first(x), last(x)    x of the first and the last event that has one; of events at the same time
+                         the smaller, or the greater value, so that a replay yields the same
+    any other text       an aggregate of Spark SQL: "bool_or(page = 'buy')", "sum(amount)"
 
-It is Spark's own session window, in append mode: events that are at most `gap` apart are one
-session. `session_id` is a hash of key and start, and the same on a replay. A key that never pauses
-has a session that never ends; a bot's, say: leave them out first.
+It is computed by Spark's session window in append mode, like `windows.session`, which has the
+bounds of windows, an allowed lateness and corrections instead. `session_id` is a hash of key and
+start, and the same on a replay. The session of a key that never pauses, for example of a bot, never
+ends: filter out such keys first.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ DURATION = "duration"
 _EDGE = re.compile(r"\s*(first|last)\s*\((.+)\)\s*", re.DOTALL | re.IGNORECASE)
 
 
-def sessions(
+def summarize_sessions(
     frame: DataFrame,
     gap: Duration,
     *,
@@ -50,7 +52,7 @@ def sessions(
     count_as: str | None = None,
     **attributes: str | Column,
 ) -> DataFrame:
-    """Sessions of each key; see the head of this module. Raises `ConfigError`."""
+    """The sessions of each key; see the head of this module. Raises `ConfigError`."""
     from pyspark.sql.functions import col, count, lit, max, min, sha2, struct, to_json, unix_micros
 
     moment = as_column(time)

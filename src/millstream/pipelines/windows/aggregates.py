@@ -10,8 +10,9 @@ as one call each:
     collect                   the same: the values of the window, in order of time
     count(distinct x)         the same; Spark has none for streams
 
-Text is checked when a window is defined: without a session, so only its form. What is aggregated is
-any expression of Spark SQL.
+Text is checked when a window is defined, without a session: its form, and that Spark has the
+functions that it calls. A function of your own must be registered before. The argument of an
+aggregate is any expression of Spark SQL.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millstream.errors import ConfigError
@@ -47,6 +49,18 @@ _CALL = re.compile(r"\s*(\w+)\s*\(")
 _NAME_BEFORE = re.compile(r"\w\s*\Z")
 _DISTINCT = re.compile(r"distinct\b\s*", re.IGNORECASE)
 _QUOTES = "'\"`"
+_FUNCTION = re.compile(r"(?<![\w.`])([A-Za-z_]\w*)\s*\Z")
+# Functions that only SQL has; then keywords and types that can stand before a parenthesis.
+_SQL_WORDS = """
+any approx_top_k approx_top_k_accumulate approx_top_k_combine approx_top_k_estimate bigint binary
+boolean collations date double float from_avro from_protobuf if int len localtime luhn_check map
+measure mod percentile_cont percentile_disc python_worker_logs range schema_of_avro smallint space
+sql_keywords string time timestamp tinyint to_avro to_protobuf variant_explode
+variant_explode_outer
+
+all and as between by case char character dec decimal distinct div else end escape exists from group
+ilike in interval is like not numeric on or over then using values varchar when where with within
+"""
 
 
 @dataclass(frozen=True)
@@ -152,6 +166,41 @@ def _check_text(text: str, name: str) -> None:
             break
     if depth:
         raise ConfigError(f"{name}={text!r}: a parenthesis is not closed, or not opened")
+    for place in opened:
+        called = _FUNCTION.search(text[:place])
+        if called is not None:
+            _check_function(called[1].lower(), text, name)
+
+
+def _check_function(function: str, text: str, name: str) -> None:
+    """Raise `ConfigError` if neither Spark nor the active session has the function."""
+    known = _functions()
+    if function in known or _is_registered(function):
+        return
+    close = get_close_matches(function, known, 1, cutoff=0.75)
+    raise ConfigError(
+        f"{name}={text!r}: Spark has no function {function}"
+        + (f"; did you mean {close[0]}? " if close else ". ")
+        + "A function of your own must be registered before the window is defined"
+    )
+
+
+@cache
+def _functions() -> frozenset[str]:
+    """The functions of Spark SQL and of aggregates in Python, and what else can stand before a
+    parenthesis."""
+    from pyspark.sql import functions
+
+    names = {it.lower() for it in dir(functions) if not it.startswith("_")}
+    return frozenset({*names, *_SQL_WORDS.split(), *KINDS, *_SYNONYMS, "rate", "approx_distinct"})
+
+
+def _is_registered(function: str) -> bool:
+    """Whether the active session has such a function."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    return session is not None and session.catalog.functionExists(function)
 
 
 def _parentheses(text: str, *, opening: bool = False) -> Iterator[tuple[int, str]]:
