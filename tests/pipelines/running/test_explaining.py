@@ -144,7 +144,7 @@ def test_native_state_is_kept_until_the_watermark_passes_it(
         (
             hopping("1 minute", "30 s", time="at", key="shop", emit="change", n="count(*)"),
             "hopping 1 minute by 30 seconds, the end of the window",
-            "hopping 1 minute by 30 seconds windows whose results may come more than once",
+            "hopping 1 minute by 30 seconds windows with several results",
             "a row for each key and window, until the watermark has passed its end",
         ),
         (
@@ -152,7 +152,7 @@ def test_native_state_is_kept_until_the_watermark_passes_it(
                 "5 s", time="at", stragglers="correct", allowed_lateness="1 hour", n="count(*)"
             ),
             "session 5 seconds, time + gap + 1 hour",
-            "sessions of 5 seconds whose results may come more than once",
+            "sessions of 5 seconds with several results",
             "a row for each key and session, until 1 hour after the watermark has passed its end",
         ),
     ],

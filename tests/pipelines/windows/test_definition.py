@@ -247,10 +247,11 @@ def test_rows_of_windows_that_are_no_longer_kept_are_counted_after_a_longer_late
         return files.run(files.stream("0 seconds").transform(window))
 
     first = run("1 minute", [[("ann", 5, 1.0)], [("ann", 500, 1.0)], [("ann", 501, 1.0)]])
-    assert first.dropped_by_us("late.tumbling 1 minute") == 0
-    second = run("1 hour", [[("ann", 6, 1.0), ("bob", 7, 1.0), ("bob", 470, 1.0)]])
-    assert second.dropped_by_us("late.tumbling 1 minute") == 2
-    assert [(it.user, seconds_of(it.window_start)) for it in second.rows] == [("bob", 420)]
+    expired = "late.tumbling 1 minute.expired"
+    assert first.dropped_by_us(expired) == 0
+    second = run("1 hour", [[("ann", 6, 1.0), ("ann", 7, 1.0), ("ann", 470, 1.0)]])
+    assert second.dropped_by_us(expired) == 2
+    assert [(it.user, seconds_of(it.window_start)) for it in second.rows] == [("ann", 420)]
 
 
 def sessions_of(rows: list[Row]) -> list[tuple[Any, ...]]:
@@ -352,6 +353,8 @@ def test_spark_drops_no_row_of_any_kind_and_the_counts_of_all_are_kept_apart(fil
         "late.session 30 seconds": 2,
         "late.session 20 seconds": 3,
         "late.sliding 30 seconds": 2,
+        "late.tumbling 1 minute.expired": 0,
+        "late.session 30 seconds.expired": 0,
     }
 
 

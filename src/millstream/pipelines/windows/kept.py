@@ -9,7 +9,8 @@ their own. Rows have two structs, of which one is null:
 
 This is the form that a pipeline with two outputs returns.
 
-The operator itself finds late rows too (revisions.py). They are counted in the query's progress.
+The operator itself finds late rows too (revisions.py). They are counted in the progress: with
+stragglers="drop" together with all late rows, otherwise as `late.tumbling 1 minute.expired`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _ROWS = "rows"
 _RESULTS, _LATE = "results", "late"
+EXPIRED = "expired"
 
 
 class WithLate(Operator):
@@ -111,9 +113,13 @@ def kept_with_late(window: WindowSpec, assigned: DataFrame, late: Column) -> Dat
 
 
 def _drop_late(window: WindowSpec, found: DataFrame, is_late: Column) -> DataFrame:
-    """Late rows that the operator found are in no other output, whatever the policy is."""
-    kind = LATE if window.lateness.stragglers == "drop" else "expired"
-    return drop_late(found, is_late, replace(window.lateness, stragglers="drop"), kind=kind)
+    """Late rows that the operator found are in no other output, so they are counted whatever the
+    policy is; under a name of their own if it is not to count late rows."""
+    lateness = window.lateness
+    if lateness.stragglers == "drop":
+        return drop_late(found, is_late, lateness)
+    counting = replace(lateness, stragglers="drop", count_as=f"{lateness.count_as}.{EXPIRED}")
+    return drop_late(found, is_late, counting, kind=EXPIRED)
 
 
 def _operator(window: WindowSpec, frame: DataFrame) -> tuple[list[Column], MakeOperator]:

@@ -98,7 +98,7 @@ class RevisedSessions(Operator):
         self.identity = f"revised sessions of {gap_us} us by {time}, {self._parts.kinds}"
         if lateness.corrects:
             self.identity += ", corrected"
-        self.title = f"sessions of {duration_text(gap_us)} whose results may come more than once"
+        self.title = f"sessions of {duration_text(gap_us)} with several results"
         self._keys = tuple(keys)
         self._gap_us = gap_us
         self._lateness = lateness
