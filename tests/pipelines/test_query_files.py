@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import ConfigError
+from millstream.pipelines import query_files
 from millstream.pipelines.query_files import (
     arrow_uri,
     batch_ends,
@@ -73,10 +74,16 @@ def test_batch_ends_is_none_for_a_batch_that_is_not_there(checkpoint: Path) -> N
     assert batch_ends(str(checkpoint), 4) is None
 
 
-def test_sync_batch_takes_checkpoints_that_are_not_on_a_disk_here(checkpoint: Path) -> None:
-    sync_batch(str(checkpoint), 3)
-    sync_batch(f"file://{checkpoint}", 4)
+def test_sync_batch_syncs_local_checkpoints_only(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(query_files, "_sync", synced.append)
     sync_batch("hdfs://namenode/checkpoint", 3)
+    assert synced == []
+    sync_batch(f"file://{checkpoint}", 4)
+    assert synced[0] == checkpoint / "offsets" / "4", "Spark may not have written it"
+    assert checkpoint / "offsets" in synced
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")

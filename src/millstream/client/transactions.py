@@ -358,6 +358,7 @@ def _ask(
                 ErrorCode.CONCURRENT_TRANSACTIONS,
                 f"the last transaction of {transactional_id} is still being ended",
             )
+        # The protocol has no notification that the coordinator has written all markers.
         time.sleep(backoff)
         backoff = min(2 * backoff, CONCURRENT_BACKOFF_SECONDS_MAX)
 

@@ -71,6 +71,18 @@ def name_column(frame: DataFrame, given: str | Column | None) -> tuple[DataFrame
     return (frame if name in frame.columns else frame.withColumn(name, given)), name
 
 
+def name_columns(
+    frame: DataFrame, key: str | Column | Sequence[str | Column], time: str | Column
+) -> tuple[DataFrame, list[str], str]:
+    """The frame with columns for the key and the time, and their names."""
+    key_names = []
+    for it in listed(key):
+        frame, name = name_column(frame, it)
+        key_names.append(name)
+    frame, time_name = name_column(frame, time)
+    return frame, key_names, time_name
+
+
 def check_time(frame: DataFrame, time: str | Column, *, zoneless_allowed: bool = False) -> str:
     """The name of `time`; raises `ConfigError` unless it is a timestamp."""
     if isinstance(time, str):

@@ -181,25 +181,9 @@ def only_topic(declared: str, source: str) -> Any:
     return pipeline(reads=topic(source), writes=writes, name=f"fan-{declared}")(lambda f: f)
 
 
-def test_batch_decided_by_the_store_is_not_repeated_when_the_table_is_no_longer_an_output(
-    make: SinkMaker,
-    spark: SparkSession,
-    tagged: DataFrame,
-    topics: Topics,
-    source: str,
-    large: str,
-    settings: Settings,
-    directory: Path,
-) -> None:
-    """Spark died before it recorded that the batch is completed."""
-    make()(tagged, 0)
-    rest = tagged.select("large")
-    sink = make_sink(only_topic(large, source), rest, settings, Checkpoint(spark, str(directory)))
-    sink(rest, 0)
-    assert read_committed(topics, large) == LARGE
-
-
-def test_batch_that_only_the_store_has_is_written_when_the_table_is_no_longer_an_output(
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_batch_decided_by_the_store_is_written_once_when_the_table_is_no_longer_an_output(
+    is_killed: bool,
     make: SinkMaker,
     spark: SparkSession,
     tagged: DataFrame,
@@ -210,11 +194,15 @@ def test_batch_that_only_the_store_has_is_written_when_the_table_is_no_longer_an
     directory: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Killed after the store's transaction: nothing of the batch is visible in the topic."""
-    with monkeypatch.context() as patched:
-        killed_at(patched, BatchProtocol, "decide")
-        with pytest.raises(Killed):
-            make()(tagged, 0)
+    """Spark died before it recorded that the batch is completed; or after the transaction of the
+    store, when nothing of the batch was visible in the topic."""
+    if is_killed:
+        with monkeypatch.context() as patched:
+            killed_at(patched, BatchProtocol, "decide")
+            with pytest.raises(Killed):
+                make()(tagged, 0)
+    else:
+        make()(tagged, 0)
     rest = tagged.select("large")
     sink = make_sink(only_topic(large, source), rest, settings, Checkpoint(spark, str(directory)))
     sink(rest, 0)

@@ -49,8 +49,7 @@ from millstream.pipelines.columns import (
     check_lateness,
     check_time,
     check_watermark,
-    listed,
-    name_column,
+    name_columns,
 )
 from millstream.pipelines.durations import Duration, duration_text, duration_us
 from millstream.pipelines.joins.matching import Mask, common_codes, is_last, sort_versions
@@ -432,11 +431,7 @@ def smooth(
         forget_us = duration_us(forget_after, "forget_after")
     frame = frame.drop(WATERMARK_COLUMN)
     columns = frame.columns
-    key_names = []
-    for it in listed(key):
-        frame, name = name_column(frame, it)
-        key_names.append(name)
-    frame, time_name = name_column(frame, time)
+    frame, key_names, time_name = name_columns(frame, key, time)
     check_time(frame, time_name)
     check_not_aggregated(frame)
     check_watermark(frame, time_name, "results would never come")

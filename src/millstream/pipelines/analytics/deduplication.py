@@ -43,8 +43,7 @@ from millstream.pipelines.columns import (
     check_lateness,
     check_time,
     check_watermark,
-    listed,
-    name_column,
+    name_columns,
     watermark_delay_ms,
 )
 from millstream.pipelines.durations import Duration, duration_text, duration_us
@@ -218,11 +217,7 @@ def deduplicate(
     check_no_kind(frame)
     horizon_us = duration_us(horizon, "horizon")
     columns = [name for name in frame.columns if name != WATERMARK_COLUMN]
-    key_names = []
-    for it in listed(key):
-        frame, name = name_column(frame, it)
-        key_names.append(name)
-    frame, time_name = name_column(frame, time)
+    frame, key_names, time_name = name_columns(frame, key, time)
     check_time(frame, time_name, zoneless_allowed=True)
     check_watermark(frame, time_name, "keys would be kept for ever")
     check_lateness(frame, time_name, lateness.allowed_us)

@@ -48,8 +48,7 @@ from millstream.pipelines.columns import (
     as_column,
     check_time,
     check_watermark,
-    listed,
-    name_column,
+    name_columns,
     watermark_delay_ms,
 )
 from millstream.pipelines.durations import Duration, duration_us
@@ -330,18 +329,15 @@ def heavy_hitters(
 def _named(
     frame: DataFrame, key: str | Column | Sequence[str | Column], time: str | Column
 ) -> tuple[DataFrame, list[str], str]:
-    items = []
-    for it in listed(key):
-        frame, name = name_column(frame, it)
+    frame, items, time_name = name_columns(frame, key, time)
+    for name in items:
         if name in (RANK, AT_LEAST, AT_MOST, START, END):
             raise ConfigError(
                 f"there is a column {name}, and the result has one of its own: "
                 f'give the item another name with col("{name}").alias(...)'
             )
-        items.append(name)
     if not items:
-        raise ConfigError('the first of what? Write it like heavy_hitters(frame, "url", ...)')
-    frame, time_name = name_column(frame, time)
+        raise ConfigError('name the items: heavy_hitters(frame, "1 hour", key="url", ...)')
     check_time(frame, time_name)
     check_not_aggregated(frame)
     check_watermark(frame, time_name, "windows would never be over")

@@ -264,12 +264,13 @@ class StreamPlanner:
             ahead = {it: offset for it, offset in ahead.items() if ends[it] < offset}
             if not ahead:
                 return {}
+            # Nothing announces that a leader has caught up with what another broker reported.
             time.sleep(CONFIRM_PAUSE_SECONDS)
         details = ", ".join(
             f"{topic}-{partition} ends at {ends[topic, partition]}, the query is at {offset}"
             for (topic, partition), offset in sorted(ahead.items())
         )
-        report_loss(self._options, f"topics were made anew or cut back: {details}", _GONE)
+        report_loss(self._options, f"topics were recreated or truncated: {details}", _GONE)
         return self._positions.latest(ahead)
 
     def _check_added(self, earliest: Offsets) -> None:

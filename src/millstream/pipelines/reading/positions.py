@@ -90,7 +90,8 @@ class Positions:
         return sorted(set(selection.partitions) & set(there)), missing
 
     def _ask_for(self, names: Sequence[str]) -> dict[str, TopicInfo]:
-        """These topics; more than once, since news of a new one reach all brokers in time only."""
+        """These topics. Asks several times: a new topic is not known to all brokers at once, and
+        brokers do not announce it to clients."""
         for _ in range(ATTEMPTS_FOR_MISSING):
             found = self._cluster.retrying(lambda: self._cluster.refresh(names))
             if len(found) == len(names):

@@ -203,6 +203,8 @@ class Run:
                     it.query.stop()
                     it.status.state = "stopped"
             show(self._look())
+            # Spark announces the end of a batch only to listeners, and ours are turned off
+            # (spark.sql.streaming.metricsEnabled); a query that is idle announces nothing.
             time.sleep(TICK_SECONDS / 5)
 
     def _stop_all(self) -> None:

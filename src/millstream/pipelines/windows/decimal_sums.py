@@ -16,10 +16,10 @@ import pyarrow as pa
 from millstream.pipelines.state.keys import Numbers
 
 DIGITS_MAX = 38
-_LIMB_BITS = 32
-_LIMB = (1 << _LIMB_BITS) - 1
+LIMB_BITS = 32
+LIMB = (1 << LIMB_BITS) - 1
 _LIMBS = 4
-_SIGN = 1 << (_LIMB_BITS - 1)
+_SIGN = 1 << (LIMB_BITS - 1)
 
 
 def sum_type(of: pa.Decimal128Type) -> pa.DataType:
@@ -36,7 +36,7 @@ def decimal_totals(values: pa.Array, first: Numbers, end: Numbers) -> pa.Array:
     for limb in _limbs_of(values):
         running = np.concatenate([[0], np.cumsum(limb)])
         sums.append(running[end] - running[first])
-    return _decimals(_carried(sums), sum_type(values.type))
+    return _decimals(carry_limbs(sums), sum_type(values.type))
 
 
 def decimal_averages(sums: pa.Array, counts: Numbers, kind: pa.DataType) -> pa.Array:
@@ -45,17 +45,17 @@ def decimal_averages(sums: pa.Array, counts: Numbers, kind: pa.DataType) -> pa.A
     limbs = _limbs_of(sums)
     signs = np.where(limbs[-1] < 0, -1, 1)
     shift = 10 ** (kind.scale - sums.type.scale)
-    scaled = _carried([limb * signs * shift for limb in limbs])
+    scaled = carry_limbs([limb * signs * shift for limb in limbs])
     divisor = counts.astype(np.uint64)
     rest = np.zeros(len(counts), np.uint64)
     quotient: list[Numbers] = []
     for limb in reversed(scaled):
-        digit = (rest << np.uint64(_LIMB_BITS)) | limb.astype(np.uint64)
+        digit = (rest << np.uint64(LIMB_BITS)) | limb.astype(np.uint64)
         quotient.append((digit // divisor).astype(np.int64))
         rest = digit % divisor
     quotient.reverse()
     quotient[0] = quotient[0] + (2 * rest >= divisor)
-    return _decimals(_carried([limb * signs for limb in _carried(quotient)]), kind)
+    return _decimals(carry_limbs([limb * signs for limb in carry_limbs(quotient)]), kind)
 
 
 def _limbs_of(values: pa.Array) -> list[Numbers]:
@@ -69,20 +69,20 @@ def _limbs_of(values: pa.Array) -> list[Numbers]:
     return [table[:, place] for place in range(_LIMBS)]
 
 
-def _carried(limbs: Sequence[Numbers]) -> list[Numbers]:
-    """Limbs between 0 and 2^32, and one more, which is negative where the whole number is."""
+def carry_limbs(limbs: Sequence[Numbers]) -> list[Numbers]:
+    """Limbs of `LIMB_BITS` bits, and one more, which is negative if the whole number is."""
     carried = []
     carry: Numbers = np.zeros(len(limbs[0]), np.int64)
     for limb in limbs:
         total = limb + carry
-        carry = total >> _LIMB_BITS
-        carried.append(total & _LIMB)
+        carry = total >> LIMB_BITS
+        carried.append(total & LIMB)
     return [*carried, carry]
 
 
 def _decimals(limbs: Sequence[Numbers], kind: pa.DataType) -> pa.Array:
     """Limbs that are carried as decimals. Raises `OverflowError` if one does not fit."""
-    signs = np.where(limbs[-1] < 0, _LIMB, 0)
+    signs = np.where(limbs[-1] < 0, LIMB, 0)
     is_negative = limbs[_LIMBS - 1] >= _SIGN
     fits = is_negative == (signs != 0)
     for limb in limbs[_LIMBS:-1]:

@@ -47,7 +47,7 @@ from millstream.pipelines.columns import (
     check_time,
     check_watermark,
     listed,
-    name_column,
+    name_columns,
 )
 from millstream.pipelines.durations import Duration, duration_text, duration_us
 from millstream.pipelines.lateness import Lateness, Stragglers
@@ -161,11 +161,7 @@ class Sliding:
 
     def _named(self, frame: DataFrame) -> tuple[DataFrame, list[str], str]:
         """The frame with columns for the key and the time, and their names; all are checked."""
-        key_names = []
-        for key in self.keys:
-            frame, name = name_column(frame, key)
-            key_names.append(name)
-        frame, time_name = name_column(frame, self.time)
+        frame, key_names, time_name = name_columns(frame, self.keys, self.time)
         check_time(frame, time_name, zoneless_allowed=True)
         check_not_aggregated(frame)
         check_watermark(frame, time_name, "events would be kept for ever")

@@ -30,7 +30,10 @@ import pyarrow.compute as pc
 from millstream.pipelines.state.keys import Numbers
 from millstream.pipelines.state.tables import expand
 from millstream.pipelines.windows.decimal_sums import (
+    LIMB,
+    LIMB_BITS,
     average_type,
+    carry_limbs,
     decimal_averages,
     decimal_totals,
     sum_type,
@@ -45,8 +48,6 @@ from millstream.pipelines.windows.moments import (
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-_LIMB_BITS = 32
-_LIMB = (1 << _LIMB_BITS) - 1
 _MANTISSA_BITS = 53
 _SAFE_MAX = 2**62
 _SQUARE_MAX = 2.0**500
@@ -195,9 +196,9 @@ def double_totals(values: npt.NDArray[Any], first: Numbers, end: Numbers) -> Dou
     if np.issubdtype(values.dtype, np.floating):
         return totals(values, first, end)
     whole = values.astype(np.int64)
-    high = _integer_totals(whole >> _LIMB_BITS, first, end)
-    low = _integer_totals(whole & _LIMB, first, end)
-    return np.ldexp(high.astype(np.float64), _LIMB_BITS) + low
+    high = _integer_totals(whole >> LIMB_BITS, first, end)
+    low = _integer_totals(whole & LIMB, first, end)
+    return np.ldexp(high.astype(np.float64), LIMB_BITS) + low
 
 
 def _integer_totals(values: Numbers, first: Numbers, end: Numbers) -> Numbers:
@@ -241,13 +242,13 @@ def _finite_pairs(values: Doubles, first: Numbers, end: Numbers) -> Pair:
     if not len(values):
         return np.zeros(len(first)), np.zeros(len(first))
     lowest, limbs = _limb_totals(values, first, end)
-    signs = np.where(_carried(limbs)[-1] < 0, -1, 1)
+    signs = np.where(carry_limbs(limbs)[-1] < 0, -1, 1)
     sums: Doubles = np.zeros(len(first))
     rests: Doubles = np.zeros(len(first))
-    magnitudes = _carried([limb * signs for limb in limbs])
+    magnitudes = carry_limbs([limb * signs for limb in limbs])
     with np.errstate(over="ignore", invalid="ignore"):
         for place, limb in reversed(list(enumerate(magnitudes, start=lowest))):
-            sums, rest = two_sum(sums, np.ldexp(limb.astype(np.float64), place * _LIMB_BITS))
+            sums, rest = two_sum(sums, np.ldexp(limb.astype(np.float64), place * LIMB_BITS))
             rests += rest
     return sums * signs, np.where(np.isfinite(sums), rests, 0) * signs
 
@@ -259,11 +260,11 @@ def _limb_totals(values: Doubles, first: Numbers, end: Numbers) -> tuple[int, li
     three limbs."""
     fractions, exponents = np.frexp(values)
     mantissas = (fractions * 2.0**_MANTISSA_BITS).astype(np.int64)
-    places, shifts = np.divmod(exponents.astype(np.int64) - _MANTISSA_BITS, _LIMB_BITS)
+    places, shifts = np.divmod(exponents.astype(np.int64) - _MANTISSA_BITS, LIMB_BITS)
     places[mantissas == 0] = places.max()
-    low = (mantissas & _LIMB) << shifts
-    high = (mantissas >> _LIMB_BITS) << shifts
-    pieces = (low & _LIMB, (low >> _LIMB_BITS) + (high & _LIMB), high >> _LIMB_BITS)
+    low = (mantissas & LIMB) << shifts
+    high = (mantissas >> LIMB_BITS) << shifts
+    pieces = (low & LIMB, (low >> LIMB_BITS) + (high & LIMB), high >> LIMB_BITS)
     lowest, highest = int(places.min()), int(places.max()) + 2
     limbs: list[Numbers] = []
     for place in range(lowest, highest + 1):
@@ -271,17 +272,6 @@ def _limb_totals(values: Doubles, first: Numbers, end: Numbers) -> tuple[int, li
         running = np.concatenate([[0], np.cumsum(part)])
         limbs.append(running[end] - running[first])
     return lowest, limbs
-
-
-def _carried(limbs: Sequence[Numbers]) -> list[Numbers]:
-    """Limbs of 32 bits, and one more, which is negative where the whole number is."""
-    carried = []
-    carry: Numbers = np.zeros(len(limbs[0]), np.int64)
-    for limb in limbs:
-        total = limb + carry
-        carry = total >> _LIMB_BITS
-        carried.append(total & _LIMB)
-    return [*carried, carry]
 
 
 def _best(values: pa.Array, first: Numbers, end: Numbers, *, largest: bool) -> pa.Array:
@@ -364,9 +354,9 @@ def sorted_ranks(
     """The smallest but `place` of each range, by sorting every range: quick for short ones."""
     lengths = end - first
     starts = np.cumsum(lengths) - lengths
-    ranges = np.repeat(np.arange(len(first)), lengths) << _LIMB_BITS
+    ranges = np.repeat(np.arange(len(first)), lengths) << LIMB_BITS
     ordered = np.sort(ranges | ranks[expand(first, lengths)])
-    return [ordered[starts + place.astype(np.int64)] & _LIMB for place in places]
+    return [ordered[starts + place.astype(np.int64)] & LIMB for place in places]
 
 
 def halved_ranks(
