@@ -64,7 +64,7 @@ def deduplication() -> Operator:
 
 
 def heavy_hitters() -> Operator:
-    return HeavyHitters(SCHEMA, ["user"], "time", None, 2 * BATCH_US, 10, 10_000)
+    return HeavyHitters(SCHEMA, ["user"], "time", "amount", 2 * BATCH_US, 10, 10_000)
 
 
 OPERATORS: dict[str, Callable[[], Operator]] = {

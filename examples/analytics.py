@@ -22,6 +22,7 @@ from millstream.pipelines.analytics import (
     rolling,
     smooth,
     summarize_sessions,
+    top_k,
 )
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -92,8 +93,10 @@ def ask(visits: DataFrame) -> None:
     )
     assert faded.where("is_anomaly").orderBy("at").first().at == first.at
 
-    top = once.transform(heavy_hitters, "1 day", key="page", time="at", k=1).collect()
+    top = once.transform(top_k, "1 day", key="page", time="at", k=1, how="approx").collect()
     assert [row.page for row in top] == ["/", "/"]
+    slow = once.transform(heavy_hitters, "1 day", key="page", time="at", by="millis", k=1)
+    assert all(row.at_least == row.at_most for row in slow.collect()), "all pages fit"
 
 
 def main() -> None:

@@ -33,7 +33,9 @@ OPERATORS: dict[str, Callable[[DataFrame, DataFrame], Any]] = {
     ),
     "smooth": lambda it, _: smooth(it, "n", key="user", time="window_end", half_life="1 hour"),
     "deduplicate": lambda it, _: deduplicate(it, "1 hour", key="user", time="window_end"),
-    "heavy_hitters": lambda it, _: heavy_hitters(it, "1 hour", key="user", time="window_end"),
+    "heavy_hitters": lambda it, _: heavy_hitters(
+        it, "1 hour", key="user", time="window_end", by="n"
+    ),
     "sliding": lambda it, _: sliding("1 hour", key="user", time="window_end", most="max(n)")(it),
     "last_rows": lambda it, _: last_rows(
         it, key="user", order_by="window_end", rows=3, allowed_lateness="1 hour", most="max(n)"

@@ -4,6 +4,7 @@ them as of a batch."""
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -65,6 +66,10 @@ class Stage:
         assert counted(self._own(run)) == counted(batch.collect())
         assert run.dropped_by_spark == 0
         return self._own(run)
+
+    def restart(self) -> None:
+        """Forget what the last query read."""
+        shutil.rmtree(self.files.place / "checkpoint")
 
     def _own(self, run: Run) -> list[Row]:
         return [it for it in run.rows if "end" not in it]

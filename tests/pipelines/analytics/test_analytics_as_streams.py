@@ -69,7 +69,10 @@ OF_WINDOWS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "middle": lambda it: percentiles(it, "1 minute", key="shop", time="at", of="amount", at=(0.5,)),
     "top": lambda it: top_k(it, "1 minute", key="item", time="at", k=2, by="sum(amount)"),
     "compared": lambda it: compare(it, "1 minute", key="shop", time="at", n="count(*)"),
-    "heavy": lambda it: heavy_hitters(it, "1 minute", key="item", time="at", k=2, buckets=2),
+    "frequent": lambda it: top_k(it, "1 minute", key="item", time="at", k=4, how="approx"),
+    "heavy": lambda it: heavy_hitters(
+        it, "1 minute", key="item", time="at", by="amount", k=2, buckets=2
+    ),
 }
 
 

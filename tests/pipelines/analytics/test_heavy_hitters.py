@@ -1,4 +1,4 @@
-"""Heavy hitters against counting everything: exact while there is room, within bounds when not."""
+"""Heavy hitters against sums of all items: exact while all fit, within bounds otherwise."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def columns(hits: Sequence[tuple[Any, ...]]) -> dict[str, pa.RecordBatch]:
     return {"events": pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)}
 
 
-def operator(k: int, capacity: int, weight: str | None = "bytes") -> HeavyHitters:
-    return HeavyHitters(SCHEMA, ["item"], "time", weight, SIZE_US, k, capacity)
+def operator(k: int, capacity: int) -> HeavyHitters:
+    return HeavyHitters(SCHEMA, ["item"], "time", "bytes", SIZE_US, k, capacity)
 
 
 def results(rows: pa.RecordBatch) -> list[tuple[Any, ...]]:
@@ -56,11 +56,11 @@ def results(rows: pa.RecordBatch) -> list[tuple[Any, ...]]:
 
 
 @settings(max_examples=60)
-@given(BATCHES, st.sampled_from([None, "bytes"]), st.integers(1, 8))
-def test_counts_are_true_while_there_is_room_and_bounded_when_not(
-    batches: list[tuple[list[tuple[Any, ...]], int]], weight: str | None, capacity: int
+@given(BATCHES, st.integers(1, 8))
+def test_sums_are_true_while_all_items_fit_and_bounded_otherwise(
+    batches: list[tuple[list[tuple[Any, ...]], int]], capacity: int
 ) -> None:
-    trial = Trial(operator(capacity, capacity, weight), buckets=1)
+    trial = Trial(operator(capacity, capacity), buckets=1)
     true: Counter[tuple[Any, int]] = Counter()
     found, late_count, watermark_us = [], 0, 0
     for hits, step_us in batches:
@@ -70,7 +70,7 @@ def test_counts_are_true_while_there_is_room_and_bounded_when_not(
         for item, time_us, size in hits:
             end_us = time_us // SIZE_US * SIZE_US + SIZE_US
             if end_us > watermark_us:
-                true[item, end_us] += size if weight else 1
+                true[item, end_us] += size
             else:
                 late_count -= 1
         watermark_us += step_us
@@ -92,7 +92,7 @@ def test_counts_are_true_while_there_is_room_and_bounded_when_not(
 
 def test_heavy_ones_are_found_among_a_hundred_thousand() -> None:
     rng = np.random.default_rng(5)
-    trial = Trial(HeavyHitters(SCHEMA, ["item"], "time", None, 10**9, 5, 200), buckets=4)
+    trial = Trial(HeavyHitters(SCHEMA, ["item"], "time", "bytes", 10**9, 5, 200), buckets=4)
     everything: Counter[str] = Counter()
     for _ in range(5):
         numbers = [*rng.integers(0, 100_000, 20_000), *rng.zipf(1.5, 5_000)]
@@ -107,7 +107,7 @@ def test_heavy_ones_are_found_among_a_hundred_thousand() -> None:
 
 
 def test_negative_weight_is_refused_with_the_cure() -> None:
-    with pytest.raises(ValueError, match="leave these out before"):
+    with pytest.raises(ValueError, match="filter them out before"):
         Trial(operator(1, 1)).feed(columns([("a", 1, -1)]))
 
 
@@ -132,19 +132,20 @@ def test_first_of_all_buckets_are_ranked(stage: Stage) -> None:
     ("arguments", "message"),
     [
         ({"k": 0}, "k=0: give it a whole number, 1 or more"),
-        ({"k": 20, "capacity": 10}, "at least k=20 of them"),
-        ({"by": "user"}, "by is what a row counts for, a number, and user is string"),
-        ({"key": ()}, "the first of what?"),
+        ({"k": 20, "capacity": 10}, "choose at least k=20"),
+        ({"by": "user"}, "by is the weight of a row, a number, and user is string"),
+        ({"key": ()}, "name the items: heavy_hitters"),
         ({"time": "amount"}, "time must be a timestamp, and amount is double"),
-        ({"stragglers": "correct"}, "choose one of drop, divert"),
+        ({"stragglers": "correct"}, "each result is emitted once here"),
     ],
 )
 def test_bad_input_is_refused_before_the_query_starts(
     spark: SparkSession, arguments: dict[str, Any], message: str
 ) -> None:
     frame = spark.createDataFrame([], "user string, time timestamp, amount double")
+    usual: dict[str, Any] = {"key": "user", "time": "time", "size": "1 minute"}
     with pytest.raises(ConfigError) as refused:
-        heavy_hitters(frame, **({"key": "user", "time": "time", "size": "1 minute"} | arguments))
+        heavy_hitters(frame, **usual | {"by": "amount"} | arguments)
     assert message in str(refused.value)
 
 

@@ -57,6 +57,34 @@ def test_groups_have_their_own_first_ones_and_stocks_their_movers(stage: Stage) 
         assert row.rank == 1
 
 
+@pytest.mark.parametrize("group", [(), "user"])
+def test_sketch_ranks_items_by_their_counts(stage: Stage, group: Any) -> None:
+    """Exactly: all items fit."""
+
+    def ranked(how: Any) -> list[tuple[Any, ...]]:
+        rows = stage.results(
+            lambda it: it.where("amount is not null").transform(
+                top_k, "2 minutes", key="amount", time="time", k=9, group=group, how=how
+            )
+        )
+        return sorted((start_of(it), *map(str, it[2:]), it.rank, it.value) for it in rows)
+
+    stage_rows = ranked("approx")
+    assert stage_rows
+    stage.restart()
+    assert stage_rows == ranked("exact")
+
+
+def test_sketch_finds_the_most_frequent_of_more_items_than_it_keeps(spark: SparkSession) -> None:
+    rng = random.Random(7)
+    items = [f"rare {rng.randrange(50_000)}" for _ in range(20_000)]
+    items += ["often"] * 3_000 + ["oftener"] * 4_000
+    rows = spark.createDataFrame([(it,) for it in items], "item string")
+    frame = rows.selectExpr("item", "timestamp_seconds(0) at")
+    found = frame.transform(top_k, "1 hour", key="item", time="at", k=2, how="approx", capacity=512)
+    assert [it.item for it in found.orderBy("rank").collect()] == ["oftener", "often"]
+
+
 def test_each_task_sends_no_more_than_its_own_first_k(spark: SparkSession) -> None:
     """A million items are not ranked by one task: their partial top is, before the exchange."""
     rng = random.Random(1)
@@ -78,9 +106,13 @@ def test_each_task_sends_no_more_than_its_own_first_k(spark: SparkSession) -> No
     [
         ({"k": 0}, "k=0: give it a whole number, 1 or more"),
         ({"k": 2.5}, "k=2.5: give it a whole number"),
-        ({"k": 1_000_000}, "more than 100000 are no top"),
-        ({"by": "max(user)"}, "by is what items are ranked by, a number, and this is string"),
-        ({"key": ()}, "the first ten of what?"),
+        ({"k": 1_000_000}, "at most 100000 items are ranked"),
+        ({"by": "max(user)"}, "by must be a number, to rank items by it, and it is string"),
+        ({"key": ()}, "name the items: top_k"),
+        ({"how": "sketch"}, "choose one of exact, approx"),
+        ({"how": "approx", "by": "sum(amount)"}, "use heavy_hitters for the greatest sums"),
+        ({"how": "approx", "capacity": 5}, "choose at least k=10"),
+        ({"how": "approx", "key": ("user", "amount")}, "counts one column"),
     ],
 )
 def test_bad_input_is_refused_before_the_query_starts(

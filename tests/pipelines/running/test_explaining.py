@@ -225,7 +225,9 @@ def test_analytics_tell_how_long_they_keep_their_state(steps: Any) -> None:
             {'late rows are dropped, and counted as "sent"'},
         ),
         (
-            lambda orders: heavy_hitters(orders, "1 hour", key="shop", time="at", count_as="sent"),
+            lambda orders: heavy_hitters(
+                orders, "1 hour", key="shop", time="at", by="id", count_as="sent"
+            ),
             {'late rows are dropped, and counted as "sent"'},
         ),
     ],

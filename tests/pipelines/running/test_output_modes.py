@@ -57,7 +57,7 @@ def heavy(frame: DataFrame) -> DataFrame:
     before = str(frame.sparkSession.conf.get(STORE_PROVIDER))
     frame.sparkSession.conf.set(STORE_PROVIDER, ROCKSDB)
     late = frame.withWatermark("timestamp", "1 minute")
-    found = late.transform(heavy_hitters, "1 minute", key="value", time="timestamp")
+    found = late.transform(heavy_hitters, "1 minute", key="value", time="timestamp", by="value")
     frame.sparkSession.conf.set(STORE_PROVIDER, before)
     return found
 

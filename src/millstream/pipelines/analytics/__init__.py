@@ -4,8 +4,8 @@
     comparison.py      an interval beside the one before, or the same hour last week
     quantiles.py       percentiles of windows, exact or by sketches
     distinct.py        different values of windows, exact or by sketches
-    top.py             the first k of all, exact, in two stages
-    heavy_hitters.py   the first k of more items than can be kept
+    top.py             the first k, exact in two stages, or by Spark's sketch
+    heavy_hitters.py   the greatest sums of more items than can be kept
     deduplication.py   each event once, within a horizon
     sessions.py        one row per session: id, duration, first and last values
     anomalies.py       what is far from the last n minutes

@@ -1,27 +1,29 @@
-"""Heavy hitters: the first k of more items than can be kept, with bounds that hold.
+"""Heavy hitters: the k items with the greatest sums, of more items than can be kept, with bounds.
 
-    requests.transform(heavy_hitters, "url", "at", "1 hour", k=10, capacity=10_000)
-    requests.transform(heavy_hitters, "client", "at", "1 hour", by="bytes")
+    requests.transform(heavy_hitters, "1 hour", key="client", time="at", by="bytes", k=10)
 
-A row for each of them when the window is over: `rank`, the item, `at_least` and `at_most`, between
-which the true count, or sum, lies. Both are the same, and the true one, for an item that has been
-counted since its first row. They are ranked by `at_least`, and of equals the smaller comes first.
+A row for each of them when the window is final: `rank`, the item, `at_least` and `at_most`, between
+which the true sum is. Both are the true sum for an item that has been counted since its first row.
+Items are ranked by `at_least`; of equal items the smaller comes first.
 
-Items are spread over buckets, and each keeps `capacity` of them per window, however many there
-are: the algorithm is Space-Saving (Metwally et al., 2005), a batch at a time. An item that is new
-to a full bucket may have been there before and been thrown out, so that it begins with the most
-that such an item can have had: the greatest `at_most` that was ever thrown out, which is at most
-the bucket's total by `capacity`. Hence:
+Spark's `approx_top_k` counts rows only: it has neither weights nor bounds. Where counts are enough,
+`top_k(..., how="approx")` uses it: measured with 1.8 million rows of 300,000 items, capacity 10,000
+and 6 batches, it took a third of the time of this operator, and its state was 2 MB instead of 18.
 
-    every item with more than total / capacity of its bucket is among those that are kept
+Items are spread over buckets, and each bucket keeps `capacity` of them per window: the algorithm is
+Space-Saving (Metwally et al., 2005), a batch at a time. An item that is new to a full bucket may
+have been evicted before. So it begins with the most that an evicted item can have had: the greatest
+`at_most` that was ever evicted, which is at most the bucket's total divided by `capacity`. Hence:
+
+    every item with more than total / capacity of its bucket is kept
     at_most - at_least is at most total / capacity
 
-As long as there are no more items than places it is exact, and a stream equals a batch. Else what
-is thrown out depends on which rows came together; a replay brings the same batches, and so the
-same results. Where a row of state for every item in a window is affordable, `top_k` is exact.
+As long as there are at most `capacity` items, it is exact, and a stream equals a batch. Otherwise
+it depends on the batches which items are evicted; a replay has the same batches, and yields the
+same results. If one row of state per item and window is affordable, `top_k` is exact.
 
-A row is late when the end of its window is at or behind the watermark; late rows are dropped and
-counted, or, with stragglers="divert", only left out: take them from `tumbling(...).late`.
+A row is late if the end of its window is at or behind the watermark. Late rows are dropped and
+counted, or, with stragglers="divert", removed without a count: take them from `tumbling(...).late`.
 """
 
 from __future__ import annotations
@@ -92,21 +94,21 @@ class Counters(NamedTuple):
 
 
 class HeavyHitters(Operator):
-    """The operator: pure, on columns. Rows have the item, the time and perhaps a weight."""
+    """The operator: pure, on columns. Rows have the item, the time and a weight."""
 
     def __init__(
         self,
         schema: pa.Schema,
         items: Sequence[str],
         time: str,
-        weight: str | None,
+        weight: str,
         size_us: int,
         k: int,
         capacity: int,
     ) -> None:
         self.identity = f"heavy hitters of {size_us} us by {time}, {capacity} a bucket"
         self.inputs = {_EVENTS: InputSpec(schema, tuple(items))}
-        is_double = weight is not None and pa.types.is_floating(schema.field(weight).type)
+        is_double = pa.types.is_floating(schema.field(weight).type)
         self._number = pa.float64() if is_double else pa.int64()
         stamp = pa.timestamp("us", tz="UTC")
         item_fields = [schema.field(name) for name in items]
@@ -144,7 +146,7 @@ class HeavyHitters(Operator):
         return concat([self.nothing, final])
 
     def _final(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
-        """The first k of each window that is over, which is then forgotten."""
+        """The first k of each window that is final, which is then removed."""
         rows = state[_COUNTERS].select(None, watermark_us)
         for name in (_COUNTERS, _FLOORS):
             state[name].expire(watermark_us + 1)
@@ -173,9 +175,7 @@ class HeavyHitters(Operator):
         order = np.argsort(codes, kind="stable")
         starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
         ends = np.append(starts[1:], len(codes))
-        sums: npt.NDArray[Any] = ends - starts
-        if self._weight is not None:
-            sums = totals(self._weights(rows)[order], starts, ends)
+        sums = totals(self._weights(rows)[order], starts, ends)
         firsts = rows.select([HASH, *self._group]).take(pa.array(order[starts]))
         return Counters(firsts, times_of(firsts, _ENDS), sums, sums)
 
@@ -184,13 +184,13 @@ class HeavyHitters(Operator):
         weights: npt.NDArray[Any] = pc.fill_null(column, 0).to_numpy()
         if not (weights >= 0).all():
             raise ValueError(
-                f"{self._weight} is what items weigh, and is negative, or no number, in some rows: "
-                "leave these out before, with where(...)"
+                f"the weight {self._weight} is negative, or not a number, in some rows: filter "
+                "them out before, with where(...)"
             )
         return weights
 
     def _count(self, state: BucketState, new: Counters) -> None:
-        """Add the new ones to what is kept, and throw out what is too much."""
+        """Add the new ones to those that are kept, and evict what exceeds the capacity."""
         table = state[_COUNTERS]
         kept = table.select(int(new.ends_us.min()), int(new.ends_us.max()))
         kept = kept.filter(pa.array(np.isin(times_of(kept, _ENDS), new.ends_us)))
@@ -198,11 +198,11 @@ class HeavyHitters(Operator):
         added = self._added(kept, new, floors[np.searchsorted(windows, new.ends_us)])
         order = np.lexsort((added.rows.column(HASH).to_numpy(), -added.at_most, added.ends_us))
         is_kept = _places(added.ends_us[order]) < self._capacity
-        thrown_out = order[~is_kept]
+        evicted = order[~is_kept]
         np.maximum.at(
             floors,
-            np.searchsorted(windows, added.ends_us[thrown_out]),
-            added.at_most[thrown_out],
+            np.searchsorted(windows, added.ends_us[evicted]),
+            added.at_most[evicted],
         )
         table.take(kept)
         staying = order[is_kept]
@@ -211,7 +211,7 @@ class HeavyHitters(Operator):
             .append_column(AT_LEAST, pa.array(added.at_least[staying], self._number))
             .append_column(AT_MOST, pa.array(added.at_most[staying], self._number))
         )
-        if len(thrown_out):
+        if len(evicted):
             self._keep_floors(state[_FLOORS], windows, floors)
 
     def _added(self, kept: pa.RecordBatch, new: Counters, floors: npt.NDArray[Any]) -> Counters:
@@ -231,7 +231,7 @@ class HeavyHitters(Operator):
         return Counters(rows, times_of(rows, _ENDS), at_least + sums, at_most + sums)
 
     def _floors(self, table: Table, windows: Numbers) -> tuple[Numbers, npt.NDArray[Any]]:
-        """The most that an item can have had that is not kept, for each of these windows."""
+        """The greatest sum that an item that is not kept can have, for each of these windows."""
         known = table.select(int(windows[0]), int(windows[-1]))
         floors = np.zeros(len(windows), self._number.to_pandas_dtype())
         ends_us = times_of(known, _ENDS)
@@ -249,7 +249,7 @@ class HeavyHitters(Operator):
         table.append(rows)
 
     def _late_row(self, count: int) -> pa.RecordBatch:
-        """One row that says how many were late, to be counted and left out."""
+        """One row with the number of late rows, which is counted and removed."""
         if not count:
             return self.nothing
         columns = [pa.nulls(1, field.type) for field in self.schema_out][:-1]
@@ -283,17 +283,17 @@ def heavy_hitters(
     *,
     time: str | Column,
     key: str | Column | Sequence[str | Column],
+    by: str | Column,
     k: int = 10,
-    by: str | Column | None = None,
     capacity: int = 10_000,
     stragglers: DropOrDivert = "drop",
     buckets: int = 16,
     count_as: str | None = None,
 ) -> DataFrame:
-    """The `k` most frequent items of each window; see the head of this module.
+    """The `k` items of each window with the greatest sums; see the head of this module.
 
-    `by` is what a row counts for, a number that is not negative; 1 if it is not given.
-    Raises `ConfigError` before anything runs.
+    `by` is the weight of a row, a number that is not negative. Raises `ConfigError` before anything
+    runs.
     """
     from pyspark.sql.functions import coalesce, col, lit, sum, unix_micros
 
@@ -303,25 +303,22 @@ def heavy_hitters(
     check_whole("capacity", capacity)
     if not k <= capacity <= CAPACITY_MAX:
         raise ConfigError(
-            f"capacity={capacity}: each bucket keeps so many items, at least k={k} of them, which "
-            f"it gives, and at most {CAPACITY_MAX}"
+            f"capacity={capacity}: the items that each bucket keeps; choose at least k={k}, and at "
+            f"most {CAPACITY_MAX}"
         )
     lateness = once(stragglers, None, count_as, "heavy hitters", size)
     size_us = duration_us(size, "size")
     frame, items, time_name = _named(frame, key, time)
-    if by is not None:
-        frame = _weighed(frame, by)
+    frame = _weighed(frame, by)
     mark = watermark_delay_ms(frame, time_name)
-    names = [*items, time_name, *([] if by is None else [_WEIGHT])]
-    schema = arrow_schema(frame.select(*map(as_column, names)).schema)
-    weight = None if by is None else _WEIGHT
-    operator = HeavyHitters(schema, items, time_name, weight, size_us, k, capacity)
+    schema = arrow_schema(frame.select(*map(as_column, [*items, time_name, _WEIGHT])).schema)
+    operator = HeavyHitters(schema, items, time_name, _WEIGHT, size_us, k, capacity)
     found = run_operator(operator, {_EVENTS: frame}, buckets)
     late_count = coalesce(sum(_LATE), lit(0))
     best = drop_late(found, col(_LATE).isNotNull(), lateness, count=late_count)
     marks = {} if mark is None else {WATERMARK_DELAY: mark}
     shown = [*map(as_column, items), col(AT_LEAST), col(AT_MOST), unix_micros(_ENDS).alias(END_US)]
-    # Each bucket has given its first k; those of all of them, in Spark's own aggregation.
+    # Each bucket has emitted its first k; Spark's aggregation ranks those of all buckets.
     panes = Panes(best.select(*shown), tuple(items), size_us, 0, marks)
     return rank_panes(panes, [], [AT_LEAST, AT_MOST], k)
 
@@ -337,7 +334,7 @@ def _named(
                 f'give the item another name with col("{name}").alias(...)'
             )
     if not items:
-        raise ConfigError('name the items: heavy_hitters(frame, "1 hour", key="url", ...)')
+        raise ConfigError('name the items: heavy_hitters(frame, "1 hour", key="client", ...)')
     check_time(frame, time_name)
     check_not_aggregated(frame)
     check_watermark(frame, time_name, "windows would never be over")
@@ -348,6 +345,6 @@ def _weighed(frame: DataFrame, by: str | Column) -> DataFrame:
     (field,) = frame.select(as_column(by)).schema.fields
     kind = field.dataType.simpleString().split("(")[0]
     if kind not in NUMBERS:
-        raise ConfigError(f"by is what a row counts for, a number, and {field.name} is {kind}")
+        raise ConfigError(f"by is the weight of a row, a number, and {field.name} is {kind}")
     is_whole = kind in ("tinyint", "smallint", "int", "bigint")
     return frame.withColumn(_WEIGHT, as_column(by).cast("bigint" if is_whole else "double"))
