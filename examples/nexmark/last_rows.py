@@ -81,7 +81,7 @@ class LastRows(Operator):
 
     def kept(self) -> Mapping[str, str]:
         if self._lateness_us is None:
-            return {_ROWS: "for ever: a row may come before any other"}
+            return {_ROWS: "forever: a row may come before any other"}
         return {
             _ROWS: f"those after the watermark, and of each key {self._row_count - 1} before it"
         }

@@ -70,7 +70,7 @@ def test_long_details_are_wrapped_beside_their_lanes() -> None:
 def test_state_that_grows_and_watermarks_that_wait_for_each_other_are_told() -> None:
     marks = [f"watermark on {name}, 1 minute behind the newest" for name in ("at", "paid_at")]
     one, two = (Step(it, (Step("a"),)) for it in marks)
-    join = Step("inner join", (one, two), (("kept", "for ever"),), True, grows=True)
+    join = Step("inner join", (one, two), (("kept", "forever"),), True, grows=True)
     text = " ".join(drawn(Flow(("paid",), join)))
     assert "The state of 'inner join' grows with every new key or row." in text
     assert "The slowest of its watermarks counts for all" in text

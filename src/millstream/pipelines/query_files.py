@@ -1,8 +1,8 @@
-"""What readers and writers look up in the query's checkpoint: who the query is, what a batch reads,
-and where its watermark stands.
+"""The files of a query's checkpoint that readers and writers use: the query's id, the offsets of a
+batch, and its watermark.
 
-Spark tells neither, only the option `checkpointLocation`. It writes `metadata` and `offsets/N`
-before it plans the partitions of batch N, and does not change them when it repeats the batch:
+Spark passes only the option `checkpointLocation`. It writes `metadata` and `offsets/N` before it
+plans the partitions of batch N, and does not change them when it repeats the batch:
 
     metadata        {"id": "<the query's id>"}, the same after every restart
     commits/N       written when all sinks have returned from committing batch N
@@ -11,9 +11,9 @@ before it plans the partitions of batch N, and does not change them when it repe
                     for each source: where batch N ends in it, as {"topic": {"0": 17}} if it is
                     ours, or "-"
 
-Spark does not sync them. A batch that is decided must keep its ends, or a replay would leave out
-what came since; and a query must keep its id, or it would begin anew and write all of it again.
-`sync_batch` makes both durable before.
+Spark does not sync them. A batch that is decided must keep its ends, or a replay would skip
+records; and a query must keep its id, or it would start from the beginning and write everything
+again. `sync_batch` makes both durable before the decision.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 from millstream.errors import ConfigError
 from millstream.pipelines.offsets import Offsets, merge_lowest, offsets_if_ours
 
-_synced: set[str] = set()  # the checkpoints whose own files and directories are
+_synced: set[str] = set()  # checkpoints whose metadata and directories are synced
 
 
 def query_id(location: str) -> str:
@@ -44,7 +44,7 @@ def query_id(location: str) -> str:
 
 
 def batch_ends(location: str, batch_id: int) -> Offsets | None:
-    """Where the batch ends in the topics that it reads; None where that cannot be told.
+    """Where the batch ends in the topics that it reads; None if it is unknown.
 
     See `ends_in`.
     """
@@ -63,7 +63,7 @@ def ends_of_sources(lines: Iterable[str]) -> Offsets:
 
 
 def newest_local_batch(location: str) -> int | None:
-    """The batch that is under way or was last; None where there is none, or listing is slow."""
+    """The running batch, or else the last one; None if there is none, or if listing is slow."""
     if not is_local(location):
         return None
     try:
@@ -74,7 +74,7 @@ def newest_local_batch(location: str) -> int | None:
 
 
 def is_committed_here(location: str, batch_id: int) -> bool:
-    """Whether Spark has written down that the batch is done, in a checkpoint on a local disk."""
+    """Whether Spark has recorded the batch as committed, in a checkpoint on a local disk."""
     return is_local(location) and Path(f"{local_path(location)}/commits/{batch_id}").exists()
 
 
@@ -113,7 +113,7 @@ def watermark_ms_of(location: str, batch_id: int) -> int | None:
 
 
 def sync_batch(location: str, batch_id: int) -> None:
-    """Make `offsets/N` outlive a power cut, where that is ours to do: on a local disk."""
+    """Make `offsets/N` durable, if the checkpoint is on a local disk."""
     checkpoint = Path(local_path(location))
     offsets = checkpoint / "offsets"
     if not is_local(location) or not offsets.is_dir():
@@ -128,7 +128,7 @@ def sync_batch(location: str, batch_id: int) -> None:
 
 
 def sync_batch_meanwhile(location: str, batch_id: int) -> Callable[[], None]:
-    """`sync_batch` in a thread; who calls what is returned waits until it is done."""
+    """`sync_batch` in a thread; the returned function waits for its end, and raises its error."""
     threads = ThreadPoolExecutor(max_workers=1)
     synced = threads.submit(sync_batch, location, batch_id)
     threads.shutdown(wait=False)

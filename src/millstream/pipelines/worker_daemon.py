@@ -1,14 +1,14 @@
-"""Spark's daemon of Python workers, with what tasks of pipelines import in it before it forks them.
+"""Spark's daemon for Python workers, which imports what tasks of pipelines need before it forks.
 
-Spark starts one daemon and has it fork a worker for every task that finds none idle. A worker then
-imports what its task needs: a second of a core for a pipeline of ours, in every worker, and after
-each task `gc.collect()` looks at all of it. Forked from here it has that at once, in memory that it
-shares with the others, and out of the collector's sight.
+Spark starts one daemon, which forks a worker for every task that finds no idle one. A worker then
+imports what its task needs, which takes a second of a core for our pipelines, in every worker.
+After each task, `gc.collect()` traverses all of it. Workers that are forked from this daemon have
+all imports at once, in shared memory, and frozen, so that the collector skips them.
 
     spark.python.daemon.module    millstream.pipelines.worker_daemon
 
-`millstream run` sets it where all runs on one machine. On a cluster every executor must be able to
-import it: see docs/guides/cluster.md.
+`millstream run` sets it if everything runs on one machine. On a cluster, every executor must be
+able to import it: see docs/guides/cluster.md.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from importlib import import_module
 
 from pyspark.daemon import manager
 
-# The threads that some of these start (Arrow's allocator, numpy's BLAS) are known to get over
-# a fork.
+# The threads that some of these start (Arrow's allocator, numpy's BLAS) survive a fork.
 PRELOADED = (
     "pyspark.worker",
-    "pandas",  # which pyarrow imports with the first array that it makes of a list
+    "pandas",  # pyarrow imports it for the first array from a list
     "pyarrow.compute",
     "duckdb",  # which reads and writes JSON
     "millstream.pipelines.source",
@@ -36,8 +35,8 @@ PRELOADED = (
 
 
 def preload() -> None:
-    """Import what there is of it; what fails here, fails where it is needed, with a reason."""
-    # Spark reads from our standard output where to find us.
+    """Import what is installed. An import that fails here fails again in its task."""
+    # Spark reads our port from standard output.
     with contextlib.redirect_stdout(sys.stderr):
         for name in PRELOADED:
             with contextlib.suppress(Exception):
@@ -51,7 +50,7 @@ def main() -> None:
     try:
         manager()
     except SystemExit as end:
-        # At once: an interpreter that takes modules apart complains of what is frozen.
+        # At once: an interpreter that finalizes its modules complains about frozen objects.
         os._exit(end.code if isinstance(end.code, int) else 1)
 
 

@@ -138,7 +138,7 @@ def test_state_forgets_what_nothing_on_time_looks_back_to() -> None:
 
 
 def test_operator_tells_that_it_grows_unless_lateness_is_bounded() -> None:
-    assert operator(3).kept()["rows"].startswith("for ever")
+    assert operator(3).kept()["rows"].startswith("forever")
     assert (
         operator(3, 10).kept()["rows"] == "those after the watermark, and of each key 2 before it"
     )

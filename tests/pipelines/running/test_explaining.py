@@ -165,7 +165,7 @@ def test_windows_of_ours_tell_their_rule_and_their_state(
 
     found = steps(function)
     titles = [it.title for it in found]
-    assert f"late rows are told: {told} at or behind the watermark" in titles
+    assert f"late rows are found: {told} at or behind the watermark" in titles
     (state,) = [it for it in found if it.has_state]
     assert state.title == title
     assert dict(state.details)["kept, rows"] == kept

@@ -1,33 +1,30 @@
-"""Exponentially weighted averages per key, and what is far from them.
+"""Exponentially weighted averages per key, and outliers.
 
     readings.transform(smooth, "celsius", key="sensor", time="at", half_life="10 minutes",
                        threshold=4)
 
-An event counts half of what it did for every `half_life` that passes, by event time, so that gaps
-count, and many events at once do too: each weighs 2^(-age / half_life). Rows come out as they went
-in, once, when they arrive, by what is known then (`emit="arrival"`), or when nothing that is on
-time can come before them (`emit="final"`), with
+The weight of an event halves with every `half_life` of event time: it is 2^(-age / half_life), so
+gaps count. Each row is emitted once: when it arrives, by what is known then (`emit="arrival"`), or
+when no row that is on time can precede it (`emit="final"`). It has, in addition to its columns,
 
     average      of the key's events up to this one, weighted by age
-    expected     the same before it: what one would have guessed; null for the first
-    z            how many standard deviations (weighted likewise) it is from what was expected; null
-                 where those before do not differ
-    is_anomaly   whether |z| is greater than `threshold`, or those before are all alike and this one
-                 is not; never before a key has had `min_count` events without a long silence
+    expected     the average before this event; null for the first
+    z            the distance from `expected` in (weighted) standard deviations; null if the values
+                 before are all equal
+    is_anomaly   whether |z| is greater than `threshold`, or the values before are all equal and
+                 this one differs; false until the key has `min_count` events without a long gap
 
-Values that are null or not finite change nothing, and have no average. A key that has been silent
-for `forget_after` begins anew; that is 32 half-lives unless told otherwise. After a silence of more
-than 4 half-lives its average goes on, but its events are counted anew: those before weigh less than
-a sixteenth of what they did, a few after it decide what is usual, and nothing is called an anomaly
-until these are `min_count`. A key whose events are always further apart than that has no anomalies:
-choose a longer half-life.
+Values that are null or not finite change nothing, and have no average. A key without events for
+`forget_after`, by default 32 half-lives, starts from scratch. After more than 4 half-lives without
+events, its average continues, but its count of events starts from 0: the events before weigh less
+than a sixteenth of what they did, and nothing is an anomaly until there are `min_count` new ones. A
+key whose events are always further apart than that has no anomalies: choose a longer half-life.
 
-A row is late when `time + allowed_lateness` is at or behind the watermark: later ones have been
-averaged already. It is dropped and counted, or diverted: rows then have `_kind`, "arrival", "final"
-or "late", and `_lateness` in seconds. Final results wait for the watermark, and do not depend on
-how the stream was cut into batches, not in the last bit: sums are added event by event, in the
-order of time (and of content, at the same time). At arrival, an event that is older than others of
-its key counts for as little as it would have if it had come in time.
+A row is late if `time + allowed_lateness` is at or behind the watermark. It is dropped and counted,
+or diverted: rows then have `_kind`, "arrival", "final" or "late", and `_lateness` in seconds. Final
+results wait for the watermark, and are bit for bit independent of how the stream was split into
+batches: sums are added event by event, in the order of time (then of content). At arrival, an event
+that is older than others of its key has the weight of its age.
 """
 
 from __future__ import annotations

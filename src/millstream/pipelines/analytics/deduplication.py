@@ -1,29 +1,29 @@
-"""Each event once: what comes again within a horizon is left out.
+"""Deduplication: each event once, within a horizon.
 
-    orders.transform(deduplicate, "order_id", "at", "1 hour")
+    orders.transform(deduplicate, "1 hour", key="order_id", time="at")
 
-A row passes unless one with its key has passed whose time is at most `horizon` before or after its
-own. It passes at once, when it comes. Of rows that come in the same batch the earliest passes, and
-of those at the same time always the same one, so a replay passes the same rows. The others are
-counted in the query's progress, like `observedMetrics["duplicates.1 hour"].dropped`, or, with
-`count_as="sent"`, as `sent.duplicates`; those that Spark's own leaves out, in its own metrics.
+A row passes, at once, unless one with its key has passed whose time is at most `horizon` before or
+after its own. Of rows in the same batch the earliest passes, and of those at the same time always
+the same one, so a replay passes the same rows. Duplicates are counted in the query's progress, as
+`observedMetrics["duplicates.1 hour"].dropped`, or, with `count_as="sent"`, as `sent.duplicates`;
+those that Spark removes are in its own metrics.
 
-Spark's `dropDuplicatesWithinWatermark` does it where it suffices, that is, where all of these hold:
+Spark's `dropDuplicatesWithinWatermark` is used if it is sufficient, that is, if
 
     the horizon is the delay of the watermark        it forgets a key that long after its time
-    keys are never used again (`reused=False`)       it also leaves out what comes later than the
-                                                     horizon, as long as it has not yet forgotten
-    copies are alike                                 which one passes is left to chance
-    late rows are dropped, and the frame has         so that late rows are counted, by us
+    keys are never used again (`reused=False`)       it also removes rows after the horizon, as long
+                                                     as it has not forgotten their key
+    duplicates are equal                             it does not define which one passes
+    late rows are dropped, and the frame has         so that we count late rows
     the column `_watermark`
 
-Else it is state in buckets: the key and the time of each row that passed, for as long as a row that
-is on time can be its copy: `horizon + allowed_lateness` behind the watermark. `how` says "native"
-or "state" if it is not to be left to that rule. A batch is always the latter, and has no late rows.
+Otherwise it is bucketed state: the key and time of each row that passed, as long as a row that is
+on time can be its duplicate: `horizon + allowed_lateness` behind the watermark. `how="native"` or
+`"state"` chooses one of the two. A batch always uses state, and has no late rows.
 
-A row is late when `time + allowed_lateness` is at or behind the watermark: whether it is a copy is
-no longer known. It is dropped and counted, or diverted: rows then have `_kind`, "final" or "late",
-and `_lateness` in seconds.
+A row is late if `time + allowed_lateness` is at or behind the watermark: whether it is a duplicate
+is no longer known. It is dropped and counted, or diverted: rows then have `_kind`, "final" or
+"late", and `_lateness` in seconds.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def deduplicate(
     columns = [name for name in frame.columns if name != WATERMARK_COLUMN]
     frame, key_names, time_name = name_columns(frame, key, time)
     check_time(frame, time_name, zoneless_allowed=True)
-    check_watermark(frame, time_name, "keys would be kept for ever")
+    check_watermark(frame, time_name, "keys would be kept forever")
     check_lateness(frame, time_name, lateness.allowed_us)
     _check_horizon(frame, time_name, horizon_us)
     check_not_aggregated(frame)

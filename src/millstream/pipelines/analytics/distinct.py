@@ -1,21 +1,22 @@
-"""How many different values: exact, or by sketches that can be merged.
+"""Counts of distinct values: exact, or by sketches that can be merged.
 
-    visits.transform(count_distinct, "site", "at", "1 hour", of="user")
-    visits.transform(count_distinct, "site", "at", "1 hour", of="user", how="hll", sketch="users")
+    visits.transform(count_distinct, "1 hour", key="site", time="at", of="user")
+    visits.transform(count_distinct, "1 hour", key="site", time="at", of="user", how="hll",
+                     sketch="users")
 
-`exact` takes two stages of Spark's own (it has no `count(distinct)` of streams): a row of state for
-each value in an open window, spread over all tasks, whichever key they belong to. `hll` and `theta`
-keep a few KB per key and window, and are off by 1 to 3 %. `theta` sketches can be intersected and
-subtracted too: `theta_intersection`, `theta_difference` of Spark's functions.
+`exact` uses two stages of Spark's aggregation, which has no `count(distinct)` for streams: one row
+of state for each value in an open window, spread over all tasks. `hll` and `theta` keep a few KB
+per key and window, with an error of 1 to 3 %. `theta` sketches also support intersection and
+difference: Spark's functions `theta_intersection`, `theta_difference`.
 
-With `sketch="users"` the sketch comes out as a binary column of that name. Sketches of hours are
-merged to those of days, of sites to those of all, without counting anyone twice:
+With `sketch="users"`, the result has the sketch as a binary column of that name. Sketches of hours
+can be merged into those of days, of sites into those of all sites, without counting a user twice:
 
-    hourly.transform(merge_distinct, ["site", "day"], "users", how="hll")
+    hourly.transform(merge_distinct, "users", key=["site", "day"], how="hll")
 
-Nulls are not counted. Exact counts are the same on a replay, and so are those of sketches that have
-room for every value (some hundred in HLL, 4096 in theta); beyond, they may differ within the error,
-since what a sketch keeps depends on how rows met in tasks.
+Nulls are not counted. Exact counts are the same on a replay. So are those of sketches that are not
+full (a few hundred values in HLL, 4096 in theta); otherwise they may differ within the error,
+because the content of a sketch depends on how rows were distributed over tasks.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def count_distinct(
 ) -> DataFrame:
     """Different values per key and window; see the head of this module. Raises `ConfigError`.
 
-    `log_size`: sketches have 2^12 entries unless told; four times as many halve the error.
+    `log_size`: sketches have 2^12 entries by default; four times as many halve the error.
     """
     from pyspark.sql.functions import col, count
 

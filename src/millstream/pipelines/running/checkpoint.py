@@ -151,15 +151,15 @@ class Checkpoint:
         if sorted(earlier["reads"].values()) != sorted(topics.values()):
             raise ConfigError(
                 f"the checkpoint {self.location} was made by {earlier['pipeline']} reading "
-                f"{', '.join(earlier['reads'].values())}, and now it is to read "
+                f"{', '.join(earlier['reads'].values())}, and now reads "
                 f"{', '.join(topics.values())}: its offsets mean nothing there. Give the pipeline "
-                "another name or checkpoint (it starts anew), or the topics they had"
+                "another name or checkpoint, which starts from the beginning, or restore its topics"
             )
 
     def _check_ids(
         self, pipeline: PipelineSpec, earlier: Mapping[str, str], now: Mapping[str, str]
     ) -> None:
-        """A reader cannot tell a topic made anew from the old one, once it has grown as long."""
+        """A reader cannot distinguish a recreated topic from the old one, once it is as long."""
         may_lose = {it.name for it in pipeline.reads.values() if it.may_lose_data}
         for name, topic_id in now.items():
             if earlier.get(name, topic_id) == topic_id or name in may_lose:
@@ -167,8 +167,8 @@ class Checkpoint:
             raise ConfigError(
                 f"topic {name} was deleted and recreated since {pipeline.name} last ran, and the "
                 f"checkpoint {self.location} has the offsets of the old one. Give the pipeline "
-                "another name or checkpoint (it starts anew), or accept that some records are "
-                'left out: topic(..., options={"failOnDataLoss": False})'
+                "another name or checkpoint, which starts from the beginning, or accept that some "
+                'records are skipped: topic(..., options={"failOnDataLoss": False})'
             )
 
     def starting(self) -> dict[str, Offsets]:

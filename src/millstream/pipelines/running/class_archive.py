@@ -1,11 +1,11 @@
-"""A class-data-sharing archive for Spark's JVM: with it, starting pipelines takes 40 % less CPU.
+"""A class-data-sharing archive for Spark's JVM: pipelines start with 40 % less CPU time.
 
-Most of what a JVM does in the first seconds of Spark is to load, verify and link 20,000 classes.
-A JVM can write them to an archive when it exits, and later ones map that into memory.
-`millstream prepare` does so once for an installation (a Python environment), by a small run of
-pipelines (`class_training`), and sessions of ours in `local` mode use the archive from then on.
+In the first seconds of Spark, its JVM mostly loads, verifies and links 20,000 classes. A JVM can
+write them to an archive when it exits, and later ones map it into memory. `millstream prepare` does
+so once per installation (a Python environment), with a small run of pipelines (`class_training`).
+From then on, our sessions in `local` mode use the archive.
 
-A JVM that finds an archive of another Java version, or of other jars, ignores it.
+A JVM ignores an archive of another Java version, or of other jars.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PREFIX, SUFFIX = "spark-classes-", ".jsa"
 
 
 def share_classes(options: str = "") -> str:
-    """A JVM's options, with the archive if there is one and they name no other."""
+    """The options of a JVM, with our archive if it exists and they name no other."""
     archive = archive_path()
     if not archive.exists() or "Archive" in options:
         return options
@@ -33,12 +33,12 @@ def share_classes(options: str = "") -> str:
 
 
 def archive_path() -> Path:
-    """Where the archive for this Java and this Spark is, or will be."""
+    """The path of the archive for this Java and this Spark."""
     return installation_directory() / f"{PREFIX}{_fingerprint()}{SUFFIX}"
 
 
 def prepare() -> bool:
-    """Write the archive unless there is one; returns whether it did."""
+    """Write the archive if there is none; returns whether it did."""
     check_spark()
     archive = archive_path()
     if archive.exists():
@@ -61,7 +61,7 @@ def prepare() -> bool:
 
 
 def _train(scratch: Path) -> Path:
-    """Run pipelines in a process of their own whose JVM writes the archive as it exits."""
+    """Run pipelines in a process whose JVM writes the archive when it exits."""
     archive, log = scratch / f"classes{SUFFIX}", scratch / "training.log"
     with log.open("wb") as file:
         code = subprocess.run(
@@ -81,11 +81,11 @@ def _train(scratch: Path) -> Path:
 
 
 def _fingerprint() -> str:
-    """Of what an archive depends on, as far as that can be had without starting a JVM."""
+    """A hash of what an archive depends on, as far as it is known without starting a JVM."""
     import pyspark
 
     java = Path(find_java() or "java").resolve()
     changed = java.stat().st_mtime_ns if java.exists() else 0
-    # A JVM compares the paths of jars too, and they lie in PySpark's own directory.
+    # A JVM also compares the paths of the jars, which are in PySpark's directory.
     parts = (pyspark.__version__, str(Path(pyspark.__file__).parent), str(java), str(changed))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

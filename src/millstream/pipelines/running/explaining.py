@@ -1,13 +1,13 @@
-"""What a pipeline will do, as a graph, without running it: sources, watermarks, state, sinks.
+"""The graph of a pipeline, without running it: sources, watermarks, state, sinks.
 
-The graph is Spark's analysed plan of what the pipeline's function returns, without the steps that
-keep nothing. No broker is asked: a session is enough, and schemas that are declared. What is odd
-about a plan comes from here as well, as for a query that is started: Spark's own check of what it
-supports, and which state nothing ever takes away.
+The graph is Spark's analysed plan of the frame that the pipeline's function returns, without the
+steps that keep nothing. It needs a session and declared schemas, and asks no broker. As at the
+start of a query, Spark's check for unsupported operations applies. State that is never removed is
+marked.
 
-Operators of ours are told by what they note at the column that leaves them (`OPERATOR` in
-state/spark.py), late rows by what `is_late` notes (`RULE` in times/lateness.py), and rows that
-are dropped by their count, which is called `dropped` in every metric.
+Three kinds of steps are recognized by metadata in the plan: our operators by that of their output
+column (`OPERATOR` in state/operator.py), the detection of late rows by `RULE` (times/lateness.py),
+and dropped rows by their count, which is named `dropped` in every metric.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.pipelines.columns import WATERMARK_DELAY
 from millstream.pipelines.durations import duration_text
 from millstream.pipelines.plans import analyzed
-from millstream.pipelines.results import DROPPED_KIND
+from millstream.pipelines.results import DROPPED, DROPPED_KIND
 from millstream.pipelines.running.launching import apply_to_streams
 from millstream.pipelines.running.output_modes import choose_output_mode
 from millstream.pipelines.running.outputs import combine
@@ -33,25 +33,24 @@ from millstream.pipelines.times.lateness import RULE
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-NOBODY = "127.0.0.1:9092"  # options name a broker, and nobody asks it
-FOR_EVER = "for ever: nothing takes it away"
-_DROPPED = "dropped"  # what counts of rows that are dropped are called, whatever their metric is
+NOBODY = "127.0.0.1:9092"  # options must name a broker; it is not asked
+FOREVER = "forever: nothing removes it"
 _PASSED = 10**12  # any watermark that needs more than 32 bits, in milliseconds
 
 
 @dataclass(frozen=True)
 class Step:
-    """Something that rows pass through. `details` are names and texts; of what has state, the last
-    detail says how long it is kept."""
+    """A step of the plan. `details` are names and texts; the last detail of a step with state is
+    how long the state is kept."""
 
     title: str
     inputs: tuple[Step, ...] = ()
     details: tuple[tuple[str, str], ...] = ()
     has_state: bool = False
-    grows: bool = False  # its state only ever gets larger
+    grows: bool = False  # its state is never removed
 
     def walk(self) -> Iterator[Step]:
-        """All steps, those that come first before the others."""
+        """All steps, inputs first."""
         for it in self.inputs:
             yield from it.walk()
         yield self
@@ -59,7 +58,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Flow:
-    """The way of rows to the outputs with these names."""
+    """The steps to the outputs with these names."""
 
     outputs: tuple[str, ...]
     last: Step
@@ -77,7 +76,7 @@ class Explanation:
 
 
 def explain(pipeline: PipelineSpec, spark: SparkSession, settings: Settings) -> Explanation:
-    """Raises `ConfigError`, or what Spark raises, for a pipeline that would not start."""
+    """Raises `ConfigError`, or Spark's error, for a pipeline that would not start."""
     if settings.is_embedded:
         settings = replace(settings, broker=NOBODY)
     made = apply_to_streams(pipeline, spark, settings, {})
@@ -93,7 +92,7 @@ def explain(pipeline: PipelineSpec, spark: SparkSession, settings: Settings) -> 
 
 
 def check_supported(spark: SparkSession, result: DataFrame, mode: str) -> None:
-    """What Spark would say of the plan when the query starts, said now."""
+    """Raise the error that Spark would raise at the start of the query."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors.exceptions.captured import convert_exception
 
@@ -108,7 +107,7 @@ def check_supported(spark: SparkSession, result: DataFrame, mode: str) -> None:
 
 
 def delivery(outputs: Iterable[Topic | Table]) -> str:
-    """What makes a batch count once in these outputs, whoever is killed when."""
+    """What makes each batch count exactly once in these outputs, after any crash."""
     kinds = [type(it) for it in outputs]
     if Topic not in kinds:
         return "the store's transaction: rows, and how far the topics were read"
@@ -172,9 +171,9 @@ class Plans:
         names = [key_name(it, outputs) for it in keys]
         computed = [it for it in outputs if it.name() not in names]
         passing = [name for it, name in zip(keys, names, strict=True) if bears_watermark(it)]
-        until = f"until the watermark passes {passing[0]}" if passing else FOR_EVER
+        until = f"until the watermark passes {passing[0]}" if passing else FOREVER
         if self._output_mode == "complete":
-            until = "for ever, since each batch writes all of it"
+            until = "forever, because each batch writes all of it"
         details = [
             ("computes", ", ".join(plain_sql(it) for it in computed)),
             ("state", "a row for each key"),
@@ -192,7 +191,7 @@ class Plans:
         passing = [it.name() for it in keys if bears_watermark(it)]
         if str(plan.nodeName()) == "DeduplicateWithinWatermark":
             passing = marked
-        until = f"until the watermark passes {passing[0]}" if passing else FOR_EVER
+        until = f"until the watermark passes {passing[0]}" if passing else FOREVER
         details = (("state", "the keys that have come"), ("kept", until))
         return Step(title, inputs, details, True, not passing)
 
@@ -206,12 +205,12 @@ class Plans:
         details = [
             ("on", on),
             ("state", "the rows of both sides"),
-            ("kept", f"left {kept[0] or FOR_EVER}; right {kept[1] or FOR_EVER}"),
+            ("kept", f"left {kept[0] or FOREVER}; right {kept[1] or FOREVER}"),
         ]
         return Step(f"{kind} join", inputs, tuple(details), True, None in kept)
 
     def _side_kept(self, join: Any, is_left: bool) -> str | None:
-        """How long rows of a side are kept, by Spark's own reckoning; None: for ever."""
+        """How long rows of a side are kept, as Spark computes it; None: forever."""
         side, other = (join.left(), join.right()) if is_left else (join.right(), join.left())
         helper = self._jvm.org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper
         passed = self._jvm.scala.Option.apply(_PASSED)
@@ -232,24 +231,24 @@ class Plans:
         return Step("all of these rows", inputs)
 
     def _python_state(self, plan: Any, inputs: tuple[Step, ...]) -> Step:
-        inputs = inputs[:1]  # the other is its initial state, which is none
+        inputs = inputs[:1]  # the other is its initial state, which is empty
         for column in items(plan.output()):
             if column.metadata().contains(OPERATOR):
                 return operator_step(json.loads(column.metadata().getString(OPERATOR)), inputs)
-        return Step("state in Python", inputs, (("kept", "as its code says"),), True)
+        return Step("state in Python", inputs, (("kept", "as its code decides"),), True)
 
     def _project(self, plan: Any, inputs: tuple[Step, ...]) -> Step:
         (given,) = inputs
         known = {it.name() for it in items(items(plan.children())[0].output())}
         for column in items(plan.output()):
             if column.metadata().contains(RULE) and column.name() not in known:
-                return Step(f"late rows are told: {column.metadata().getString(RULE)}", inputs)
+                return Step(f"late rows are found: {column.metadata().getString(RULE)}", inputs)
         return given
 
     def _metrics(self, plan: Any, inputs: tuple[Step, ...]) -> Step:
         name = str(plan.name())
         for count in items(plan.metrics()):
-            if count.name() == _DROPPED:
+            if count.name() == DROPPED:
                 noted = count.metadata()
                 kind = noted.getString(DROPPED_KIND) if noted.contains(DROPPED_KIND) else "late"
                 return Step(f'{kind} rows are dropped, and counted as "{name}"', inputs)
@@ -268,23 +267,23 @@ def source_details(topic: Topic) -> Iterator[tuple[str, str]]:
         yield "bad records", where
 
 
-def operator_step(told: Mapping[str, Any], inputs: tuple[Step, ...]) -> Step:
-    """A step in bucketed state, as it describes itself."""
-    details = [(f"keys of {name}", ", ".join(keys)) for name, keys in told["inputs"].items()]
-    details.append(("state", f"{told['buckets']} buckets of keys, in Python"))
-    details += [(f"kept, {name}", kept) for name, kept in told["tables"].items()]
-    union = inputs[0].inputs if len(inputs) == 1 and len(told["inputs"]) > 1 else inputs
-    grows = any(kept.startswith("for ever") for kept in told["tables"].values())
-    return Step(told["title"], union or inputs, tuple(details), True, grows)
+def operator_step(description: Mapping[str, Any], inputs: tuple[Step, ...]) -> Step:
+    """A step with bucketed state, from the operator's own description."""
+    details = [(f"keys of {name}", ", ".join(keys)) for name, keys in description["inputs"].items()]
+    details.append(("state", f"{description['buckets']} buckets of keys, in Python"))
+    details += [(f"kept, {name}", kept) for name, kept in description["tables"].items()]
+    union = inputs[0].inputs if len(inputs) == 1 and len(description["inputs"]) > 1 else inputs
+    grows = any(kept.startswith("forever") for kept in description["tables"].values())
+    return Step(description["title"], union or inputs, tuple(details), True, grows)
 
 
 def items(sequence: Any) -> list[Any]:
-    """What is in a Scala Seq."""
+    """The elements of a Scala Seq."""
     return [sequence.apply(index) for index in range(sequence.size())]
 
 
 def key_name(key: Any, outputs: list[Any]) -> str:
-    """What a key is called among the columns that come out, or else how it is computed."""
+    """The name of a key among the output columns, or else its expression."""
     text = plain_sql(key)
     for it in outputs:
         if it.nodeName() == "Alias" and plain_sql(it.child()) == text:
@@ -297,7 +296,7 @@ def plain_sql(expression: Any) -> str:
 
 
 def terms_of(condition: Any) -> list[str]:
-    """What must hold, term by term."""
+    """The terms of a condition."""
     if str(condition.nodeName()) == "And":
         return terms_of(condition.left()) + terms_of(condition.right())
     text = re.sub(r"CAST\((.*) AS TIMESTAMP\)", r"\1", plain_sql(condition))
@@ -305,14 +304,14 @@ def terms_of(condition: Any) -> list[str]:
 
 
 def bears_watermark(expression: Any) -> bool:
-    """Whether Spark knows of this column that the watermark passes it. Of what is computed from
-    such a column it does not, not even of a window's start."""
+    """Whether the column has a watermark in Spark's plan. A column that is computed from one with a
+    watermark has none, not even the start of a window."""
     is_named = expression.nodeName() in ("AttributeReference", "Alias")
     return is_named and bool(expression.metadata().contains(WATERMARK_DELAY))
 
 
 def equal_columns(condition: Any) -> set[str]:
-    """The columns that a condition compares with one of the other side for equality."""
+    """The columns that a condition compares for equality with one of the other side."""
     kind = str(condition.nodeName())
     if kind == "And":
         return equal_columns(condition.left()) | equal_columns(condition.right())

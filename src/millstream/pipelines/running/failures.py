@@ -1,7 +1,7 @@
-"""Why a query failed, in one line that names the cause and the cure.
+"""Why a query failed, in one line with the cause and what to do.
 
-Spark wraps what happened in pages of stack. The cause is the last line of the innermost Python
-traceback, if there is one, or Spark's own condition; for some of these we know what to do.
+Spark's error contains long stack traces. The cause is the last line of the innermost Python
+traceback, if there is one, or otherwise Spark's own condition. For some causes, `CURES` has advice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from millstream.errors import MillstreamError
 
 
 class PipelineFailed(MillstreamError):
-    """A pipeline ended by an error."""
+    """A pipeline ended with an error."""
 
 
 class Cure(NamedTuple):
@@ -21,29 +21,29 @@ class Cure(NamedTuple):
     message: str
 
 
-# Spark gives a Python process 10 seconds to start, and nothing of the query has happened then.
+# Spark allows a Python process 10 seconds to start. Nothing of the query has run at that point.
 TOO_BUSY = r"Python worker failed to connect back"
-# Queries of one session share collections in the JVM, and Spark fails to send a task off if one of
-# them grows at that moment ("Illegal size 5 of collection, expected 6"). Nothing of ours in a task
-# is serialised by Java, so there is no other reason for it.
+# Queries of one session share collections in the JVM, and Spark fails to serialize a task if one of
+# them grows at that moment ("Illegal size 5 of collection, expected 6"). Our tasks contain nothing
+# else that Java serializes, so there is no other cause.
 UNLUCKY = r"Task not serializable"
 
 CURES = (
     Cure(
         r"STATE_STORE_\w*SCHEMA_NOT_COMPATIBLE|STATE_STORE_\w*INVALID_\w*SCHEMA|"
         r"Provided schema doesn't match to the schema for existing state",
-        "what it keeps as state has another schema than its checkpoint. Give the pipeline another "
-        "name or checkpoint, which computes it anew, or bring back the columns as they were",
+        "its state has another schema than its checkpoint. Give the pipeline another name or "
+        "checkpoint, which recomputes the state, or restore the columns",
     ),
     Cure(
         r"There are \[\d+\] sources in the checkpoint|STREAMING_SOURCE",
-        "it reads another number of topics than its checkpoint was made for. Give the pipeline "
-        "another name or checkpoint, which starts anew",
+        "it reads another number of topics than its checkpoint has. Give the pipeline another name "
+        "or checkpoint, which starts from the beginning",
     ),
     Cure(
         r"STREAMING_STATEFUL_OPERATOR_NOT_MATCH",
         "its aggregates or joins are not those of its checkpoint. Give the pipeline another name "
-        "or checkpoint, which computes it anew",
+        "or checkpoint, which recomputes the state",
     ),
     Cure(
         r"Multiple streaming queries are concurrently using|CONCURRENT_STREAM_LOG_UPDATE|"
@@ -52,12 +52,12 @@ CURES = (
     ),
     Cure(
         TOO_BUSY,
-        "the machine is too busy to start a Python worker within Spark's 10 seconds. Start again: "
-        "it goes on where it was",
+        "the machine is too busy to start a Python worker within Spark's 10 seconds. Start it "
+        "again: it continues from its checkpoint",
     ),
     Cure(
         r"No space left on device|ENOSPC",
-        "the disk is full. Make room and start again: it goes on where it was",
+        "the disk is full. Free some space and start it again: it continues from its checkpoint",
     ),
 )
 _TRACEBACK = "Traceback (most recent call last):"
@@ -66,12 +66,12 @@ _OURS = re.compile(r"\bmillstream\.[\w.]+\.(\w+): (.*)")
 
 
 def passes(error: BaseException) -> bool:
-    """Whether the same query may succeed if it is just started again."""
+    """Whether the query may succeed if it is started again unchanged."""
     return re.search(f"{TOO_BUSY}|{UNLUCKY}", str(error)) is not None
 
 
 def explain_failure(name: str, error: BaseException) -> PipelineFailed:
-    """A pipeline's end in one line."""
+    """The error of a pipeline in one line."""
     text = str(error)
     for cure in CURES:
         if re.search(cure.pattern, text):

@@ -1,13 +1,13 @@
-"""A checkpoint on a local disk without a process for every file.
+"""Checkpoints on a local disk without a process for every file.
 
-Spark writes two small files to the checkpoint for every batch, and more where it keeps state.
-Hadoop, without its native library, which Spark does not bring along, sets the permissions of every
-file and of its checksum by starting `chmod`: four processes a batch at least, which was a fifth of
-a small batch's time. Java has been able to do so itself for long.
+Spark writes two small files to the checkpoint in every batch, and more if there is state. Without
+its native library, which Spark does not include, Hadoop sets the permissions of every file and of
+its checksum by starting `chmod`: at least four processes per batch, a fifth of the time of a small
+batch. Java can set permissions itself.
 
-There is no setting for it, so Hadoop's class is overridden, in five lines of Java that Spark's own
-compiler (Janino, for generated code) compiles. The files are the same, their checksums too. Where
-anything about it fails, Hadoop's class stays.
+Hadoop has no setting for it. So its class is overridden in five lines of Java, compiled by Janino,
+which Spark uses for generated code. Files and checksums are the same. If any of this fails,
+Hadoop's class is used.
 """
 
 from __future__ import annotations
@@ -48,14 +48,16 @@ public class LocalDisk extends LocalFileSystem {
 
 
 def use_local_disk(spark: SparkSession) -> bool:
-    """Have the session's JVM use it for `file:`, from now on; whether it does."""
+    """Make the session's JVM use our class for `file:` from now on; returns whether it does."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         _install(spark)
-    except (Py4JError, PySparkException, TypeError) as error:  # the last where a class is missing
-        logger.warning("checkpoints stay as slow as Hadoop makes them: %s", error)
+    except (Py4JError, PySparkException, TypeError) as error:  # the last if a class is missing
+        logger.warning(
+            "small batches will be slower: cannot replace Hadoop's class for local files: %s", error
+        )
         return False
     return True
 
@@ -68,19 +70,19 @@ def _install(spark: SparkSession) -> None:
     settings = jvm.org.apache.hadoop.conf.Configuration(spark._jsc.hadoopConfiguration())
     settings.setClassLoader(compiler.getClassLoader())
     settings.set("fs.file.impl", CLASS)
-    # Hadoop keeps one object for a scheme and user, whatever the settings of who asks for it are.
+    # Hadoop caches one object per scheme and user, whatever the settings of the caller are.
     root, file_systems = jvm.java.net.URI("file:///"), jvm.org.apache.hadoop.fs.FileSystem
     file_systems.get(root, settings).close()
     installed = file_systems.get(root, settings)
     try:
         _try_out(jvm, installed)
     except BaseException:
-        installed.close()  # so that the next who asks gets Hadoop's own
+        installed.close()  # the next caller gets Hadoop's own
         raise
 
 
 def _try_out(jvm: Any, files: Any) -> None:
-    """What Spark does with a file of the checkpoint."""
+    """The operations of Spark on a file of the checkpoint."""
     path = jvm.org.apache.hadoop.fs.Path
     with TemporaryDirectory(prefix="millstream-") as directory:
         files.mkdirs(path(f"{directory}/offsets"))

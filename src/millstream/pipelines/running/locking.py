@@ -52,7 +52,7 @@ class CheckpointLock:
         with suppress(Exception):  # it failed, or the session was stopped: it has ended
             query.awaitTermination()
         with _guard:
-            if self.query is query:  # it has not been started again meanwhile
+            if self.query is query:  # it has not been restarted since
                 self.release()
 
     def release(self) -> None:

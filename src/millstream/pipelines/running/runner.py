@@ -1,7 +1,7 @@
-"""Running pipelines as a program: in a session of our own, on a broker of our own if need be.
+"""Runs pipelines as a program: in its own session, and with its own broker if none is named.
 
-`millstream run` is a thin shell around it. Ctrl-C and SIGTERM let the batches under way end, and
-then stop; a second Ctrl-C does not wait. If one pipeline fails, all stop, and the error is raised.
+`millstream run` is a thin shell around it. Ctrl-C and SIGTERM let the running batches complete and
+then stop; a second Ctrl-C stops at once. If one pipeline fails, all stop, and the error is raised.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def run(
     show: Show = lambda statuses: None,
     announce: Callable[[Settings], None] = lambda settings: None,
 ) -> list[Status]:
-    """Run until all have ended, or until told to stop; raises `PipelineFailed`.
+    """Run until all pipelines have ended, or until a signal; raises `PipelineFailed`.
 
-    `announce` is told the settings as they came out, before Spark starts; `show` how things are,
-    four times a second.
+    `announce` is called with the effective settings, before Spark starts; `show` with the status of
+    all pipelines, four times a second.
     """
     check_spark()
     with embedded_broker(with_defaults(settings)) as settings:
@@ -83,7 +83,7 @@ def run(
 
 @contextlib.contextmanager
 def embedded_broker(settings: Settings) -> Iterator[Settings]:
-    """The settings with the address of a broker: the one named, or one that lives as long as we."""
+    """The settings with the address of a broker: the one named, or one that runs until we end."""
     if not settings.is_embedded:
         yield settings
         return
@@ -94,11 +94,11 @@ def embedded_broker(settings: Settings) -> Iterator[Settings]:
 
 
 def start_broker(data: Path) -> Broker:
-    """On the preferred port, or on any other if somebody has that."""
+    """On the preferred port, or on another one if that is in use."""
     from millstream.broker.embedded import Broker
 
     if is_free(PREFERRED_PORT):
-        # Somebody may take it while ours starts. What else may be wrong is told the second time.
+        # Another process may take it while ours starts. Any other problem occurs again below.
         with contextlib.suppress(MillstreamError):
             return Broker.start(data, port=PREFERRED_PORT, in_process=False)
     return Broker.start(data, in_process=False)
@@ -172,7 +172,7 @@ class Run:
         return retry_busy(lambda: launch(pipeline, self._spark, self._settings, **options))
 
     def _any_runs(self) -> bool:
-        """Start again what a busy machine kept from starting; raise what else went wrong."""
+        """Restart queries that failed because the machine is busy; raise other errors."""
         for it in self._watched:
             error = None if it.query.isActive else it.query.exception()
             if error is not None and passes(error) and it.restarts < RESTARTS_MAX:
@@ -192,7 +192,7 @@ class Run:
                 raise explain_failure(it.pipeline.name, error)
 
     def _finish_batches(self, show: Show) -> None:
-        """Wait until every query is between two batches, or in a batch begun after we asked."""
+        """Wait until every query is between two batches, or has begun another one since."""
         waiting = {it.pipeline.name: batch_number(it) for it in self._watched}
         deadline = time.monotonic() + FINISH_SECONDS_MAX
         while waiting and time.monotonic() < deadline:
@@ -215,7 +215,7 @@ class Run:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """The first Ctrl-C or SIGTERM asks to stop, the next one does not ask."""
+        """The first Ctrl-C or SIGTERM stops after the running batches, the next one at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

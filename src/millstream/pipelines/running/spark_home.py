@@ -1,14 +1,14 @@
-"""A home for Spark in which Python starts quickly.
+"""A home for Spark with which its Python processes start faster.
 
-Spark puts `$SPARK_HOME/python/lib/pyspark.zip` before all else that its Python processes import
-from. Out of an archive modules are compiled anew in every process: 0.7 s of a core for PySpark,
-against 0.15 s from where it is installed, in each of some ten processes that have to start, one
-after the other, until the first batches of a few pipelines are done.
+Spark puts `$SPARK_HOME/python/lib/pyspark.zip` first in the import path of its Python processes.
+Modules in an archive are compiled in every process: PySpark takes 0.7 s of a core instead of
+0.15 s, in each of about ten processes that start one after the other until a few pipelines have
+completed their first batches.
 
-A home that consists of links to PySpark's own, and lacks that archive, does without. It is for
-sessions of ours on one machine, whose workers have the driver's own Python and so its PySpark.
-It lies in the Python environment, so that its path never changes: archives of Spark's classes
-(`class_archive`) are valid for one path only.
+This home consists of links to PySpark's own, without that archive. It is used for our sessions on
+one machine, whose workers run the driver's Python and import its PySpark. It is in the Python
+environment, so that its path does not change: archives of Spark's classes (`class_archive`) are
+valid for one path only.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ def light_home(directory: Path) -> Iterator[None]:
 
 
 def installation_directory() -> Path:
-    """What we keep for this Python environment, whatever project it runs."""
+    """Our files for this Python environment, shared by all projects that use it."""
     return Path(sys.prefix) / "share" / "millstream"
 
 
 def is_possible() -> bool:
-    """Whether workers find in their own Python what this one has."""
+    """Whether workers run this Python, and so have its packages."""
     return os.name == "posix" and os.environ.get("PYSPARK_PYTHON") == sys.executable
 
 
 def linked_home(directory: Path) -> Path:
-    """A directory with links to PySpark's; it may be there, from other runs, and in use."""
+    """A directory with links to PySpark's. It may exist already, and be in use."""
     import pyspark
 
     installed, home = Path(pyspark.__file__).parent, (directory / NAME).absolute()

@@ -1,4 +1,4 @@
-"""The topics that pipelines need: looked for before anything starts, created if asked to."""
+"""The topics that pipelines need: checked before anything starts, and created on request."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ CONNECT_SECONDS = 10.0
 
 
 class BrokerUnreachable(MillstreamError):
-    """Nobody answers at the address that was given."""
+    """No broker answers at the address."""
 
 
 def needed_topics(pipelines: Iterable[PipelineSpec]) -> dict[str, Topic]:
-    """All that are read or written, by name."""
+    """All topics that are read or written, by name."""
     needed: dict[str, Topic] = {}
     for pipeline in pipelines:
         for it in (*pipeline.writes.values(), *pipeline.reads.values()):
@@ -29,10 +29,9 @@ def needed_topics(pipelines: Iterable[PipelineSpec]) -> dict[str, Topic]:
 
 
 def check_topics(settings: Settings, pipelines: Iterable[PipelineSpec]) -> dict[str, UUID]:
-    """The ids of all topics; raises `ConfigError` for some that are not there, unless they are to
-    be created.
+    """The ids of all topics; raises `ConfigError` if some are missing and are not to be created.
 
-    Dead-letter topics are made by the first reader that needs one.
+    Dead-letter topics are created by the first reader that needs one.
     """
     needed = needed_topics(pipelines)
     address = settings.required_broker()
@@ -59,7 +58,7 @@ def check_topics(settings: Settings, pipelines: Iterable[PipelineSpec]) -> dict[
 
 
 def create_topics(cluster: Cluster, partitions: dict[str, int]) -> None:
-    """Create topics with the cluster's default of replicas; one that came meanwhile is fine."""
+    """Create topics with the cluster's default number of replicas, if they do not exist."""
     if not partitions:
         return
     request = {

@@ -1,36 +1,36 @@
-"""Tumbling, hopping, session and calendar windows: one definition says all there is to say.
+"""Tumbling, hopping, session and calendar windows.
 
     sales = tumbling("10 minutes", key="shop", time="at", stragglers="divert",
                      n="count(*)", total="sum(amount)")
     orders.transform(sales)         the results: shop, window_start, window_end, n, total, _kind
-    orders.transform(sales.late)    the stragglers: all columns, window_start, window_end, _lateness
-    orders.transform(sales.with_late)   both, of one read, as two structs
+    orders.transform(sales.late)    late rows: all columns, window_start, window_end, _lateness
+    orders.transform(sales.with_late)   both from one read, as two structs
 
 `_kind` is one of
 
-    final         nothing that is on time can change it any more
-    preliminary   as far as is known (emit="change": each time that it changes; emit="every 10
-                  seconds": not oftener than that, by the clock of the batches)
-    correction    a straggler changed what had been final; `_old` has the values that it had,
-                  and is null if the window had had no rows
-    withdrawn     of sessions only: it was out, and has become part of another (sessions.py)
+    final         no row that is on time can change it any more
+    preliminary   the result so far (emit="change": at every change; emit="every 10 seconds": at
+                  most that often, by the clock of the batches)
+    correction    a late row changed a final result; `_old` has the values before, and is null if
+                  the window had no rows
+    withdrawn     sessions only: an emitted session was merged into another (sessions.py)
 
-A row is late for a window when the window's end, and `allowed_lateness` after it, is at or behind
-the watermark; a session's row when `time + gap`, and that after it, is. What becomes of late rows
-is the policy:
+A row is late for a window if the end of the window plus `allowed_lateness` is at or behind the
+watermark; for a session, if `time + gap + allowed_lateness` is. `stragglers` says what happens to
+late rows (lateness.py):
 
-    drop       they are counted in the query's progress, as `count_as`, or else by the window:
+    drop       they are counted in the query's progress, under the name `count_as`, by default
                `observedMetrics["late.tumbling 10 minutes"].dropped`
-    divert     they come out of `late`, for a topic or a table of their own
-    correct    results are final when the watermark reaches the end of the window, and corrected by
-               stragglers for `allowed_lateness` after that; later ones come out of `late`
+    divert     they are in `late`, for a topic or a table of their own
+    correct    results are final when the watermark reaches the end of the window. Late rows correct
+               them for `allowed_lateness` after that; later ones are in `late`
 
-Results that come once, when they are final, are computed by Spark's own aggregation, with any
-aggregate function that Spark has; write the query in append mode. Those that change, and sessions
-with an `allowed_lateness`, are kept in bucketed state (revisions.py, sessions.py), which knows
-`count`, `sum`, `avg`, `min` and `max`; append mode as well, or an upsert by key and start of the
-window. Aggregates are checked when a window is defined (aggregates.py). As a batch, a definition
-gives the final results of all rows.
+Results that are emitted once are computed by Spark's aggregation, with any aggregate function of
+Spark; write the query in append mode. Results that change, and sessions with an `allowed_lateness`,
+are kept in bucketed state (revisions.py, sessions.py), which has `count`, `sum`, `avg`, `min` and
+`max`; write these in append mode too, or as an upsert by key and start of the window. Aggregates
+are checked when a window is defined (aggregates.py). As a batch, a definition yields the final
+results of all rows.
 
 A stream needs a watermark on `time`, and `_watermark` (see times/lateness.py).
 """
@@ -85,7 +85,7 @@ _CLOSES = "_closes"
 
 @dataclass(frozen=True)
 class Window(WindowSpec):
-    """Call it with a frame, or hand it to `frame.transform`. Frozen, and fit for many frames."""
+    """Call it with a frame, or pass it to `frame.transform`. It can be used for many frames."""
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         """The results."""
@@ -101,13 +101,13 @@ class Window(WindowSpec):
         return (self._sessions if isinstance(self.kind, Session) else self._aligned)(on_time)
 
     def late(self, frame: DataFrame) -> DataFrame:
-        """The stragglers that were too late: a row for each window whose results lack it."""
+        """Late rows: one for each window whose results do not contain it."""
         self._check(frame)
         return self._assign(frame).where(IS_LATE).select(*self._late_columns(frame))
 
     def with_late(self, frame: DataFrame) -> DataFrame:
-        """Results and stragglers of one read: a struct `results`, a struct `late`; one is null.
-        They are computed in bucketed state, whatever is emitted, with its aggregates (kept.py)."""
+        """Results and late rows from one read: a struct `results`, a struct `late`; one is null.
+        Always computed in bucketed state, with its aggregates (kept.py)."""
         from pyspark.sql.functions import lit, struct
 
         self._check(frame)
@@ -125,7 +125,7 @@ class Window(WindowSpec):
         )
 
     def _late_columns(self, frame: DataFrame) -> list[Column]:
-        """What is shown of a straggler."""
+        """The columns of a late row."""
         from pyspark.sql.functions import lit
 
         seconds = lateness(frame, as_column(self.time))
@@ -141,7 +141,7 @@ class Window(WindowSpec):
         for name in (START, END):
             if name in frame.columns:
                 raise ConfigError(
-                    f"the rows have a column {name}, as the results will: rename it before, "
+                    f"the rows have a column {name}, which the results have too: rename it before, "
                     f'.withColumnRenamed("{name}", ...)'
                 )
         taken = {*self.key_names(frame), START, END, KIND, OLD, LATENESS}
@@ -183,7 +183,7 @@ class Window(WindowSpec):
 
     @property
     def _deadline(self) -> str:
-        """When a row is late, in words."""
+        """When a row is late, as text."""
         is_session = isinstance(self.kind, Session)
         moment = "time + gap" if is_session else "the end of the window"
         waiting = duration_text(self.lateness.allowed_us) if self.lateness.allowed_us else ""
@@ -195,7 +195,7 @@ class Window(WindowSpec):
         return _CLOSES if self.lateness.allowed_us else END
 
     def _mark(self, frame: DataFrame) -> dict[str, int]:
-        """What Spark notes at a column with a watermark."""
+        """Spark's metadata of a column with a watermark."""
         delay_ms = watermark_delay_ms(frame, self.time)
         return {} if delay_ms is None else {WATERMARK_DELAY: delay_ms}
 
@@ -217,8 +217,8 @@ class Window(WindowSpec):
         return results.withColumn(OLD, lit(None).cast(f"struct<{old}>"))
 
     def _aligned(self, on_time: DataFrame) -> DataFrame:
-        """Spark's own aggregation. It closes a group when the watermark reaches the column that
-        bears one: here the moment until which the window's stragglers may come."""
+        """Spark's aggregation. It closes a group when the watermark reaches the column that has the
+        watermark's metadata: here the time until which rows of the window are on time."""
         closes = [] if self._closing == END else [as_column(_CLOSES)]
         keys = [*map(as_column, self.keys), as_column(START), as_column(END)]
         return self._finish(on_time.groupBy(*keys, *closes).agg(*self._columns()))
@@ -241,7 +241,7 @@ class Window(WindowSpec):
         return [spark_aggregate(it).alias(name) for name, it in self.aggregates.items()]
 
     def _finish(self, found: DataFrame) -> DataFrame:
-        """Results in the order of columns that all kinds have."""
+        """Results, with the columns in the same order for all kinds."""
         from pyspark.sql.functions import lit
 
         keys = [it for it in found.columns if it not in (START, END, _CLOSES, *self.aggregates)]
@@ -261,7 +261,7 @@ def tumbling(
     count_as: str | None = None,
     **aggregates: str | Column,
 ) -> Window:
-    """Windows one after another; see the head of this module. Raises `ConfigError`."""
+    """Consecutive windows of `size`; see the head of this module. Raises `ConfigError`."""
     kind = Tumbling(duration_us(size, "size"))
     return _window(
         kind, key, time, aggregates, stragglers, allowed_lateness, emit, buckets, count_as
@@ -320,7 +320,7 @@ def session(
     count_as: str | None = None,
     **aggregates: str | Column,
 ) -> Window:
-    """What comes without a gap. Raises `ConfigError`."""
+    """Rows of a key that are at most `gap` apart. Raises `ConfigError`."""
     kind = Session(duration_us(gap, "gap"))
     return _window(
         kind, key, time, aggregates, stragglers, allowed_lateness, emit, buckets, count_as

@@ -164,7 +164,7 @@ class Sliding:
         frame, key_names, time_name = name_columns(frame, self.keys, self.time)
         check_time(frame, time_name, zoneless_allowed=True)
         check_not_aggregated(frame)
-        check_watermark(frame, time_name, "events would be kept for ever")
+        check_watermark(frame, time_name, "events would be kept forever")
         check_lateness(frame, time_name, self.lateness.allowed_us)
         return frame, key_names, time_name
 

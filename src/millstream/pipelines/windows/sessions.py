@@ -1,21 +1,22 @@
-"""Sessions whose results come more than once: early ones, final ones, corrected ones.
+"""Sessions with several results: preliminary, final and corrected ones.
 
-Spark's own sessions come once, when they are over. Here they are kept in bucketed state, a row for
-each key and session with the parts of its aggregates (parts.py). A row makes a session of its own,
-as long as the gap; sessions of a key that touch become one. In each batch comes out, for a key and
-a start of a session, one row at most:
+Spark emits a session once, when it is final. Here sessions are kept in bucketed state, one row per
+key and session with the parts of its aggregates (parts.py). Each row is a session as long as the
+gap, and sessions of a key that touch are merged. A batch emits at most one row per key and start of
+a session:
 
-    preliminary   rows came, and it goes on (if that is asked for)
+    preliminary   it has new rows, and is open (if that is wanted)
     final         the watermark has reached its end
-    correction    rows came after it had been final: it grew, or joined others, or is new; `_old`
-                  has the values it had, if it had been out with this start
-    withdrawn     it was out, and is no more, since a row before its start or between two sessions
-                  has made it part of another, which comes as well. It has no aggregates; `_old` has
-                  those it had if it had been final
+    correction    it has new rows after it was final: it grew, was merged with others, or is new;
+                  `_old` has the values before, if it was emitted with this start
+    withdrawn     it was emitted, and is now part of another session, because of a row before its
+                  start or between the two. The other session is emitted as well. It has no
+                  aggregates; `_old` has them if it was final
 
-So a table with the key and `window_start` as its key, where rows that are withdrawn are deletes,
-has the sessions as they are known to be. With stragglers to be corrected, a session is kept as long
-as a row that is not too late can touch it; else until it is final.
+So a table keyed by the key and `window_start`, in which withdrawn rows are deletes, contains the
+current sessions. If late rows correct results, a session is kept as long as a row that is on time
+can touch it; otherwise until it is final. Rows of sessions that are no longer kept are emitted as
+late rows, as in revisions.py.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
 TIME = "_time"
 _ROWS = "rows"
-_SETTLED = "_settled"  # it has been final, and may have grown since
+_SETTLED = "_settled"  # it was final, and may have grown since; a name in stored state
 
 
 class Groups(NamedTuple):
@@ -81,7 +82,7 @@ class Groups(NamedTuple):
 
 class RevisedSessions(Operator):
     """Pure, on columns. Rows have the keys, `_time`, `_now` and the columns of measures; `time` is
-    the column that `_time` was."""
+    the original name of `_time`."""
 
     def __init__(
         self,
@@ -132,10 +133,10 @@ class RevisedSessions(Operator):
         after_us, until_us = state.advance("final", watermark_us - self._lateness.final_us)
         results = [with_kind(late.select(self._keys), LATE, self.schema_out)]
         if new.num_rows:
-            old = self._with_settled(table.take(new.select([HASH, *self._keys])), after_us)
+            old = self._mark_final(table.take(new.select([HASH, *self._keys])), after_us)
             results += self._merge(table, old, new, after_us, until_us)
         results.append(self._close(table, new, after_us, until_us))
-        # What may still be corrected stays: a row up to `late_us` extends sessions before it.
+        # Sessions that can still be corrected stay: a row after `late_us` can extend them.
         table.expire(late_us - self._gap_us + 1 if self._lateness.corrects else until_us + 1)
         state.wake_at(self._wake_us(table, until_us))
         return concat(results)
@@ -143,11 +144,11 @@ class RevisedSessions(Operator):
     def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
         return self.process(state, self.no_rows(), watermark_us)
 
-    def _with_settled(self, sessions: pa.RecordBatch, after_us: int) -> pa.RecordBatch:
-        """Mark those that have been final."""
-        is_settled = _flags(sessions) | (times_of(sessions, END) <= after_us)
+    def _mark_final(self, sessions: pa.RecordBatch, after_us: int) -> pa.RecordBatch:
+        """Mark those that were final."""
+        was_final = _flags(sessions) | (times_of(sessions, END) <= after_us)
         place = sessions.schema.get_field_index(_SETTLED)
-        return sessions.set_column(place, _SETTLED, pa.array(is_settled))
+        return sessions.set_column(place, _SETTLED, pa.array(was_final))
 
     def _merge(
         self,
@@ -157,7 +158,7 @@ class RevisedSessions(Operator):
         after_us: int,
         until_us: int,
     ) -> list[pa.RecordBatch]:
-        """Sessions of the keys that have new rows, as they are now; what comes out of them."""
+        """Update the sessions of the keys that have new rows; returns their results."""
         known = concat([old, self._sessions_of(new)])
         is_new = np.arange(known.num_rows) >= old.num_rows
         groups = self._touching(known)
@@ -168,16 +169,16 @@ class RevisedSessions(Operator):
         own_start[groups.order] = starts[groups.of_each]
         is_gone = was_out & (times_of(known, START) != own_start)
         has_new, was_there = groups.any(is_new), groups.any(~is_new)
-        settled = _flags(merged)
+        was_final = _flags(merged)
         shown = merged.column(SHOWN).to_numpy().copy()
-        shown_now = due_now(has_new & (ends > until_us) & ~settled, shown, new, self._every_us)
-        # What takes the place of something that is withdrawn comes with it.
-        swallows = groups.any(is_gone) & (ends > until_us) & ~settled
+        shown_now = due_now(has_new & (ends > until_us) & ~was_final, shown, new, self._every_us)
+        # A session that replaces a withdrawn one is emitted with it.
+        swallows = groups.any(is_gone) & (ends > until_us) & ~was_final
         shown[swallows] = int(times_of(new, NOW).max())
         kinds = np.full(len(starts), None, object)
         kinds[shown_now | swallows] = PRELIMINARY
-        kinds[~settled & (ends <= until_us)] = FINAL
-        kinds[has_new & (settled | ((ends <= until_us) & ~(was_there & (ends > after_us))))] = (
+        kinds[~was_final & (ends <= until_us)] = FINAL
+        kinds[has_new & (was_final | ((ends <= until_us) & ~(was_there & (ends > after_us))))] = (
             CORRECTION
         )
         place = merged.schema.get_field_index(SHOWN)
@@ -208,8 +209,8 @@ class RevisedSessions(Operator):
         order = sort_rows(codes, times_of(sessions, START))
         codes = codes[order]
         starts, ends = times_of(sessions, START)[order], times_of(sessions, END)[order]
-        # The end of all sessions of the key so far: ends by rank, so that a key's come after those
-        # of the keys before it.
+        # The last end of the sessions of the key so far: ends by rank, so that those of a key are
+        # after those of the keys before it.
         distinct, ranks = np.unique(ends, return_inverse=True)
         so_far = np.maximum.accumulate(codes * len(distinct) + ranks)
         last_ends = distinct[so_far - codes * len(distinct)]
@@ -237,7 +238,7 @@ class RevisedSessions(Operator):
     def _close(
         self, table: Table, touched: pa.RecordBatch, after_us: int, until_us: int
     ) -> pa.RecordBatch:
-        """Final results of keys that had no new rows; those of the others came with them."""
+        """Final results of keys without new rows; `_merge` returns those of the others."""
         due = table.select(after_us + 1, until_us)
         if due.num_rows:
             due = due.filter(pa.array(~_flags(due)))
@@ -284,7 +285,7 @@ class RevisedSessions(Operator):
         return pa.RecordBatch.from_arrays([*group, *values, kinds, old], schema=self.schema_out)
 
     def _wake_us(self, table: Table, until_us: int) -> int | None:
-        """When the next session is final, or else, when all that is left can be forgotten."""
+        """When the next session is final, or otherwise, when all that is left can be removed."""
         pages = table.pages.values()
         waiting = [page.first_us for page in pages if page.last_us > until_us]
         if waiting:
@@ -301,7 +302,7 @@ def _flags(sessions: pa.RecordBatch) -> Mask:
 
 
 def sessions_operator(window: WindowSpec, frame: DataFrame) -> tuple[list[Column], MakeOperator]:
-    """The columns that the operator takes of rows, and how to make it."""
+    """The columns that the operator reads, and a function that creates it."""
     from pyspark.sql.functions import current_timestamp
 
     assert isinstance(window.kind, Session)
