@@ -1,4 +1,4 @@
-"""Workers that settle."""
+"""Objects that the garbage collector skips, and memory that is kept."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def thaw() -> Iterator[None]:
 
 
 def is_seen(thing: object) -> bool:
-    """Whether the collector looks at it; what is frozen it does not."""
+    """Whether the collector traverses it, which is not the case if it is frozen."""
     return any(it is thing for it in gc.get_objects())
 
 
-def test_settle_hides_what_there_is_from_the_collector_once_per_work() -> None:
+def test_objects_are_frozen_once_per_kind_of_work() -> None:
     before: list[object] = []
-    workers.settle("test one")
+    workers.freeze_imports("test one")
     assert not is_seen(before)
     later: list[object] = []
-    workers.settle("test one")
+    workers.freeze_imports("test one")
     assert is_seen(later)
-    workers.settle("test two")
+    workers.freeze_imports("test two")
     assert not is_seen(later)
 
 

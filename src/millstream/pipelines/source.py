@@ -44,7 +44,7 @@ from millstream.pipelines.query_files import batch_watermark_ms
 from millstream.pipelines.reading.options import ReadOptions, parse_read_options
 from millstream.pipelines.reading.planning import StreamPlanner, plan_batch
 from millstream.pipelines.reading.positions import Positions
-from millstream.pipelines.workers import keep_memory, settle
+from millstream.pipelines.workers import freeze_imports, keep_memory
 from millstream.pipelines.writing.options import parse_write_options
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
     else:
         for columns in fetch_columns(options, wanted):
             yield raw_batch(wanted.topic, wanted.partition, columns)
-    settle(f"read {options.value_format}")
+    freeze_imports(f"read {options.value_format}")
 
 
 class TopicReader(DataSourceReader):

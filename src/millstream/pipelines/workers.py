@@ -1,13 +1,12 @@
-"""Spark's Python workers, which serve one task after another, and how to make them quick at it.
+"""Spark's Python workers, which run one task after another: less work between and in tasks.
 
-After every task Spark's worker runs `gc.collect()`, which looks at every object of all imported
-modules: 50 ms of a core, ten times what a small task takes. `settle` puts those objects out of the
-collector's sight, once they are all there.
+After every task, Spark's worker runs `gc.collect()`, which traverses every object of all imported
+modules: 50 ms of a core, ten times the time of a small task. `freeze_imports` makes the collector
+skip these objects, once everything is imported.
 
-A task that reads much allocates and frees megabytes with every fetch. By default glibc may give
-them back to the system each time, and get them again zeroed, page by page: where it does, decoding
-takes five times as long. Whether it does depends on what else is allocated; `keep_memory` has it
-keep some.
+A task that reads much allocates and frees megabytes with every fetch. By default glibc may return
+them to the system each time, and get them back zeroed, page by page: decoding then takes five times
+as long. Whether it does depends on what else is allocated. `keep_memory` makes it keep some memory.
 """
 
 from __future__ import annotations
@@ -17,30 +16,32 @@ import gc
 from functools import cache
 
 KEPT_BYTES = 64 * 1024 * 1024
-MAPPED_BYTES_MIN = 32 * 1024 * 1024  # the most that glibc takes: from there on memory is mapped
-# glibc's names for what mallopt may set.
+MAPPED_BYTES_MIN = 32 * 1024 * 1024  # glibc's maximum; larger allocations are mapped
+# Parameters of glibc's mallopt.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
-_settled: set[str] = set()
+_frozen: set[str] = set()
 
 
-def settle(work: str) -> None:
-    """Call it at the end of a task; the first of each kind of `work` imports what all need."""
-    if work in _settled:
+def freeze_imports(work: str) -> None:
+    """Call it at the end of a task. The first task of each kind of `work` has imported everything
+    that this kind needs; the calls after it do nothing."""
+    if work in _frozen:
         return
-    _settled.add(work)
+    _frozen.add(work)
     gc.collect()
     gc.freeze()
 
 
 @cache
 def keep_memory() -> bool:
-    """Whether this process keeps what it frees, up to a limit; call it at the start of a task."""
+    """Make this process keep freed memory, up to a limit; returns whether it does. Call it at the
+    start of a task."""
     try:
         set_option = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
-        return False  # not glibc: its own rules are as good
+        return False  # not glibc
     return bool(set_option(_M_TRIM_THRESHOLD, KEPT_BYTES)) and bool(
         set_option(_M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
     )

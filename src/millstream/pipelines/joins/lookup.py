@@ -48,7 +48,7 @@ from millstream.pipelines.joins.external import (
 from millstream.pipelines.joins.frames import keep_watermark
 from millstream.pipelines.joins.matching import has_null_key, take_or_null
 from millstream.pipelines.state.keys import Numbers, first_rows, key_codes, with_hash
-from millstream.pipelines.workers import settle
+from millstream.pipelines.workers import freeze_imports
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -217,7 +217,7 @@ def _runner(wanted: Lookup, inner: pa.Schema) -> Any:
         for batch in batches:
             if batch.num_rows:
                 yield wanted.run(client, batch.cast(inner))
-        settle("lookup")
+        freeze_imports("lookup")
 
     return run
 

@@ -33,7 +33,7 @@ from millstream.pipelines.state.pages import decode_page, encode_page
 from millstream.pipelines.state.seven_bits import from_seven_bits, to_seven_bits
 from millstream.pipelines.state.tables import concat
 from millstream.pipelines.state.trial import MemoryStore
-from millstream.pipelines.workers import settle
+from millstream.pipelines.workers import freeze_imports
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,7 +167,7 @@ class BucketProcessor(StatefulProcessor):
         yield from self._run(None, timerValues)
 
     def close(self) -> None:
-        settle("state")
+        freeze_imports("state")
 
     def _run(
         self, rows: Mapping[str, pa.RecordBatch] | None, timer_values: Any
@@ -250,7 +250,7 @@ def _pack(
             held, held_bytes = [], 0
     if held:
         yield _pack_rows(name, spec, bucket_count, concat(held))
-    settle("state")
+    freeze_imports("state")
 
 
 def _pack_rows(
@@ -280,4 +280,4 @@ def _unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for block in batch.column(0):
             yield decode_page(block.as_py())
-    settle("state")
+    freeze_imports("state")

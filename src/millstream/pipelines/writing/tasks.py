@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from millstream.client.producing import RawProducer, WrittenRange
 from millstream.errors import ApiError
 from millstream.partitions import TopicPartition
-from millstream.pipelines.workers import keep_memory, settle
+from millstream.pipelines.workers import freeze_imports, keep_memory
 from millstream.pipelines.writing.batching import Batcher
 from millstream.pipelines.writing.clusters import cluster_for
 from millstream.pipelines.writing.decisions import TaskTransaction
@@ -54,7 +54,7 @@ def write_at_least_once(options: WriteOptions, batches: Iterator[pa.RecordBatch]
     except BaseException:
         producer.discard()
         raise
-    settle("write")
+    freeze_imports("write")
     return count
 
 
@@ -88,7 +88,7 @@ def write_open(
     except BaseException:
         _abort_quietly(producer)
         raise
-    settle("write")
+    freeze_imports("write")
     if is_prompt:
         _remember(transactional_id, written)
     assert producer.transaction is not None

@@ -42,7 +42,7 @@ from millstream.pipelines.query_files import (
     sync_batch_meanwhile,
 )
 from millstream.pipelines.spec import ONLY
-from millstream.pipelines.workers import settle
+from millstream.pipelines.workers import freeze_imports
 from millstream.pipelines.writing.batching import Layout
 from millstream.pipelines.writing.clusters import cluster_for, transaction_timeout_ms
 from millstream.pipelines.writing.decisions import (
@@ -183,7 +183,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         """Pickled it is for the tasks of a batch, and only then: the batch is about to begin."""
         if self._plan is None and self._options.delivery == EXACTLY_ONCE:
             self._plan = self._prepare()
-        settle("prepare a batch")
+        freeze_imports("prepare a batch")
         return self.__dict__
 
     def _prepare(self) -> BatchPlan:
@@ -274,7 +274,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         protocol = self._protocol(driver.transactional_id)
         protocol.decide(driver, decision, until_durable)
         protocol.complete(driver, decision)
-        settle("commit a batch")
+        freeze_imports("commit a batch")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
         """Also called if `commit` has raised: then the batch may have been decided."""
