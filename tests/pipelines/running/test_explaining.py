@@ -11,7 +11,7 @@ import pytest
 from millstream.pipelines import Pipeline, pipeline, table, topic
 from millstream.pipelines.analytics import deduplicate, heavy_hitters, rolling, smooth
 from millstream.pipelines.joins import as_of_join, interval_join
-from millstream.pipelines.running.explaining import FOR_EVER, Step, delivery, explain
+from millstream.pipelines.running.explaining import FOREVER, Step, delivery, explain
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from millstream.pipelines.windows import hopping, session, sliding, tumbling
@@ -76,7 +76,7 @@ def by_shop(orders: DataFrame) -> DataFrame:
 def test_aggregate_without_a_time_is_kept_for_ever(steps: Any) -> None:
     (found,) = [it for it in steps(by_shop, "shop", "update") if it.has_state]
     assert found.title == "aggregate by shop"
-    assert dict(found.details)["kept"] == FOR_EVER
+    assert dict(found.details)["kept"] == FOREVER
     assert found.grows
 
 
@@ -103,7 +103,7 @@ def by_start(orders: DataFrame) -> DataFrame:
 def test_start_of_a_window_is_not_known_to_pass(steps: Any) -> None:
     (found,) = [it for it in steps(by_start, "minute", "update") if it.has_state]
     assert found.title == "aggregate by minute, upper(shop)"
-    assert dict(found.details)["kept"] == FOR_EVER
+    assert dict(found.details)["kept"] == FOREVER
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_start_of_a_window_is_not_known_to_pass(steps: Any) -> None:
             "one row for each id",
             "until the watermark passes at",
         ),
-        (lambda orders: orders.dropDuplicates(["id"]), "one row for each id", FOR_EVER),
+        (lambda orders: orders.dropDuplicates(["id"]), "one row for each id", FOREVER),
     ],
 )
 def test_native_state_is_kept_until_the_watermark_passes_it(
@@ -135,7 +135,7 @@ def test_native_state_is_kept_until_the_watermark_passes_it(
     (found,) = [it for it in steps(function) if it.has_state]
     assert found.title == title
     assert dict(found.details)["kept"].startswith(kept)
-    assert found.grows == (kept == FOR_EVER)
+    assert found.grows == (kept == FOREVER)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_join_without_a_bound_grows(steps: Any) -> None:
 
     (join,) = [it for it in steps(function) if it.has_state]
     assert join.grows
-    assert FOR_EVER in dict(join.details)["kept"]
+    assert FOREVER in dict(join.details)["kept"]
     assert dict(join.details)["on"] == "id = order_id"
 
 
