@@ -245,8 +245,8 @@ def patch_decisions(kills: Kills, module: Any) -> None:
     around(kills, module.DecisionLog, "write_completed", before="ended", after="completed")
 
 
-def patch_settling(kills: Kills, module: Any) -> None:
-    around(kills, module.Settling, "_publish_again", after=PUBLISHED_AGAIN)
+def patch_completing(kills: Kills, module: Any) -> None:
+    around(kills, module.Completer, "_publish_again", after=PUBLISHED_AGAIN)
     end_some(kills, module)
 
 
@@ -294,7 +294,7 @@ def patch_staging(kills: Kills, module: Any) -> None:
 PATCHES: Mapping[str, Callable[[Kills, Any], None]] = {
     "millstream.client.producing": patch_producing,
     "millstream.pipelines.writing.decisions": patch_decisions,
-    "millstream.pipelines.writing.settling": patch_settling,
+    "millstream.pipelines.writing.completing": patch_completing,
     "millstream.pipelines.writing.protocol": patch_protocol,
     "millstream.pipelines.writing.writer": patch_writing,
     "millstream.pipelines.running.fan_out": patch_fan_out,

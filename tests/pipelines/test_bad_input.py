@@ -111,7 +111,7 @@ def test_other_operators_than_in_the_checkpoint_are_named(
 
 
 @pytest.mark.parametrize("records", [2, 9], ids=["shorter", "longer"])
-def test_topic_made_anew_is_named_and_read_from_its_beginning_under_another_name(
+def test_recreated_topic_is_reported_and_read_from_its_beginning_under_another_name(
     spark: SparkSession, topics: Topics, where: dict[str, Any], tmp_path: Path, records: int
 ) -> None:
     name = topics.create()
@@ -126,7 +126,7 @@ def test_topic_made_anew_is_named_and_read_from_its_beginning_under_another_name
     assert copied(tmp_path) == [*range(4), *range(10, 10 + records)]
 
 
-def test_retention_that_was_faster_is_named_and_passed_over_if_told_to(
+def test_records_lost_to_retention_are_reported_and_skipped_if_allowed(
     spark: SparkSession, topics: Topics, where: dict[str, Any], tmp_path: Path
 ) -> None:
     name = topics.create()

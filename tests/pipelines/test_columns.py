@@ -1,4 +1,4 @@
-"""Columns that operators are told of: what is taken, what is refused, and with which fix."""
+"""Column arguments of operators: which are accepted, and which are refused, with the fix."""
 
 from __future__ import annotations
 

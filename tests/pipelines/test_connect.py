@@ -64,7 +64,7 @@ def test_connect_session_computes_a_pipeline_over_history(seen: dict[str, Any]) 
     assert seen["history"] == [2, 3]
 
 
-def test_connect_session_is_told_why_it_cannot_run_a_pipeline(seen: dict[str, Any]) -> None:
+def test_connect_session_is_refused_for_pipelines_with_the_reason(seen: dict[str, Any]) -> None:
     refusal = seen["refusal"]
     assert refusal.startswith("ConfigError: pipelines do not run in a Spark Connect session")
     assert "use a classic session (SparkSession.builder.master(...))" in refusal

@@ -66,16 +66,16 @@ def raises_after(commit: Any, messages: Any, batch_id: int) -> None:
 
 
 def raises_after_the_decision(commit: Any, messages: Any, batch_id: int) -> None:
-    from millstream.pipelines.writing import settling as module
+    from millstream.pipelines.writing import completing as module
 
-    settling: Any = module
-    original = settling.end_transactions
+    completing: Any = module
+    original = completing.end_transactions
 
     def failing(*args: Any, **named: Any) -> Any:
-        settling.end_transactions = original
+        completing.end_transactions = original
         raise OSError("fault: after the decision")
 
-    settling.end_transactions = failing
+    completing.end_transactions = failing
     commit(messages, batch_id)
 
 
@@ -97,19 +97,19 @@ def waits_for_time_out(commit: Any, messages: Any, batch_id: int) -> None:
     import time
 
     from millstream.client.transactions import open_transactions
-    from millstream.pipelines.writing import settling as module
+    from millstream.pipelines.writing import completing as module
 
-    settling: Any = module
-    original = settling.end_transactions
+    completing: Any = module
+    original = completing.end_transactions
 
     def late(cluster: Any, transactions: Any, commit: bool) -> Any:
-        settling.end_transactions = original
+        completing.end_transactions = original
         prefix = transactions[0].transactional_id.rpartition("-task-")[0] + "-task-"
         while open_transactions(cluster, prefix):
             time.sleep(0.1)
         return original(cluster, transactions, commit)
 
-    settling.end_transactions = late
+    completing.end_transactions = late
     commit(messages, batch_id)
 
 

@@ -111,7 +111,7 @@ def test_pipeline_names_a_full_disk_under_its_checkpoint_and_goes_on_when_there_
             error = run()
             assert error is not None
             told = str(explain_failure(declared.name, error))
-            assert "the disk is full. Make room and start again: it goes on where it was" in told
+            assert "the disk is full. Free some space and start it again" in told
             (disk / "other").unlink()
         assert run() is None
         assert values_of(topics, target, at_least=first + 100) == numbers(first + 100)

@@ -51,6 +51,6 @@ def test_variant_differs_only_in_what_is_said() -> None:
     assert type(second) is Pipeline
 
 
-def test_pipeline_knows_where_it_is_defined() -> None:
+def test_pipeline_has_the_place_of_its_definition() -> None:
     declared = pipeline(reads=ORDERS, writes=table("t"), name="t")(lambda orders: orders)
     assert declared.home == Path(__file__).parent

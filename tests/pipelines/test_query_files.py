@@ -48,12 +48,12 @@ def test_query_id_is_found_however_the_location_is_written(checkpoint: Path, sch
     assert query_id(f"{scheme}{checkpoint}") == "8c1a"
 
 
-def test_query_id_says_what_to_do_without_a_checkpoint(tmp_path: Path) -> None:
+def test_query_id_without_a_checkpoint_is_refused_with_the_fix(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"hdfs://.*kafka\.transactional\.id"):
         query_id(str(tmp_path / "nowhere"))
 
 
-def test_query_id_says_what_to_do_where_the_file_system_is_not_known() -> None:
+def test_query_id_on_an_unknown_file_system_is_refused_with_the_fix() -> None:
     with pytest.raises(ConfigError, match=r"kafka\.transactional\.id"):
         query_id("wasb://container/checkpoint")
 
@@ -101,7 +101,7 @@ def test_sync_batch_syncs_the_querys_id_and_all_directories(
     assert synced == [*batch, *query, *batch]
 
 
-def test_sync_batch_meanwhile_tells_who_waits_what_went_wrong(checkpoint: Path) -> None:
+def test_sync_in_a_thread_raises_its_error_to_the_waiting_caller(checkpoint: Path) -> None:
     sync_batch_meanwhile(str(checkpoint), 3)()
     (checkpoint / "offsets" / "4").symlink_to("4")  # which cannot be opened
     with pytest.raises(OSError, match="symbolic links"):

@@ -37,7 +37,7 @@ def test_row_at_or_before_the_bound_or_without_a_time_is_late() -> None:
     assert (on_time.num_rows, late.num_rows) == (2, 0)
 
 
-def test_late_row_says_by_how_much_and_lacks_results() -> None:
+def test_late_row_has_its_lateness_and_no_results() -> None:
     result = pa.field("average", pa.float64())
     schema = pa.schema([pa.field("time", TIME), result, KIND_FIELD, LATENESS_FIELD])
     found = with_kind(rows(1_000_000, None), "late", schema, "time", 3_500_000).to_pylist()

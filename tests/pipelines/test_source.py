@@ -147,7 +147,7 @@ def test_stream_goes_on_where_its_checkpoint_ended(
 def test_stream_whose_first_batch_was_cut_off_reads_no_history(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
-    """Spark asks anew where it began, and gets another end of the topic."""
+    """Spark asks again where it began, and gets another end of the topic."""
     topic = topics.create()
     topics.fill(topic, [b"old"] * 5)
     reader = spark.readStream.format("millstream").option("subscribe", topic)
@@ -195,7 +195,7 @@ def test_stream_reports_how_far_it_lags(spark: SparkSession, topics: Topics) -> 
     assert json.loads(first.latestOffset) == {topic: {"0": 5}}
 
 
-def test_stream_tells_of_lost_records_and_goes_on_if_told_to(
+def test_stream_reports_lost_records_and_continues_if_allowed(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
     topic = topics.create()

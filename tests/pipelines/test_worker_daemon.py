@@ -67,7 +67,7 @@ def test_daemon_forks_workers_that_have_what_tasks_import(daemon: subprocess.Pop
         assert all(name in libraries_of(pid) for name in ("libarrow", "duckdb", "millstream"))
 
 
-def test_daemon_ends_with_spark_and_says_nothing(daemon: subprocess.Popen[bytes]) -> None:
+def test_daemon_ends_with_spark_without_output(daemon: subprocess.Popen[bytes]) -> None:
     assert daemon.stdout is not None
     assert read_int(daemon.stdout.fileno()) > 0
     output, errors = daemon.communicate(timeout=DAEMON_SECONDS_MAX)  # closes its input

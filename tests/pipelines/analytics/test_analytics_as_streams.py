@@ -95,7 +95,7 @@ def test_rolling_intervals_and_sessions(spark: SparkSession) -> None:
     check(checked, spark, disorder=Disorder(late=0.2, late_by="20 seconds"))
 
 
-def test_what_is_told_of_each_event(spark: SparkSession) -> None:
+def test_results_per_event(spark: SparkSession) -> None:
     rules: dict[str, Any] = {"allowed_lateness": "20 seconds", "buckets": 2}
     checked = pipeline_of(
         rolling=lambda it: rolling(

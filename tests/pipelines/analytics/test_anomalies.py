@@ -89,7 +89,7 @@ def test_values_that_are_alike_or_not_finite_make_no_anomaly(
     ("arguments", "message"),
     [
         ({"threshold": 0}, "threshold=0: so many standard deviations"),
-        ({"min_count": 1}, "min_count=1: give it a whole number, 2 or more"),
+        ({"min_count": 1}, "min_count=1: it must be an integer of at least 2"),
         ({"value": "user"}, "an anomaly is one of a number, and user is string"),
         ({"over": "1 month"}, "a month has no fixed length"),
         ({"time": "amount"}, "time must be a timestamp, and amount is double"),

@@ -260,7 +260,7 @@ def test_rounding_makes_no_spread_negative() -> None:
     assert rows[-1]["z"] is None, "those before do not differ"
 
 
-def test_state_is_told_with_how_long_it_is_kept() -> None:
+def test_state_shows_how_long_it_is_kept() -> None:
     minute_us = 60_000_000
     told = Smoothing(SCHEMA, ["user"], "time", minute_us, 32 * minute_us, 0, 3.0, 10).kept()
     assert told == {
@@ -299,7 +299,7 @@ def test_stream_is_averaged_as_a_batch_is(stage: Stage) -> None:
     [
         ({"half_life": "0 seconds"}, "half_life '0 seconds' is too short"),
         ({"threshold": -1}, "threshold=-1: so many standard deviations"),
-        ({"min_count": 0}, "min_count=0: give it a whole number, 1 or more"),
+        ({"min_count": 0}, "min_count=0: it must be an integer of at least 1"),
         ({"value": "user"}, "an average is of a number, and user is string"),
         ({"time": "user"}, "convert it with to_timestamp(user)"),
         ({"stragglers": "correct"}, "choose one of drop, divert"),

@@ -109,7 +109,7 @@ def test_first_ones_are_found_in_strides(rows: list[tuple[int, int]], horizon_us
     assert list(first_in_time(codes, times, horizon_us)) == expected
 
 
-def test_keys_are_told_to_be_kept_for_horizon_and_lateness() -> None:
+def test_keys_are_kept_for_horizon_and_lateness() -> None:
     minute_us = 60_000_000
     told = Deduplication(SCHEMA, ["id"], "time", minute_us, 2 * minute_us).kept()
     assert told == {"seen": "until they are 3 minutes behind the watermark"}

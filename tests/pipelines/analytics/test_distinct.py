@@ -50,7 +50,7 @@ def test_sketches_of_hours_are_merged_to_those_of_days(spark: SparkSession, how:
         ({"how": "guess"}, "choose one of exact, hll, theta"),
         ({"sketch": "users"}, "exact counts have no sketch"),
         ({"how": "hll", "log_size": 30}, "hll sketches have 4 to 21"),
-        ({"how": "hll", "log_size": 0}, "a whole number, 4 or more"),
+        ({"how": "hll", "log_size": 0}, "an integer of at least 4"),
     ],
 )
 def test_bad_input_is_refused_before_the_query_starts(

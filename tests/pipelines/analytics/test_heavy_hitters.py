@@ -131,7 +131,7 @@ def test_first_of_all_buckets_are_ranked(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"k": 0}, "k=0: give it a whole number, 1 or more"),
+        ({"k": 0}, "k=0: it must be an integer of at least 1"),
         ({"k": 20, "capacity": 10}, "choose at least k=20"),
         ({"by": "user"}, "by is the weight of a row, a number, and user is string"),
         ({"key": ()}, "name the items: heavy_hitters"),

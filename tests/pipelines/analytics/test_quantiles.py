@@ -90,12 +90,12 @@ def test_window_whose_values_are_all_nan_has_no_percentile(spark: SparkSession) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"at": (95,)}, "a percentile lies between 0 and 1, like 0.95 for the 95th, and not 95"),
+        ({"at": (95,)}, "a percentile is between 0 and 1, like 0.95 for the 95th, and not 95"),
         ({"at": ()}, "which percentiles?"),
         ({"at": (0.5, 0.5)}, "one of them is there twice"),
         ({"of": "user"}, "a percentile is of a number, and user is string"),
         ({"sketch": "all"}, "exact percentiles have no sketch"),
-        ({"how": "kll", "k": 2}, "k=2: give it a whole number, 8 or more"),
+        ({"how": "kll", "k": 2}, "k=2: it must be an integer of at least 8"),
     ],
 )
 def test_bad_input_is_refused_before_the_query_starts(

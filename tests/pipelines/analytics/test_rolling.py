@@ -99,7 +99,7 @@ def test_interval_whose_values_are_all_nan_has_no_percentile(spark: SparkSession
     assert {it.user: it.p50 for it in found} == {"ann": None, "bob": 5.0}
 
 
-def test_events_that_are_all_final_do_not_say_so(spark: SparkSession, rocksdb: None) -> None:
+def test_events_that_are_all_final_have_no_kind(spark: SparkSession, rocksdb: None) -> None:
     frame = spark.createDataFrame([], ROWS)
     rolled = rolling(frame, "1 minute", key="user", time="time", n="count(*)")
     assert rolled.columns == [*frame.columns, "n"]

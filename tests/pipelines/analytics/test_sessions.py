@@ -29,7 +29,7 @@ def by_loop() -> list[list[Event]]:
     return found
 
 
-def test_sessions_know_how_they_began_and_ended(stage: Stage) -> None:
+def test_sessions_have_their_first_and_last_values(stage: Stage) -> None:
     rows = stage.results(
         lambda it: it.transform(
             summarize_sessions,

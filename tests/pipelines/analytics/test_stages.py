@@ -73,7 +73,7 @@ def test_policy_that_corrects_is_refused_with_the_choices() -> None:
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "3", True, None])
 def test_what_is_no_whole_number_is_refused(value: object) -> None:
-    with pytest.raises(ConfigError, match="give it a whole number, 1 or more"):
+    with pytest.raises(ConfigError, match="it must be an integer of at least 1"):
         check_whole("k", value)
 
 

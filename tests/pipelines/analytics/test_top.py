@@ -104,8 +104,8 @@ def test_each_task_sends_no_more_than_its_own_first_k(spark: SparkSession) -> No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"k": 0}, "k=0: give it a whole number, 1 or more"),
-        ({"k": 2.5}, "k=2.5: give it a whole number"),
+        ({"k": 0}, "k=0: it must be an integer of at least 1"),
+        ({"k": 2.5}, "k=2.5: it must be an integer"),
         ({"k": 1_000_000}, "at most 100000 items are ranked"),
         ({"by": "max(user)"}, "by must be a number, to rank items by it, and it is string"),
         ({"key": ()}, "name the items: top_k"),

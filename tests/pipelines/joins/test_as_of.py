@@ -84,7 +84,7 @@ def to_batch(rows: Sequence[Sale] | Sequence[Rate], schema: pa.Schema) -> pa.Rec
 
 
 def operator(how: How = "left", lateness_us: int = 0) -> AsOfJoin:
-    """Tidies after every few rows, unless told."""
+    """Tidies after every few rows, by default."""
     events = Events(SALES, ("country",), "sold_at")
     history = History(RATES, ("land",), "since", ("since", "rate", "offset"), "offset", "gone")
     return AsOfJoin(events, history, how, lateness_us)
@@ -220,7 +220,7 @@ def test_version_older_than_a_delete_does_not_come_to_life_late() -> None:
     assert [it.rate for it in results(trial.advance(200))] == [None]
 
 
-def test_late_version_tells_how_late_it_was() -> None:
+def test_late_version_has_its_lateness() -> None:
     trial = Trial(operator())
     rows = trial.feed(columns([], [Rate("at", 500_000, 7, 0, False)]), 2_000_000).to_pylist()
     assert [(it["_kind"], it["_lateness"]) for it in rows] == [("late_version", 1.5)]

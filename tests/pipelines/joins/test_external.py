@@ -80,7 +80,7 @@ def test_call_that_fails_is_made_again_after_growing_pauses() -> None:
     assert pauses == [0.1, 0.2, 0.4]
 
 
-def test_key_without_an_answer_is_told_why_and_asked_for_again_next_time() -> None:
+def test_key_without_an_answer_has_the_reason_and_is_asked_again() -> None:
     fetch = Squares(failures=2)
     client, _, _ = make_client(fetch, retries=1, batch_size=1)
     assert client.find([2, 4]) == {2: NoAnswer("ConnectionError: refused"), 4: 16}

@@ -26,7 +26,7 @@ MINUTE_US = 60_000_000
         (("1 minute", "0 seconds"), (MINUTE_US, 0)),
     ],
 )
-def test_bound_reaches_both_ways_unless_told(band: Band, expected: tuple[int, int]) -> None:
+def test_bound_applies_in_both_directions_by_default(band: Band, expected: tuple[int, int]) -> None:
     assert reach_us(band, "full", unbounded=False) == expected
 
 

@@ -162,7 +162,7 @@ def named_clicks(clicks: DataFrame, users: DataFrame) -> DataFrame:
     return enrich(clicks, users.drop("_offset"), buckets=4)
 
 
-def test_enriched_rows_get_what_the_table_said_in_their_batch(spark: SparkSession) -> None:
+def test_enriched_rows_get_the_rows_of_the_table_in_their_batch(spark: SparkSession) -> None:
     """The table's keys move to another partition again and again."""
     clicks = rows(user=WORDS)
     users = rows(user=WORDS, name=st.sampled_from("abc"), _deleted=st.booleans())

@@ -176,7 +176,7 @@ def test_table_join_of_change_logs_adds_up_to_the_join(streams: Streams) -> None
     assert {it: n for it, n in view.items() if n} == expected
 
 
-def test_enriched_rows_know_the_table_of_their_batch(streams: Streams) -> None:
+def test_enriched_rows_have_the_table_of_their_batch(streams: Streams) -> None:
     streams.write("clicks", "author string, click int", [[("ann", 1)], [("ann", 2)], [("ann", 3)]])
     log = [(1, "ann", "x", 0, False), (1, "ann", "y", 1, False), (1, "ann", None, 2, True)]
     streams.write("users", LOG, [[it] for it in log])

@@ -95,7 +95,7 @@ def run(wanted: Lookup, *users: int | None, client: LookupClient | None = None) 
     return [tuple(it.values())[1:] for it in wanted.run(client, rows).to_pylist()]
 
 
-def test_rows_get_what_the_service_says_in_one_call(people: People) -> None:
+def test_rows_get_the_answers_of_one_call(people: People) -> None:
     wanted = looked_up(partial(ask_service, people.url))
     found = run(wanted, 1, 13, None, 2, 1)
     assert found == [

@@ -44,7 +44,7 @@ def test_keys_of_both_sides_have_common_numbers() -> None:
     assert left[1] not in right
 
 
-def test_keys_that_share_a_hash_are_told_apart() -> None:
+def test_keys_with_equal_hashes_are_distinguished() -> None:
     left = keyed("a", ["x", "y"], [7, 7])
     right = keyed("b", ["y", "z"], [7, 7])
     left_codes, right_codes = common_codes(left, ["a"], right, ["b"])

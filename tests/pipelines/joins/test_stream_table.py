@@ -60,7 +60,7 @@ def found(rows: pa.RecordBatch) -> Counter[tuple[Any, ...]]:
 
 @settings(max_examples=40)
 @given(BATCHES, st.sampled_from(["inner", "left"]), st.randoms())
-def test_each_row_gets_what_the_table_says_when_it_comes(
+def test_each_row_gets_the_current_row_of_the_table(
     batches: list[tuple[list[tuple[int, str | None]], list[User]]], how: How, random: Random
 ) -> None:
     """Changes of a batch come in any order, before the rows of the stream."""

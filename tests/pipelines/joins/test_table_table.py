@@ -113,7 +113,7 @@ def test_last_partner_that_goes_leaves_its_row_alone() -> None:
     assert gone == {("x", 1, "x", 0.5): -1, ("x", 1, None, None): 1}
 
 
-def test_update_of_both_sides_in_one_batch_is_told_once() -> None:
+def test_update_of_both_sides_in_one_batch_is_emitted_once() -> None:
     trial = Trial(operator("inner"))
     trial.feed(columns([("x", 1, 1)], [(1, "x", 0.5)]))
     update = columns([("x", 1, -1), ("x", 2, 1)], [(-1, "x", 0.5), (1, "x", 1.5)])

@@ -51,7 +51,7 @@ def test_options_need_the_format() -> None:
         parse_avro_options({"avroSchema": '"int"'}.get, "json")
 
 
-def test_readers_and_writers_know_them() -> None:
+def test_readers_and_writers_accept_them() -> None:
     read = parse_read_options(READ | URL | {"avroSchema": '"int"'}, streaming=False)
     assert read.avro.schema == '"int"'
     write = parse_write_options(

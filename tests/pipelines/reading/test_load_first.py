@@ -56,7 +56,7 @@ def test_stream_does_not_wait_for_an_empty_table() -> None:
     assert Hold("", {}).is_over()
 
 
-def test_checkpoint_that_cannot_be_read_is_an_error_and_no_wait_for_ever(tmp_path: Path) -> None:
+def test_checkpoint_that_cannot_be_read_is_an_error_and_not_an_endless_wait(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no metadata"):
         Hold(str(tmp_path / "elsewhere"), AWAITED).is_over()
 
@@ -77,7 +77,7 @@ def test_held_stream_has_nothing_to_read_and_then_everything(
     start = planner.initial()
     assert planner.next_end(start) == start
     assert planner.next_end(start, without_limit=True) == start
-    assert planner.latest == at(clicks, 5), "the lag is told all the same"
+    assert planner.latest == at(clicks, 5), "the lag is reported all the same"
     end_batch(tmp_path, 0, [10, 4])
     assert planner.next_end(start) == at(clicks, 5)
 

@@ -223,7 +223,7 @@ def test_stream_reports_a_topic_that_was_deleted(topics: Topics) -> None:
 
 
 @pytest.mark.parametrize("records_now", [2, 9])
-def test_stream_reads_a_topic_made_anew_from_its_beginning(
+def test_stream_reads_a_recreated_topic_from_its_beginning(
     topics: Topics, records_now: int
 ) -> None:
     topic = topics.create()
@@ -304,14 +304,14 @@ def test_first_batch_that_began_at_the_end_is_not_repeated_with_all_history(
     assert restarted.tasks(end, restarted.next_end(end)) == [OffsetRange(topic, 0, 7, 9)]
 
 
-def test_batch_of_a_topic_made_anew_is_repeated_though_it_has_grown_since(topics: Topics) -> None:
+def test_batch_of_a_recreated_topic_is_repeated_although_it_has_grown(topics: Topics) -> None:
     topic = topics.create()
     topics.fill(topic, [b"x"] * 9)
     restarted = planner_of(topics, subscribe=topic, failOnDataLoss="false")
     assert restarted.tasks(at(topic, 8), at(topic, 2)) == [OffsetRange(topic, 0, 0, 2)]
 
 
-def test_stream_that_began_at_the_end_reads_a_topic_made_anew(topics: Topics) -> None:
+def test_stream_that_began_at_the_end_reads_a_recreated_topic(topics: Topics) -> None:
     topic = topics.create()
     topics.fill(topic, [b"x"] * 5)
     planner = planner_of(topics, subscribe=topic, startingOffsets="latest", failOnDataLoss="false")
@@ -325,7 +325,7 @@ def test_stream_that_began_at_the_end_reads_a_topic_made_anew(topics: Topics) ->
 
 
 def test_first_batch_from_offsets_that_are_named_is_not_left_out(topics: Topics) -> None:
-    """Where it begins is known: it ends before that because the topic was made anew."""
+    """Where it begins is known: it ends before that because the topic was recreated."""
     topic = topics.create()
     topics.fill(topic, [b"x"] * 9)
     options = {"startingOffsets": named(topic, 8), "failOnDataLoss": "false"}

@@ -47,7 +47,7 @@ def test_schema_is_asked_for_once(server: SchemaRegistry) -> None:
     assert server.requests == [f"GET /schemas/ids/{number}"]
 
 
-def test_registry_is_one_for_all_who_mean_the_same() -> None:
+def test_registry_is_shared_for_equal_settings() -> None:
     settings = [RegistrySettings(("http://a:1",), user_info=it) for it in ("a:b", "a:b", "a:c")]
     assert registry_for(settings[0]) is registry_for(settings[1])
     assert registry_for(settings[0]) is not registry_for(settings[2])
@@ -59,7 +59,7 @@ def test_settings_do_not_print_secrets() -> None:
     assert "hidden" not in text
 
 
-def test_references_come_before_those_who_need_them(server: SchemaRegistry) -> None:
+def test_references_come_before_the_schemas_that_need_them(server: SchemaRegistry) -> None:
     def reference(name: str) -> list[dict[str, Any]]:
         return [{"name": name, "subject": name, "version": 1}]
 
@@ -87,7 +87,7 @@ def test_schema_is_registered_and_found_again(server: SchemaRegistry) -> None:
         ({"token": "t0ken"}, "Bearer t0ken"),
     ],
 )
-def test_client_says_who_it_is(server: SchemaRegistry, settings: Any, header: str) -> None:
+def test_client_authenticates(server: SchemaRegistry, settings: Any, header: str) -> None:
     number = server.add("orders-value", ORDER)
     server.authorization = header
     assert client(server, **settings).schema(number)
@@ -121,7 +121,7 @@ def test_schema_that_is_not_there_is_named(server: SchemaRegistry) -> None:
         client(server).latest("orders-value")
 
 
-def test_other_answers_are_told(server: SchemaRegistry) -> None:
+def test_other_answers_are_reported(server: SchemaRegistry) -> None:
     server.broken_answers = [
         (200, b"<html>"),
         (404, b"<html>"),

@@ -24,7 +24,7 @@ def declared(*names: str) -> Pipeline:
     return declare(lambda frame0, frame1=None: frame0)
 
 
-def test_checkpoint_tells_its_batches(spark: SparkSession, tmp_path: Path) -> None:
+def test_checkpoint_lists_its_batches(spark: SparkSession, tmp_path: Path) -> None:
     checkpoint = Checkpoint(spark, str(tmp_path))
     assert checkpoint.last_completed_batch() is None
     (tmp_path / "offsets").mkdir()
@@ -36,7 +36,7 @@ def test_checkpoint_tells_its_batches(spark: SparkSession, tmp_path: Path) -> No
     assert checkpoint.batch_end(11) == {("orders", 0): 17}
 
 
-def test_checkpoint_tells_where_a_batch_begins(spark: SparkSession, tmp_path: Path) -> None:
+def test_checkpoint_has_where_a_batch_begins(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     for number in (3, 4, 5):
         content = f'v1\n{{}}\n{{"orders": {{"0": {number}}}}}'
@@ -54,11 +54,11 @@ def test_checkpoint_belongs_to_the_topics_it_was_made_for(
     checkpoint = Checkpoint(spark, str(tmp_path / "new" / "p"))
     checkpoint.claim(declared("a", "b"), {})
     checkpoint.claim(declared("b", "a"), {})
-    with pytest.raises(ConfigError, match="made by p reading a, b, and now it is to read a:"):
+    with pytest.raises(ConfigError, match="made by p reading a, b, and now reads a:"):
         checkpoint.claim(declared("a"), {})
 
 
-def test_checkpoint_knows_a_topic_that_was_made_anew(spark: SparkSession, tmp_path: Path) -> None:
+def test_checkpoint_detects_a_recreated_topic(spark: SparkSession, tmp_path: Path) -> None:
     checkpoint = Checkpoint(spark, str(tmp_path / "p"))
     old, new = UUID(int=1), UUID(int=2)
     checkpoint.claim(declared("a"), {})  # from a broker that has no ids

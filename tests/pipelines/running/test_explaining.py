@@ -58,7 +58,7 @@ def steps(session_with_rocksdb: SparkSession, tmp_path: Path) -> Callable[..., l
     return explained
 
 
-def test_source_tells_its_format_and_where_bad_records_go(steps: Any) -> None:
+def test_source_shows_its_format_and_where_bad_records_go(steps: Any) -> None:
     source, mark = steps(lambda orders: orders.where("amount > 1"))
     assert source.title == "topic orders"
     assert dict(source.details) == {
@@ -73,7 +73,7 @@ def by_shop(orders: DataFrame) -> DataFrame:
     return orders.groupBy("shop").count()
 
 
-def test_aggregate_without_a_time_is_kept_for_ever(steps: Any) -> None:
+def test_aggregate_without_a_time_is_kept_forever(steps: Any) -> None:
     (found,) = [it for it in steps(by_shop, "shop", "update") if it.has_state]
     assert found.title == "aggregate by shop"
     assert dict(found.details)["kept"] == FOREVER
@@ -157,7 +157,7 @@ def test_native_state_is_kept_until_the_watermark_passes_it(
         ),
     ],
 )
-def test_windows_of_ours_tell_their_rule_and_their_state(
+def test_windows_show_their_rule_and_their_state(
     steps: Any, window: Any, told: str, title: str, kept: str
 ) -> None:
     def function(orders: DataFrame) -> DataFrame:
@@ -173,7 +173,7 @@ def test_windows_of_ours_tell_their_rule_and_their_state(
     assert not state.grows
 
 
-def test_sliding_window_tells_what_it_keeps(steps: Any) -> None:
+def test_sliding_window_shows_its_state(steps: Any) -> None:
     def function(orders: DataFrame) -> DataFrame:
         return orders.transform(sliding("10 minutes", key="shop", time="at", n="count(*)"))
 
@@ -183,7 +183,7 @@ def test_sliding_window_tells_what_it_keeps(steps: Any) -> None:
     assert dict(found.details)["kept, events"] == "until they are 10 minutes behind the watermark"
 
 
-def test_analytics_tell_how_long_they_keep_their_state(steps: Any) -> None:
+def test_analytics_show_how_long_they_keep_their_state(steps: Any) -> None:
     def without_copies(orders: DataFrame) -> DataFrame:
         return orders.transform(deduplicate, "1 hour", key="id", time="at")
 
@@ -232,7 +232,7 @@ def test_analytics_tell_how_long_they_keep_their_state(steps: Any) -> None:
         ),
     ],
 )
-def test_rows_that_are_dropped_are_told_whatever_their_count_is_called(
+def test_dropped_rows_are_shown_whatever_their_count_is_named(
     steps: Any, count: Any, told: set[str]
 ) -> None:
     def function(orders: DataFrame) -> Any:

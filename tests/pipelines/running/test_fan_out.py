@@ -18,8 +18,8 @@ from millstream.pipelines.running.checkpoint import Checkpoint
 from millstream.pipelines.running.fan_out import FanOutSink
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.running.sinks import make_sink
+from millstream.pipelines.writing.completing import Completer
 from millstream.pipelines.writing.protocol import BatchProtocol
-from millstream.pipelines.writing.settling import Settling
 from tests.pipelines.conftest import Topics
 from tests.pipelines.running.test_progress import committed
 
@@ -165,7 +165,7 @@ def test_batch_decided_before_a_crash_is_completed_by_the_next_run(
 ) -> None:
     sink = make()
     with monkeypatch.context() as patched:
-        killed_at(patched, Settling, "settle")
+        killed_at(patched, Completer, "complete")
         with pytest.raises(Killed):
             sink(tagged, 0)
     assert stored(settings) == [0, 1, 2, 3]

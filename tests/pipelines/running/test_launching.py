@@ -80,7 +80,7 @@ def run_once(declared: Pipeline, spark: SparkSession, where: dict[str, Any]) -> 
     return run_to_end(lambda: declared.start(spark, once=True, **where))
 
 
-def test_batch_leaves_out_what_is_said_for_streams_only(
+def test_batch_ignores_options_for_streams(
     spark: SparkSession, topics: Topics, orders: str
 ) -> None:
     reads = topic(orders, schema=SCHEMA, options={"maxOffsetsPerTrigger": 1})
@@ -397,7 +397,7 @@ def test_session_of_spark_connect_is_refused() -> None:
         ),
     ],
 )
-def test_start_is_told_in_the_readers_words(starting: Any, options: dict[str, str]) -> None:
+def test_start_is_passed_as_options_of_the_reader(starting: Any, options: dict[str, str]) -> None:
     assert starting_options("t", starting) == options
 
 

@@ -79,7 +79,7 @@ def test_load_of_a_name_that_is_not_there_suggests_the_nearest(shop: Path) -> No
         load_pipelines(Target(shop, ("revnue",)))
 
 
-def test_load_of_nothing_says_so(shop: Path, tmp_path: Path) -> None:
+def test_file_without_pipelines_is_refused(shop: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no such file"):
         load_pipelines(Target(tmp_path / "missing.py"))
     with pytest.raises(ConfigError, match="defines no pipeline"):

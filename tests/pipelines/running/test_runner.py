@@ -1,4 +1,4 @@
-"""Running pipelines in a session: until all is done, until told to stop, until one fails."""
+"""Running pipelines in a session: until all have ended, until a signal, until one fails."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_run_once_ends_when_all_is_read(
     assert shown[-1] == "done"
 
 
-def test_run_stops_when_told_to_after_the_batch(
+def test_run_stops_after_the_batch_on_a_signal(
     spark: SparkSession, copying: Pipeline, settings: Settings
 ) -> None:
     seen = threading.Event()

@@ -160,7 +160,7 @@ def test_reason_is_what_java_threw(text: str, reason: str) -> None:
     assert reason_of(text) == reason
 
 
-def test_what_is_started_meanwhile_complains_into_the_file(
+def test_standard_error_of_started_processes_goes_to_the_file(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "home" / "spark.log"

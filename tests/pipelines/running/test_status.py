@@ -54,7 +54,7 @@ def test_status_counts_every_batch_once_also_those_that_were_not_looked_at() -> 
     assert status.batch_ms == 43
 
 
-def test_state_is_told_in_rows_where_spark_counts_rows_and_in_bytes_everywhere() -> None:
+def test_state_is_counted_in_rows_for_sparks_operators_and_in_bytes_for_all() -> None:
     join = {"operatorName": "symmetricHashJoin", "numRowsTotal": 70, "memoryUsedBytes": 900}
     ours = {
         "operatorName": "transformWithStateInPandasExec",

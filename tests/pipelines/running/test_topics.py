@@ -40,7 +40,7 @@ def test_missing_topics_are_named_or_created(topics: Topics, settings: Settings)
     assert {name: len(it.partitions) for name, it in found.items()} == {read: 3, written: 2}
 
 
-def test_creating_what_came_meanwhile_is_fine_and_nonsense_is_not(topics: Topics) -> None:
+def test_creating_an_existing_topic_succeeds_and_an_invalid_one_fails(topics: Topics) -> None:
     with Cluster(topics.bootstrap) as cluster:
         create_topics(cluster, {topics.create(): 1})
         with pytest.raises(ApiError, match="topic zero cannot be created"):

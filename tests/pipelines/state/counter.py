@@ -13,7 +13,7 @@ from millstream.pipelines.state.tables import times_of
 
 
 class HoldAndCount(Operator):
-    """Holds rows until the watermark is there, then lets them go, numbered by key for ever."""
+    """Holds rows until the watermark has passed them, then emits them, numbered by key."""
 
     identity = "hold and count"
 

@@ -54,7 +54,7 @@ def test_index_is_what_the_specification_says() -> None:
     assert page_id in store.pages
 
 
-def test_next_batch_knows_the_state_and_the_watermark_before() -> None:
+def test_next_batch_has_the_state_and_the_watermark_before() -> None:
     state = BucketState(OPERATOR, 4, filled())
     assert state.watermark_us == 5
     assert state.timer_us == 9

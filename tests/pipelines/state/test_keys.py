@@ -141,7 +141,7 @@ def test_key_that_spark_does_not_group_by_is_refused() -> None:
         one_hash([("a", 1)], pa.map_(pa.string(), pa.int64()))
 
 
-def test_keys_that_share_a_hash_are_told_apart() -> None:
+def test_keys_with_equal_hashes_are_distinguished() -> None:
     keys = pa.array(["x", "y", "x", None, "y", "z"])
     rows = pa.RecordBatch.from_arrays(
         [pa.array([5, 5, 5, 5, 5, 9], pa.uint64()), keys],

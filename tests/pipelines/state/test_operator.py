@@ -30,7 +30,7 @@ def test_times_leave_room_to_reckon() -> None:
     assert NO_WATERMARK - 2 * 2**60 > -(2**63)
 
 
-def test_operator_tells_of_itself_in_words() -> None:
+def test_operator_describes_itself() -> None:
     operator = HoldAndCount(SCHEMA, KEYS, "time")
     operator.identity = "hold for 90000000 us"
     told = json.loads(operator.describe(16))

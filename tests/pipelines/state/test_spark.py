@@ -146,7 +146,7 @@ def rocksdb(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 class Stream:
-    """Files that come one after another, and a query that is started anew for each."""
+    """Files that come one after another, and a query that is restarted for each."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self.spark = spark

@@ -38,7 +38,7 @@ def test_action_is_tried_again_until_it_succeeds() -> None:
     assert patiently(action, "test") == "done"
 
 
-def test_failure_that_stays_is_told_when_time_is_up() -> None:
+def test_permanent_failure_is_raised_after_the_timeout() -> None:
     def action() -> None:
         raise psycopg.OperationalError("connection\n  refused")
 

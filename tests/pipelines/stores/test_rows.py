@@ -76,7 +76,7 @@ def test_weights_are_summed_by_key_whatever_the_order(
 
 @settings(deadline=None)  # the first example pays for imports
 @given(ROWS)
-def test_replace_keeps_rows_since_the_last_delete_and_knows_their_keys(rows: list[Any]) -> None:
+def test_replace_keeps_rows_since_the_last_delete_and_their_keys(rows: list[Any]) -> None:
     rows = [(number, letter, value % 10**30, gone) for number, letter, value, gone in rows]
     since: dict[Any, list[Any]] = {}
     for number, letter, value, gone in rows:

@@ -46,7 +46,7 @@ def test_types_of_spark_become_kinds(kind: DataType, expected: str) -> None:
     assert str(layout_of(struct(id=LONG, x=kind), TABLE).columns[1]) == expected
 
 
-def test_layout_knows_key_values_and_leaves_the_mark_out() -> None:
+def test_layout_has_keys_and_values_without_the_delete_column() -> None:
     spec = TableSpec("t", ("b", "a"), delete="gone")
     schema = pa.schema({"a": pa.int64(), "v": pa.string(), "gone": pa.bool_(), "b": pa.string()})
     layout = layout_of(schema, spec)

@@ -27,7 +27,7 @@ MANY = 50_000
 STAGES = "SELECT relname FROM pg_class WHERE relname LIKE 'millstream_stage%'"
 
 
-def test_name_tells_the_epoch_and_hides_the_query() -> None:
+def test_name_has_the_epoch_and_a_hash_of_the_query() -> None:
     query = "my_query'; DROP TABLE x; --"
     prefix = stage_prefix(query)
     assert prefix.replace("_", "").isalnum()
@@ -35,7 +35,7 @@ def test_name_tells_the_epoch_and_hides_the_query() -> None:
     assert len(f"{prefix}{10**9}_abcdef_{10**14}") <= 63  # else the server would cut it
 
 
-def test_stage_is_filled_anew_where_a_commit_was_not_answered(postgres_database: Database) -> None:
+def test_stage_is_filled_again_if_a_commit_was_not_answered(postgres_database: Database) -> None:
     table = pa.table({"id": list(range(100))})
     layout = layout_of(table.schema, TABLE)
     for _ in range(2):

@@ -101,7 +101,7 @@ def test_drift_is_followed_within_half_of_the_memory() -> None:
     assert all(own - offset <= 30 for own, offset in zip(drifting, found, strict=True))
 
 
-def test_clock_that_was_set_is_believed_when_most_rows_say_so() -> None:
+def test_clock_that_was_set_is_followed_when_most_rows_agree() -> None:
     found = offsets_of([0] * 10 + [3600] * 10)
     assert found[:13] == [0] * 13
     assert found[13:] == [3600] * 7
@@ -118,7 +118,7 @@ def test_devices_that_are_silent_are_forgotten() -> None:
 
 
 def test_rows_of_one_moment_have_the_same_medians_in_any_order() -> None:
-    """As when Spark repeats a batch and shuffles it anew."""
+    """As when Spark repeats a batch and shuffles it again."""
     found = []
     for own in ([3, 1, 2, 9], [9, 2, 1, 3]):
         moment = pa.array([1000] * 4, pa.timestamp("us", tz="UTC"))

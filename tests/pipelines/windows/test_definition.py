@@ -182,7 +182,7 @@ def test_hopping_rows_are_late_for_the_windows_that_are_closed_and_for_no_other(
     assert ann == {30: 1, 60: 1, 90: 1, 120: 1, 150: 2, 180: 1}
 
 
-def test_diverted_rows_are_whole_and_tell_how_late_they_are(files: Files) -> None:
+def test_diverted_rows_have_all_columns_and_their_lateness(files: Files) -> None:
     files.write(STRAGGLING)
     window = hopping(
         "1 minute", "30 seconds", key="user", time="time", stragglers="divert", n="count(*)"
@@ -202,7 +202,7 @@ def test_diverted_rows_are_whole_and_tell_how_late_they_are(files: Files) -> Non
     assert {row["_kind"] for row in run.rows} == {"late"}
 
 
-def test_late_sessions_are_told_by_their_gap(files: Files) -> None:
+def test_rows_of_sessions_are_late_after_the_gap(files: Files) -> None:
     files.write(STRAGGLING)
     window = session("30 seconds", key="user", time="time", stragglers="divert", n="count(*)")
     late = files.run(files.stream("0 seconds").transform(window.late)).rows

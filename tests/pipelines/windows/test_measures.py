@@ -25,7 +25,7 @@ SCHEMA = pa.schema({"user": pa.string(), "amount": pa.int32()})
         (Measure("most", "max", "amount"), pa.int32()),
     ],
 )
-def test_measure_knows_the_type_of_its_result(measure: Measure, expected: pa.DataType) -> None:
+def test_measure_has_the_type_of_its_result(measure: Measure, expected: pa.DataType) -> None:
     assert measure.type_in(SCHEMA) == expected
     check_measures([measure], SCHEMA, taken=["user", "amount"])
 

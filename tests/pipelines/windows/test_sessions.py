@@ -222,7 +222,7 @@ def test_straggler_between_two_sessions_makes_one_of_them() -> None:
 def test_session_that_begins_earlier_than_it_was_shown_is_shown_again_at_once() -> None:
     stream = Stream(Lateness(), 60_000_000)
     assert [it.kind for it in stream.feed([Event("ann", 10, 1.0)])] == ["preliminary"]
-    assert stream.feed([Event("ann", 11, 1.0)]) == [], "not oftener than every minute"
+    assert stream.feed([Event("ann", 11, 1.0)]) == [], "at most every minute"
     (gone, shown) = stream.feed([Event("ann", 8, 1.0)])
     assert (gone.place, gone.kind, gone.old) == (("ann", 10), "withdrawn", None)
     assert (shown.place, shown.kind, shown.session.values[0]) == (("ann", 8), "preliminary", 3)

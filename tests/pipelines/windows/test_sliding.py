@@ -191,7 +191,7 @@ def test_corrections_lead_to_the_results_of_a_batch(
 
 @settings(max_examples=60)
 @given(BATCHES, st.booleans())
-def test_early_results_know_what_has_come_so_far(
+def test_preliminary_results_contain_all_rows_so_far(
     batches: list[tuple[list[Event], int]], preceding: bool
 ) -> None:
     lateness = Lateness("divert", INTERVAL_US)
@@ -259,7 +259,7 @@ def test_earlier_event_changes_the_preliminary_result_of_a_later_one() -> None:
     assert [it.event.time_us for it in unchanged if it.event.time_us == 25] == []
 
 
-def test_lateness_is_told_in_seconds_and_an_event_without_time_is_late() -> None:
+def test_lateness_is_in_seconds_and_an_event_without_time_is_late() -> None:
     trial = Trial(operator(Lateness("divert", 0)))
     no_time = columns([Event("ann", 0, 1.0)])["events"].set_column(
         1, SCHEMA.field("time"), pa.array([None], SCHEMA.field("time").type)

@@ -33,7 +33,7 @@ def options_for(bootstrap: str, **more: str) -> WriteOptions:
     return parse_write_options({"kafka.bootstrap.servers": bootstrap, **names}, streaming=True)
 
 
-def test_tasks_may_take_as_long_as_the_brokers_allow_unless_told(bootstrap: str) -> None:
+def test_tasks_may_take_as_long_as_the_brokers_allow_by_default(bootstrap: str) -> None:
     options = options_for(bootstrap)
     with make_cluster(options, "driver") as cluster:
         assert transaction_timeout_ms(options, cluster) == LONGEST_MS
@@ -49,7 +49,7 @@ def test_connections_are_kept_for_each_role(bootstrap: str) -> None:
     assert cluster_for(options, "task") is not driver
 
 
-def test_partitions_are_counted_anew_where_more_are_needed(bootstrap: str) -> None:
+def test_partitions_are_counted_again_if_more_are_needed(bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic("orders", 1)])["orders"].result(PATIENCE_SECONDS)
     with make_cluster(options_for(bootstrap), "driver") as cluster:

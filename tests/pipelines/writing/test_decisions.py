@@ -1,4 +1,4 @@
-"""How a decision is written down; what becomes of it is test_settling.py's."""
+"""How a decision is written down; what becomes of it is test_completing.py's."""
 
 from __future__ import annotations
 

@@ -1,19 +1,19 @@
-"""Analytics: what is asked of streams again and again. Functions of frames, for `transform`.
+"""Analytics: common questions about streams, as functions of frames for `transform`.
 
     rolling.py         rates, averages, percentiles of the last n minutes, per event or per interval
-    comparison.py      an interval beside the one before, or the same hour last week
+    comparison.py      an interval next to the previous one, or to the same hour last week
     quantiles.py       percentiles of windows, exact or by sketches
-    distinct.py        different values of windows, exact or by sketches
+    distinct.py        distinct values of windows, exact or by sketches
     top.py             the first k, exact in two stages, or by Spark's sketch
     heavy_hitters.py   the greatest sums of more items than can be kept
     deduplication.py   each event once, within a horizon
     sessions.py        one row per session: id, duration, first and last values
-    anomalies.py       what is far from the last n minutes
-    averages.py        exponentially weighted averages, and what is far from them
-    stages.py          aggregations of aggregations, which several of these are made of
+    anomalies.py       outliers, compared with the last n minutes
+    averages.py        exponentially weighted averages, and outliers
+    stages.py          aggregations of aggregations, on which several of these are built
 
-Spark's own aggregations where it has them; state in buckets (`millstream.pipelines.state`) where it
-has not: rolling per event, heavy hitters, deduplication, both kinds of anomalies.
+They use Spark's aggregations where possible, and bucketed state (`millstream.pipelines.state`)
+otherwise: rolling per event, heavy hitters, deduplication, both kinds of anomalies.
 """
 
 from millstream.pipelines.analytics.anomalies import flag_anomalies

@@ -1,24 +1,24 @@
-"""Anomalies: events that are far from what their key did in the last n minutes. The z-score.
+"""Anomalies: events with a large z-score, compared with their key's last n minutes.
 
     payments.transform(flag_anomalies, "amount", key="card", time="at", over="1 hour", threshold=4)
 
-Rows come out as they went in, with
+Rows have, in addition to their columns,
 
-    mean, deviation   of the key's events in the `over` before this one: without itself, or an
-                      outlier would vouch for itself, and without those at the same time
-    z                 how many deviations it is from the mean; null where there is no telling
-    is_anomaly        whether |z| is greater than `threshold`, or all of those before are alike and
-                      this one is not; never with fewer than `min_count` events before
+    mean, deviation   of the key's events in the time `over` before this one, without itself (an
+                      outlier would hide itself) and without those at the same time
+    z                 the distance from the mean in deviations; null if it is unknown
+    is_anomaly        whether |z| is greater than `threshold`, or all values before are equal and
+                      this one differs; false with fewer than `min_count` events before
 
-A row comes once, when the event arrives, judged by what is known then (`emit="arrival"`), or when
-nothing that is on time can change it (`emit="final"`). It is a sliding window, exact and per event,
-with its policy for stragglers; the deviation is that of a sample, and right also of values that are
-large beside how much they differ. A value that is null or not finite has no z, and takes no part.
-For averages in which the past fades, see averages.py.
+Each row is emitted once: when the event arrives, by what is known then (`emit="arrival"`), or when
+no row that is on time can change it (`emit="final"`). It is computed by a sliding window, with its
+policy for late rows. The deviation is that of a sample, and is accurate also if values are large
+compared with their differences. A value that is null or not finite has no z, and is ignored. For
+averages in which the past fades, see averages.py.
 
-Results of windows of a stream are judged likewise, in a pipeline of their own that reads them from
-a topic: behind an aggregation, in the same query, they would be late, and are refused. Over history
-one call follows the other.
+To find anomalies among results of windows of a stream, write these to a topic, and read it in
+another pipeline: after an aggregation in the same query they would be late, and are refused. In a
+batch, one call can follow the other.
 """
 
 from __future__ import annotations
@@ -101,18 +101,18 @@ def flag_anomalies(
 
 
 def _finite(number: Column) -> Column:
-    """Null where it is not: a mean with one of them in it is none, for as long as it is there.
-    (To Spark, NaN is greater than infinity.)"""
+    """The number, or null if it is not finite: one such value would make the mean useless. (For
+    Spark, NaN is greater than infinity.)"""
     from pyspark.sql.functions import abs, lit, when
 
     return when(abs(number) < lit(float("inf")), number)
 
 
 def _judgement(threshold: float, min_count: int) -> list[Column]:
-    """The columns of the result, of what the sliding window has found.
+    """The columns of the result, from those of the sliding window.
 
-    Where all values are alike, that value is their mean: a sum divided by a count is rounded, and
-    then each of them would be a little away from it.
+    If all values are equal, their mean is that value: a sum divided by a count is rounded, and each
+    value would differ from it a little.
     """
     from pyspark.sql.functions import abs, coalesce, col, lit, when
 

@@ -3,17 +3,17 @@
     orders.transform(compare, "1 hour", key="shop", time="at",
                      against={"before": "1 hour", "last_week": "1 week"}, n="count(*)")
 
-A row for each key and interval, when the interval is over: `n`, and for each that it is compared
-with `n_before`, the value then (null if there was none), and `n_before_change`, by which part it
-has grown: 0.25 is a quarter more, -1 is all gone; null where there is nothing to divide by, or one
-of the two is not known: the average of an interval whose values are all null is null, and not 0.
+A row for each key and interval, when the interval is final: `n`, and for each earlier interval
+`n_before`, the value then (null if there was none), and `n_before_change`, the relative change:
+0.25 is a quarter more, -1 is a decrease to 0. It is null if the earlier value is 0, or if one of
+the two is unknown: the average of an interval whose values are all null is null, and not 0.
 
-With `absent=True` a key that had events then and has none now comes too, its own values null: an
-hour without orders, where there were 500 last week, is what somebody wants to hear of.
+With `absent=True`, the result also has keys that had events then and have none now, with null
+values: for example, an hour without orders that had 500 last week.
 
-Intervals are `size` long, from 1970 in UTC on, and are compared with what was so and so many hours
-before: a week is 168 hours, also where clocks were changed in between. One row per key and
-interval is kept for as long as the longest comparison reaches back.
+Intervals are `size` long, counted from 1970 in UTC, and are compared with those a fixed time
+before: a week is 168 hours, also if clocks were changed in between. One row per key and interval is
+kept for the longest comparison.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def count_distinct(
     allowed_lateness: Duration | None = None,
     count_as: str | None = None,
 ) -> DataFrame:
-    """Different values per key and window; see the head of this module. Raises `ConfigError`.
+    """Distinct values per key and window; see the head of this module. Raises `ConfigError`.
 
     `log_size`: sketches have 2^12 entries by default; four times as many halve the error.
     """
@@ -96,7 +96,7 @@ def merge_distinct(
     how: Sketch,
     name: str = "distinct",
 ) -> DataFrame:
-    """Sketches of many rows as one per key, and how many different values they stand for."""
+    """The sketches of each key merged into one, and its number of distinct values."""
     from pyspark.sql import functions as F  # noqa: N812
 
     check_choice("how", how, Sketch)
@@ -112,8 +112,8 @@ def merge_distinct(
 
 
 def sketchable(frame: DataFrame, of: Column) -> Column:
-    """The column as sketches take it: whole numbers, text or bytes. All else is put into words, in
-    which two values are the same if they are."""
+    """The column as an argument of sketches: integers, text or bytes. Other types are converted to
+    text, such that equal values have equal texts."""
     from pyspark.sql.functions import struct, to_json, when
 
     (field,) = frame.select(of.alias("of")).schema.fields

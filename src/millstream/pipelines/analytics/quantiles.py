@@ -1,19 +1,19 @@
 """Percentiles per key and window: exact, or by KLL sketches that can be merged.
 
-    requests.transform(percentiles, "service", "at", "1 minute", of="millis", at=(0.5, 0.95, 0.99))
+    requests.transform(percentiles, "1 minute", key="service", time="at", of="millis",
+                       at=(0.5, 0.95, 0.99))
 
-A row for each key and window when it is over, with a column for each: `p50`, `p95`, `p99`, and
-`p99_9` for 0.999. `exact` keeps every different value of an open window in Spark's state; `kll` a
-few KB, and its ranks are off by some 1 % (k=200). With `sketch="latency"` the sketch comes
-out as a binary column, and sketches of minutes are merged to those of hours, of servers to those of
-all, which percentiles themselves never can be:
+A row for each key and window when it is final, with a column for each percentile: `p50`, `p95`,
+`p99`, and `p99_9` for 0.999. `exact` keeps every distinct value of an open window in Spark's state;
+`kll` keeps a few KB, and its ranks have an error of about 1 % (k=200). With `sketch="latency"`, the
+result has the sketch as a binary column. Sketches of minutes can be merged into those of hours, of
+servers into those of all, which is impossible with percentiles:
 
-    per_minute.transform(merge_percentiles, ["service", "hour"], "latency", at=(0.95,))
+    per_minute.transform(merge_percentiles, "latency", key=["service", "hour"], at=(0.95,))
 
-KLL sketches throw dice: on a replay percentiles of more than some hundred values may differ within
-the error. Where that will not do, `exact` is the same to the last bit.
-Nulls take no part, nor NaN in a sketch; without values there is no percentile (null). To `exact`,
-NaN is greater than all numbers.
+KLL sketches are randomized: on a replay, percentiles of more than a few hundred values may differ
+within the error. With `exact` they are the same, bit for bit. Nulls are ignored, and so is NaN in a
+sketch; for `exact`, NaN is greater than all numbers. Without values, the percentile is null.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def merge_percentiles(
     key: str | Column | Sequence[str | Column] = (),
     at: Sequence[float] = (0.5, 0.95, 0.99),
 ) -> DataFrame:
-    """Sketches of many rows as one per key, and the percentiles of all of their values."""
+    """The sketches of each key merged into one, and the percentiles of all their values."""
     from pyspark.sql import functions as F  # noqa: N812
 
     names = _names(at)
@@ -103,8 +103,8 @@ def merge_percentiles(
 
 
 def quantile_of(sketch: Column, fraction: float) -> Column:
-    """Null of a sketch without values, which would rather fail than say so. Only the sketch knows
-    how many it has: it leaves out NaN."""
+    """Null for a sketch without values, for which Spark raises an error. Only the sketch has their
+    number, because it ignores NaN."""
     from pyspark.sql import functions as F  # noqa: N812
 
     found = F.kll_sketch_get_quantile_double(sketch, F.lit(fraction).cast("double"))

@@ -6,25 +6,26 @@
                      per_second="rate(*)", p95="approx_percentile(amount, 0.95)",
                      buyers="approx_distinct(user)")
 
-Without `every`, a row for each event, with what happened in the last `over` up to it, exact: that
-is a sliding window, with `rate`. It comes once, when the event arrives (`emit="arrival"`), or when
-nothing that is on time can change it (`emit="final"`).
+Without `every`, a row for each event, with exact aggregates of the time `over` before it: a sliding
+window, with `rate`. It is emitted once: when the event arrives (`emit="arrival"`), or when no row
+that is on time can change it (`emit="final"`).
 
-With `every`, a row for each key and interval in which the last `over` had events, when the interval
-is over. Each event is then counted once, in the interval that it belongs to (a pane), and panes are
-added up: what they have can be added, `percentile` cannot, and so `approx_percentile` merges KLL
-sketches and `approx_distinct` HLL sketches.
+With `every`, a row for each key and interval for which the last `over` has events, when the
+interval is final. Each event is counted once, in its interval (a pane), and panes are added up.
+`percentile` cannot be added up, so `approx_percentile` merges KLL sketches and `approx_distinct`
+HLL sketches.
 
     rate(*)                      events per second            rate(x)   the sum of x per second
     count sum avg min max        as in SQL
     percentile(x, 0.95)          exact, without `every`
     stddev(x)                    of a sample, without `every`
     count(distinct x)            exact, without `every`
-    approx_percentile(x, 0.95)   with `every`: its rank is off by 1 % or so
-    approx_distinct(x)           with `every`: off by 2 % or so
+    approx_percentile(x, 0.95)   with `every`: its rank has an error of about 1 %
+    approx_distinct(x)           with `every`: an error of about 2 %
 
-A rate is per second of `over`, also while the stream is younger than that. Of stragglers per event,
-"divert" gives rows with `_kind`, "arrival", "final" or "late", and `_lateness` in seconds.
+A rate is per second of `over`, also while the stream is younger than that. Per event,
+stragglers="divert" yields rows with `_kind`, "arrival", "final" or "late", and `_lateness` in
+seconds.
 """
 
 from __future__ import annotations

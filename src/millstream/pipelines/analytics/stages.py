@@ -71,13 +71,13 @@ def final_window(
 
 @dataclass(frozen=True)
 class Panes:
-    """Final results of tumbling windows, with the end of their window in microseconds."""
+    """Final results of tumbling windows, with the end of the window in microseconds."""
 
     frame: DataFrame
     keys: tuple[str, ...]
     size_us: int
     lateness_us: int
-    mark: Mapping[str, int]  # what Spark notes at a column with a watermark
+    mark: Mapping[str, int]  # Spark's metadata of a column with a watermark
 
     def regroup(
         self,
@@ -86,8 +86,9 @@ class Panes:
         columns: Sequence[Column],
         length_us: int | None = None,
     ) -> DataFrame:
-        """Groups by `end_us`, made of the column `_end_us`, and keys: these, `window_start`,
-        `window_end` and what the aggregates are. `length_us`: of a group, if not that of a pane."""
+        """Groups by keys and by `end_us`, an expression of the column `_end_us`: the keys,
+        `window_start`, `window_end` and the aggregates. `length_us` is the length of a group, by
+        default that of a pane."""
         from pyspark.sql.functions import col, timestamp_micros
 
         taken = [name for name in self.frame.columns if name != END_US]
@@ -130,20 +131,20 @@ def make_panes(
 
 
 def check_whole(name: str, value: object, least: int = 1) -> None:
-    """Raises `ConfigError` unless `value` is a whole number, and large enough."""
+    """Raise `ConfigError` unless `value` is an integer of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{name}={value!r}: give it a whole number, {least} or more")
+        raise ConfigError(f"{name}={value!r}: it must be an integer of at least {least}")
 
 
 def check_fraction(name: str, value: object) -> None:
     if not isinstance(value, float | int) or not 0 <= value <= 1:
         raise ConfigError(
-            f"{name}: a percentile lies between 0 and 1, like 0.95 for the 95th, and not {value!r}"
+            f"{name}: a percentile is between 0 and 1, like 0.95 for the 95th, and not {value!r}"
         )
 
 
 def check_number(frame: DataFrame, of: str | Column, what: str) -> None:
-    """Raises `ConfigError` unless the column is one of numbers."""
+    """Raise `ConfigError` unless the column is a number."""
     (field,) = frame.select(as_column(of)).schema.fields
     kind = field.dataType.simpleString().split("(")[0]
     if kind not in NUMBERS:

@@ -1,9 +1,9 @@
-"""A pipeline's checkpoint as the driver sees it: whose it is, and which batch ended where.
+"""A pipeline's checkpoint in the driver: its owner, and the ends of its batches.
 
-Beside Spark's own files we keep `millstream.json`, which says for which topics the checkpoint was
-made, by name and id: offsets of other topics, and of a topic that was deleted and recreated, would
-be nonsense, and Spark does not notice. Unless it is on a local disk, it is read through Hadoop's
-file systems, so that a checkpoint can be wherever Spark can have one.
+In addition to Spark's files, a checkpoint contains `millstream.json`, with the names and ids of its
+topics: offsets of other topics, or of a topic that was deleted and recreated, would be wrong, and
+Spark does not notice. Unless the checkpoint is on a local disk, it is read through Hadoop's file
+systems, so that it can be wherever Spark supports it.
 
     {"pipeline": "revenue", "reads": {"orders": "orders"}, "topics": {"orders": "<topic id>"},
      "first_batch": 0}
@@ -94,7 +94,7 @@ class Checkpoint:
         return ends_of_sources(offsets.splitlines())
 
     def last_completed_batch(self) -> int | None:
-        """The newest batch that Spark knows to be done."""
+        """The newest batch that Spark has recorded as completed."""
         numbers = [int(name) for name in self._list("commits") if name.isdigit()]
         return max(numbers, default=None)
 
@@ -104,7 +104,7 @@ class Checkpoint:
         return None if begun is None or begun == self.last_completed_batch() else begun
 
     def claim(self, pipeline: PipelineSpec, topic_ids: Mapping[str, UUID]) -> None:
-        """Make it the pipeline's; raises `ConfigError` if it was made for something else."""
+        """Record the pipeline as its owner; raises `ConfigError` if it has another one."""
         topics = {parameter: it.name for parameter, it in pipeline.reads.items()}
         ids = {name: str(topic_ids[name]) for name in topics.values() if name in topic_ids}
         text = self._read(OWNER_FILE)

@@ -1,7 +1,7 @@
 """From a declared pipeline to a running query: readers, the function, an output mode, a sink.
 
-Everything that can be wrong is looked for before the first batch: the session, the checkpoint, the
-topics, what the function returns. The session is the caller's: nothing of it is changed.
+Everything is checked before the first batch: the session, the checkpoint, the topics, the frame
+that the function returns. The session is the caller's, and is not changed.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def refuse_connect(spark: SparkSession) -> None:
 
 
 def make_active(spark: SparkSession) -> None:
-    """In this thread: a writer is looked up in the session that is active there, and in threads
-    other than that which made the session none is."""
+    """Make the session active in this thread: Spark looks for writers in the active session, and
+    only the thread that created a session has one."""
     classic = spark._get_j_spark_session_class(spark._jvm)
     classic.setActiveSession(spark._jsparkSession)
 
@@ -124,7 +124,7 @@ def refuse_running_twin(pipeline: PipelineSpec, spark: SparkSession) -> None:
 def fixed_starting(
     pipeline: PipelineSpec, settings: Settings, checkpoint: Checkpoint
 ) -> dict[str, Offsets]:
-    """Where inputs begin that are to begin at a moment or at the end, as it was the first time."""
+    """The first offsets of inputs that start at a time or at the end, fixed by the first start."""
     moving = {
         parameter: it
         for parameter, it in pipeline.reads.items()
@@ -157,9 +157,9 @@ def apply_to_streams(
     starting: Mapping[str, Offsets],
     tables: Offsets | None = None,
 ) -> Any:
-    """What the pipeline's function makes of its inputs; `combine` checks it.
+    """The result of the pipeline's function for its inputs; `combine` checks it.
 
-    `tables` are the ends of the topics that are to be loaded first.
+    `tables` are the ends of the topics that are loaded first.
     """
 
     def read(parameter: str, *, is_shared: bool = False) -> DataFrame:
@@ -250,7 +250,7 @@ def read_stream(
 
 
 def limit_batches(options: dict[str, str]) -> None:
-    """Bound a batch, unless the options of the topic do."""
+    """Limit the size of a batch, unless the options of the topic do."""
     if not {it.lower() for it in options} & {"maxoffsetspertrigger", "minoffsetspertrigger"}:
         options["maxOffsetsPerTrigger"] = str(BATCH_RECORDS_MAX)
 
@@ -282,15 +282,15 @@ def idle_options(topic: Topic) -> dict[str, str]:
 
 
 def load(reader: Any) -> DataFrame:
-    """`reader.load()`, where Spark's workers have the Python that has us."""
+    """`reader.load()`; raises `ConfigError` if Spark's Python has no millstream."""
     try:
         frame: DataFrame = reader.load()
     except Exception as error:
         if "DATA_SOURCE_NOT_FOUND" in str(error):
             raise ConfigError(
                 "the Python of Spark's workers has no millstream: import millstream.pipelines, or "
-                f"set PYSPARK_PYTHON, before the session is made (this one is {sys.executable}); "
-                "in a session that is there already: millstream.pipelines.register(spark)"
+                f"set PYSPARK_PYTHON before the session is created (this one is {sys.executable}); "
+                "in an existing session: millstream.pipelines.register(spark)"
             ) from error
         raise
     return frame
@@ -322,7 +322,7 @@ def read_history(
         for_streams = {name.lower() for name in TRIGGER_OPTIONS}
         options = {n: v for n, v in options.items() if n.lower() not in for_streams}
         if it.schema is not None and it.bad_records == "deadletter":
-            # The stream has sent them there already, or will.
+            # The stream writes them.
             options = {n: v for n, v in options.items() if n != "deadLetterTopic"}
             options["mode"] = "drop"
         rows = mark_bad_keys(load(reader.options(**options)), it)

@@ -1,4 +1,4 @@
-"""Pipelines out of a Python file: `shop.py`, `shop.py:revenue`, `shop.py:revenue,alerts`."""
+"""Pipelines from a Python file: `shop.py`, `shop.py:revenue`, `shop.py:revenue,alerts`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream.pipelines.running.prerequisites import check_pyspark
 
 
 class Target(NamedTuple):
-    """A file, and the names of those of its pipelines that are meant; none: all."""
+    """A file, and the names of the wanted pipelines; none: all."""
 
     path: Path
     names: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ def parse_target(text: str) -> Target:
 
 
 def load_pipelines(target: Target) -> list[Pipeline]:
-    """The file's pipelines in their order; raises `ConfigError` for a name that is not there."""
+    """The pipelines of the file in their order; raises `ConfigError` for an unknown name."""
     if not target.path.is_file():
         raise ConfigError(f"{target.path}: there is no such file")
     check_pyspark()
@@ -47,7 +47,7 @@ def load_pipelines(target: Target) -> list[Pipeline]:
 
 
 def pipelines_in(module: ModuleType) -> dict[str, Pipeline]:
-    """By name; raises `ConfigError` where two have the same."""
+    """By name; raises `ConfigError` if two have the same name."""
     found: dict[str, Pipeline] = {}
     for it in vars(module).values():
         if not isinstance(it, Pipeline):
@@ -62,7 +62,7 @@ def pipelines_in(module: ModuleType) -> dict[str, Pipeline]:
 
 
 def import_file(path: Path) -> ModuleType:
-    """The file as a module, with its neighbours in reach, here and in Spark's workers."""
+    """The file as a module, which can import its neighbours, here and in Spark's workers."""
     path = path.resolve()
     directory = str(path.parent)
     if directory not in sys.path:
@@ -84,7 +84,7 @@ def import_file(path: Path) -> ModuleType:
 
 
 def place_of(error: Exception, path: Path) -> str:
-    """The line that an error comes from: of this file, if there is one."""
+    """The line of an error: the last one in this file, if there is one."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
     lines = [it.lineno for it in extract_tb(error.__traceback__) if it.filename == str(path)]
@@ -98,8 +98,8 @@ def reason_of(error: Exception) -> str:
 
 
 def send_by_value(module: ModuleType) -> None:
-    """Have the functions of the module, and of the modules beside it that it has imported, travel
-    to the workers of a cluster, which have no such files."""
+    """Pickle the functions of the module, and of the modules next to it that it imported, by value:
+    the workers of a cluster do not have these files."""
     from pyspark import cloudpickle
 
     for it in (module, *neighbours(Path(str(module.__file__)).parent)):

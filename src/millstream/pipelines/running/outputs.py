@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def combine(pipeline: PipelineSpec, result: Any) -> DataFrame:
-    """What the function returned, as one DataFrame; raises `ConfigError` if it cannot be."""
+    """The result of the function as one DataFrame; raises `ConfigError`."""
     frames = result.values() if isinstance(result, Mapping) else [result]
     for frame in frames:
         if not hasattr(frame, "isStreaming"):

@@ -19,7 +19,7 @@ JAVA_CURE = (
 
 
 def check_spark() -> None:
-    """Raises `ConfigError` that says how to get Spark or Java, where one is missing."""
+    """Raise `ConfigError`, with how to install it, if Spark or Java is missing."""
     check_pyspark()
     java = find_java()
     if java is None:

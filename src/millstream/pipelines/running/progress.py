@@ -1,13 +1,13 @@
-"""How far a pipeline has come, as an ordinary consumer group's offsets.
+"""The progress of a pipeline as offsets of a consumer group.
 
-Spark's checkpoint decides where a query goes on; the group is for people and tools: `millstream
-group describe` shows a pipeline's lag, like any consumer's. It is committed after every completed
-batch, from what Spark wrote into the checkpoint before it began that batch (`offsets/N`):
+Spark's checkpoint decides where a query continues; the group is for people and tools: `millstream
+group describe` shows the lag of a pipeline like that of any consumer. Offsets are committed after
+every completed batch, from the file that Spark wrote before the batch (`offsets/N`):
 
     v1
     {"batchWatermarkMs": ...}        the batch's own settings
-    {"orders": {"0": 17}}            one line for each source, "-" for one that had nothing yet;
-                                     sources of other kinds write what they like
+    {"orders": {"0": 17}}            one line for each source, "-" for one without offsets yet;
+                                     sources of other kinds have their own format
 
 The group has no members: offsets are committed as those of a "simple" consumer.
 """
@@ -32,7 +32,7 @@ TIMEOUT_SECONDS = 10.0
 
 
 class GroupProgress:
-    """Commits offsets of one group; connects when it first does."""
+    """Commits the offsets of one group; connects with the first commit."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class GroupProgress:
         self._cluster.close()
 
     def commit(self, offsets: Offsets) -> None:
-        """Raises `ApiError`, or `OSError` when the coordinator cannot be reached in time."""
+        """Raises `ApiError`, or `OSError` if the coordinator cannot be reached in time."""
         if not offsets:
             return
         answer = self._cluster.ask_coordinator(
@@ -69,18 +69,18 @@ class GroupProgress:
         if code is ErrorCode.UNKNOWN_MEMBER_ID:
             raise ApiError(
                 code,
-                f"the group {self._group_id} has living members, so a pipeline cannot show its "
-                'progress there: give it another one, @pipeline(group="...")',
+                f"group {self._group_id} has active members, so a pipeline cannot commit offsets "
+                'to it: choose another one, @pipeline(group="...")',
             )
         if code is not ErrorCode.NONE:
             raise ApiError(code, f"committing offsets of {self._group_id}: {code.description}")
 
     def report(self, offsets: Offsets) -> None:
-        """`commit`, where failing must not stop a pipeline: the next batch makes up for it."""
+        """`commit`, but a failure is only logged: the next batch commits later offsets."""
         try:
             self.commit(offsets)
         except (MillstreamError, OSError) as error:
-            logger.warning("the progress of %s is not shown: %s", self._group_id, error)
+            logger.warning("offsets of group %s are not committed: %s", self._group_id, error)
 
     def _request(self, offsets: Offsets) -> Mapping[str, Any]:
         topics: dict[str, list[Mapping[str, Any]]] = {}
@@ -108,7 +108,7 @@ def _first_error(answer: Any) -> ErrorCode:
 
 
 def parse_offset_log(text: str) -> Offsets:
-    """Where a batch ends, from its file in `offsets/`, which must be there."""
+    """The offsets at which a batch ends, from the content of its file in `offsets/`."""
     if not text.startswith("v"):
         raise MillstreamError("a file in the checkpoint's offsets/ is not one of Spark's")
     return ends_in(text)

@@ -64,34 +64,34 @@ SPARK_SETTINGS = (
     SparkSetting(
         "spark.sql.shuffle.partitions",
         "{cores}",
-        "a task and a state store for each; Spark's 200 are for clusters. A checkpoint keeps the "
-        "number that it began with.",
+        "each partition has a task and a state store; Spark's default of 200 is for clusters. A "
+        "checkpoint keeps its number.",
     ),
     SparkSetting(
         "spark.python.unix.domain.socket.enabled",
         "true",
-        "over TCP a small task in Python took 40 ms longer, about as long as the system may delay "
-        "an acknowledgement.",
+        "over TCP, a small task in Python took 40 ms longer, which is the delay of an "
+        "acknowledgement.",
     ),
     SparkSetting(
         "spark.sql.streaming.stateStore.providerClass",
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        "state in Python needs it: sliding windows, joins with tables. It is on disk, so it may be "
-        "larger than memory. A checkpoint keeps the one that it began with.",
+        "bucketed state needs it: sliding windows, joins with tables. It is on disk, so it may be "
+        "larger than memory. A checkpoint keeps its provider.",
     ),
     SparkSetting(
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled",
         "true",
-        "a batch writes what changed, and not files of the store.",
+        "a batch writes its changes instead of files of the store.",
     ),
     SparkSetting(
         "spark.sql.session.timeZone", "UTC", "the same windows and dates wherever it runs."
     ),
+    SparkSetting("spark.sql.streaming.metricsEnabled", "false", "progress is polled."),
     SparkSetting(
-        "spark.sql.streaming.metricsEnabled", "false", "progress is asked for, not pushed."
+        "spark.ui.enabled", "false", "it takes memory and a port, for a page that few open."
     ),
-    SparkSetting("spark.ui.enabled", "false", "memory and a port, for a page that few open."),
-    SparkSetting("spark.ui.showConsoleProgress", "false", "it would write over the status lines."),
+    SparkSetting("spark.ui.showConsoleProgress", "false", "it would overwrite the status lines."),
 )
 LOCAL_SETTINGS = (
     SparkSetting(
@@ -164,15 +164,15 @@ def create_session(
 
 
 def reason_of(text: str) -> str:
-    """Of an error that came through Py4J the Java exception, else its first line."""
+    """The Java exception in an error of Py4J, or else the first line of the error."""
     lines = text.strip().splitlines() or ["no reason given"]
     thrown = next((line for line in lines if line.startswith(": ")), lines[0])
     return re.sub(r"^: (?:[\w$]+\.)+[\w$]+: ", "", thrown)
 
 
 def check_master(master: str) -> None:
-    """Raises `ConfigError` where no standalone master answers: Spark itself tries for a minute, and
-    then says that the session was stopped."""
+    """Raise `ConfigError` if no standalone master answers: Spark tries for a minute, and then only
+    reports that the session was stopped."""
     if not master.startswith(STANDALONE):
         return
     problems = []
@@ -193,21 +193,21 @@ def check_master(master: str) -> None:
 
 
 def choose_python(settings: Mapping[str, str]) -> None:
-    """Have driver and executors run the same Python: the one that is set, or else this one.
+    """Make driver and executors run the same Python: the one that is set, or else this one.
 
-    Spark runs data sources that it found by itself with the Python of its JVM's environment, on
-    executors too, and looks at `spark.pyspark.python` for everything else only.
+    Spark runs data sources that it found itself with the Python of its JVM's environment, also on
+    executors, and uses `spark.pyspark.python` for everything else.
     """
     given = settings.get("spark.pyspark.python")
     if given is not None:
         os.environ["PYSPARK_PYTHON"] = given
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.pop("PYSPARK_DRIVER_PYTHON", None)  # Jupyter, perhaps: no worker
+    os.environ.pop("PYSPARK_DRIVER_PYTHON", None)  # may be Jupyter, which is no worker
 
 
 @contextlib.contextmanager
 def stderr_into(log: Path) -> Iterator[None]:
-    """Have processes that are started now write their errors into a file, not on our screen."""
+    """Make processes that are started now write their standard error to a file."""
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()
     ours = os.dup(2)

@@ -32,8 +32,8 @@ def make_sink(
 ) -> FanOutSink:
     """The function that Spark calls with each batch.
 
-    Tables are created, or checked, and what an earlier run has left is completed or aborted, before
-    anything starts.
+    Before anything starts, tables are created or checked, and the transactions of an earlier run
+    are completed or aborted.
     """
     from millstream.pipelines.running.fan_out import FanOutSink
 

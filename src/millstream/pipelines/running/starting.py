@@ -1,7 +1,7 @@
 """Starting a query on a busy machine.
 
-Spark gives a Python process 10 seconds to start. On a busy machine that may not be enough, and the
-query fails before anything of it has happened. It is then started again, a few times.
+Spark allows a Python process 10 seconds to start. On a busy machine that may not be enough, and the
+query fails before it has run anything. It is then started again, a few times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def retry_busy(start: Callable[[], T]) -> T:
-    """What `start` returns; it is called again if the machine was too busy."""
+    """The result of `start`, which is called again if the machine was too busy."""
     for _ in range(STARTS_MAX - 1):
         try:
             return start()

@@ -1,4 +1,4 @@
-"""How running pipelines are doing: rows, lag, time of a batch, dead letters."""
+"""The status of running pipelines: rows, lag, duration of a batch, bad records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RATE_SECONDS = 5.0
 
 @dataclass
 class Status:
-    """What is known of one pipeline."""
+    """The status of one pipeline."""
 
     name: str
     state: str = "starting"  # then waiting, working, done, stopped or failed
@@ -37,7 +37,7 @@ class Status:
 
 @dataclass
 class Watched:
-    """A running pipeline, and what was seen of it so far."""
+    """A running pipeline, and its status so far."""
 
     pipeline: PipelineSpec
     query: StreamingQuery
@@ -50,7 +50,7 @@ class Watched:
         self.status = Status(self.pipeline.name)
 
     def update(self) -> Status:
-        """Look again."""
+        """Read the progress of the query."""
         last = self.query.lastProgress
         if last is not None:
             self._take(json.loads(last.json))
@@ -85,7 +85,7 @@ class Watched:
 
 
 def lag_of(progress: Mapping[str, Any]) -> int | None:
-    """Records that are there and not yet read, over all topics; None before the first batch."""
+    """Records that are not read yet, of all topics; None before the first batch."""
     places = [
         (offsets_if_ours(source.get("endOffset")), offsets_if_ours(source.get("latestOffset")))
         for source in progress["sources"]
@@ -95,7 +95,7 @@ def lag_of(progress: Mapping[str, Any]) -> int | None:
 
 
 def kept_state(progress: Mapping[str, Any]) -> tuple[int, int]:
-    """Rows and bytes of state. What our own operators keep is pages, and not counted as rows."""
+    """Rows and bytes of state. Bucketed state consists of pages, which are not counted as rows."""
     rows = size_bytes = 0
     for it in progress.get("stateOperators") or ():
         if "transformWithState" not in it.get("operatorName", ""):
@@ -106,6 +106,6 @@ def kept_state(progress: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def failed_records(progress: Mapping[str, Any]) -> int:
-    """Records of the batch that did not decode, over all inputs."""
+    """Bad records of the batch, of all inputs."""
     observed = progress.get("observedMetrics") or {}
     return sum(it["failed"] for name, it in observed.items() if name.startswith(OBSERVED))

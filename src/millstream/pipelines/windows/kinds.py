@@ -1,13 +1,13 @@
-"""The kinds of windows, and which of them a time belongs to, as expressions that Spark compiles.
+"""The kinds of windows, and the windows of a row, as expressions that Spark compiles.
 
-    Tumbling   one after another, each `size` long, from 1970 in UTC on
-    Hopping    as long as `size`, one beginning every `slide`: a row belongs to several
-    Calendar   days, weeks (from Monday), months, quarters or years as clocks in a time zone have
-               them: a day has 23 or 25 hours where summer time begins and ends
-    Session    as long as no gap between rows is longer than `gap`; ends `gap` after the last row
+    Tumbling   consecutive windows of `size`, counted from 1970 in UTC
+    Hopping    windows of `size`, one starting every `slide`: a row belongs to several
+    Calendar   days, weeks (from Monday), months, quarters or years in a time zone: a day has 23 or
+               25 hours when summer time begins or ends
+    Session    rows that are at most `gap` apart; ends `gap` after the last row
 
-A window has its start and not its end. Times are reckoned in microseconds since 1970, whatever the
-session's time zone is.
+A window includes its start and excludes its end. Times are in microseconds since 1970, whatever the
+time zone of the session is.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _convert(source: str, target: str, moment: Column) -> Column:
 
 
 def _midnight_us(date: Column, zone: str) -> Column:
-    """When a day begins in a time zone; where summer time skips midnight, when the clocks go on."""
+    """When a day begins in a time zone; if summer time skips midnight, the first time after it."""
     from pyspark.sql.functions import expr
 
     midnight = _convert(zone, "UTC", date.cast("timestamp_ntz"))

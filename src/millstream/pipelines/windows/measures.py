@@ -1,4 +1,4 @@
-"""What an operator measures: aggregates of columns, as plain data that travels to workers."""
+"""The aggregates of an operator, as plain data that is sent to workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Measure(NamedTuple):
     fraction: float = 0.5
 
     def type_in(self, schema: pa.Schema) -> pa.DataType:
-        """The type of its result; raises `TypeError` where there is nothing to compute with."""
+        """The type of its result; raises `TypeError` if the column cannot be aggregated."""
         of = pa.int64() if self.column is None else schema.field(self.column).type
         return result_type(self.kind, of)
 
@@ -32,9 +32,9 @@ class Measure(NamedTuple):
 def measured_columns(
     aggregates: Mapping[str, Aggregate], known: Sequence[str] = ()
 ) -> tuple[list[Measure], list[Column]]:
-    """What to measure, and the columns that have to be added to rows for it: one for each
-    expression that is not a column already. State keeps it under the name of its result, which
-    stays the same when others come before it."""
+    """The measures, and the columns that must be added to rows for them: one for each expression
+    that is not a column. State stores it under the name of its result, which does not depend on the
+    other aggregates."""
     from pyspark.sql.functions import expr
 
     measures, columns = [], []
@@ -59,7 +59,7 @@ def add_measured(
 def check_measures(
     measures: Sequence[Measure], schema: pa.Schema, taken: Sequence[str] = ()
 ) -> None:
-    """Raises `ConfigError` if a result has no name of its own, or no type."""
+    """Raise `ConfigError` if the name of a result is taken, or if it has no type."""
     for it in measures:
         if it.name in taken:
             raise ConfigError(f"there is a column {it.name} already: choose another name")

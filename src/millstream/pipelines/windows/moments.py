@@ -1,10 +1,10 @@
-"""Standard deviations out of sums, without losing them in rounding.
+"""Standard deviations from sums, without cancellation.
 
-`n * sum(x²) - sum(x)²` is what a deviation is made of, and of values that are large beside how much
-they differ (times, counters) nearly all digits of both cancel: in doubles all of them where values
-are 10^8 times as large as they differ. So numbers here are pairs of doubles that are added up when
-they are needed, some 100 bits together: squares are split into a double and the rest of it, both
-sums are exact to that many bits, and so is their difference.
+A deviation is computed from `n * sum(x²) - sum(x)²`. If values are large compared with their
+differences (times, counters), nearly all digits of both terms cancel; in doubles all of them, if
+values are 10^8 times as large as their differences. So numbers here are pairs of doubles, with
+about 100 bits together: squares are split into a double and the remainder, both sums are exact to
+that many bits, and so is their difference.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SPLITTER = 2.0**27 + 1  # cuts the 53 bits of a double in halves
 
 
 def two_sum(a: Doubles, b: Doubles) -> Pair:
-    """The sum, and what rounding took from it."""
+    """The sum, and its rounding error."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
 
 
 def two_product(a: Doubles, b: Doubles) -> Pair:
-    """The product, and what rounding took from it."""
+    """The product, and its rounding error."""
     product = a * b
     a_high, a_low = _halves(a)
     b_high, b_low = _halves(b)
@@ -37,12 +37,12 @@ def two_product(a: Doubles, b: Doubles) -> Pair:
 
 
 def squares(values: Doubles) -> Doubles:
-    """Of each value two doubles, one after the other: its square."""
+    """The square of each value, as two consecutive doubles."""
     return np.stack(two_product(values, values), axis=1).reshape(-1)
 
 
 def sample_deviations(counts: Doubles, sums: Pair, sums_of_squares: Pair) -> Doubles:
-    """Of at least two values; what is too large for doubles comes out as NaN."""
+    """Of at least two values; NaN if it is too large for doubles."""
     with np.errstate(invalid="ignore", over="ignore"):
         high, low = two_product(counts, sums_of_squares[0])
         low += counts * sums_of_squares[1]

@@ -1,10 +1,10 @@
-"""Aggregates that can be added up: what is kept of each, and how parts become a result.
+"""Aggregates that can be added up: the parts that are kept, and the result of parts.
 
     count, sum, min, max    themselves
     avg                     a sum, as a double unless decimals are summed, and a count
 
 Windows whose results change keep parts instead of rows, as columns of a table. Sums of doubles are
-added in the order in which they come, as Spark's own are.
+added in the order of arrival, as in Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from millstream.pipelines.windows.ranges import aggregate, result_type
 
 
 class Part(NamedTuple):
-    """What is kept of an aggregate: a column, how it is made of rows, and how parts are added."""
+    """A column that is kept for an aggregate: how it is computed from rows, and from parts."""
 
     name: str
     kind: str

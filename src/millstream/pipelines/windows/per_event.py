@@ -1,14 +1,14 @@
-"""Sliding windows: for each event, what happened with its key in an interval before it. Exact.
+"""Sliding windows: for each event, exact aggregates of its key in the interval before it.
 
     recent = sliding("10 minutes", key="card", time="at", n="count(*)", spent="sum(amount)")
     payments.transform(recent)              the results: all columns, n, spent, _kind
     payments.transform(recent.late)         the late events: all columns, _kind, _lateness
     payments.transform(recent.with_late)    both, of one read, as two structs
 
-An event's window holds the events of its key from `time - interval` to `time`, both included, and
-those with the same time: SQL's `RANGE BETWEEN INTERVAL ... PRECEDING AND CURRENT ROW`. With
-`preceding=True` it is what came before the event, without those at its own time. `emit` says when
-results come out, and `_kind` what they are:
+The window of an event contains the events of its key from `time - interval` to `time`, both
+included: SQL's `RANGE BETWEEN INTERVAL ... PRECEDING AND CURRENT ROW`. With `preceding=True`,
+events at its own time are excluded. `emit` says when results are emitted, and `_kind` what they
+are:
 
     "arrival"           once, in the batch in which the event arrives, by what is known then, and
                         never again: `arrival`. The default
@@ -19,12 +19,12 @@ results come out, and `_kind` what they are:
 An event is late when `time + allowed_lateness` is at or behind the watermark, or if it has no time.
 `stragglers` says what happens to late events:
 
-    drop       they are counted in the query's progress, as `count_as`, or else by the window:
+    drop       they are counted in the query's progress, under the name `count_as`, by default
                `observedMetrics["late.sliding 10 minutes"].dropped`
-    divert     they come out of `late`, with `_lateness`, the seconds they are behind the watermark
+    divert     they are in `late`, with `_lateness`, the seconds that they are behind the watermark
     correct    results are final when the watermark passes them, and corrected by later events until
                `allowed_lateness` after: `_kind` is `correction`, `_old` has the values before, and
-               is null in the row of the event that came late. Later ones come out of `late`
+               is null in the row of the late event. Later ones are in `late`
 
 With "drop" and "divert", an `allowed_lateness` delays final results by as much; results at arrival
 do not wait. Events are kept for `allowed_lateness + interval` behind the watermark.
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sliding:
-    """Call it with a frame, or hand it to `frame.transform`. Make one with `sliding`."""
+    """Call it with a frame, or pass it to `frame.transform`. Make one with `sliding`."""
 
     interval_us: int
     keys: tuple[str | Column, ...]
@@ -113,7 +113,7 @@ class Sliding:
         return marked.where(IS_LATE).select(*shown, lit(LATE).alias(KIND), seconds)
 
     def with_late(self, frame: DataFrame) -> DataFrame:
-        """Results and late events of one read: a struct `results`, a struct `late`; one is null."""
+        """Results and late events from one read: two structs, `results` and `late`; one is null."""
         from pyspark.sql.functions import col, struct, when
 
         rows = self.rows(frame)

@@ -4,7 +4,7 @@ A streaming query writes each batch in many transactions, one for each task, and
 The *decision* says that all of them are to be committed: one record in the topic
 `__millstream_decisions`, written in a transaction of the driver's own, together with the offsets of
 the query's group. Before the decision a batch has not happened; after it, it has, and whoever finds
-the decision can and must complete it (`millstream.pipelines.writing.settling`).
+the decision can and must complete it (`millstream.pipelines.writing.completing`).
 
 The records, JSON, in the topic's only partition (compacted; see docs/formats/decisions.md):
 

@@ -30,6 +30,7 @@ from millstream.pipelines.writing.clusters import (
     partition_count,
     transaction_timeout_ms,
 )
+from millstream.pipelines.writing.completing import Completer
 from millstream.pipelines.writing.decisions import (
     NO_BATCH,
     Decision,
@@ -38,7 +39,6 @@ from millstream.pipelines.writing.decisions import (
     decide,
 )
 from millstream.pipelines.writing.options import WriteOptions
-from millstream.pipelines.writing.settling import Settling
 from millstream.pipelines.writing.tasks import task_prefix
 
 
@@ -62,7 +62,7 @@ class BatchProtocol:
         self._cluster = cluster
         self._log = log
         self.task_timeout_ms = transaction_timeout_ms(options, cluster)
-        self._settling = Settling(
+        self._completer = Completer(
             cluster,
             log,
             timeout_ms=self.task_timeout_ms,
@@ -91,8 +91,8 @@ class BatchProtocol:
             driver = self._begin_transaction(driver)  # its sequence numbers start over
             state = replace(state, decision=stored)
         if not state.is_completed:
-            driver = self._settling.settle(driver, state.decision)
-        self._settling.sweep(self.task_prefix)
+            driver = self._completer.complete(driver, state.decision)
+        self._completer.sweep(self.task_prefix)
         return Begun(driver, state.decision)
 
     def resume(self, driver: Transaction, decided: Decision) -> Begun | None:
@@ -123,8 +123,8 @@ class BatchProtocol:
 
     def complete(self, driver: Transaction, decision: Decision) -> Transaction:
         """Return the driver's transaction, a new one if records had to be written again."""
-        driver = self._settling.settle(driver, decision)
-        self._settling.sweep(self.task_prefix, keep=decision.tasks)
+        driver = self._completer.complete(driver, decision)
+        self._completer.sweep(self.task_prefix, keep=decision.tasks)
         return driver
 
     def reset(self, begun: Begun) -> Begun:

@@ -45,6 +45,7 @@ from millstream.pipelines.spec import ONLY
 from millstream.pipelines.workers import freeze_imports
 from millstream.pipelines.writing.batching import Layout
 from millstream.pipelines.writing.clusters import cluster_for, transaction_timeout_ms
+from millstream.pipelines.writing.completing import Completer
 from millstream.pipelines.writing.decisions import (
     Decision,
     DecisionLog,
@@ -53,7 +54,6 @@ from millstream.pipelines.writing.decisions import (
 )
 from millstream.pipelines.writing.options import EXACTLY_ONCE, WriteOptions
 from millstream.pipelines.writing.protocol import BatchProtocol, group_id, offsets_here
-from millstream.pipelines.writing.settling import Settling
 from millstream.pipelines.writing.tasks import (
     task_context,
     task_prefix,
@@ -161,7 +161,7 @@ class TopicWriter(DataSourceArrowWriter):
                 "the others were. Raise kafka.transaction.timeout.ms if the job takes long",
             )
         log = DecisionLog(cluster, self._job_id)
-        Settling(cluster, log, timeout_ms=self._timeout_ms).sweep(
+        Completer(cluster, log, timeout_ms=self._timeout_ms).sweep(
             task_prefix(self._job_id), keep=tasks
         )
 

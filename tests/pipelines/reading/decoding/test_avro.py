@@ -178,7 +178,7 @@ def test_union_of_several_is_a_struct_of_members_as_in_spark() -> None:
     assert read_one(union, members, None) is None
 
 
-def test_blocks_of_items_may_say_their_size() -> None:
+def test_blocks_of_items_may_have_a_size() -> None:
     blocks = b"\x03\x04\x02\x04" + b"\x02\x06" + b"\x00"
     ints = {"type": "array", "items": "int"}
     assert read_bytes(ints, pa.list_(pa.int32()), blocks) == [1, 2, 3]
@@ -294,7 +294,9 @@ DEEP = record("tree", next=["null", "tree"])
         ),
     ],
 )
-def test_decoder_says_what_is_wrong(avro_type: Any, kind: Any, value: bytes, expected: str) -> None:
+def test_decoder_reports_the_problem(
+    avro_type: Any, kind: Any, value: bytes, expected: str
+) -> None:
     assert expected in complaint(avro_type, kind, value)
 
 

@@ -72,7 +72,7 @@ def test_defaults_of_the_reader_stand_in() -> None:
     }
 
 
-def test_symbol_that_the_reader_does_not_know_is_its_default_or_a_failure() -> None:
+def test_symbol_that_the_reader_lacks_is_its_default_or_a_failure() -> None:
     writer = record(v=enum(*COLORS, "BLUE"))
     schema = schema_of(v=pa.string())
     with_default = record(v=enum(*COLORS, default="RED"))

@@ -17,7 +17,7 @@ def test_types_nest() -> None:
     )
 
 
-def test_times_are_for_those_who_know_them() -> None:
+def test_times_are_for_formats_that_have_them() -> None:
     field = pa.field("v", pa.struct([("t", pa.time64("ns"))]))
     assert describe(field, "v", "Avro", with_times=True)[5][0][1] == "time"
     with pytest.raises(ConfigError, match=r"column v\.t: time64\[ns\] cannot be read from JSON"):

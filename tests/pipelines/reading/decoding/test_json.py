@@ -98,7 +98,7 @@ def test_value_nan_is_read_as_spark_writes_it() -> None:
         ("1969-12-31T23:59:59.999999z", datetime(1969, 12, 31, 23, 59, 59, 999999, UTC)),
     ],
 )
-def test_timestamp_knows_its_offset_and_is_utc_without(text: str, expected: datetime) -> None:
+def test_timestamp_has_its_offset_and_is_utc_without(text: str, expected: datetime) -> None:
     assert read_one(TIMESTAMP, value(f'"{text}"')) == expected
 
 

@@ -18,6 +18,7 @@ from millstream.client.transactions import (
     open_transactions,
 )
 from millstream.errors import ApiError, ErrorCode
+from millstream.pipelines.writing.completing import Completer, RecordsLost
 from millstream.pipelines.writing.decisions import (
     NO_BATCH,
     Decision,
@@ -28,7 +29,6 @@ from millstream.pipelines.writing.decisions import (
     decode_decision,
     encode_decision,
 )
-from millstream.pipelines.writing.settling import RecordsLost, Settling
 from millstream.records.record import Record, encode_batch
 from tests.peers.cache import PeerMissing
 from tests.peers.impatient import start_impatient
@@ -48,7 +48,7 @@ def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
     try:
-        running = start_impatient(request.param, tmp_path_factory.mktemp("settling"))
+        running = start_impatient(request.param, tmp_path_factory.mktemp("completing"))
     except PeerMissing as missing:
         pytest.skip(str(missing))
     yield running
@@ -66,8 +66,8 @@ class Query:
     transactional_id: str
     log: DecisionLog
 
-    def settling(self, fail_on_loss: bool = True) -> Settling:
-        return Settling(self.driver, self.log, timeout_ms=LONG_MS, fail_on_loss=fail_on_loss)
+    def completer(self, fail_on_loss: bool = True) -> Completer:
+        return Completer(self.driver, self.log, timeout_ms=LONG_MS, fail_on_loss=fail_on_loss)
 
     def begin(self) -> Transaction:
         return begin_transaction(self.driver, self.transactional_id, LONG_MS)
@@ -145,7 +145,7 @@ def test_decision_survives_being_encoded(query: Query) -> None:
     assert decode_decision(encode_decision(decision)) == decision
 
 
-def test_latest_of_a_new_query_knows_no_batch(query: Query) -> None:
+def test_latest_of_a_new_query_has_no_batch(query: Query) -> None:
     state = query.log.latest(query.begin())
     assert (state.decided_batch_id, state.completed_batch_id) == (NO_BATCH, NO_BATCH)
     assert state.is_completed
@@ -233,7 +233,7 @@ def test_settle_commits_what_was_decided_however_often(query: Query) -> None:
     decision = query.decide(driver, *tasks)
     end_transaction(query.driver, *tasks[0].transaction, commit=True)  # as far as another came
     for _ in range(2):
-        assert query.settling().settle(driver, decision) == driver
+        assert query.completer().complete(driver, decision) == driver
     assert query.values(at_least=3) == ["a", "b", "c"]
     assert query.log.latest(driver).is_completed
 
@@ -246,12 +246,12 @@ def test_settle_publishes_again_what_timed_out_after_the_decision(query: Query) 
     decision = query.decide(driver, slow, other, fine)
     wait_for(lambda: len(open_transactions(query.driver, f"{query.transactional_id}-task-")) == 1)
     assert query.values() == []
-    driver = query.settling().settle(driver, decision)
+    driver = query.completer().complete(driver, decision)
     assert query.values(at_least=5) == ["a", "b", "c", "d", "e"]
     state = query.log.latest(driver)
     assert state.is_completed
     # A driver that finds the first decision does not do it once more.
-    query.settling().settle(driver, state.decision)
+    query.completer().complete(driver, state.decision)
     assert query.values(at_least=5) == ["a", "b", "c", "d", "e"]
 
 
@@ -263,7 +263,7 @@ def test_settle_does_not_publish_again_what_was_committed_and_its_id_used_since(
     decision = query.decide(driver, task)
     end_transaction(query.driver, *task.transaction, commit=True)
     later = query.write(0, ["x"])
-    query.settling().settle(driver, decision)
+    query.completer().complete(driver, decision)
     assert query.values(at_least=2) == ["a", "b"]
     end_transaction(query.driver, *later.transaction, commit=False)
 
@@ -283,19 +283,19 @@ def test_settle_publishes_again_only_its_own_records_of_the_range(query: Query) 
     assert producer.transaction is not None
     decision = query.decide(driver, TaskTransaction(producer.transaction, tuple(written)))
     time_out(query)
-    query.settling().settle(driver, decision)
+    query.completer().complete(driver, decision)
     expected = [f"{who}{number}" for who in ("other", "own") for number in range(3)]
     assert query.values(at_least=6) == expected
 
 
-def test_settle_says_which_records_are_lost_when_they_were_deleted(query: Query) -> None:
+def test_deleted_records_of_an_aborted_transaction_are_reported_as_lost(query: Query) -> None:
     driver = query.begin()
     decision = query.decide(driver, query.write(0, ["a", "b"], SHORT_MS))
     time_out(query)
     delete_records(query, 1)  # of two batches the first
     with pytest.raises(RecordsLost, match=r"1 of 2 records .* failOnDataLoss=false"):
-        query.settling().settle(driver, decision)
-    query.settling(fail_on_loss=False).settle(query.begin(), decision)
+        query.completer().complete(driver, decision)
+    query.completer(fail_on_loss=False).complete(query.begin(), decision)
     assert query.values(at_least=1) == ["b"]
 
 
@@ -315,10 +315,10 @@ def test_sweep_aborts_what_no_decision_names_and_fences_its_writer(query: Query)
     producer.begin(f"{query.transactional_id}-task-1-0", LONG_MS)
     send(producer, query.topic, ["left"])
     producer.flush()
-    assert query.settling().sweep(f"{query.transactional_id}-task-", keep=[kept]) == 1
+    assert query.completer().sweep(f"{query.transactional_id}-task-", keep=[kept]) == 1
     send(producer, query.topic, ["too late"])
     with pytest.raises(ApiError) as caught:
         producer.flush()
     assert caught.value.code in FENCED
-    query.settling().settle(query.begin(), Decision(0, (kept,)))
+    query.completer().complete(query.begin(), Decision(0, (kept,)))
     assert query.values(at_least=1) == ["a"]

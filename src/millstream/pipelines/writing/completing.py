@@ -1,16 +1,16 @@
-"""From a decision to its end: all its transactions are committed, all others of the query aborted.
+"""Completes a decision: commits all of its transactions, and aborts all others of the query.
 
-Every step may be repeated, by any driver, in any state in which another has left it:
+Each step can be repeated, by any driver, in any state that another driver has left:
 
-    settle         commits a decision's transactions. Where one can no longer be committed, its
-                   marker in the log tells how it ended. Was it aborted (the broker's time ran out
-                   between decision and commit), its records are still in the log: they are read
-                   there and written again, in a transaction of the driver's that also replaces the
+    complete       commits the transactions of a decision. If one can no longer be committed, its
+                   marker in the log shows how it ended. If it was aborted (it timed out between
+                   decision and commit), its records are still in the log: they are read from there
+                   and written again, in a transaction of the driver that also replaces the
                    decision, so that this happens once.
-    sweep          aborts what attempts of tasks have left open that no decision names.
+    sweep          aborts open transactions of task attempts that no decision names.
 
-Records that were aborted and then deleted, by retention or compaction, before they could be
-written again are lost: `RecordsLost`.
+Records that were aborted, and deleted by retention or compaction before they could be written
+again, are lost: `RecordsLost`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from millstream.records.record import ControlType, assemble_batch, decode_batch
 
 logger = logging.getLogger(__name__)
 
-# Answers that mean: it is no longer this transaction that is open.
+# Errors for a transaction that is no longer open.
 _NO_LONGER_OPEN = (
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.PRODUCER_FENCED,
@@ -52,22 +52,22 @@ _NO_LONGER_OPEN = (
 )
 MARKER_WAIT_MS = 500
 SWEPT_TIMEOUT_MS = 10_000  # nothing will be written under this epoch
-# What lies with a broker that came since is swept by a later batch: till then it delays readers.
+# Transactions on a newer broker are swept by a later batch; until then they delay readers.
 BROKERS_SECONDS_OLD_MAX = 30.0
 
 
 class RecordsLost(MillstreamError):
-    """Records of a decided batch are gone."""
+    """Records of a decided batch are lost."""
 
 
 class Outcome(Enum):
     COMMITTED = "committed"
     ABORTED = "aborted"
-    UNKNOWN = "unknown"  # the log no longer says
+    UNKNOWN = "unknown"  # the log no longer has the marker
 
 
-class Settling:
-    """For one query; begins transactions of the driver where it has to write."""
+class Completer:
+    """For one query. Begins a transaction of the driver if it must write."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class Settling:
         self._timeout_ms = timeout_ms
         self._fail_on_loss = fail_on_loss
 
-    def settle(self, driver: Transaction, decision: Decision) -> Transaction:
-        """Complete a decision; the driver's transaction, newly begun if it had to write."""
+    def complete(self, driver: Transaction, decision: Decision) -> Transaction:
+        """Complete a decision; returns the driver's transaction, a new one if it had to write."""
         aborted = self._commit(decision)
         if aborted:
             driver = self._publish_again(driver, decision, aborted)
@@ -91,7 +91,7 @@ class Settling:
         return driver
 
     def _commit(self, decision: Decision) -> list[TaskTransaction]:
-        """Commit all; those that were aborted before."""
+        """Commit all transactions; returns those that were aborted before."""
         transactions = [task.transaction for task in decision.tasks]
         codes = end_transactions(self._cluster, transactions, commit=True)
         aborted = []
@@ -104,11 +104,11 @@ class Settling:
                 case Outcome.ABORTED:
                     aborted.append(task)
                 case Outcome.UNKNOWN:
-                    self._report_loss(decision, "what became of a transaction is no longer known")
+                    self._report_loss(decision, "the outcome of a transaction is unknown")
         return aborted
 
     def _outcome(self, task: TaskTransaction) -> Outcome:
-        """How a transaction that is no longer open has ended, by the first marker after it."""
+        """The outcome of a transaction that is no longer open, from the first marker after it."""
         where = task.written[0]
         position = where.end_offset
         deadline = time.monotonic() + self._cluster.timeout_seconds
@@ -126,7 +126,7 @@ class Settling:
                     return Outcome.UNKNOWN
 
     def _fetch(self, where: WrittenRange, offset: int, wait_ms: int = 0) -> Fetched:
-        """From the offset on, or from where the log begins now."""
+        """From the offset on, or from the start of the log."""
         try:
             return fetch_batches(
                 self._cluster, where.topic, where.partition, offset, wait_ms=wait_ms
@@ -148,7 +148,7 @@ class Settling:
             decision.batch_id,
             len(aborted),
         )
-        driver = self._begin_anew(driver)
+        driver = self._begin_next(driver)
         producer = RawProducer(self._cluster)
         producer.resume(driver)
         for task in aborted:
@@ -157,10 +157,10 @@ class Settling:
         rest = tuple(task for task in decision.tasks if task not in aborted)
         self._log.send_decision(producer, replace(decision, tasks=rest))
         producer.end(commit=True)
-        # Its sequence numbers are used up: who writes next begins with others.
-        return self._begin_anew(driver)
+        # Its sequence numbers are used: the next writes need a new transaction.
+        return self._begin_next(driver)
 
-    def _begin_anew(self, driver: Transaction) -> Transaction:
+    def _begin_next(self, driver: Transaction) -> Transaction:
         return begin_transaction(
             self._cluster, driver.transactional_id, self._timeout_ms, after=driver
         )
@@ -196,7 +196,7 @@ class Settling:
     def _batches_of(
         self, transaction: Transaction, written: WrittenRange
     ) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """The transaction's own batches, from between those of others."""
+        """The batches of the transaction, without those of others."""
         position = written.first_offset
         while position < written.end_offset:
             view = memoryview(self._fetch(written, position).records)
@@ -212,13 +212,13 @@ class Settling:
     def _report_loss(self, decision: Decision, what: str) -> None:
         message = f"batch {decision.batch_id}: {what}"
         if self._fail_on_loss:
-            raise RecordsLost(f"{message}; set failOnDataLoss=false to go on without them")
+            raise RecordsLost(f"{message}; set failOnDataLoss=false to continue without them")
         logger.error("%s", message)
 
-    # What failed and superseded attempts have left
+    # Transactions of failed and superseded attempts
 
     def sweep(self, prefix: str, keep: Collection[TaskTransaction] = ()) -> int:
-        """Abort the open transactions of this prefix, and fence whoever may still write in them."""
+        """Abort the open transactions with this prefix, and fence their writers."""
         kept = {task.transaction.transactional_id for task in keep}
         swept = 0
         listed = open_transactions(self._cluster, prefix, seconds_old_max=BROKERS_SECONDS_OLD_MAX)
