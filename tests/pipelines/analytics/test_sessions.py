@@ -66,7 +66,7 @@ def test_events_that_are_the_gap_apart_are_one_session(spark: SparkSession) -> N
     [
         ({"gap": "0 seconds"}, "it must be longer than 0"),
         ({"duration": "count(*)"}, "a session has duration already"),
-        ({"stragglers": "correct"}, "comes once"),
+        ({"stragglers": "correct"}, "each result is emitted once here"),
         ({"time": "amount"}, "time must be a timestamp, and amount is double"),
     ],
 )
