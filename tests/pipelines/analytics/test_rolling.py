@@ -129,7 +129,11 @@ def test_events_that_are_all_final_have_no_kind(spark: SparkSession, rocksdb: No
         ({}, {"p": "percentile(amount, 95)"}, "lies between 0 and 1"),
         ({}, {}, "a window without aggregates"),
         ({"emit": "change"}, {"n": "count(*)"}, 'choose "arrival" or "final"'),
-        ({"every": "1 second", "stragglers": "correct"}, {"n": "count(*)"}, "each result is emitted once here"),
+        (
+            {"every": "1 second", "stragglers": "correct"},
+            {"n": "count(*)"},
+            "each result is emitted once here",
+        ),
         ({"every": "1 second"}, {"user": "count(*)"}, "there is a column user already"),
         ({"every": "1 second"}, {"window_end": "count(*)"}, "a column window_end already"),
     ],
