@@ -89,6 +89,11 @@ class GroupFlush:
         """How often the disk has to sync something, about: an estimate of the duration."""
         return sum(part.sync_count for part in self._parts)
 
+    @property
+    def has_new_logs(self) -> bool:
+        """Whether names of new logs have to be synced, too: that takes much longer at times."""
+        return any(part.has_new_logs for part in self._parts)
+
     def execute(self) -> None:
         """Block until everything is durable, or has failed. Never raises: see `Outcome`."""
         for part in self._parts:
@@ -114,6 +119,7 @@ class DirectoryFlush:
         self.directory = dirty.directory
         self.size_bytes = dirty.size_bytes
         self.outcome: Outcome | None = None
+        self.has_new_logs = dirty.new_count > 0
         self._dirty = dirty
         self._targets = dirty.targets
         self._to_segments = to_segments

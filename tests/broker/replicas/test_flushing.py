@@ -86,6 +86,30 @@ def test_flush_in_the_thread_leaves_the_loop_free_and_gathers_what_comes_meanwhi
     asyncio.run(main())
 
 
+def test_first_flush_of_a_log_runs_in_the_thread() -> None:
+    """Its names are synced with it, which takes long while the disk is busy."""
+
+    async def main() -> None:
+        leader = Leader(new_logs_inline=False)
+        threads: list[threading.Thread] = []
+        real = leader.fs.fdatasync
+
+        def sync(fd: int) -> None:
+            threads.append(threading.current_thread())
+            real(fd)
+
+        leader.fs.fdatasync = sync  # type: ignore[method-assign]
+        partition = leader.partition()
+        await partition.append(leader.batch(b"a"), acks=ACKS_ALL)
+        assert threading.main_thread() not in threads
+        threads.clear()
+        await partition.append(leader.batch(b"b"), acks=ACKS_ALL)
+        assert threads == [threading.main_thread()]
+        leader.flusher.close()
+
+    asyncio.run(main())
+
+
 def test_flush_of_many_new_logs_runs_in_the_thread() -> None:
     """Each of them has names to sync: together they are not short."""
 

@@ -20,12 +20,14 @@ from millstream.testing.filesystem import MemoryFileSystem
 class Leader:
     """A partition table over logs in memory; make it inside a running event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, new_logs_inline: bool = True) -> None:
         self.fs = MemoryFileSystem()
         self.clock = ManualClock()
         self.directories = LogDirectories.open(["/data"], fs=self.fs, clock=self.clock)
         self.turn = Turn(asyncio.get_running_loop())
-        self.flusher = Flusher(asyncio.get_running_loop(), self.clock, self.turn)
+        self.flusher = Flusher(
+            asyncio.get_running_loop(), self.clock, self.turn, new_logs_inline=new_logs_inline
+        )
         self.partitions = PartitionTable(self.flusher, self.clock)
 
     def partition(

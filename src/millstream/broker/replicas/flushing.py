@@ -14,7 +14,9 @@ runs
 When it is done, the clients that wait for it are answered in the same turn (`turn.py`).
 
 The choice depends on the duration of recent flushes, with hysteresis between the two thresholds. A
-flush that has to sync many files, as the first one of many logs, always runs in the thread.
+flush that has to sync many files, or the directory of a new log, always runs in the thread: a sync
+of a directory waits for the journal of the file system, which takes 20 to 150 ms while the disk is
+busy.
 See docs/decisions/0005-event-loop.md.
 """
 
@@ -46,8 +48,17 @@ SMOOTHING = 0.2  # the weight of the newest flush in the running average
 class Flusher:
     """Flushes on request. All calls from the event loop's thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, turn: Turn) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        turn: Turn,
+        *,
+        new_logs_inline: bool = False,
+    ) -> None:
+        """`new_logs_inline`: the file system is in memory, where no sync takes long."""
         self._loop = loop
+        self._new_logs_inline = new_logs_inline
         self._clock = clock
         self._turn = turn
         self._waiting: dict[PartitionCore, None] = {}  # an ordered set
@@ -108,10 +119,15 @@ class Flusher:
         partitions = list(self._waiting)
         self._waiting.clear()
         flush = GroupFlush.prepare([partition.log for partition in partitions])
-        if self.uses_thread or flush.sync_count > INLINE_SYNCS_MAX:
+        if self.uses_thread or self._is_long(flush):
             self._flush_in_thread(flush, partitions)
         else:
             self._flush_inline(flush, partitions)
+
+    def _is_long(self, flush: GroupFlush) -> bool:
+        """Whether a flush may take long, whatever earlier ones took."""
+        has_new_logs = flush.has_new_logs and not self._new_logs_inline
+        return has_new_logs or flush.sync_count > INLINE_SYNCS_MAX
 
     def _should_gather(self) -> bool:
         """Whether another turn is likely to bring more to share this flush."""
