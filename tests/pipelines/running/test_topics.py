@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from millstream.client.cluster import Cluster
-from millstream.errors import ApiError, ConfigError
+from millstream.errors import ConfigError
 from millstream.pipelines import pipeline, table, topic
 from millstream.pipelines.running.settings import Settings
-from millstream.pipelines.running.topics import BrokerUnreachable, check_topics, create_topics
+from millstream.pipelines.running.topics import BrokerUnreachable, check_topics
 from tests.peers.servers import free_port
 from tests.pipelines.conftest import Topics
 
@@ -38,13 +38,6 @@ def test_missing_topics_are_named_or_created(topics: Topics, settings: Settings)
     with Cluster(topics.bootstrap) as cluster:
         found = cluster.refresh([read, written])
     assert {name: len(it.partitions) for name, it in found.items()} == {read: 3, written: 2}
-
-
-def test_creating_an_existing_topic_succeeds_and_an_invalid_one_fails(topics: Topics) -> None:
-    with Cluster(topics.bootstrap) as cluster:
-        create_topics(cluster, {topics.create(): 1})
-        with pytest.raises(ApiError, match="topic zero cannot be created"):
-            create_topics(cluster, {"zero": 0})
 
 
 def test_broker_that_is_not_there_is_named(

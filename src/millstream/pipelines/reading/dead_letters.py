@@ -27,10 +27,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from millstream.client.cluster import Cluster
 from millstream.client.producing import RawProducer
+from millstream.client.topics import NewTopic, create_topics
 from millstream.errors import ApiError, ErrorCode
 from millstream.pipelines.reading.fetching import cluster_of
 from millstream.records.record import Header, Record, encode_batch
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 HEADER_PREFIX = "__dlq.errors."
 KEY_HEADER = f"{HEADER_PREFIX}key"
 ENABLE_SETTING = "errors.deadletterqueue.group.enable"  # by which `millstream dlq` finds the topic
+SETTINGS = {"message.timestamp.type": "CreateTime"}
 BATCH_BYTES = 512 * 1024
 _producers: dict[Cluster, RawProducer] = {}  # this process's, kept from task to task
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
@@ -98,36 +100,20 @@ def partition_count(cluster: Cluster, topic: str) -> int:
 
 def create_dead_letter_topic(cluster: Cluster, topic: str) -> None:
     """Create it, unless it exists."""
-    code, message = _ask_for_topic(cluster, topic, {ENABLE_SETTING: "true"})
-    if code is ErrorCode.INVALID_CONFIG:  # Apache Kafka before 4.4 does not know the setting
-        code, message = _ask_for_topic(cluster, topic, {})
-    if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+    try:
+        try:
+            create_topics(cluster, [NewTopic(topic, settings=SETTINGS | {ENABLE_SETTING: "true"})])
+        except ApiError as error:
+            if error.code is not ErrorCode.INVALID_CONFIG:
+                raise
+            # Apache Kafka before 4.4 does not know the setting.
+            create_topics(cluster, [NewTopic(topic, settings=SETTINGS)])
+    except ApiError as error:
         raise ApiError(
-            code,
-            f"dead-letter topic {topic} cannot be created ({message or code.name}); create it, or "
-            "name another one with the option deadLetterTopic",
-        )
-
-
-def _ask_for_topic(
-    cluster: Cluster, topic: str, settings: dict[str, str]
-) -> tuple[ErrorCode, str | None]:
-    settings = settings | {"message.timestamp.type": "CreateTime"}
-    request = {
-        "topics": [
-            {
-                "name": topic,
-                "num_partitions": -1,
-                "replication_factor": -1,
-                "assignments": [],
-                "configs": [{"name": name, "value": it} for name, it in settings.items()],
-            }
-        ],
-        "timeout_ms": 30_000,
-        "validate_only": False,
-    }
-    answer: Any = cluster.retrying(lambda: cluster.any_connection().call("create_topics", request))
-    return answer.topics[0].error_code, answer.topics[0].error_message
+            error.code,
+            f"{error}; create dead-letter topic {topic}, or name another one with the option "
+            "deadLetterTopic",
+        ) from error
 
 
 # The letters

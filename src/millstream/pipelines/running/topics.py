@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 from uuid import UUID
 
 from millstream.client.cluster import Cluster
-from millstream.errors import ApiError, ConfigError, ErrorCode, MillstreamError
+from millstream.client.topics import NewTopic, create_topics
+from millstream.errors import ConfigError, MillstreamError
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.spec import PipelineSpec, Topic
 
@@ -52,31 +52,6 @@ def check_topics(settings: Settings, pipelines: Iterable[PipelineSpec]) -> dict[
                 f"topic create {missing[0]}`, or let `millstream run --create-topics` do so"
             )
         if missing:
-            create_topics(cluster, {name: needed[name].partitions for name in missing})
+            create_topics(cluster, [NewTopic(name, needed[name].partitions) for name in missing])
             found |= cluster.retrying(lambda: cluster.refresh(missing))
         return {name: it.id for name, it in found.items() if it.id is not None and it.id.int}
-
-
-def create_topics(cluster: Cluster, partitions: dict[str, int]) -> None:
-    """Create topics with the cluster's default number of replicas, if they do not exist."""
-    if not partitions:
-        return
-    request = {
-        "topics": [
-            {
-                "name": name,
-                "num_partitions": count,
-                "replication_factor": -1,
-                "assignments": [],
-                "configs": [],
-            }
-            for name, count in partitions.items()
-        ],
-        "timeout_ms": 30_000,
-        "validate_only": False,
-    }
-    answer: Any = cluster.retrying(lambda: cluster.any_connection().call("create_topics", request))
-    for topic in answer.topics:
-        if topic.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            detail = topic.error_message or topic.error_code.description
-            raise ApiError(topic.error_code, f"topic {topic.name} cannot be created: {detail}")

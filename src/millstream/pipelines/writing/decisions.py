@@ -37,9 +37,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from millstream.client.cluster import Cluster, check
+from millstream.client.cluster import Cluster
 from millstream.client.fetching import Fetched, fetch_batches, log_end_offset
 from millstream.client.producing import RawProducer, WrittenRange
+from millstream.client.topics import NewTopic, create_topics
 from millstream.client.transactions import Transaction, commit_offsets
 from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.pipelines.offsets import DECISIONS_TOPIC, Offsets, from_json, to_json
@@ -201,24 +202,14 @@ class DecisionLog:
             lambda: self._cluster.refresh([DECISIONS_TOPIC])
         ):
             return
-        topic = {
-            "name": DECISIONS_TOPIC,
-            "num_partitions": 1,
-            "replication_factor": -1,
-            "configs": [{"name": name, "value": it} for name, it in TOPIC_SETTINGS.items()],
-        }
-        answer = self._cluster.retrying(
-            lambda: self._cluster.any_connection().call(
-                "create_topics", {"topics": [topic], "timeout": 30_000}
-            )
-        )
-        code = answer.topics[0].error_code
-        if code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-            check(
-                code,
+        try:
+            create_topics(self._cluster, [NewTopic(DECISIONS_TOPIC, 1, TOPIC_SETTINGS)])
+        except ApiError as error:
+            raise ApiError(
+                error.code,
                 f"creating {DECISIONS_TOPIC}, which exactly-once delivery needs: let this user "
                 "create it, or create it with 1 partition and cleanup.policy=compact",
-            )
+            ) from error
 
     def latest(self, driver: Transaction) -> QueryState:
         """What is decided and completed; `driver` is the query's transaction, begun before.
