@@ -14,7 +14,7 @@ import fastavro
 import pytest
 
 from millstream.pipelines import pipeline, topic
-from millstream.pipelines.reading.registry import Registry, RegistrySettings
+from millstream.pipelines.avro.registry import Registry, RegistrySettings
 from tests.peers.apicurio import program, start_apicurio
 from tests.peers.cache import PeerMissing
 from tests.peers.kafka import start_kafka

@@ -40,6 +40,7 @@ from millstream.pipelines.offsets import (
     with_idle_until,
     with_topic_ids,
 )
+from millstream.pipelines.options import GivenOptions
 from millstream.pipelines.query_files import batch_watermark_ms
 from millstream.pipelines.reading.options import ReadOptions, parse_read_options
 from millstream.pipelines.reading.planning import StreamPlanner, plan_batch
@@ -68,10 +69,10 @@ class MillstreamSource(DataSource):
         if value_format == "text":
             return "value string"
         if value_format == "avro":
-            from millstream.pipelines.reading.avro_options import parse_avro_options
-            from millstream.pipelines.reading.decoding.avro_columns import columns_of
+            from millstream.pipelines.avro.options import parse_avro_options
+            from millstream.pipelines.avro.types import columns_of
 
-            avro = parse_avro_options(self.options.get, value_format)
+            avro = parse_avro_options(GivenOptions(self.options), value_format)
             return columns_of(avro, str(self.options.get("subscribe", "")).strip())
         if value_format != "raw":
             raise ConfigError(

@@ -1,8 +1,6 @@
-"""The options of `format("millstream")`: Spark's and Kafka's own names, checked before all else.
+"""The options of `spark.read` and `spark.readStream` with `format("millstream")`.
 
-An option that does not exist is refused, with the nearest one that does. `kafka.*` options are
-those of a Kafka client; what has no meaning here (a Java keystore, an interceptor) is refused by
-name rather than ignored.
+They have the names that Spark and Kafka use, and are checked before all else.
 """
 
 from __future__ import annotations
@@ -11,17 +9,15 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from millstream.client.security import JAVA_SETTINGS as JAVA_SECURITY_SETTINGS
-from millstream.client.security import SETTINGS as SECURITY_SETTINGS
 from millstream.client.security import Security
 from millstream.errors import ConfigError
+from millstream.pipelines.avro.options import PREFIXED_OPTIONS as REGISTRY_ALIASES
+from millstream.pipelines.avro.options import READ_OPTIONS as AVRO_OPTIONS
+from millstream.pipelines.avro.options import AvroOptions, parse_avro_options
 from millstream.pipelines.offsets import EARLIEST, LATEST, Offsets, parse_offsets
-from millstream.pipelines.reading.avro_options import PREFIXED_OPTIONS as REGISTRY_ALIASES
-from millstream.pipelines.reading.avro_options import READ_OPTIONS as AVRO_OPTIONS
-from millstream.pipelines.reading.avro_options import AvroOptions, parse_avro_options
+from millstream.pipelines.options import GivenOptions, refuse_unknown
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -38,6 +34,7 @@ MODES = {
     "dropmalformed": "drop",
     "deadletter": "deadletter",
 }
+MAX_TRIGGER_DELAY_MS = 15 * 60_000
 # Numbers that are timestamps in JSON and CSV, beside ISO 8601: microseconds of the unit since 1970.
 TIMESTAMP_FORMATS = {"iso": 0, "epoch_seconds": 1_000_000, "epoch_millis": 1_000, "epoch_micros": 1}
 READ_OPTIONS = (
@@ -83,30 +80,6 @@ KAFKA_OPTIONS = (
     "request.timeout.ms",
     "default.api.timeout.ms",
 )
-# What Java clients and Spark's own connector have, and what to write instead.
-_INSTEAD = {
-    "kafka.ssl.truststore.password": "no password: kafka.ssl.ca.location is a PEM file",
-    "kafka.ssl.keystore.password": "kafka.ssl.key.password",
-    "kafka.ssl.keystore.key": "kafka.ssl.key.location, a PEM file",
-    "kafka.ssl.keystore.certificate.chain": "kafka.ssl.certificate.location, a PEM file",
-    "kafka.ssl.protocol": "nothing: both sides agree on the newest they know",
-    "kafka.ssl.enabled.protocols": "nothing: both sides agree on the newest they know",
-    "kafka.sasl.login.callback.handler.class": "kafka.sasl.username and kafka.sasl.password",
-    "kafka.sasl.kerberos.service.name": "another mechanism: Kerberos is not supported",
-    "kafka.auto.offset.reset": "startingOffsets",
-    "kafka.key.deserializer": "the columns key and value, which are bytes",
-    "kafka.value.deserializer": "valueFormat, or the columns key and value, which are bytes",
-    "kafka.enable.auto.commit": "nothing: progress is committed with every batch",
-    "kafka.interceptor.classes": "nothing: interceptors are Java classes",
-    "kafka.fetch.max.bytes": "kafka.max.partition.fetch.bytes: a task reads one partition",
-    "kafka.max.poll.records": "maxOffsetsPerTrigger",
-    "kafkaconsumer.polltimeoutms": "kafka.default.api.timeout.ms",
-    "fetchoffset.numretries": "kafka.default.api.timeout.ms",
-    "fetchoffset.retryintervalms": "kafka.default.api.timeout.ms",
-    "groupidprefix": "nothing: readers join no consumer group",
-}
-_DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d|milliseconds?|seconds?|minutes?|hours?|days?)?")
-_MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True)
@@ -152,7 +125,7 @@ class ReadOptions:
     read_committed: bool = True
     min_offsets_per_trigger: int | None = None
     max_offsets_per_trigger: int | None = None
-    max_trigger_delay_ms: int = 15 * 60_000
+    max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
@@ -187,57 +160,26 @@ class ReadOptions:
         return None if topic == self.dead_letter_topic else self.dead_letter_topic
 
 
-class GivenOptions:
-    """The user's options, looked up whatever their case, each of them once known."""
-
-    def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
-        self._values = {name.lower(): value for name, value in options.items()}
-        _refuse_unknown(options, known)
-
-    def get(self, name: str) -> str | None:
-        return self._values.get(name.lower())
-
-    def integer(self, name: str, low: int) -> int | None:
-        text = self.get(name)
-        if text is None:
-            return None
-        if not text.strip().isdigit() or int(text) < low:
-            raise ConfigError(f"{name} is {text!r}; it must be a whole number of at least {low}")
-        return int(text)
-
-    def boolean(self, name: str, default: bool) -> bool:
-        text = self.get(name)
-        if text is None:
-            return default
-        if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{name} is {text!r}; it must be true or false")
-        return text.lower() == "true"
-
-
 def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """Raises `ConfigError` for options that are unknown, missing or do not fit together."""
-    given = GivenOptions(options, (*READ_OPTIONS, *(f"kafka.{it}" for it in KAFKA_OPTIONS)))
-    bootstrap = given.get("kafka.bootstrap.servers")
-    if bootstrap is None:
-        raise ConfigError('kafka.bootstrap.servers is missing; write "host:port"')
+    refuse_unknown(options, (*READ_OPTIONS, *(f"kafka.{it}" for it in KAFKA_OPTIONS)))
+    given = GivenOptions(options)
+    bootstrap = given.bootstrap_servers()
     _check_fits(given, streaming)
-    value_format = (given.get("valueFormat") or "raw").lower()
-    if value_format not in FORMATS:
-        raise ConfigError(f"valueFormat is {value_format}; it must be one of {', '.join(FORMATS)}")
+    value_format = given.one_of("valueFormat", FORMATS, "raw")
+    delay_ms = given.duration_ms("maxTriggerDelay")
     return ReadOptions(
         bootstrap_servers=bootstrap,
         selection=_selection(given),
         starting=_position(given, "starting", LATEST if streaming else EARLIEST),
         ending=_position(given, "ending", LATEST),
-        security=security_of(options),
+        security=given.security(),
         client_id=given.get("kafka.client.id") or "millstream-spark",
         group_id=given.get("kafka.group.id"),
         read_committed=_is_read_committed(given),
         min_offsets_per_trigger=given.integer("minOffsetsPerTrigger", 1),
         max_offsets_per_trigger=given.integer("maxOffsetsPerTrigger", 1),
-        max_trigger_delay_ms=parse_duration_ms(
-            "maxTriggerDelay", given.get("maxTriggerDelay") or "15m"
-        ),
+        max_trigger_delay_ms=MAX_TRIGGER_DELAY_MS if delay_ms is None else delay_ms,
         min_partitions=given.integer("minPartitions", 1),
         max_records_per_partition=given.integer("maxRecordsPerPartition", 1),
         fail_on_data_loss=given.boolean("failOnDataLoss", True),
@@ -254,7 +196,7 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
         idle_after_ms=_idle_after_ms(given),
         idle_column=given.get("idleColumn") or "",
         csv=_csv_dialect(given, value_format),
-        avro=parse_avro_options(given.get, value_format),
+        avro=parse_avro_options(given, value_format),
         fetch_bytes_max=given.integer("kafka.max.partition.fetch.bytes", 1)
         or ReadOptions.fetch_bytes_max,
         fetch_wait_ms=given.integer("kafka.fetch.max.wait.ms", 1) or ReadOptions.fetch_wait_ms,
@@ -312,33 +254,6 @@ def _check_fits(given: GivenOptions, streaming: bool) -> None:
         )
 
 
-def parse_duration_ms(option: str, text: str) -> int:
-    """`15m`, `30 seconds`, `500ms`: in milliseconds."""
-    found = _DURATION.fullmatch(text.strip().lower())
-    if found is None:
-        raise ConfigError(f"{option} is {text!r}; write a duration such as 30s or 15 minutes")
-    unit = found[2] or "ms"
-    unit = "ms" if unit.startswith("milli") else unit if unit == "ms" else unit[0]
-    return int(found[1]) * _MILLISECONDS[unit]
-
-
-def _refuse_unknown(options: Mapping[str, str], known: tuple[str, ...]) -> None:
-    """Security options are known to all who connect."""
-    secure = (f"kafka.{it}" for it in (*SECURITY_SETTINGS, *JAVA_SECURITY_SETTINGS))
-    by_lower = {name.lower(): name for name in (*known, *secure)}
-    for name in options:
-        lower = name.lower()
-        if lower in by_lower or lower == "path":
-            continue
-        if lower in _INSTEAD:
-            raise ConfigError(f"{name} has no meaning here; use {_INSTEAD[lower]}")
-        if f"kafka.{lower}" in by_lower:
-            raise ConfigError(f"option {name} is not known; did you mean kafka.{name}?")
-        close = get_close_matches(lower, by_lower, n=1)
-        hint = f"; did you mean {by_lower[close[0]]}?" if close else ""
-        raise ConfigError(f"option {name} is not known{hint}")
-
-
 def _selection(given: GivenOptions) -> Selection:
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if given.get(name)]
     if len(chosen) != 1:
@@ -366,11 +281,7 @@ def _assigned(text: str) -> tuple[tuple[str, int], ...]:
 
 def _position(given: GivenOptions, prefix: str, default: int) -> Position:
     """Spark's order: a timestamp for all, then timestamps by partition, then offsets."""
-    strategy = (given.get("startingOffsetsByTimestampStrategy") or "error").lower()
-    if strategy not in ("error", "latest"):
-        raise ConfigError(
-            f"startingOffsetsByTimestampStrategy is {strategy}; it must be error or latest"
-        )
+    strategy = given.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
     if prefix == "ending":
         strategy = "latest"
     name = f"{prefix}Timestamp"
@@ -409,13 +320,12 @@ def _check_named_ends(name: str, offsets: Offsets, refused: int | None) -> None:
 
 
 def _idle_after_ms(given: GivenOptions) -> int | None:
-    after, column = given.get("idleAfter"), given.get("idleColumn")
-    if (after is None) != (column is None):
+    found_ms, column = given.duration_ms("idleAfter"), given.get("idleColumn")
+    if (found_ms is None) != (column is None):
         raise ConfigError(
             "idleAfter and idleColumn belong together: after how long a source is idle, and the "
             "column of its time"
         )
-    found_ms = None if after is None else parse_duration_ms("idleAfter", after)
     if found_ms == 0:
         raise ConfigError("idleAfter is 0; write a duration such as 30s or 15 minutes")
     return found_ms
@@ -434,20 +344,8 @@ def _load_first(given: GivenOptions) -> Offsets:
 
 
 def _is_read_committed(given: GivenOptions) -> bool:
-    level = given.get("kafka.isolation.level") or "read_committed"
-    if level not in ("read_committed", "read_uncommitted"):
-        raise ConfigError(
-            f"kafka.isolation.level is {level}; it must be read_committed or read_uncommitted"
-        )
-    return level == "read_committed"
-
-
-def security_of(options: Mapping[str, str]) -> Security:
-    names = {f"kafka.{name}": name for name in (*SECURITY_SETTINGS, *JAVA_SECURITY_SETTINGS)}
-    settings = {
-        names[name.lower()]: value for name, value in options.items() if name.lower() in names
-    }
-    return Security.from_settings(settings)
+    levels = ("read_committed", "read_uncommitted")
+    return given.one_of("kafka.isolation.level", levels, levels[0]) == levels[0]
 
 
 def _mode(given: GivenOptions, value_format: str) -> str:

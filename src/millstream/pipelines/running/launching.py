@@ -22,6 +22,7 @@ from millstream.pipelines.columns import (
 )
 from millstream.pipelines.durations import duration_us
 from millstream.pipelines.offsets import EARLIEST, Offsets, to_json
+from millstream.pipelines.options import GivenOptions
 from millstream.pipelines.reading.counting import OBSERVED, count_failures
 from millstream.pipelines.reading.options import TRIGGER_OPTIONS, parse_read_options
 from millstream.pipelines.reading.positions import Positions
@@ -334,11 +335,10 @@ def with_columns(topic: Topic) -> Topic:
     """The topic, with the columns of its Avro schema if it names none."""
     if topic.schema is not None or topic.read_format != "avro":
         return topic
-    from millstream.pipelines.reading.avro_options import parse_avro_options
-    from millstream.pipelines.reading.decoding.avro_columns import columns_of
+    from millstream.pipelines.avro.options import parse_avro_options
+    from millstream.pipelines.avro.types import columns_of
 
-    given = {name.lower(): value for name, value in topic.options.items()}
-    avro = parse_avro_options(lambda name: given.get(name.lower()), "avro")
+    avro = parse_avro_options(GivenOptions(topic.options), "avro")
     return replace(topic, schema=columns_of(avro, topic.name))
 
 

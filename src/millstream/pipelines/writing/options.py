@@ -7,7 +7,7 @@ They bear Spark's and Kafka's own names where these exist:
     keyColumns                 with json and avro: the columns that make the key
     avroSchema                 with avro: JSON or a file; else it is derived from the columns
     schema.registry.url        with avro: values carry the id that the schema has there, as of the
-                               subject avroSubject (<topic>-value); see avro_options.py
+                               subject avroSubject (<topic>-value); see pipelines/avro/options.py
     auto.register.schemas      false: take the schema that is there, register none
     delivery                   exactly-once or at-least-once
     commitOffsets              false: do not commit the sources' offsets as a group's
@@ -26,13 +26,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from millstream.client.security import SETTINGS as SECURITY_SETTINGS
 from millstream.client.security import Security
 from millstream.errors import ConfigError
-from millstream.pipelines.reading.avro_options import PREFIXED_OPTIONS as REGISTRY_ALIASES
-from millstream.pipelines.reading.avro_options import WRITE_OPTIONS as AVRO_OPTIONS
-from millstream.pipelines.reading.avro_options import AvroOptions, parse_avro_options
-from millstream.pipelines.reading.options import GivenOptions, security_of
+from millstream.pipelines.avro.options import PREFIXED_OPTIONS as REGISTRY_ALIASES
+from millstream.pipelines.avro.options import WRITE_OPTIONS as AVRO_OPTIONS
+from millstream.pipelines.avro.options import AvroOptions, parse_avro_options
+from millstream.pipelines.options import GivenOptions, refuse_unknown
 from millstream.records.compression import Compression
 
 FORMATS = ("raw", "json", "avro")
@@ -65,6 +64,7 @@ KAFKA_OPTIONS = (
     "delivery.timeout.ms",
 )
 
+COMPRESSIONS = tuple(it.name.lower() for it in Compression)
 # Below Kafka's default for max.message.bytes, with room for what compression may add.
 BATCH_BYTES = 1_000_000
 
@@ -96,31 +96,31 @@ class WriteOptions:
 
 def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     """Raises `ConfigError` for options that are unknown, missing or do not fit together."""
-    kafka = (f"kafka.{it}" for it in (*KAFKA_OPTIONS, *SECURITY_SETTINGS))
-    given = GivenOptions(options, (*WRITE_OPTIONS, *SPARK_OPTIONS, *kafka))
-    bootstrap = given.get("kafka.bootstrap.servers")
-    if bootstrap is None:
-        raise ConfigError('kafka.bootstrap.servers is missing; write "host:port"')
-    value_format = _one_of(given, "valueFormat", FORMATS, "raw")
+    kafka = (f"kafka.{it}" for it in KAFKA_OPTIONS)
+    refuse_unknown(options, (*WRITE_OPTIONS, *SPARK_OPTIONS, *kafka))
+    given = GivenOptions(options)
+    bootstrap = given.bootstrap_servers()
+    value_format = given.one_of("valueFormat", FORMATS, "raw")
     default_delivery = EXACTLY_ONCE if streaming else AT_LEAST_ONCE
     key_columns = tuple(it.strip() for it in (given.get("keyColumns") or "").split(",") if it)
     if key_columns and value_format == "raw":
         raise ConfigError(
             "keyColumns is for valueFormat json and avro; else the column key holds the key"
         )
+    compression = given.one_of("kafka.compression.type", COMPRESSIONS, "none")
     return WriteOptions(
         bootstrap_servers=bootstrap,
         topic=given.get("topic"),
         value_format=value_format,
         key_columns=key_columns,
-        avro=parse_avro_options(given.get, value_format),
-        delivery=_one_of(given, "delivery", DELIVERIES, default_delivery),
+        avro=parse_avro_options(given, value_format),
+        delivery=given.one_of("delivery", DELIVERIES, default_delivery),
         commits_offsets=given.boolean("commitOffsets", True),
         fail_on_data_loss=given.boolean("failOnDataLoss", True),
-        security=security_of(options),
+        security=given.security(),
         client_id=given.get("kafka.client.id") or WriteOptions.client_id,
         group_id=given.get("kafka.group.id"),
-        compression=_compression(given),
+        compression=Compression[compression.upper()],
         batch_bytes_max=given.integer("kafka.batch.size", 1) or BATCH_BYTES,
         transactional_id=given.get("kafka.transactional.id"),
         transaction_timeout_ms=given.integer("kafka.transaction.timeout.ms", 1),
@@ -130,19 +130,3 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
         checkpoint_location=given.get("checkpointLocation"),
         query_name=given.get("queryName"),
     )
-
-
-def _one_of(given: GivenOptions, name: str, known: tuple[str, ...], default: str) -> str:
-    value = (given.get(name) or default).lower()
-    if value not in known:
-        raise ConfigError(f"{name} is {value}; it must be one of {', '.join(known)}")
-    return value
-
-
-def _compression(given: GivenOptions) -> Compression:
-    name = (given.get("kafka.compression.type") or "none").lower()
-    try:
-        return Compression[name.upper()]
-    except KeyError:
-        known = ", ".join(it.name.lower() for it in Compression)
-        raise ConfigError(f"kafka.compression.type is {name}; it must be one of {known}") from None

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import ConfigError
-from millstream.pipelines.reading.avro_options import AvroOptions
+from millstream.pipelines.avro.options import AvroOptions
+from millstream.pipelines.avro.types import derive_schema
 from millstream.pipelines.writing.encoding.avro import AvroEncoder
-from millstream.pipelines.writing.encoding.avro_schema import derive_schema
 from tests.pipelines.reading.decoding.avro_values import (
     ROWS,
     Kind,

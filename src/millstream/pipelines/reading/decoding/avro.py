@@ -11,16 +11,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.errors import ConfigError
+from millstream.pipelines.avro.registry import UnknownSchema, registry_for
+from millstream.pipelines.avro.schema import AvroType, BadSchema, parse_schema
 from millstream.pipelines.reading.decoding._avro import AvroDecoder, Program
 from millstream.pipelines.reading.decoding.avro_resolution import Unresolvable, resolve, targets_of
-from millstream.pipelines.reading.decoding.avro_schema import AvroType, BadSchema, parse_schema
 from millstream.pipelines.reading.decoding.fields import decode_values, describe
-from millstream.pipelines.reading.registry import UnknownSchema, registry_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from millstream.pipelines.reading.avro_options import AvroOptions
+    from millstream.pipelines.avro.options import AvroOptions
     from millstream.pipelines.reading.decoding.results import Decoded
     from millstream.records.columns import Columns
 

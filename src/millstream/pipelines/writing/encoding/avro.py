@@ -1,9 +1,9 @@
 """Rows as Avro values, by compiled code (`_avro.pyx`): plain, or with the id of their schema.
 
 The schema is the one that the options give, else the newest of the subject in the registry (if
-nothing may be registered), else one derived from the columns (`avro_schema.py`). Columns are found
-by name; a field without a column takes its default. With a registry values are in Confluent's wire
-format: a zero, the schema's id in four bytes, the value.
+nothing may be registered), else one derived from the columns (`pipelines/avro/types.py`). Columns
+are found by name; a field without a column takes its default. With a registry values are in
+Confluent's wire format: a zero, the schema's id in four bytes, the value.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import ConfigError
-from millstream.pipelines.reading.decoding.avro_default import encode_default
-from millstream.pipelines.reading.decoding.avro_schema import NO_DEFAULT, AvroType, parse_schema
-from millstream.pipelines.reading.registry import registry_for
+from millstream.pipelines.avro.default import encode_default
+from millstream.pipelines.avro.registry import registry_for
+from millstream.pipelines.avro.schema import NO_DEFAULT, AvroType, parse_schema
+from millstream.pipelines.avro.types import derive_schema
 from millstream.pipelines.writing.encoding._avro import Part, Unencodable, encode_rows
-from millstream.pipelines.writing.encoding.avro_schema import derive_schema
 from millstream.pipelines.writing.encoding.text import valid_utf8
 
 if TYPE_CHECKING:
-    from millstream.pipelines.reading.avro_options import AvroOptions
+    from millstream.pipelines.avro.options import AvroOptions
 
 _LONG_MAX = 2**63 - 1
 _UNITS_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "millis": 10**6, "micros": 10**3}

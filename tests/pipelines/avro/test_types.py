@@ -1,15 +1,18 @@
-"""The columns of an Avro schema, as Spark declares them."""
+"""The columns of an Avro schema as Spark declares them, and the Avro schema of a DataFrame."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import fastavro
+import pyarrow as pa
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.reading.avro_options import AvroOptions
-from millstream.pipelines.reading.decoding.avro_columns import columns_of
-from millstream.pipelines.reading.registry import RegistrySettings
+from millstream.pipelines.avro.options import AvroOptions
+from millstream.pipelines.avro.registry import RegistrySettings
+from millstream.pipelines.avro.types import columns_of, derive_schema
 from tests.peers.schema_registry import running_registry
 from tests.pipelines.reading.decoding.avro_values import logical, record, text_of
 
@@ -58,3 +61,30 @@ def test_columns_may_be_those_of_the_registry() -> None:
 def test_record_that_contains_itself_has_no_columns() -> None:
     with pytest.raises(ConfigError, match="contains itself"):
         columns(record("tree", next=["null", "tree"]))
+
+
+def test_columns_that_may_be_null_have_null_as_default() -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), False), pa.field("name", pa.string())])
+    assert json.loads(derive_schema(schema))["fields"] == [
+        {"name": "id", "type": "long"},
+        {"name": "name", "type": ["null", "string"], "default": None},
+    ]
+
+
+def test_records_within_records_have_names_of_their_own() -> None:
+    point = pa.struct([("x", pa.int32())])
+    inner = pa.struct([("a", point), ("b", pa.list_(point)), ("c", pa.map_(pa.string(), point))])
+    schema = json.loads(derive_schema(pa.schema([("a", inner), ("b", inner)])))
+    fastavro.parse_schema(schema)  # which refuses two of a name
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (pa.schema([("my column", pa.int32())]), "rename it"),
+        (pa.schema([("v", pa.month_day_nano_interval())]), "cast it"),
+    ],
+)
+def test_column_that_avro_has_nothing_for_is_refused(schema: pa.Schema, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        derive_schema(schema)

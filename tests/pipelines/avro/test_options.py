@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.reading.avro_options import AvroOptions, parse_avro_options
+from millstream.pipelines.avro.options import AvroOptions, parse_avro_options
+from millstream.pipelines.options import GivenOptions
 from millstream.pipelines.reading.options import parse_read_options
 from millstream.pipelines.writing.options import parse_write_options
 
@@ -14,7 +15,7 @@ READ = {"kafka.bootstrap.servers": "a:1", "subscribe": "t", "valueFormat": "avro
 
 
 def parse(**options: str) -> AvroOptions:
-    return parse_avro_options(options.get, "avro")
+    return parse_avro_options(GivenOptions(options), "avro")
 
 
 def test_registry_has_confluents_names() -> None:
@@ -38,7 +39,10 @@ def test_registry_has_confluents_names() -> None:
         ({**URL, "basic.auth.user.info": "a:b", "bearer.auth.token": "x"}, "choose one of"),
         ({**URL, "avroWriterSchema": '"int"'}, "makes no sense with a schema registry"),
         ({**URL, "auto.register.schemas": "maybe"}, "must be true or false"),
-        ({**URL, "schema.registry.request.timeout.ms": "soon"}, "write milliseconds"),
+        (
+            {**URL, "schema.registry.request.timeout.ms": "soon"},
+            "must be a whole number of at least 1",
+        ),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, str], expected: str) -> None:
@@ -48,7 +52,7 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, str], expected: 
 
 def test_options_need_the_format() -> None:
     with pytest.raises(ConfigError, match="avroSchema makes no sense without valueFormat=avro"):
-        parse_avro_options({"avroSchema": '"int"'}.get, "json")
+        parse_avro_options(GivenOptions({"avroSchema": '"int"'}), "json")
 
 
 def test_readers_and_writers_accept_them() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from millstream.errors import ConfigError
-from millstream.pipelines.reading.registry import RegistrySettings, parse_urls
+from millstream.pipelines.avro.registry import RegistrySettings, parse_urls
+from millstream.pipelines.options import GivenOptions
 
 REGISTRY_OPTIONS = (
     "schema.registry.url",
@@ -37,14 +37,15 @@ class AvroOptions:
     registers: bool = True
 
 
-def parse_avro_options(get: Callable[[str], str | None], value_format: str) -> AvroOptions:
-    """`get` gives an option by its name. Raises `ConfigError`."""
-    given = [it for it in {*READ_OPTIONS, *WRITE_OPTIONS, *PREFIXED_OPTIONS} if get(it) is not None]
+def parse_avro_options(given: GivenOptions, value_format: str) -> AvroOptions:
+    """Raises `ConfigError`."""
+    get = given.get
+    named = [it for it in {*READ_OPTIONS, *WRITE_OPTIONS, *PREFIXED_OPTIONS} if get(it) is not None]
     if value_format != "avro":
-        if given:
-            raise ConfigError(f"{min(given)} makes no sense without valueFormat=avro")
+        if named:
+            raise ConfigError(f"{min(named)} makes no sense without valueFormat=avro")
         return AvroOptions()
-    registry = _registry(get, given)
+    registry = _registry(given, named)
     if registry is not None and get("avroWriterSchema") is not None:
         raise ConfigError(
             "avroWriterSchema makes no sense with a schema registry, which has the writers' schemas"
@@ -54,14 +55,15 @@ def parse_avro_options(get: Callable[[str], str | None], value_format: str) -> A
         writer_schema=_schema_text("avroWriterSchema", get("avroWriterSchema")),
         registry=registry,
         subject=get("avroSubject"),
-        registers=_flag(get, "auto.register.schemas", True),
+        registers=given.boolean("auto.register.schemas", True),
     )
 
 
-def _registry(get: Callable[[str], str | None], given: list[str]) -> RegistrySettings | None:
+def _registry(given: GivenOptions, named: list[str]) -> RegistrySettings | None:
+    get = given.get
     url = get("schema.registry.url")
     if url is None:
-        aimless = [it for it in given if it not in ("avroSchema", "avroWriterSchema")]
+        aimless = [it for it in named if it not in ("avroSchema", "avroWriterSchema")]
         if aimless:
             raise ConfigError(f"{min(aimless)} makes no sense without schema.registry.url")
         return None
@@ -71,9 +73,6 @@ def _registry(get: Callable[[str], str | None], given: list[str]) -> RegistrySet
         raise ConfigError("basic.auth.user.info must be user:password")
     if user_info is not None and token is not None:
         raise ConfigError("choose one of basic.auth.user.info and bearer.auth.token")
-    timeout = get("schema.registry.request.timeout.ms") or str(RegistrySettings.patience_ms)
-    if not timeout.isdigit() or int(timeout) < 1:
-        raise ConfigError(f"schema.registry.request.timeout.ms is {timeout!r}; write milliseconds")
     return RegistrySettings(
         urls=parse_urls(url),
         user_info=user_info,
@@ -82,15 +81,9 @@ def _registry(get: Callable[[str], str | None], given: list[str]) -> RegistrySet
         certificate_location=get("schema.registry.ssl.certificate.location"),
         key_location=get("schema.registry.ssl.key.location"),
         key_password=get("schema.registry.ssl.key.password"),
-        patience_ms=int(timeout),
+        patience_ms=given.integer("schema.registry.request.timeout.ms", 1)
+        or RegistrySettings.patience_ms,
     )
-
-
-def _flag(get: Callable[[str], str | None], name: str, default: bool) -> bool:
-    text = (get(name) or str(default)).lower()
-    if text not in ("true", "false"):
-        raise ConfigError(f"{name} is {text!r}; it must be true or false")
-    return text == "true"
 
 
 def _schema_text(option: str, given: str | None) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.reading.registry import (
+from millstream.pipelines.avro.registry import (
     Registry,
     RegistryError,
     RegistrySettings,

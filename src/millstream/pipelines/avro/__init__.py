@@ -1,0 +1,1 @@
+"""Avro, for reading and writing: options, the schema registry, schemas and types."""
