@@ -61,7 +61,7 @@ from millstream.pipelines.joins.matching import (
 from millstream.pipelines.lateness import DropOrDivert, is_late, seconds_behind
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.results import FINAL, KIND, LATE, LATENESS
-from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
+from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec, Table
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_hashes
 from millstream.pipelines.state.tables import concat, times_of
 
@@ -121,9 +121,9 @@ class BestMatch(Operator):
             _EVENTS: InputSpec(events.schema, events.keys),
         }
         self.tables = {
-            _LASTING: TableSpec(lasting.schema, lasting.keys, lasting.until),
-            _EVENTS: TableSpec(events.schema, events.keys, events.time),
-            _BEST: TableSpec(events.schema, events.keys, None, by_key=True),
+            _LASTING: StateTableSpec(lasting.schema, lasting.keys, lasting.until),
+            _EVENTS: StateTableSpec(events.schema, events.keys, events.time),
+            _BEST: StateTableSpec(events.schema, events.keys, None, by_key=True),
         }
         self.schema_out = pa.schema(
             [

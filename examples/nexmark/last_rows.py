@@ -32,7 +32,7 @@ from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate
 from millstream.pipelines.lateness import Lateness
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.results import drop_late
-from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
+from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.tables import concat
 from millstream.pipelines.windows.aggregates import parse_aggregates
@@ -65,7 +65,7 @@ class LastRows(Operator):
             self.identity += ", for ever"
         self.inputs = {_ROWS: InputSpec(schema, tuple(keys))}
         used = [*order, *(it.column for it in measures)]
-        table = TableSpec.carrying(schema, tuple(keys), None, used=used, by_key=True)
+        table = StateTableSpec.carrying(schema, tuple(keys), None, used=used, by_key=True)
         self.tables = {_ROWS: table}
         self._results = [pa.field(it.name, it.type_in(schema)) for it in measures]
         self.schema_out = pa.schema(

@@ -26,7 +26,7 @@ PRELOADED = (
     "pyspark.worker",
     "pandas",  # pyarrow imports it for the first array from a list
     "pyarrow.compute",
-    "duckdb",  # which reads and writes JSON
+    "duckdb",  # which writes JSON
     "millstream.pipelines.source",
     "millstream.pipelines.reading.typed",
     "millstream.pipelines.writing.writer",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
+from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec
 from millstream.pipelines.state.keys import key_codes
 from millstream.pipelines.state.tables import times_of
 
@@ -21,8 +21,8 @@ class HoldAndCount(Operator):
         counted = pa.schema([*(schema.field(name) for name in keys), ("count", pa.int64())])
         self.inputs = {"rows": InputSpec(schema, keys)}
         self.tables = {
-            "held": TableSpec(schema, keys, time),
-            "counts": TableSpec(counted, keys, None),
+            "held": StateTableSpec(schema, keys, time),
+            "counts": StateTableSpec(counted, keys, None),
         }
         self.schema_out = counted
         self.keys = keys

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from millstream.pipelines.state.keys import with_hash
-from millstream.pipelines.state.tables import TableSpec
+from millstream.pipelines.state.tables import StateTableSpec
 
 
 class Row(NamedTuple):
@@ -35,7 +35,7 @@ SCHEMA = pa.schema(
     ]
 )
 KEYS = ("user", "shop")
-SPEC = TableSpec(SCHEMA, KEYS, "time")
+SPEC = StateTableSpec(SCHEMA, KEYS, "time")
 
 
 def to_columns(rows: Sequence[Row]) -> pa.RecordBatch:

@@ -8,14 +8,14 @@ import pyarrow as pa
 
 from millstream.pipelines.state.keyed_tables import KeyedTable
 from millstream.pipelines.state.pages import decode_page, encode_page
-from millstream.pipelines.state.tables import NO_HORIZON, PageInfo, Table, TableSpec
+from millstream.pipelines.state.tables import NO_HORIZON, PageInfo, StateTableSpec, Table
 from tests.pipelines.state.rows import SPEC
 
 
 class Stored:
     """A table that is closed and opened again, on bytes."""
 
-    def __init__(self, spec: TableSpec = SPEC) -> None:
+    def __init__(self, spec: StateTableSpec = SPEC) -> None:
         self.spec = spec
         self.blobs: dict[int, bytes] = {}
         self.ids = count()

@@ -18,11 +18,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from millstream.pipelines.state import keyed_tables
 from millstream.pipelines.state.keyed_tables import KeyedTable
 from millstream.pipelines.state.keys import HASH, key_codes, with_hash
-from millstream.pipelines.state.tables import TableSpec
+from millstream.pipelines.state.tables import StateTableSpec
 from tests.pipelines.state.stored import Stored
 
 SCHEMA = pa.schema([("key", pa.int64()), ("version", pa.int64()), ("is_gone", pa.bool_())])
-SPEC = TableSpec(SCHEMA, ("key",), None, by_key=True)
+SPEC = StateTableSpec(SCHEMA, ("key",), None, by_key=True)
 MEMORY_STORY = Path(__file__).parent / "large_table.py"
 
 

@@ -12,7 +12,13 @@ import pyarrow as pa
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.state import NO_WATERMARK, BucketState, InputSpec, Operator, TableSpec
+from millstream.pipelines.state import (
+    NO_WATERMARK,
+    BucketState,
+    InputSpec,
+    Operator,
+    StateTableSpec,
+)
 from millstream.pipelines.state.keys import HASH, bucket_labels
 from millstream.pipelines.state.spark import (
     ROCKSDB,
@@ -44,7 +50,7 @@ class Hold(Operator):
 
     def __init__(self, schema: pa.Schema) -> None:
         self.inputs = {"rows": InputSpec(schema, ("key",))}
-        self.tables = {"held": TableSpec(schema, ("key",), "time")}
+        self.tables = {"held": StateTableSpec(schema, ("key",), "time")}
         self.schema_out = pa.schema([*schema, ("watermark", pa.timestamp("us", tz="UTC"))])
 
     def process(self, state: BucketState, rows: Any, watermark_us: int) -> pa.RecordBatch:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from millstream.pipelines.state import tables
 from millstream.pipelines.state.keys import HASH, HASH_FIELD
-from millstream.pipelines.state.tables import TableSpec, expand
+from millstream.pipelines.state.tables import StateTableSpec, expand
 from tests.pipelines.state.rows import KEYS, ROWS, SPEC, Row, hashed, to_rows
 from tests.pipelines.state.stored import Stored
 
@@ -141,7 +141,7 @@ def test_large_batch_becomes_pages_by_time(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_taking_a_key_leaves_one_with_the_same_hash() -> None:
     schema = pa.schema([("key", pa.string()), ("value", pa.int64())])
-    spec = TableSpec(schema, ("key",), None)
+    spec = StateTableSpec(schema, ("key",), None)
 
     def rows(*pairs: tuple[str, int]) -> pa.RecordBatch:
         arrays = [

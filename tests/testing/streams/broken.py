@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark import TaskContext
 
-from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
+from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec
 from millstream.pipelines.state.keys import with_hash
 from millstream.pipelines.state.spark import run_operator
 from millstream.pipelines.state.tables import concat, times_of
@@ -42,9 +42,9 @@ class MinuteCounts(Operator):
 
     identity = "counts by minute"
     inputs: Mapping[str, InputSpec] = {"rows": InputSpec(ROWS, ("shop",))}
-    tables: Mapping[str, TableSpec] = {
-        "rows": TableSpec(ROWS, ("shop",), "minute_end"),
-        "run": TableSpec(RUN, ("run",), None),
+    tables: Mapping[str, StateTableSpec] = {
+        "rows": StateTableSpec(ROWS, ("shop",), "minute_end"),
+        "run": StateTableSpec(RUN, ("run",), None),
     }
     schema_out = COUNTS
 

@@ -62,7 +62,7 @@ from millstream.pipelines.results import (
     keep_results,
     with_kind,
 )
-from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
+from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.tables import concat, times_of
 from millstream.pipelines.windows.emission import parse_emit
@@ -120,8 +120,8 @@ class Smoothing(Operator):
         last = pa.field(_LAST, schema.field(time).type)
         averages = pa.schema([*key_fields, last, *numbers])
         self.tables = {
-            _WAITING: TableSpec.carrying(schema, tuple(keys), time, used=(_VALUE,)),
-            _AVERAGES: TableSpec(averages, tuple(keys), _LAST, by_key=True),
+            _WAITING: StateTableSpec.carrying(schema, tuple(keys), time, used=(_VALUE,)),
+            _AVERAGES: StateTableSpec(averages, tuple(keys), _LAST, by_key=True),
         }
         results = [pa.field(name, pa.float64()) for name in (AVERAGE, EXPECTED, Z)]
         carried = [field for field in schema if field.name != _VALUE]

@@ -61,7 +61,7 @@ from millstream.pipelines.results import (
     keep_results,
     with_kind,
 )
-from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
+from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.tables import concat, times_of
 from millstream.pipelines.windows.ranges import sort_rows, window_bounds
@@ -89,7 +89,7 @@ class Deduplication(Operator):
         self.inputs = {_EVENTS: InputSpec(schema, tuple(keys))}
         self._names = list(dict.fromkeys([*keys, time]))
         seen = pa.schema([schema.field(name) for name in self._names])
-        self.tables = {_SEEN: TableSpec(seen, tuple(keys), time)}
+        self.tables = {_SEEN: StateTableSpec(seen, tuple(keys), time)}
         self.schema_out = pa.schema([*schema, KIND_FIELD, LATENESS_FIELD])
         self._keys = tuple(keys)
         self._time = time

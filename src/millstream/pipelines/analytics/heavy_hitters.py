@@ -57,7 +57,7 @@ from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.lateness import DropOrDivert
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.results import END, START, drop_late
-from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
+from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec, Table
 from millstream.pipelines.state.keys import (
     HASH,
     Numbers,
@@ -116,8 +116,8 @@ class HeavyHitters(Operator):
         counters = pa.schema([*item_fields, pa.field(_ENDS, stamp), *bounds])
         floors = pa.schema([pa.field(_ENDS, stamp), pa.field(_FLOOR, self._number)])
         self.tables = {
-            _COUNTERS: TableSpec(counters, (*items, _ENDS), _ENDS),
-            _FLOORS: TableSpec(floors, (_ENDS,), _ENDS),
+            _COUNTERS: StateTableSpec(counters, (*items, _ENDS), _ENDS),
+            _FLOORS: StateTableSpec(floors, (_ENDS,), _ENDS),
         }
         self.schema_out = pa.schema(
             [*item_fields, pa.field(_ENDS, stamp), *bounds, pa.field(_LATE, pa.int64())]

@@ -63,7 +63,7 @@ from millstream.pipelines.joins.matching import (
 from millstream.pipelines.lateness import DropOrDivert, seconds_behind, split_late
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.results import FINAL, KIND, LATE, LATENESS
-from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
+from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct, key_codes
 from millstream.pipelines.state.tables import concat, times_of
 
@@ -119,8 +119,8 @@ class AsOfJoin(Operator):
             _VERSIONS: InputSpec(history.schema, history.keys),
         }
         self.tables = {
-            _EVENTS: TableSpec.carrying(events.schema, events.keys, events.time),
-            _VERSIONS: TableSpec.carrying(
+            _EVENTS: StateTableSpec.carrying(events.schema, events.keys, events.time),
+            _VERSIONS: StateTableSpec.carrying(
                 history.schema,
                 history.keys,
                 history.valid_from,

@@ -28,7 +28,7 @@ from millstream.pipelines.joins.frames import check_comparable, name_order, tabl
 from millstream.pipelines.joins.matching import is_true, newest
 from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate, weighted
 from millstream.pipelines.row_positions import is_position
-from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
+from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec
 from millstream.pipelines.state.keys import HASH, distinct
 from millstream.pipelines.state.tables import concat
 
@@ -52,7 +52,7 @@ class Changes(Operator):
         self.identity = f"changes by {sequence}, deletes by {deleted}"
         self.inputs = {_CHANGES: InputSpec(schema, tuple(keys))}
         self.tables = {
-            _ROWS: TableSpec.carrying(
+            _ROWS: StateTableSpec.carrying(
                 schema, tuple(keys), None, used=(sequence, deleted), by_key=True
             )
         }

@@ -71,7 +71,7 @@ from millstream.pipelines.joins.matching import (
 )
 from millstream.pipelines.joins.weights import WEIGHT
 from millstream.pipelines.plans import check_not_aggregated
-from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
+from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec, Table
 from millstream.pipelines.state.keys import HASH, Numbers, distinct
 from millstream.pipelines.state.tables import concat
 
@@ -115,8 +115,8 @@ class Enrich(Operator):
     ) -> None:
         self.identity = f"stream-table join by {table.sequence}, deletes by {table.deleted}"
         self.inputs = {_STREAM: stream, _TABLE: InputSpec(table.schema, table.keys)}
-        self.tables: dict[str, TableSpec] = {
-            _TABLE: TableSpec.carrying(
+        self.tables: dict[str, StateTableSpec] = {
+            _TABLE: StateTableSpec.carrying(
                 table.schema,
                 table.keys,
                 None,
@@ -125,7 +125,9 @@ class Enrich(Operator):
             )
         }
         if waiting is not None:
-            self.tables[_WAITING] = TableSpec.carrying(stream.schema, stream.keys, waiting.time)
+            self.tables[_WAITING] = StateTableSpec.carrying(
+                stream.schema, stream.keys, waiting.time
+            )
         carried = [table.schema.field(name) for name in table.carried]
         self.schema_out = pa.schema([*stream.schema, *carried])
         self._stream = stream

@@ -31,7 +31,7 @@ from millstream.pipelines.joins.changes import changes
 from millstream.pipelines.joins.frames import On, check_comparable, name_keys, other_columns
 from millstream.pipelines.joins.matching import common_codes, has_null_key, pairs, take_or_null
 from millstream.pipelines.joins.weights import WEIGHT, WEIGHT_FIELD, consolidate, weights_of
-from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
+from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, distinct
 from millstream.pipelines.state.tables import concat
 
@@ -78,7 +78,7 @@ class TableJoin(Operator):
             name: InputSpec(side.schema, side.keys) for name, side in self._sides.items()
         }
         self.tables = {
-            name: TableSpec.carrying(side.schema, side.keys, None, used=(WEIGHT,), by_key=True)
+            name: StateTableSpec.carrying(side.schema, side.keys, None, used=(WEIGHT,), by_key=True)
             for name, side in self._sides.items()
         }
         self._joined = pa.schema(

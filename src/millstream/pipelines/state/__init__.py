@@ -19,7 +19,7 @@ Only `spark.py` imports Spark. See docs/formats/state.md and docs/decisions/0013
 
 from millstream.pipelines.state.bucket import END_OF_TIME, NO_WATERMARK, BucketState, InputSpec
 from millstream.pipelines.state.operator import Operator
-from millstream.pipelines.state.tables import Table, TableSpec
+from millstream.pipelines.state.tables import StateTableSpec, Table
 
 __all__ = [
     "END_OF_TIME",
@@ -27,6 +27,6 @@ __all__ = [
     "BucketState",
     "InputSpec",
     "Operator",
+    "StateTableSpec",
     "Table",
-    "TableSpec",
 ]

@@ -12,7 +12,7 @@ A batch reads the index first and writes it last, sealed like a page (see pages.
 State with another `identity`, number of buckets, keys (of inputs and of tables) or time is refused,
 because it would be misread silently. Columns are found by name, in any order. A column that the
 operator no longer has is dropped when its page is rewritten. A new column is null in older rows if
-the operator only carries it through (`TableSpec.carried`), and refused if it computes with it.
+the operator only carries it through (`StateTableSpec.carried`), and refused if it computes with it.
 
 Frontiers are times up to which the operator has decided something: which rows are late, which
 results are final. They never go back, so results do not depend on a setting from before.
@@ -39,7 +39,7 @@ from millstream.pipelines.state.pages import (
     seal,
     unseal,
 )
-from millstream.pipelines.state.tables import NO_HORIZON, PageInfo, Table, TableSpec
+from millstream.pipelines.state.tables import NO_HORIZON, PageInfo, StateTableSpec, Table
 
 NO_WATERMARK = -(2**62)  # adding or subtracting a lateness stays within 64 bits
 END_OF_TIME = 2**62
@@ -64,7 +64,7 @@ class StateSpec(Protocol):
 
     identity: str  # the settings that the content of the state depends on
     inputs: Mapping[str, InputSpec]
-    tables: Mapping[str, TableSpec]
+    tables: Mapping[str, StateTableSpec]
 
 
 class BucketStore(Protocol):
@@ -200,14 +200,14 @@ class BucketState:
                 _check_table(name, listed, table)
         return index
 
-    def _open_table(self, spec: TableSpec, listed: Mapping[str, Any] | None) -> Table:
+    def _open_table(self, spec: StateTableSpec, listed: Mapping[str, Any] | None) -> Table:
         pages = [PageInfo(*page) for page in listed["pages"]] if listed else []
         horizon_us = listed["horizon_us"] if listed else NO_HORIZON
         kind = KeyedTable if spec.by_key else Table
         fetch = partial(self._fetch, spec)
         return kind(spec, pages, horizon_us, fetch, self._put, self._new_id)
 
-    def _fetch(self, spec: TableSpec, page: PageInfo) -> pa.RecordBatch:
+    def _fetch(self, spec: StateTableSpec, page: PageInfo) -> pa.RecordBatch:
         blob = self._store.read_page(page.page_id)
         if blob is None:
             raise CorruptState(
@@ -237,7 +237,7 @@ def _input_keys(spec: StateSpec) -> dict[str, list[str]]:
     return {name: list(rows.keys) for name, rows in spec.inputs.items()}
 
 
-def _layout(spec: TableSpec) -> dict[str, Any]:
+def _layout(spec: StateTableSpec) -> dict[str, Any]:
     return {
         "columns": {field.name: str(field.type) for field in spec.schema},
         "keys": list(spec.keys),
@@ -245,7 +245,7 @@ def _layout(spec: TableSpec) -> dict[str, Any]:
     }
 
 
-def _check_table(name: str, listed: Mapping[str, Any], spec: TableSpec) -> None:
+def _check_table(name: str, listed: Mapping[str, Any], spec: StateTableSpec) -> None:
     """Raise `StateMismatch` if pages with this layout cannot be read as the operator's table."""
     given = _layout(spec)
     for part in ("keys", "time"):

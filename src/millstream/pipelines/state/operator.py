@@ -5,7 +5,7 @@
 
         def __init__(self, schema): ...
             self.inputs = {"events": InputSpec(schema, ("user",))}
-            self.tables = {"events": TableSpec(schema, ("user",), "time")}
+            self.tables = {"events": StateTableSpec(schema, ("user",), "time")}
             self.schema_out = pa.schema([("user", pa.string()), ("count", pa.int64())])
 
         def process(self, state, rows, watermark_us):
@@ -35,7 +35,7 @@ import pyarrow as pa
 from millstream.pipelines.durations import duration_text
 from millstream.pipelines.state.bucket import BucketState, BucketStore, InputSpec
 from millstream.pipelines.state.keys import HASH_FIELD
-from millstream.pipelines.state.tables import TableSpec
+from millstream.pipelines.state.tables import StateTableSpec
 
 OPERATOR = "millstream.operator"  # metadata in Spark's plan with the description of an operator
 
@@ -46,7 +46,7 @@ class Operator(ABC):
     identity: str  # the settings that the content of the state depends on; others are refused
     title: str = ""  # shown to users instead of the identity
     inputs: Mapping[str, InputSpec]
-    tables: Mapping[str, TableSpec]
+    tables: Mapping[str, StateTableSpec]
     schema_out: pa.Schema
 
     @abstractmethod

@@ -34,8 +34,9 @@ CACHE_BYTES = 32 << 20  # of pages that were read, kept for the rest of the batc
 NO_HORIZON = -(2**63)
 
 
-class TableSpec(NamedTuple):
-    """The columns of a table, which of them are the key, and which is the time, if any.
+class StateTableSpec(NamedTuple):
+    """A table of an operator's state: its columns, which of them are the key, and which is the
+    time, if any. Tables in stores are `stores.TableSpec`.
 
     A table `by_key` may be larger than memory: it is a `KeyedTable`, which its operator merges. The
     operator does not compute with columns in `carried`: they may be added later, and are null in
@@ -57,7 +58,7 @@ class TableSpec(NamedTuple):
         *,
         used: Iterable[str | None] = (),
         by_key: bool = False,
-    ) -> TableSpec:
+    ) -> StateTableSpec:
         """A table whose columns are carried, except for the key, the time and those in `used`."""
         carried = frozenset(schema.names) - {*keys, time, *used}
         return cls(schema, keys, time, by_key, carried)
@@ -87,7 +88,7 @@ class Table:
 
     def __init__(
         self,
-        spec: TableSpec,
+        spec: StateTableSpec,
         pages: Sequence[PageInfo],
         horizon_us: int,
         fetch: Callable[[PageInfo], pa.RecordBatch],

@@ -37,7 +37,7 @@ import pyarrow as pa
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import as_column, check_time
 from millstream.pipelines.durations import Duration, duration_us
-from millstream.pipelines.state import BucketState, InputSpec, Operator, TableSpec
+from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec
 from millstream.pipelines.state.keys import HASH, Numbers, key_codes
 from millstream.pipelines.state.tables import concat, times_of
 from millstream.pipelines.windows.ranges import percentiles
@@ -206,7 +206,7 @@ class DeviceOffsets(Operator):
         self.identity = "offsets of device clocks"
         self.inputs = {_ROWS: InputSpec(schema, tuple(devices))}
         samples = pa.schema([schema.field(name) for name in (*devices, _RECEIVED, _OFFSET)])
-        self.tables = {_ROWS: TableSpec(samples, tuple(devices), _RECEIVED)}
+        self.tables = {_ROWS: StateTableSpec(samples, tuple(devices), _RECEIVED)}
         self.schema_out = schema
         self._devices = tuple(devices)
         self._memory = memory

@@ -44,7 +44,7 @@ from millstream.pipelines.results import (
     START,
     with_kind,
 )
-from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
+from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec, Table
 from millstream.pipelines.state.keys import HASH, Numbers, equal_keys, key_codes
 from millstream.pipelines.state.tables import concat, times_of
 from millstream.pipelines.windows.emission import NEVER, NOW, due_now
@@ -86,7 +86,7 @@ class RevisedWindows(Operator):
         group = [schema.field(name) for name in self._group]
         self.inputs = {_ROWS: InputSpec(schema, self._group)}
         kept = pa.schema([*group, *self._parts.fields, pa.field(SHOWN, pa.int64())])
-        self.tables = {_ROWS: TableSpec(kept, self._group, END)}
+        self.tables = {_ROWS: StateTableSpec(kept, self._group, END)}
         self.schema_out = pa.schema(
             [
                 *group,

@@ -43,7 +43,7 @@ from millstream.pipelines.results import (
     WITHDRAWN,
     with_kind,
 )
-from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
+from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec, Table
 from millstream.pipelines.state.keys import HASH, Numbers, equal_keys, key_codes
 from millstream.pipelines.state.tables import concat, times_of
 from millstream.pipelines.windows.emission import NEVER, NOW, due_now
@@ -111,7 +111,7 @@ class RevisedSessions(Operator):
         flags = [pa.field(SHOWN, pa.int64()), pa.field(_SETTLED, pa.bool_())]
         self.inputs = {_ROWS: InputSpec(schema, self._keys)}
         kept = pa.schema([*group, *self._parts.fields, *flags])
-        self.tables = {_ROWS: TableSpec(kept, self._keys, END)}
+        self.tables = {_ROWS: StateTableSpec(kept, self._keys, END)}
         self.schema_out = pa.schema(
             [
                 *group,

@@ -27,7 +27,7 @@ from millstream.pipelines.results import (
     OLD,
     PRELIMINARY,
 )
-from millstream.pipelines.state import BucketState, InputSpec, Operator, Table, TableSpec
+from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec, Table
 from millstream.pipelines.state.bucket import END_OF_TIME
 from millstream.pipelines.state.keys import (
     HASH,
@@ -75,10 +75,10 @@ class SlidingWindow(Operator):
         self.title = f"sliding window of {duration_text(interval_us)}"
         self.inputs = {EVENTS: InputSpec(schema, tuple(keys))}
         used = [NOW, *(it.column for it in measures)]
-        self.tables = {EVENTS: TableSpec.carrying(schema, tuple(keys), time, used=used)}
+        self.tables = {EVENTS: StateTableSpec.carrying(schema, tuple(keys), time, used=used)}
         if emit.emission == "every":
             shown = pa.schema([pa.field(_SHOWN, schema.field(NOW).type)])
-            self.tables[_SHOWN] = TableSpec(shown, (), _SHOWN)
+            self.tables[_SHOWN] = StateTableSpec(shown, (), _SHOWN)
         self._keys = tuple(keys)
         self._time = time
         self._interval_us = interval_us
