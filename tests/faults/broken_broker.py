@@ -73,10 +73,16 @@ def append_batches_twice() -> None:
 
 
 def serve_uncommitted_records() -> None:
+    honest = Partition.read_to_send
+
     def read_committed(self: Partition, offset: int, **limits: Any) -> Any:
         return self.read(offset, **limits), []
 
+    def read_to_send(self: Partition, offset: int, *, max_bytes: int, committed: bool) -> Any:
+        return honest(self, offset, max_bytes=max_bytes, committed=False)
+
     Partition.read_committed = read_committed  # type: ignore[method-assign]
+    Partition.read_to_send = read_to_send  # type: ignore[method-assign]
 
 
 def forget_offsets_of_transactions() -> None:
