@@ -3,7 +3,7 @@
     python -m tests.faults.plain_driver settings.json
 
 It does with writers and sinks what Spark does with them, in the same order and in as many processes
-(a writer is made and pickled before the tasks, made anew for the commit, in two processes that live
+(a writer is made and pickled before the tasks, and again for the commit, in two processes that live
 as long as the query; a task has a new one), and keeps a checkpoint as Spark does. So a run can be
 killed hundreds of times where Spark allows for a dozen. Every line of its input is a run (JSON:
 `kill`, or null, and up to which batch), forked from this process, in a session of its own; it

@@ -1,6 +1,6 @@
 """`spark.read.format("millstream")` and `spark.readStream.format("millstream")`.
 
-Spark makes these objects anew wherever it needs them: on the driver to plan, in workers to read.
+Spark creates these objects wherever it needs them: on the driver to plan, in workers to read.
 They hold the options and nothing else of value; the brokers and Spark's checkpoint hold the rest.
 """
 

@@ -51,7 +51,7 @@ def test_metadata_hash_changes_with_what_matters_only() -> None:
     seen.add(metadata_hash(names, topics))
     topics.create("foo", 3)
     seen.add(metadata_hash(names, topics))
-    assert len(seen) == 5, "also a topic of the same name and size, made anew, is another"
+    assert len(seen) == 5, "a recreated topic of the same name and size is another"
     assert all(-(2**63) <= value < 2**63 for value in seen)
 
 

@@ -36,7 +36,7 @@ def test_later_batch_is_written(batch_id: int) -> None:
         '{"t": {"0": 5}}',
         '{"t": {"0": 5, "1": 70}}',  # a partition that came since
         '{"t": {"0": 5}, "u": {"0": 70}}',  # a source
-        '{"t": {"0": 4}}',  # the topic was made anew, and data may be lost
+        '{"t": {"0": 4}}',  # the topic was recreated, and data may be lost
     ],
 )
 @pytest.mark.parametrize("batch_id", [8, 20])

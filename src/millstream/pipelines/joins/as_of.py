@@ -151,7 +151,7 @@ class AsOfJoin(Operator):
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
         horizon_us = state.advance("final", watermark_us - self._lateness_us).now_us
-        results = [self.nothing, self._settle(state, horizon_us)]
+        results = [self.nothing, self._finish(state, horizon_us)]
         results += self._add_versions(state, rows[_VERSIONS], horizon_us, watermark_us)
         results += self._add_events(state, rows[_EVENTS], horizon_us, watermark_us)
         state.keyed(_VERSIONS).merge(lambda rows, _: self._needed(rows, horizon_us))
@@ -161,7 +161,7 @@ class AsOfJoin(Operator):
     def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
         return self.process(state, self.no_rows(), watermark_us)
 
-    def _settle(self, state: BucketState, horizon_us: int) -> pa.RecordBatch:
+    def _finish(self, state: BucketState, horizon_us: int) -> pa.RecordBatch:
         """Events that have become final, with their versions. Rows of this batch are not used: the
         result would depend on where the batch begins."""
         due = state[_EVENTS].select(None, horizon_us)

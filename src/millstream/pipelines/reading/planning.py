@@ -1,8 +1,8 @@
 """What a batch reads, and what each micro-batch of a stream reads: from where to where.
 
 The brokers' logs move while a query stands still. Partitions and topics are added: those are read
-from their beginning. Retention deletes records that were not read, topics are deleted, and made
-anew under the same name: that is data lost, an error unless `failOnDataLoss` is false. Then a
+from their beginning. Retention deletes records that were not read, topics are deleted and
+recreated: that is data lost, an error unless `failOnDataLoss` is false. Then a
 stream goes on with what there is: at the new beginning of the log.
 
 A topic that was recreated is recognised by its id, while the query runs, and in pipelines, whose
@@ -41,7 +41,7 @@ CONFIRM_ATTEMPTS = 10
 CONFIRM_PAUSE_SECONDS = 0.2
 
 _NO_IDS: Mapping[str, UUID] = {}
-_GONE = "Restore the topic, start the query anew with another checkpoint"
+_GONE = "Restore the topic, start the query with another checkpoint"
 
 
 def plan_batch(options: ReadOptions, positions: Positions) -> list[OffsetRange]:
@@ -71,7 +71,7 @@ def _within_logs(options: ReadOptions, start: Offsets, positions: Positions) -> 
             report_loss(
                 options,
                 f"startingOffsets of {topic}-{partition} is {offset}, but its log ends at {end}",
-                "Check the option, and whether the topic was made anew",
+                "Check the option, and whether the topic was recreated",
             )
             start = start | {(topic, partition): end}
     return start
@@ -108,7 +108,7 @@ class StreamPlanner:
         self._hold = Hold(options.checkpoint_location or "", options.load_first)
         self._last_batch_ms: int | None = None
         self._topic_ids: dict[str, UUID | None] = {}
-        self._made_anew: set[TopicPartition] = set()
+        self._recreated: set[TopicPartition] = set()
         self._reported: set[UUID | None] = set()  # the ids of recreated topics
         self._last_looked_at: tuple[Offsets, Offsets, set[TopicPartition]] = ({}, {}, set())
         self._initial: Offsets = {}  # where it may be another one each time it is asked for
@@ -139,13 +139,13 @@ class StreamPlanner:
 
         `topic_ids` are those of the topics that `start` is in.
         """
-        begin, latest, anew = self._begin_and_latest(start, topic_ids)
+        begin, latest, again = self._begin_and_latest(start, topic_ids)
         self.latest = latest
         if not self._hold.is_over():
             return start
         if not without_limit and self._waits_for_more(begin, latest):
             return start
-        self._made_anew |= anew  # not while it waits: a leader may only have been slow to learn
+        self._recreated |= again  # not while it waits: a leader's metadata may only be stale
         if without_limit:
             return latest
         most = self._options.max_offsets_per_trigger
@@ -183,8 +183,8 @@ class StreamPlanner:
         for name in sorted(gone):
             self._report_recreated(name)
         end = {it: offset for it, offset in end.items() if it[0] not in gone}
-        anew = self._from_the_beginning(start, end, _differing(start_ids, end_ids))
-        begin = {it: start[it] for it in end if it not in anew} | self._positions.earliest(anew)
+        again = self._from_the_beginning(start, end, _differing(start_ids, end_ids))
+        begin = {it: start[it] for it in end if it not in again} | self._positions.earliest(again)
         busy = [it for it in end if end[it] > begin[it]]
         begin |= skip_deleted(
             self._options, {it: begin[it] for it in busy}, self._positions.earliest(busy)
@@ -194,21 +194,21 @@ class StreamPlanner:
     def _from_the_beginning(
         self, start: Offsets, end: Offsets, recreated: Collection[str]
     ) -> set[TopicPartition]:
-        """The partitions that the batch reads from their beginning: new, or made anew.
+        """The partitions that the batch reads from their beginning: new, or of a recreated topic.
 
         The same each time it is asked about a batch: Spark asks for every scan of the source.
         """
         if self._last_looked_at[:2] == (start, end):
             return self._last_looked_at[2]
-        anew = {it for it in end if it not in start or it in self._made_anew}
-        anew |= {it for it in end if it[0] in recreated}
-        self._made_anew.clear()
-        back = {it for it in set(end) - anew if end[it] < start[it]}
+        again = {it for it in end if it not in start or it in self._recreated}
+        again |= {it for it in end if it[0] in recreated}
+        self._recreated.clear()
+        back = {it for it in set(end) - again if end[it] < start[it]}
         left_out = {it for it in back if start[it] == self._initial.get(it)}
         self._warn_of_first_batch({it: end[it] for it in left_out})
-        anew |= back - left_out
-        self._last_looked_at = (start, end, anew)
-        return anew
+        again |= back - left_out
+        self._last_looked_at = (start, end, again)
+        return again
 
     def _begin_and_latest(
         self, start: Offsets, topic_ids: Mapping[str, UUID]
@@ -224,12 +224,12 @@ class StreamPlanner:
         # Where the log goes on beyond an open transaction, a reader of uncommitted records was
         # here before: nothing is to be read, and nothing lost.
         latest |= {it: start[it] for it in latest if start.get(it, 0) > latest[it]} | behind
-        anew = (set(behind) | self._made_anew) & set(latest)
-        begin = {it: start[it] for it in latest if it in start and it not in anew}
+        again = (set(behind) | self._recreated) & set(latest)
+        begin = {it: start[it] for it in latest if it in start and it not in again}
         added = [it for it in latest if it not in begin]
         earliest = self._positions.earliest(added)
-        self._check_added({it: earliest[it] for it in added if it not in anew})
-        return begin | earliest, latest, anew
+        self._check_added({it: earliest[it] for it in added if it not in again})
+        return begin | earliest, latest, again
 
     def _check_gone(self, gone: Iterable[TopicPartition]) -> None:
         names = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(gone))
@@ -243,7 +243,7 @@ class StreamPlanner:
         known = {**self._topic_ids, **topic_ids}
         for name in sorted(_differing(known, self._positions.topic_ids)):
             self._report_recreated(name)
-            self._made_anew |= {it for it in start if it[0] == name}
+            self._recreated |= {it for it in start if it[0] == name}
         self._topic_ids |= self._positions.topic_ids
 
     def _report_recreated(self, name: str) -> None:

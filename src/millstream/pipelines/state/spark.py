@@ -90,8 +90,8 @@ def _run_stream(operator: Operator, packed: DataFrame, bucket_count: int) -> Dat
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     check_state_store(packed)
-    told = {OPERATOR: operator.describe(bucket_count)}
-    schema_out = StructType([StructField("block", BinaryType(), metadata=told)])
+    description = {OPERATOR: operator.describe(bucket_count)}
+    schema_out = StructType([StructField("block", BinaryType(), metadata=description)])
     far = lit(FAR_AWAY).cast("timestamp").alias("_open", metadata={WATERMARK_DELAY: 0})
     # Spark seeds it differently wherever it is used, and so reuses no exchange of packed rows:
     # behind a reused one it finds no watermark, and the second operator's timers never fire.

@@ -13,7 +13,7 @@ def is_due(stored: Progress, epoch: int, mark: BatchMark) -> bool:
 
     Spark repeats only the batch after its last complete one: that is the batch stored here, or the
     next. An older one comes from a checkpoint that was deleted, restored or lost in a power cut;
-    its batches are cut anew, so to skip them by number would lose records.
+    its batches have other boundaries, so to skip them by number would lose records.
 
     A later one than the next is no proof that the tables lack batches: who writes them may leave
     out empty ones. It is one if the batch begins, in a source, past where the last one ended.

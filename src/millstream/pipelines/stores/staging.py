@@ -2,7 +2,7 @@
 
 A task's attempt creates and fills a table of its own in one transaction, so that the table is whole
 or not there, whatever becomes of the task and of its speculative twin. The driver merges those
-whose names it was told and drops the rest. Staging tables are not logged: cheap to fill, but a
+whose names it was given and drops the rest. Staging tables are not logged: cheap to fill, but a
 server that crashes empties them, so the driver counts their rows before it believes them.
 
 A task with few rows sends them to the driver: a connection would cost more.
@@ -110,7 +110,7 @@ def stage_partition(plan: StagePlan, batches: Iterator[pa.RecordBatch]) -> Itera
             ready = make_ready(rows, plan.layout)
             fill_stage(plan.url, name, ready, plan.layout)
             report |= {"stage": name, "row_count": ready.count}
-    except StoreError as error:  # told in the driver, without Spark's wrapping and retries
+    except StoreError as error:  # raised in the driver, without Spark's wrapping and retries
         report["error"] = str(error)
     yield pa.RecordBatch.from_pylist([report], schema=_REPORT)
 

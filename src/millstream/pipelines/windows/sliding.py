@@ -114,7 +114,7 @@ class SlidingWindow(Operator):
             late_us = due.until_us  # a final result does not change
         late_us = state.advance("late", late_us).now_us
         on_time, late = split_late(rows[EVENTS], self._time, late_us)
-        results = [self.nothing, *self._settle(state, on_time, due, watermark_us)]
+        results = [self.nothing, *self._finish(state, on_time, due, watermark_us)]
         if late.num_rows:
             results.append(self._late_rows(late, watermark_us))
         return concat(results)
@@ -122,12 +122,12 @@ class SlidingWindow(Operator):
     def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
         none = self.no_rows()[EVENTS]
         due = self._due(state, watermark_us)
-        return concat([self.nothing, *self._settle(state, none, due, watermark_us)])
+        return concat([self.nothing, *self._finish(state, none, due, watermark_us)])
 
     def _due(self, state: BucketState, watermark_us: int) -> Due:
         return Due(*state.advance("final", watermark_us - self._lateness.final_us))
 
-    def _settle(
+    def _finish(
         self, state: BucketState, new: pa.RecordBatch, due: Due, watermark_us: int
     ) -> Iterator[pa.RecordBatch]:
         """Results of rows that became final, and of what the new rows change."""

@@ -10,7 +10,7 @@ from millstream.errors import ApiError, ErrorCode
 if TYPE_CHECKING:
     from millstream.pipelines.writing.options import WriteOptions
 
-TIMEOUT_MS_DEFAULT = 15 * 60_000  # the most that Kafka allows unless it is told otherwise
+TIMEOUT_MS_DEFAULT = 15 * 60_000  # the most that Kafka allows by default
 DECISION_TIMEOUT_MS = 180_000  # longer than brokers that are away are waited for
 
 _clusters: dict[tuple[Any, ...], Cluster] = {}
@@ -40,7 +40,7 @@ def make_cluster(options: WriteOptions, role: str) -> Cluster:
 
 
 def transaction_timeout_ms(options: WriteOptions, cluster: Cluster) -> int:
-    """How long tasks' transactions may stay open: as long as the brokers allow, unless told."""
+    """How long tasks' transactions may stay open: as long as the brokers allow, unless set."""
     return options.transaction_timeout_ms or _longest_timeout_ms(options, cluster)
 
 
@@ -67,11 +67,11 @@ def _ask_timeout_ms(cluster: Cluster) -> int:
     for it in answer.results[0].configs:
         if it.name == "transaction.max.timeout.ms" and it.value:
             return int(it.value)
-    return TIMEOUT_MS_DEFAULT  # not told, or not allowed to know
+    return TIMEOUT_MS_DEFAULT  # not set, or not allowed to read it
 
 
 def partition_count(cluster: Cluster, topic: str, needed: int) -> int:
-    """As it is known; asked for anew where it is less than what is needed."""
+    """The known one; requested again if it is less than what is needed."""
 
     def count() -> int:
         try:

@@ -233,7 +233,7 @@ class DecisionLog:
         """What the topic contains, without decisions whose transaction has no marker yet."""
         end_offset = log_end_offset(self._cluster, DECISIONS_TOPIC, PARTITION)
         if end_offset < self._position:
-            self.forget()  # the topic has been made anew
+            self.forget()  # the topic was recreated
         while self._position < end_offset:
             fetched = self._fetch()
             self._position = max(self._position, fetched.log_start_offset)
@@ -245,7 +245,7 @@ class DecisionLog:
         return self._state
 
     def _fetch(self) -> Fetched:
-        """What there is from here on, or from the beginning, if the topic was made anew."""
+        """What there is from here on, or from the beginning, if the topic was recreated."""
         where = (self._cluster, DECISIONS_TOPIC, PARTITION)
         try:
             return fetch_batches(*where, self._position, wait_ms=FETCH_WAIT_MS)

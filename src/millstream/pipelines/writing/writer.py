@@ -239,7 +239,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
                 f"batch {decision.batch_id} was written up to {to_json(decision.ends)}, but the "
                 f"checkpoint {location} says {None if found is None else to_json(found)}: it has "
                 "been set back or changed, and records would be left out. Restore it; or, to write "
-                "again what comes after it, name the query anew with kafka.transactional.id"
+                "again what comes after it, give the query another name with kafka.transactional.id"
             )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
@@ -340,7 +340,7 @@ def _write_open(
 def _batch_id() -> int:
     text = task_context().getLocalProperty(BATCH_ID_PROPERTY)
     if text is None:
-        raise MillstreamError(f"Spark has not told this task its batch ({BATCH_ID_PROPERTY})")
+        raise MillstreamError(f"Spark did not pass the batch id to this task ({BATCH_ID_PROPERTY})")
     return int(text)
 
 
