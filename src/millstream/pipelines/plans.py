@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 AGGREGATE = "Aggregate"
+CLOSING = "millstream.closing"  # metadata of a column that an aggregate is grouped by: when it ends
 FILTER = "Filter"
 PROJECT = "Project"
 WATERMARK = "EventTimeWatermark"
@@ -34,6 +35,15 @@ def streaming_operators(plan: Any) -> set[str]:
 def leaves(plan: Any) -> list[Any]:
     """The sources of a plan, in its order; one that is used twice is there twice."""
     return _items(plan.collectLeaves())
+
+
+def closing_rules(plan: Any) -> list[str]:
+    """When the windows end that Spark computes and that have an allowed lateness, in text."""
+    found = [rule for child in _items(plan.children()) for rule in closing_rules(child)]
+    if plan.isStreaming() and plan.nodeName() == AGGREGATE:
+        noted = [it.metadata() for it in _items(plan.output())]
+        found += [str(it.getString(CLOSING)) for it in noted if it.contains(CLOSING)]
+    return found
 
 
 def filters_changing_rows(plan: Any) -> bool:

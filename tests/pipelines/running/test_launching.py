@@ -23,6 +23,7 @@ from millstream.pipelines.running.launching import (
     refuse_connect,
     starting_options,
 )
+from millstream.pipelines.windows import tumbling
 from tests.pipelines.conftest import Topics, run_to_end
 from tests.pipelines.running.test_progress import committed
 from tests.pipelines.writing.test_writer import values_of
@@ -231,6 +232,24 @@ def test_late_rows_are_dropped_in_every_output(
     assert stored(tmp_path, "select * from two") == [("ada", 1), ("bob", 1)]
     read = [it for it in query.recentProgress if it.numInputRows]
     assert [it.numRowsDroppedByWatermark for it in read[0].stateOperators] == [1, 1]
+
+
+def test_other_lateness_of_a_window_that_spark_computes_is_refused(
+    spark: SparkSession, topics: Topics, where: dict[str, Any]
+) -> None:
+    source = topics.create()
+    topics.fill(source, [order(1)])
+    reads = topic(source, schema=SCHEMA, watermark=("at", "0 seconds"))
+    declare = pipeline(reads=reads, writes=table("counts"), name=f"lateness-{source}")
+
+    def counted(allowed_lateness: str) -> Pipeline:
+        window = tumbling("1 minute", time="at", allowed_lateness=allowed_lateness, n="count(*)")
+        return declare(lambda orders: orders.transform(window))
+
+    run_once(counted("5 minutes"), spark, where)
+    with pytest.raises(ConfigError, match=r"windows that end at .*5 minutes, and now .*10 minutes"):
+        run_once(counted("10 minutes"), spark, where)
+    run_once(counted("5 minutes"), spark, where)
 
 
 def test_pipeline_into_a_topic_starts_in_any_thread(

@@ -6,9 +6,11 @@ Spark does not notice. Unless the checkpoint is on a local disk, it is read thro
 systems, so that it can be wherever Spark supports it.
 
     {"pipeline": "revenue", "reads": {"orders": "orders"}, "topics": {"orders": "<topic id>"},
-     "first_batch": 0}
+     "first_batch": 0, "windows": ["tumbling 1 minute, the end of the window + 5 minutes"]}
 
-Batches before "first_batch" are those of another writer, whose checkpoint was taken over.
+Batches before "first_batch" are those of another writer, whose checkpoint was taken over. "windows"
+are those that Spark computes and that have an allowed lateness, which is in the key of their state:
+with another one, Spark would emit an open window twice, with a part of its rows each.
 """
 
 from __future__ import annotations
@@ -121,6 +123,20 @@ class Checkpoint:
             owner["first_batch"] = 0 if done is None else done + 1
         owner |= {"pipeline": pipeline.name, "reads": topics, "topics": ids}
         self._write(OWNER_FILE, json.dumps(owner))
+
+    def check_windows(self, closing: Sequence[str]) -> None:
+        """Raises `ConfigError` if a window in Spark's state would end at another time."""
+        owner = self._owner()
+        known = owner.get("windows", [])
+        if gone := [it for it in known if it not in closing]:
+            raise ConfigError(
+                f"the checkpoint {self.location} has windows that end at {'; '.join(gone)}, and "
+                f"now they end at {'; '.join(closing) or 'their own end'}: those that are open "
+                "would be emitted twice. Restore allowed_lateness, or give the pipeline another "
+                "name or version, which starts from the beginning"
+            )
+        if known != list(closing):
+            self._write(OWNER_FILE, json.dumps(owner | {"windows": list(closing)}))
 
     def first_batch(self) -> int:
         """The first batch of this pipeline: those before are of the writer that it took over."""

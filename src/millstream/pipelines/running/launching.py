@@ -23,6 +23,7 @@ from millstream.pipelines.columns import (
 from millstream.pipelines.durations import duration_us
 from millstream.pipelines.offsets import EARLIEST, Offsets, to_json
 from millstream.pipelines.options import GivenOptions
+from millstream.pipelines.plans import analyzed, closing_rules
 from millstream.pipelines.reading.counting import OBSERVED, count_failures
 from millstream.pipelines.reading.options import TRIGGER_OPTIONS, parse_read_options
 from millstream.pipelines.reading.positions import Positions
@@ -76,6 +77,7 @@ def launch(
         sink = make_sink(
             pipeline, result, settings, checkpoint, allow_new_checkpoint=allow_new_checkpoint
         )
+        checkpoint.check_windows(closing_rules(analyzed(result)))
         checkpoint.align_sources(pipeline, inputs_of(result))
         writer = (
             result.writeStream.queryName(pipeline.identity)

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import (
@@ -55,6 +55,7 @@ from millstream.pipelines.columns import (
 )
 from millstream.pipelines.durations import Duration, duration_text, duration_us
 from millstream.pipelines.lateness import Lateness, Stragglers
+from millstream.pipelines.plans import CLOSING
 from millstream.pipelines.results import (
     END,
     FINAL,
@@ -177,7 +178,9 @@ class Window(WindowSpec):
             _CLOSES: timestamp_micros(end_us + self.lateness.allowed_us),
         }
         late = with_rule(is_late(frame, time, bounds[_CLOSES]), IS_LATE, self._deadline)
-        marks = {self._closing: self._mark(frame)}
+        marks: dict[str, dict[str, Any]] = {self._closing: self._mark(frame)}
+        if self._closing == _CLOSES:
+            marks[_CLOSES][CLOSING] = self._deadline
         named = [it.alias(name, metadata=marks.get(name, {})) for name, it in bounds.items()]
         return placed.select(*map(as_column, frame.columns), *named, late)
 
@@ -194,7 +197,7 @@ class Window(WindowSpec):
         """The column by which Spark closes a window."""
         return _CLOSES if self.lateness.allowed_us else END
 
-    def _mark(self, frame: DataFrame) -> dict[str, int]:
+    def _mark(self, frame: DataFrame) -> dict[str, Any]:
         """Spark's metadata of a column with a watermark."""
         delay_ms = watermark_delay_ms(frame, self.time)
         return {} if delay_ms is None else {WATERMARK_DELAY: delay_ms}
