@@ -68,7 +68,7 @@ def test_column_of_kinds_is_refused_with_the_cure(
 
 def test_policy_that_corrects_is_refused_with_the_choices() -> None:
     with pytest.raises(ConfigError, match=r'Choose "drop", which counts late rows, or "divert"'):
-        once("correct", "1 hour", None, "top", "1 minute")
+        once("correct", "1 hour", None, "top", 60_000_000)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "3", True, None])
@@ -84,7 +84,7 @@ def test_what_is_no_fraction_is_refused(value: object) -> None:
 
 
 def test_late_rows_are_counted_by_function_and_length() -> None:
-    assert once("drop", None, None, "top", "60 seconds").count_as == "late.top 1 minute"
-    assert once("drop", None, "late.movers", "top", "60 seconds").count_as == "late.movers"
+    assert once("drop", None, None, "top", 60_000_000).count_as == "late.top 1 minute"
+    assert once("drop", None, "late.movers", "top", 60_000_000).count_as == "late.movers"
     assert listed("user") == ["user"]
     assert listed(("user", "shop")) == ["user", "shop"]

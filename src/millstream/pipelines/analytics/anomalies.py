@@ -67,7 +67,8 @@ def flag_anomalies(
     """Rows with their z-score; see the head of this module. Raises `ConfigError`."""
     from pyspark.sql.functions import col
 
-    lateness = once(stragglers, allowed_lateness, count_as, "anomalies", over)
+    over_us = duration_us(over, "over")
+    lateness = once(stragglers, allowed_lateness, count_as, "anomalies", over_us)
     check_whole("min_count", min_count, 2)
     check_threshold(threshold)
     check_number(frame, value, "an anomaly is one of")
@@ -84,7 +85,7 @@ def flag_anomalies(
         DEVIATION: Aggregate("stddev", _JUDGED),
     }
     window = Sliding(
-        duration_us(over, "over"),
+        over_us,
         tuple(listed(key)),
         time,
         judged,

@@ -417,12 +417,12 @@ def smooth(
     from millstream.pipelines.columns import as_column
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
-    lateness = once(stragglers, allowed_lateness, count_as, "smoothing", half_life)
+    half_life_us = duration_us(half_life, "half_life")
+    lateness = once(stragglers, allowed_lateness, count_as, "smoothing", half_life_us)
     check_no_kind(frame)
     check_whole("min_count", min_count)
     check_threshold(threshold)
     emission, _ = parse_emit(emit, ("arrival", "final"))
-    half_life_us = duration_us(half_life, "half_life")
     forget_us = HALF_LIVES_KEPT * half_life_us
     if forget_after is not None:
         forget_us = duration_us(forget_after, "forget_after")

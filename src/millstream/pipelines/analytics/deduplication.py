@@ -213,9 +213,9 @@ def deduplicate(
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
     check_choice("how", how, How)
-    lateness = once(stragglers, allowed_lateness, count_as, "deduplication", horizon)
-    check_no_kind(frame)
     horizon_us = duration_us(horizon, "horizon")
+    lateness = once(stragglers, allowed_lateness, count_as, "deduplication", horizon_us)
+    check_no_kind(frame)
     columns = [name for name in frame.columns if name != WATERMARK_COLUMN]
     frame, key_names, time_name = name_columns(frame, key, time)
     check_time(frame, time_name, zoneless_allowed=True)

@@ -72,14 +72,15 @@ def count_distinct(
     check_choice("how", how, How)
     if how == "exact" and sketch is not None:
         raise ConfigError('exact counts have no sketch: choose how="hll" or "theta", or leave it')
-    lateness = once(stragglers, allowed_lateness, count_as, "distinct", size)
+    size_us = duration_us(size, "size")
+    lateness = once(stragglers, allowed_lateness, count_as, "distinct", size_us)
     if how == "exact":
         every = [*listed(key), as_column(of).alias(_VALUE)]
         panes = make_panes(frame, every, time, size, {_ROWS: "count(*)"}, lateness)
         return panes.regroup(col(END_US), panes.keys[:-1], [count(_VALUE).alias(name)])
     made = _make(how, sketchable(frame, as_column(of)), _checked_size(how, log_size))
     sketch_name = sketch or f"_{name}_sketch"
-    kind = Tumbling(duration_us(size, "size"))
+    kind = Tumbling(size_us)
     window = final_window(kind, key, time, {sketch_name: made}, lateness)
     found = window(frame)
     columns = [*window.key_names(frame), START, END]

@@ -306,8 +306,8 @@ def heavy_hitters(
             f"capacity={capacity}: the items that each bucket keeps; choose at least k={k}, and at "
             f"most {CAPACITY_MAX}"
         )
-    lateness = once(stragglers, None, count_as, "heavy hitters", size)
     size_us = duration_us(size, "size")
+    lateness = once(stragglers, None, count_as, "heavy hitters", size_us)
     frame, items, time_name = _named(frame, key, time)
     frame = _weighed(frame, by)
     mark = watermark_delay_ms(frame, time_name)

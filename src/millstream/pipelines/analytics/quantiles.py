@@ -65,8 +65,9 @@ def percentiles(
     if how == "exact" and sketch is not None:
         raise ConfigError('exact percentiles have no sketch: choose how="kll", or leave it out')
     check_number(frame, of, "a percentile is of")
-    lateness = once(stragglers, allowed_lateness, count_as, "percentiles", size)
-    kind = Tumbling(duration_us(size, "size"))
+    size_us = duration_us(size, "size")
+    lateness = once(stragglers, allowed_lateness, count_as, "percentiles", size_us)
+    kind = Tumbling(size_us)
     value = as_column(of).cast("double")
     if how == "exact":
         exact = {name: F.percentile(value, it) for name, it in zip(names, at, strict=True)}

@@ -79,7 +79,7 @@ def rolling(
     """
     parsed = parse_aggregates(aggregates, ROLLING_KINDS)
     over_us = duration_us(over, "over")
-    lateness = once(stragglers, allowed_lateness, count_as, "rolling", over)
+    lateness = once(stragglers, allowed_lateness, count_as, "rolling", over_us)
     if every is not None:
         return _per_interval(frame, key, time, over_us, every, parsed, lateness)
     parse_emit(emit, ("arrival", "final"))

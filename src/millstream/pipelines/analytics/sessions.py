@@ -66,8 +66,9 @@ def summarize_sessions(
         EVENTS: count(lit(1)),
         **{name: _attribute(it, moment) for name, it in attributes.items()},
     }
-    kind = Session(duration_us(gap, "gap"))
-    lateness = once(stragglers, None, count_as, "sessions", gap)
+    gap_us = duration_us(gap, "gap")
+    kind = Session(gap_us)
+    lateness = once(stragglers, None, count_as, "sessions", gap_us)
     window = final_window(kind, key, time, aggregates, lateness)
     names = window.key_names(frame)
     for name in names:

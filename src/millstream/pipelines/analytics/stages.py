@@ -50,11 +50,11 @@ def once(
     allowed: Duration | None,
     count_as: str | None,
     what: str,
-    length: Duration,
+    length_us: int,
 ) -> Lateness:
     """The policy of a function that emits each result once. By default, late rows are counted by
     function and length: Spark allows each name only once in a query. Raises `ConfigError`."""
-    metric = count_as or f"late.{what} {duration_text(duration_us(length))}"
+    metric = count_as or f"late.{what} {duration_text(length_us)}"
     return Lateness.of(stragglers, allowed, metric, DropOrDivert)
 
 

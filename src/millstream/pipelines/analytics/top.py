@@ -83,7 +83,8 @@ def top_k(
     items = listed(key)
     if not items:
         raise ConfigError('name the items: top_k(frame, "1 hour", key="product", ...)')
-    lateness = once(stragglers, allowed_lateness, count_as, "top", size)
+    size_us = duration_us(size, "size")
+    lateness = once(stragglers, allowed_lateness, count_as, "top", size_us)
     if how == "approx":
         if by != "count(*)" or smallest:
             raise ConfigError(
