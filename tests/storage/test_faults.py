@@ -346,4 +346,4 @@ TestStorageLife = StorageLife.TestCase
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 class TestLongStorageLife(StorageLife.TestCase):  # type: ignore[name-defined,misc]
-    settings = settings(max_examples=1500, stateful_step_count=80, deadline=None)
+    settings = settings(max_examples=400, stateful_step_count=80, deadline=None)

@@ -11,8 +11,8 @@ from millstream.pipelines.analytics import deduplicate, smooth, top_k
 from millstream.pipelines.analytics.stages import (
     check_fraction,
     check_whole,
+    lateness_of,
     listed,
-    once,
 )
 from tests.pipelines.analytics.events import start_of
 from tests.pipelines.windows.streams import END, Files
@@ -68,7 +68,7 @@ def test_column_of_kinds_is_refused_with_the_cure(
 
 def test_policy_that_corrects_is_refused_with_the_choices() -> None:
     with pytest.raises(ConfigError, match=r'Choose "drop", which counts late rows, or "divert"'):
-        once("correct", "1 hour", None, "top", 60_000_000)
+        lateness_of("correct", "1 hour", None, "top", 60_000_000)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "3", True, None])
@@ -84,7 +84,7 @@ def test_what_is_no_fraction_is_refused(value: object) -> None:
 
 
 def test_late_rows_are_counted_by_function_and_length() -> None:
-    assert once("drop", None, None, "top", 60_000_000).count_as == "late.top 1 minute"
-    assert once("drop", None, "late.movers", "top", 60_000_000).count_as == "late.movers"
+    assert lateness_of("drop", None, None, "top", 60_000_000).count_as == "late.top 1 minute"
+    assert lateness_of("drop", None, "late.movers", "top", 60_000_000).count_as == "late.movers"
     assert listed("user") == ["user"]
     assert listed(("user", "shop")) == ["user", "shop"]

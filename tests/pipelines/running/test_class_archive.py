@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,19 @@ def test_another_java_needs_another_archive(
     before = archive_path()
     _make_java(tmp_path, "exit 0")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert archive_path() != before
+
+
+def test_spark_installed_again_needs_another_archive(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jar = tmp_path / "pyspark" / "jars" / "spark-core.jar"
+    jar.parent.mkdir(parents=True)
+    jar.touch()
+    monkeypatch.setattr("pyspark.__file__", str(tmp_path / "pyspark" / "__init__.py"))
+    before = archive_path()
+    assert archive_path() == before
+    os.utime(jar, ns=(1, 1))
     assert archive_path() != before
 
 

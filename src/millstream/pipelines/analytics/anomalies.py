@@ -32,7 +32,7 @@ from millstream.pipelines.analytics.rolling import rows_once
 from millstream.pipelines.analytics.stages import (
     check_number,
     check_whole,
-    once,
+    lateness_of,
 )
 from millstream.pipelines.columns import WATERMARK_COLUMN, as_column, listed
 from millstream.pipelines.durations import Duration, duration_us
@@ -68,7 +68,7 @@ def flag_anomalies(
     from pyspark.sql.functions import col
 
     over_us = duration_us(over, "over")
-    lateness = once(stragglers, allowed_lateness, count_as, "anomalies", over_us)
+    lateness = lateness_of(stragglers, allowed_lateness, count_as, "anomalies", over_us)
     check_whole("min_count", min_count, 2)
     check_threshold(threshold)
     check_number(frame, value, "an anomaly is one of")

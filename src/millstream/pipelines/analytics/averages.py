@@ -39,7 +39,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines.analytics.stages import (
     check_number,
     check_whole,
-    once,
+    lateness_of,
 )
 from millstream.pipelines.columns import (
     WATERMARK_COLUMN,
@@ -418,7 +418,7 @@ def smooth(
     from millstream.pipelines.state.spark import arrow_schema, run_operator
 
     half_life_us = duration_us(half_life, "half_life")
-    lateness = once(stragglers, allowed_lateness, count_as, "smoothing", half_life_us)
+    lateness = lateness_of(stragglers, allowed_lateness, count_as, "smoothing", half_life_us)
     check_no_kind(frame)
     check_whole("min_count", min_count)
     check_threshold(threshold)

@@ -26,8 +26,8 @@ from millstream.pipelines.analytics.stages import (
     END_US,
     NUMBERS,
     Panes,
+    lateness_of,
     make_panes,
-    once,
 )
 from millstream.pipelines.columns import as_column
 from millstream.pipelines.durations import Duration, duration_us
@@ -66,7 +66,7 @@ def compare(
     }
     if not shifts_us:
         raise ConfigError('against what? Write it like against={"last_week": "1 week"}')
-    lateness = once(stragglers, allowed_lateness, count_as, "comparison", size_us)
+    lateness = lateness_of(stragglers, allowed_lateness, count_as, "comparison", size_us)
     panes = make_panes(frame, key, time, size, aggregates, lateness)
     names = list(aggregates)
     _check_names(panes, names, shifts_us)

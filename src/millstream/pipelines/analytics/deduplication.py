@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics.stages import once
+from millstream.pipelines.analytics.stages import lateness_of
 from millstream.pipelines.columns import (
     WATERMARK_COLUMN,
     as_column,
@@ -214,7 +214,7 @@ def deduplicate(
 
     check_choice("how", how, How)
     horizon_us = duration_us(horizon, "horizon")
-    lateness = once(stragglers, allowed_lateness, count_as, "deduplication", horizon_us)
+    lateness = lateness_of(stragglers, allowed_lateness, count_as, "deduplication", horizon_us)
     check_no_kind(frame)
     columns = [name for name in frame.columns if name != WATERMARK_COLUMN]
     frame, key_names, time_name = name_columns(frame, key, time)

@@ -29,8 +29,8 @@ from millstream.pipelines.analytics.stages import (
     END_US,
     check_whole,
     final_window,
+    lateness_of,
     make_panes,
-    once,
 )
 from millstream.pipelines.columns import as_column, check_choice, listed
 from millstream.pipelines.durations import Duration, duration_us
@@ -73,7 +73,7 @@ def count_distinct(
     if how == "exact" and sketch is not None:
         raise ConfigError('exact counts have no sketch: choose how="hll" or "theta", or leave it')
     size_us = duration_us(size, "size")
-    lateness = once(stragglers, allowed_lateness, count_as, "distinct", size_us)
+    lateness = lateness_of(stragglers, allowed_lateness, count_as, "distinct", size_us)
     if how == "exact":
         every = [*listed(key), as_column(of).alias(_VALUE)]
         panes = make_panes(frame, every, time, size, {_ROWS: "count(*)"}, lateness)

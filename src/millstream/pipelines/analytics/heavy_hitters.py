@@ -42,7 +42,7 @@ from millstream.pipelines.analytics.stages import (
     NUMBERS,
     Panes,
     check_whole,
-    once,
+    lateness_of,
 )
 from millstream.pipelines.analytics.top import RANK, rank_panes
 from millstream.pipelines.columns import (
@@ -307,7 +307,7 @@ def heavy_hitters(
             f"most {CAPACITY_MAX}"
         )
     size_us = duration_us(size, "size")
-    lateness = once(stragglers, None, count_as, "heavy hitters", size_us)
+    lateness = lateness_of(stragglers, None, count_as, "heavy hitters", size_us)
     frame, items, time_name = _named(frame, key, time)
     frame = _weighed(frame, by)
     mark = watermark_delay_ms(frame, time_name)

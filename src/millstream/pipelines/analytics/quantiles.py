@@ -27,7 +27,7 @@ from millstream.pipelines.analytics.stages import (
     check_number,
     check_whole,
     final_window,
-    once,
+    lateness_of,
 )
 from millstream.pipelines.columns import as_column, check_choice, listed
 from millstream.pipelines.durations import Duration, duration_us
@@ -66,7 +66,7 @@ def percentiles(
         raise ConfigError('exact percentiles have no sketch: choose how="kll", or leave it out')
     check_number(frame, of, "a percentile is of")
     size_us = duration_us(size, "size")
-    lateness = once(stragglers, allowed_lateness, count_as, "percentiles", size_us)
+    lateness = lateness_of(stragglers, allowed_lateness, count_as, "percentiles", size_us)
     kind = Tumbling(size_us)
     value = as_column(of).cast("double")
     if how == "exact":

@@ -40,8 +40,8 @@ from millstream.pipelines.analytics.quantiles import quantile_of
 from millstream.pipelines.analytics.stages import (
     END_US,
     Panes,
+    lateness_of,
     make_panes,
-    once,
 )
 from millstream.pipelines.columns import as_column, listed
 from millstream.pipelines.durations import Duration, duration_us
@@ -79,7 +79,7 @@ def rolling(
     """
     parsed = parse_aggregates(aggregates, ROLLING_KINDS)
     over_us = duration_us(over, "over")
-    lateness = once(stragglers, allowed_lateness, count_as, "rolling", over_us)
+    lateness = lateness_of(stragglers, allowed_lateness, count_as, "rolling", over_us)
     if every is not None:
         return _per_interval(frame, key, time, over_us, every, parsed, lateness)
     parse_emit(emit, ("arrival", "final"))

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from millstream.errors import ConfigError
-from millstream.pipelines.analytics.stages import final_window, once
+from millstream.pipelines.analytics.stages import final_window, lateness_of
 from millstream.pipelines.columns import as_column
 from millstream.pipelines.durations import Duration, duration_us
 from millstream.pipelines.lateness import DropOrDivert
@@ -68,7 +68,7 @@ def summarize_sessions(
     }
     gap_us = duration_us(gap, "gap")
     kind = Session(gap_us)
-    lateness = once(stragglers, None, count_as, "sessions", gap_us)
+    lateness = lateness_of(stragglers, None, count_as, "sessions", gap_us)
     window = final_window(kind, key, time, aggregates, lateness)
     names = window.key_names(frame)
     for name in names:

@@ -45,7 +45,7 @@ END_US = "_end_us"
 _CLOSES = "_closes"
 
 
-def once(
+def lateness_of(
     stragglers: object,
     allowed: Duration | None,
     count_as: str | None,

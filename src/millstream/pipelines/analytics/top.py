@@ -35,8 +35,8 @@ from millstream.pipelines.analytics.stages import (
     Panes,
     check_whole,
     final_window,
+    lateness_of,
     make_panes,
-    once,
 )
 from millstream.pipelines.columns import as_column, check_choice, listed, name_column
 from millstream.pipelines.durations import Duration, duration_us
@@ -84,7 +84,7 @@ def top_k(
     if not items:
         raise ConfigError('name the items: top_k(frame, "1 hour", key="product", ...)')
     size_us = duration_us(size, "size")
-    lateness = once(stragglers, allowed_lateness, count_as, "top", size_us)
+    lateness = lateness_of(stragglers, allowed_lateness, count_as, "top", size_us)
     if how == "approx":
         if by != "count(*)" or smallest:
             raise ConfigError(

@@ -5,7 +5,8 @@ write them to an archive when it exits, and later ones map it into memory. `mill
 so once per installation (a Python environment), with a small run of pipelines (`class_training`).
 From then on, our sessions in `local` mode use the archive.
 
-A JVM ignores an archive of another Java version, or of other jars.
+A JVM ignores an archive of another Java version or of other jars, also of the same jars written
+again. `archive_path` changes with them, so that `millstream prepare` writes another one.
 """
 
 from __future__ import annotations
@@ -86,6 +87,9 @@ def _fingerprint() -> str:
 
     java = Path(find_java() or "java").resolve()
     changed = java.stat().st_mtime_ns if java.exists() else 0
-    # A JVM also compares the paths of the jars, which are in PySpark's directory.
-    parts = (pyspark.__version__, str(Path(pyspark.__file__).parent), str(java), str(changed))
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    # A JVM also compares the paths of the jars, and when they were written: PySpark may have been
+    # installed again.
+    installed = Path(pyspark.__file__).parent
+    written = max((it.stat().st_mtime_ns for it in installed.glob("jars/*.jar")), default=0)
+    parts = (pyspark.__version__, installed, written, java, changed)
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
