@@ -19,7 +19,7 @@ from millstream.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from millstream.pipelines.stores.spec import Mode
+    from millstream.connect.tables.spec import Mode
 
 FORMATS = ("raw", "json", "avro", "csv", "text")
 BAD_RECORDS = ("deadletter", "drop", "fail")

@@ -9,11 +9,11 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from millstream.connect.tables.rows import make_ready
+from millstream.connect.tables.schema import layout_of
 from millstream.errors import StoreError
 from millstream.pipelines.stores import TableSpec, open_store, postgres
 from millstream.pipelines.stores.postgres import PostgresStore, StagedTable
-from millstream.pipelines.stores.rows import make_ready
-from millstream.pipelines.stores.schema import layout_of
 from millstream.pipelines.stores.spec import BatchMark
 from millstream.pipelines.stores.staging import fill_stage, stage_prefix
 from tests.peers.cache import PeerMissing

@@ -14,9 +14,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from millstream.connect.tables import sqlite_tables
 from millstream.errors import SchemaMismatch, StoreError
-from millstream.pipelines.stores import TableSpec, sqlite
-from millstream.pipelines.stores.sqlite import SqliteStore, affinity
+from millstream.pipelines.stores import TableSpec
+from millstream.pipelines.stores.sqlite import SqliteStore
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "price": pa.decimal128(9, 2)})
 TABLE = TableSpec("items", ("id",))
@@ -102,20 +103,6 @@ def test_small_decimal_is_kept_with_all_its_digits(store: SqliteStore, path: Pat
     assert found == [("0.0000000000",), ("0.0000000001",)]
 
 
-@pytest.mark.parametrize(
-    ("declared", "expected"),
-    [
-        ("BIGINT", "INTEGER"),
-        ("character varying", "TEXT"),
-        ("DOUBLE PRECISION", "REAL"),
-        ("", "BLOB"),
-        ("DECIMAL(1,2)", "NUMERIC"),
-    ],
-)
-def test_affinity_follows_sqlites_rules(declared: str, expected: str) -> None:
-    assert affinity(declared) == expected
-
-
 def test_commit_is_durable_and_readers_do_not_block(store: SqliteStore, path: Path) -> None:
     store.prepare(SCHEMA, TABLE)
     connection = store._opened()
@@ -187,7 +174,7 @@ def count(path: Path) -> int:
 def test_busy_file_is_reported(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "_BUSY_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(sqlite_tables, "BUSY_SECONDS_MAX", 0.1)
     store.prepare(SCHEMA, TABLE)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

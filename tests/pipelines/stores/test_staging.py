@@ -9,11 +9,11 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from millstream.connect.tables.rows import make_ready
+from millstream.connect.tables.schema import layout_of
 from millstream.errors import StoreError
 from millstream.pipelines.stores import TableSpec
 from millstream.pipelines.stores.postgres import PostgresStore
-from millstream.pipelines.stores.rows import make_ready
-from millstream.pipelines.stores.schema import layout_of
 from millstream.pipelines.stores.staging import epoch_of, fill_stage, stage_prefix
 from tests.peers.cache import PeerMissing
 from tests.peers.postgres import PostgresServer, start_postgres

@@ -20,7 +20,8 @@ import pandas  # noqa: F401  pyarrow would import it in every child
 import psycopg
 import pyarrow as pa
 
-from millstream.pipelines.stores import TableSpec, open_store, sqlite, staging
+from millstream.connect.tables import postgres_rows
+from millstream.pipelines.stores import TableSpec, open_store, sqlite
 
 QUERY = "crash"
 KEYS = 10
@@ -104,7 +105,7 @@ def kill_at_call(number: int) -> None:
     )
     psycopg.Connection.execute = counting(psycopg.Connection.execute)  # type: ignore[method-assign]
     psycopg.Transaction.__exit__ = counting(psycopg.Transaction.__exit__)  # type: ignore[method-assign]
-    staging.copy_stream = counting(staging.copy_stream)  # type: ignore[assignment]
+    postgres_rows.copy_stream = counting(postgres_rows.copy_stream)  # type: ignore[assignment]
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from millstream.connect.tables.spec import Mode, TableSpec
 from millstream.errors import ConfigError
-from millstream.pipelines.stores.spec import Mode, Progress, TableSpec
+from millstream.pipelines.stores.spec import Progress
 from millstream.pipelines.stores.store import Store
 
 __all__ = ["Mode", "Progress", "Store", "TableSpec", "open_store"]

@@ -13,33 +13,22 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from millstream.errors import StoreError
-from millstream.pipelines.stores.fencing import is_due
-from millstream.pipelines.stores.postgres_connection import connect, explained, patiently
-from millstream.pipelines.stores.postgres_tables import (
-    FIND_COLUMNS,
-    FIND_UNIQUE_KEYS,
+from millstream.connect.tables.postgres_connection import connect, explained, patiently
+from millstream.connect.tables.postgres_rows import CREATION_LOCK, fit, identity, stage_rows
+from millstream.connect.tables.postgres_tables import (
     FoundTable,
     Merge,
     check_names,
-    check_table,
-    create_statements,
-    staging_columns,
-    table_name,
 )
-from millstream.pipelines.stores.rows import Rows
-from millstream.pipelines.stores.schema import Layout
-from millstream.pipelines.stores.spec import (
-    FORGOTTEN,
-    PROGRESS_TABLE,
-    BatchMark,
-    Progress,
-    TableSpec,
-)
+from millstream.connect.tables.rows import Rows
+from millstream.connect.tables.schema import Layout
+from millstream.connect.tables.spec import PROGRESS_TABLE, TableSpec
+from millstream.errors import StoreError
+from millstream.pipelines.stores.fencing import is_due
+from millstream.pipelines.stores.spec import FORGOTTEN, BatchMark, Progress
 from millstream.pipelines.stores.staging import (
     StagedTable,
     StagePlan,
-    copy_rows,
     epoch_of,
     stage_frame,
     stage_prefix,
@@ -55,7 +44,6 @@ Source = StagedTable | Rows
 
 _STAGING_TRIES = 3
 _DROP_WAIT_MS = 200
-_CREATION_LOCK = 0x6D696C6C73747265  # "millstre": two runs that create the same table take turns
 _CREATE_PROGRESS = f"""
     CREATE TABLE IF NOT EXISTS {PROGRESS_TABLE} (
         query text PRIMARY KEY, epoch bigint NOT NULL, batch_id bigint,
@@ -89,7 +77,7 @@ class PostgresStore(Store):
 
         def find(connection: psycopg.Connection) -> tuple[str, list[tuple[str, str]]]:
             found: list[Any] = connection.execute(statement).fetchall()
-            return _identity(connection, table), found
+            return identity(connection, table), found
 
         return self._run(find, "read progress")
 
@@ -110,18 +98,9 @@ class PostgresStore(Store):
     def _fit(self, layout: Layout) -> Layout:
         check_names(layout)
 
-        def create_or_check(connection: psycopg.Connection) -> FoundTable:
-            connection.execute(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
-            found = find_table(connection, layout.table)
-            if found is None:
-                for statement in create_statements(layout):
-                    connection.execute(statement)
-                found = find_table(connection, layout.table)
-                assert found is not None
-            check_table(layout, found)
-            return found
-
-        found = self._run(create_or_check, f"prepare table {layout.table.name!r}")
+        found = self._run(
+            lambda connection: fit(connection, layout), f"prepare table {layout.table.name!r}"
+        )
         self._found[layout.table] = found
         return replace(layout, stays_in_order=found.decides_equality(layout))
 
@@ -170,7 +149,7 @@ class PostgresStore(Store):
     def _merge(self, outputs: Sequence[tuple[Sequence[Source], Layout]], mark: BatchMark) -> bool:
         def commit(connection: psycopg.Connection) -> bool:
             stored = _stored(connection, mark.query, " FOR UPDATE") or Progress(mark.query, 0)
-            tables = {it.table.name: _identity(connection, it.table) for _, it in outputs}
+            tables = {it.table.name: identity(connection, it.table) for _, it in outputs}
             if not is_due(stored, self._epochs[mark.query], replace(mark, tables=tables)):
                 return False
             for number, (sources, layout) in enumerate(outputs):
@@ -234,7 +213,7 @@ class PostgresStore(Store):
         try:
             connection = self._opened()
             with connection.transaction():
-                connection.execute(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
+                connection.execute(f"SELECT pg_advisory_xact_lock({CREATION_LOCK})")
                 connection.execute(_CREATE_PROGRESS)
                 _add_tables_column(connection)
         except psycopg.Error as error:
@@ -266,35 +245,12 @@ def _add_tables_column(connection: psycopg.Connection) -> None:
         connection.execute(f"ALTER TABLE {PROGRESS_TABLE} ADD COLUMN IF NOT EXISTS tables text")
 
 
-def _identity(connection: psycopg.Connection, table: TableSpec) -> str:
-    """PostgreSQL's own: a table that was dropped and created again has another one."""
-    found = connection.execute("SELECT %s::regclass::oid::text", (table_name(table),)).fetchone()
-    assert found is not None
-    return str(found[0])
-
-
-def find_table(connection: psycopg.Connection, spec: TableSpec) -> FoundTable | None:
-    name = (table_name(spec),)
-    columns: list[Any] = connection.execute(FIND_COLUMNS, name).fetchall()
-    if not columns:
-        return None
-    keys = connection.execute(FIND_UNIQUE_KEYS, name).fetchall()
-    return FoundTable(
-        types={column: kind for column, kind, *_ in columns},
-        required=tuple(column for column, _, required, _ in columns if required),
-        filled={column: cure for column, _, _, cure in columns if cure is not None},
-        unique_keys=tuple(frozenset(names) for (names,) in keys),
-    )
-
-
 def _stage_here(connection: psycopg.Connection, name: str, source: Source, layout: Layout) -> str:
     """The name of a table with these rows: the task's, or one that lives in this transaction."""
     if isinstance(source, StagedTable):
         _check_stage(connection, source)
         return source.name
-    connection.execute(f"CREATE TEMPORARY TABLE {name} ({staging_columns(layout)}) ON COMMIT DROP")
-    copy_rows(connection, f"pg_temp.{name}", source, layout)
-    return f"pg_temp.{name}"
+    return stage_rows(connection, name, source, layout)
 
 
 def _check_stage(connection: psycopg.Connection, stage: StagedTable) -> None:

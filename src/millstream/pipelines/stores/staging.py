@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from millstream.connect.tables.postgres_connection import connect, patiently
+from millstream.connect.tables.postgres_rows import copy_rows
+from millstream.connect.tables.postgres_tables import staging_columns
+from millstream.connect.tables.rows import Rows, make_ready, refuse_null_keys
+from millstream.connect.tables.schema import Layout
 from millstream.errors import StoreError
-from millstream.pipelines.stores.copy_format import copy_stream
-from millstream.pipelines.stores.postgres_connection import connect, patiently
-from millstream.pipelines.stores.postgres_tables import staging_columns
-from millstream.pipelines.stores.rows import Rows, make_ready, refuse_null_keys
-from millstream.pipelines.stores.schema import Layout
 
 if TYPE_CHECKING:
-    import psycopg
     from pyspark.sql import DataFrame
 
 STAGE_PREFIX = "millstream_stage_"
@@ -123,12 +122,6 @@ def fill_stage(url: str, name: str, rows: Rows, layout: Layout) -> None:
             copy_rows(connection, name, rows, layout)
 
     patiently(attempt, f"stage rows for table {layout.table.name!r}")
-
-
-def copy_rows(connection: psycopg.Connection, name: str, rows: Rows, layout: Layout) -> None:
-    with connection.cursor().copy(f"COPY {name} FROM STDIN (FORMAT BINARY)") as copy:
-        for piece in copy_stream(rows, layout):
-            copy.write(piece)
 
 
 def _serialized(rows: pa.Table) -> bytes:

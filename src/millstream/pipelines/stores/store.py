@@ -14,15 +14,10 @@ from collections.abc import Sequence
 from threading import RLock
 from typing import TYPE_CHECKING, Self
 
-from millstream.pipelines.stores.rows import Rows, make_ready
-from millstream.pipelines.stores.schema import Layout, layout_of
-from millstream.pipelines.stores.spec import (
-    FORGOTTEN,
-    BatchMark,
-    Progress,
-    TableSpec,
-    check_tables_differ,
-)
+from millstream.connect.tables.rows import Rows, make_ready
+from millstream.connect.tables.schema import Layout, layout_of
+from millstream.connect.tables.spec import TableSpec, check_tables_differ
+from millstream.pipelines.stores.spec import FORGOTTEN, BatchMark, Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa

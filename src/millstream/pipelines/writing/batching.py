@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.client.producing import RawProducer
+from millstream.connect.tables.decimals import decimal_texts
 from millstream.errors import ApiError, ConfigError, ErrorCode
-from millstream.pipelines.decimals import decimal_texts
 from millstream.pipelines.writing.encoding import Encoder, make_encoder
 from millstream.records.columns import (
     BinaryColumn,

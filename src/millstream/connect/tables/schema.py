@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from millstream.connect.tables.spec import TableSpec, check_name
 from millstream.errors import SchemaMismatch
-from millstream.pipelines.stores.spec import TableSpec, check_name
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

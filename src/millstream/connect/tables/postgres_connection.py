@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from millstream.connect.tables.rows import NOT_UTF8_CURE
 from millstream.errors import StoreError
-from millstream.pipelines.stores.rows import NOT_UTF8_CURE
 
 if TYPE_CHECKING:
     import psycopg

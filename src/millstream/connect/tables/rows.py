@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.connect.tables.schema import Column, Layout
+from millstream.connect.tables.spec import DELETE_WORDS, TableSpec
 from millstream.errors import StoreError
-from millstream.pipelines.stores.schema import Column, Layout
-from millstream.pipelines.stores.spec import DELETE_WORDS, TableSpec
 
 NOT_UTF8_CURE = "replace what is wrong with F.make_valid_utf8(), or write the column as binary"
 _ROW = "millstream row number"

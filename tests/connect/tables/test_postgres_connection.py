@@ -5,8 +5,8 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from millstream.connect.tables.postgres_connection import connect, passes, patiently
 from millstream.errors import StoreError
-from millstream.pipelines.stores.postgres_connection import connect, passes, patiently
 from tests.peers.postgres import PostgresServer
 
 

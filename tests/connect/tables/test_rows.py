@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millstream.connect.tables.rows import Rows, distinct_keys, json_texts, make_ready
+from millstream.connect.tables.schema import Column, layout_of
+from millstream.connect.tables.spec import Mode, TableSpec
 from millstream.errors import StoreError
-from millstream.pipelines.stores.rows import Rows, distinct_keys, json_texts, make_ready
-from millstream.pipelines.stores.schema import Column, layout_of
-from millstream.pipelines.stores.spec import Mode, TableSpec
 
 ROWS = st.lists(st.tuples(st.integers(0, 5), st.sampled_from("abc"), st.integers(), st.booleans()))
 

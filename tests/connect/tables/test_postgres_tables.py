@@ -7,9 +7,7 @@ import re
 import pyarrow as pa
 import pytest
 
-from millstream.errors import SchemaMismatch, StoreError
-from millstream.pipelines.stores import TableSpec
-from millstream.pipelines.stores.postgres_tables import (
+from millstream.connect.tables.postgres_tables import (
     FoundTable,
     Merge,
     check_names,
@@ -17,7 +15,9 @@ from millstream.pipelines.stores.postgres_tables import (
     fits,
     table_name,
 )
-from millstream.pipelines.stores.schema import Column, layout_of
+from millstream.connect.tables.schema import Column, layout_of
+from millstream.errors import SchemaMismatch, StoreError
+from millstream.pipelines.stores import TableSpec
 from tests.pipelines.stores.conftest import Database
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "price": pa.decimal128(9, 2)})

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from millstream.connect.tables.spec import TableSpec, check_tables_differ
 from millstream.errors import ConfigError
-from millstream.pipelines.stores.spec import TableSpec, check_tables_differ
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.pipelines.decimals import decimal_texts
+from millstream.connect.tables.decimals import decimal_texts
 
 EXACT = Context(prec=38)
 

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.pipelines.stores.rows import Rows, json_texts
-from millstream.pipelines.stores.schema import Column, Layout
+from millstream.connect.tables.rows import Rows, json_texts
+from millstream.connect.tables.schema import Column, Layout
 
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER = b"\xff\xff"

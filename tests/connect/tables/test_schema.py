@@ -7,9 +7,9 @@ import pytest
 from pyspark.sql import types
 from pyspark.sql.types import DataType, StructField, StructType
 
+from millstream.connect.tables.schema import layout_of, quote
+from millstream.connect.tables.spec import TableSpec
 from millstream.errors import SchemaMismatch
-from millstream.pipelines.stores.schema import layout_of, quote
-from millstream.pipelines.stores.spec import TableSpec
 
 TABLE = TableSpec("t", ("id",))
 WITH_DELETES = TableSpec("t", ("id",), delete="gone")

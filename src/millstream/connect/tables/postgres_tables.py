@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from millstream.connect.tables.copy_format import staged_type
+from millstream.connect.tables.schema import Column, Layout, on_conflict, quote, quoted
+from millstream.connect.tables.spec import TableSpec
 from millstream.errors import SchemaMismatch
-from millstream.pipelines.stores.copy_format import staged_type
-from millstream.pipelines.stores.schema import Column, Layout, on_conflict, quote, quoted
-from millstream.pipelines.stores.spec import TableSpec
 
 _NAME_BYTES_MAX = 63  # longer names are cut by the server, and may then be another's
 # Beside the type that we create, what else takes all values of a kind.

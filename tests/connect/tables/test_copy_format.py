@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millstream.pipelines.stores import copy_format
-from millstream.pipelines.stores.postgres_tables import staging_columns
-from millstream.pipelines.stores.rows import Rows, make_ready
-from millstream.pipelines.stores.schema import layout_of
-from millstream.pipelines.stores.spec import TableSpec
+from millstream.connect.tables import copy_format
+from millstream.connect.tables.postgres_tables import staging_columns
+from millstream.connect.tables.rows import Rows, make_ready
+from millstream.connect.tables.schema import layout_of
+from millstream.connect.tables.spec import TableSpec
 from millstream.pipelines.stores.staging import copy_rows
 from tests.peers.postgres import PostgresServer
 
