@@ -254,8 +254,11 @@ def patch_protocol(kills: Kills, module: Any) -> None:
     around(kills, module, "begin_transaction", after="begun")
 
 
-def patch_writing(kills: Kills, module: Any) -> None:
+def patch_tasks(kills: Kills, module: Any) -> None:
     around(kills, module, "write_open", after="task written", pipeline_of=of_topics)
+
+
+def patch_writing(kills: Kills, module: Any) -> None:
     writer = module.TopicStreamWriter
     around(kills, writer, "_prepare", after="prepared", pipeline_of=of_writer)
     around(kills, writer, "write", before="task begins", pipeline_of=of_writer)
@@ -264,7 +267,6 @@ def patch_writing(kills: Kills, module: Any) -> None:
 
 
 def patch_fan_out(kills: Kills, module: Any) -> None:
-    around(kills, module, "write_open", after="task written", pipeline_of=of_topics)
     patch_sink(kills, module.FanOutSink)
 
 
@@ -296,6 +298,7 @@ PATCHES: Mapping[str, Callable[[Kills, Any], None]] = {
     "millstream.pipelines.writing.decisions": patch_decisions,
     "millstream.pipelines.writing.completing": patch_completing,
     "millstream.pipelines.writing.protocol": patch_protocol,
+    "millstream.pipelines.writing.tasks": patch_tasks,
     "millstream.pipelines.writing.writer": patch_writing,
     "millstream.pipelines.running.fan_out": patch_fan_out,
     "millstream.pipelines.stores.sqlite": patch_sqlite,
@@ -337,7 +340,8 @@ def around(
     """Die before or after a function is called; who knows its pipeline tells those it calls."""
     original: Callable[..., Any] = getattr(owner, name)
 
-    @wraps(original)  # and so it is pickled: by its name
+    # Pickled by its name, which is found only in the module that defines it: patch that one.
+    @wraps(original)
     def replaced(*args: Any, **named: Any) -> Any:
         if pipeline_of is not None:
             _of_thread.pipeline = pipeline_of(*args)

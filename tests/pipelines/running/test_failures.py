@@ -64,4 +64,10 @@ def test_known_trouble_comes_with_its_cure(text: str, words: str) -> None:
 def test_only_a_slow_start_or_a_race_within_spark_is_worth_another_start() -> None:
     assert passes(RuntimeError("[STREAM_FAILED] ...: Python worker failed to connect back. SQL..."))
     assert passes(RuntimeError("[STREAM_FAILED] ... with exception: Task not serializable SQL..."))
+    assert passes(
+        RuntimeError(
+            "[STREAM_FAILED] ...: Job aborted due to stage failure: Task serialization failed: "
+            "java.lang.IllegalStateException: Illegal size 5 of collection, expected 6"
+        )
+    )
     assert not passes(RuntimeError(OURS))

@@ -26,7 +26,7 @@ TOO_BUSY = r"Python worker failed to connect back"
 # Queries of one session share collections in the JVM, and Spark fails to serialize a task if one of
 # them grows at that moment ("Illegal size 5 of collection, expected 6"). Our tasks contain nothing
 # else that Java serializes, so there is no other cause.
-UNLUCKY = r"Task not serializable"
+UNLUCKY = r"Task not serializable|Task serialization failed"
 
 CURES = (
     Cure(
