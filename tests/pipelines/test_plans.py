@@ -17,6 +17,7 @@ from millstream.pipelines.analytics import (
     smooth,
 )
 from millstream.pipelines.joins import as_of_join
+from millstream.pipelines.plans import expression_text
 from millstream.pipelines.windows import sliding, tumbling
 from tests.pipelines.windows.streams import Files
 
@@ -74,3 +75,16 @@ def test_state_in_buckets_is_refused_behind_an_aggregation(
     with pytest.raises(ConfigError, match="write the aggregate into a topic"):
         run(files.stream("1 second"))
     assert run(files.history()).count() > 0
+
+
+def test_text_of_an_expression_is_the_same_whenever_it_is_made(spark: SparkSession) -> None:
+    from pyspark.sql.functions import col, udf
+
+    frame = spark.createDataFrame([], "age int, name string")
+
+    def adult() -> str:
+        return expression_text(frame, (col("age") > 17) & udf(str.isalpha, "boolean")("name"))
+
+    assert adult() == adult()
+    assert "(age > 17)" in adult()
+    assert expression_text(frame, col("age") > 18) != expression_text(frame, col("age") > 17)

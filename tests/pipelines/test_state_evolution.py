@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -169,6 +170,21 @@ def test_table_of_an_enriched_stream_may_get_a_column() -> None:
     newer = rows(fields, {"user": "ann", "name": "Ann", "town": "Graz", "version": 2})
     (row,) = trial.feed({"stream": click, "table": newer}).to_pylist()
     assert row["town"] == "Graz"
+
+
+def test_enriched_stream_refuses_another_condition_on_its_table() -> None:
+    """Rows that the old condition excluded were stored without their values."""
+    clicks = InputSpec(pa.schema([("user", pa.string())]), ("user",))
+    fields = [("user", pa.string()), ("version", pa.int64()), ("out", pa.bool_())]
+    log = ChangeLog(pa.schema(fields), ("user",), (), "version", None, "out", "(age > 17)")
+    trial = Trial(Enrich(clicks, log, "left"))
+    trial.feed({"table": rows(fields, {"user": "ann", "version": 1, "out": True})})
+    click = {"stream": rows([("user", pa.string())], {"user": "ann"})}
+    continued(Enrich(clicks, log, "left"), trial).feed(click)
+    for where in ("(age > 20)", None):
+        other = Enrich(clicks, replace(log, where=where), "left")
+        with pytest.raises(StateMismatch, match=r"other settings: .*where \(age > 17\)"):
+            continued(other, trial).feed(click)
 
 
 def test_changes_and_joins_of_tables_may_get_a_column() -> None:

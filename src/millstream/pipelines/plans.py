@@ -8,7 +8,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines.columns import WATERMARK_COLUMN
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 AGGREGATE = "Aggregate"
 CLOSING = "millstream.closing"  # metadata of a column that an aggregate is grouped by: when it ends
@@ -20,6 +20,12 @@ WATERMARK = "EventTimeWatermark"
 def analyzed(frame: DataFrame) -> Any:
     """The plan of a frame as Spark has understood it, a Java object."""
     return frame._jdf.queryExecution().analyzed()
+
+
+def expression_text(frame: DataFrame, column: Column) -> str:
+    """An expression of a frame's columns as SQL, the same in every session."""
+    (alias,) = _items(analyzed(frame.select(column.alias("it"))).projectList())
+    return str(alias.child().sql())
 
 
 def streaming_operators(plan: Any) -> set[str]:

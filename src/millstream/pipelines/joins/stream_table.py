@@ -70,7 +70,7 @@ from millstream.pipelines.joins.matching import (
     take_or_null,
 )
 from millstream.pipelines.joins.weights import WEIGHT
-from millstream.pipelines.plans import check_not_aggregated
+from millstream.pipelines.plans import check_not_aggregated, expression_text
 from millstream.pipelines.state import BucketState, InputSpec, Operator, StateTableSpec, Table
 from millstream.pipelines.state.keys import HASH, Numbers, distinct
 from millstream.pipelines.state.tables import concat
@@ -89,7 +89,7 @@ _TABLE_KEY = "_table_key_"
 @dataclass(frozen=True)
 class ChangeLog:
     """The table's side; `carried` are its columns in the result. Rows that are `excluded` do not
-    match, but nothing waits for them."""
+    match, but nothing waits for them; `where` is the condition, in text."""
 
     schema: pa.Schema
     keys: tuple[str, ...]
@@ -97,6 +97,7 @@ class ChangeLog:
     sequence: str
     deleted: str | None = None
     excluded: str | None = None
+    where: str | None = None
 
 
 class Waiting(NamedTuple):
@@ -114,6 +115,8 @@ class Enrich(Operator):
         self, stream: InputSpec, table: ChangeLog, how: How, waiting: Waiting | None = None
     ) -> None:
         self.identity = f"stream-table join by {table.sequence}, deletes by {table.deleted}"
+        if table.where is not None:  # rows were stored without their values, or with them
+            self.identity += f", where {table.where}"
         self.inputs = {_STREAM: stream, _TABLE: InputSpec(table.schema, table.keys)}
         self.tables: dict[str, StateTableSpec] = {
             _TABLE: StateTableSpec.carrying(
@@ -265,13 +268,14 @@ def enrich(
     table, sequence_name, delete_name = name_order(table, sequence, delete)
     without = (*right_keys, sequence_name, delete_name)
     carried = other_columns(frame, table, without, (_EXCLUDED,))
-    excluded = None if where is None else _EXCLUDED
+    excluded = condition = None
     if where is not None:
+        excluded, condition = _EXCLUDED, expression_text(table, where)
         table = _mark_excluded(table, where, carried)
     schema = arrow_schema(table.schema)
     operator = Enrich(
         InputSpec(arrow_schema(frame.schema), left_keys),
-        ChangeLog(schema, right_keys, carried, sequence_name, delete_name, excluded),
+        ChangeLog(schema, right_keys, carried, sequence_name, delete_name, excluded, condition),
         how,
         waiting,
     )
