@@ -171,7 +171,7 @@ class Rig:
         """Until each pipeline stands at its point, in one of its next batches; then kill all."""
         kills = [self._kill(*it, "stand", batches) for it in points.items()]
         with self.started(replace(self.settings, **changes), kills) as process:
-            self._wait(process, lambda: all(it.report.exists() for it in kills))
+            self._wait(process, lambda: all(it.report.exists() for it in kills), kills)
         self._tell(f"killed at {points}")
 
     def run_through(self, points: Mapping[str, Sequence[str]], how: str, **changes: Any) -> None:
@@ -192,11 +192,18 @@ class Rig:
         begun = self._batch(name)
         return Kill(name, point, self.settings.checkpoints, begun + batches - 1, how)
 
-    def _wait(self, process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> None:
+    def _wait(
+        self,
+        process: subprocess.Popen[bytes],
+        condition: Callable[[], bool],
+        kills: Sequence[Kill] = (),
+    ) -> None:
         deadline = time.monotonic() + RUN_SECONDS_MAX
         while not condition():
             assert process.poll() is None, self.log()
-            assert time.monotonic() < deadline, self.log()
+            if time.monotonic() > deadline:
+                never = {it.pipeline: it.point for it in kills if not it.report.exists()}
+                pytest.fail(f"never came to {never}\n{self.log()}")
             time.sleep(0.02)
 
     def _tell(self, what: str) -> None:

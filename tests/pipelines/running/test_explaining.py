@@ -11,7 +11,13 @@ import pytest
 from millstream.pipelines import Pipeline, pipeline, table, topic
 from millstream.pipelines.analytics import deduplicate, heavy_hitters, rolling, smooth
 from millstream.pipelines.joins import as_of_join, interval_join
-from millstream.pipelines.running.explaining import FOREVER, Step, delivery, explain
+from millstream.pipelines.running.explaining import (
+    FOREVER,
+    Step,
+    delivery,
+    explain,
+    operator_step,
+)
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from millstream.pipelines.windows import hopping, session, sliding, tumbling
@@ -322,3 +328,14 @@ def test_each_output_by_name_has_a_way_of_its_own(spark: SparkSession, tmp_path:
     assert "decides for the topics" in delivery(outputs.values())
     assert delivery([table("t")]).startswith("the store's transaction")
     assert delivery([topic("t")]).startswith("the brokers' transactions")
+
+
+@pytest.mark.parametrize(("kept", "grows"), [("forever", True), ("until the watermark", False)])
+def test_operator_that_keeps_state_forever_is_marked(kept: str, grows: bool) -> None:
+    described = {
+        "title": "counts",
+        "buckets": 16,
+        "inputs": {"rows": ["key"]},
+        "tables": {"held": "until the watermark is past them", "counts": kept},
+    }
+    assert operator_step(described, ()).grows == grows
