@@ -25,6 +25,7 @@ from millstream.records.columns import (
     decode_columns,
     encode_batches,
     partitions_of,
+    rows_by_partition,
 )
 from millstream.records.compression import Compression
 from millstream.records.record import (
@@ -263,3 +264,21 @@ def test_partitions_of_keys_are_those_of_the_java_client() -> None:
     expected = [(h & 0x7FFFFFFF) % 10 for h in (-973932308, -790332482, -985981536)]
     chosen = memoryview(partitions_of(binary_column(keys), 10)).cast("i")
     assert list(chosen) == [*expected, -1]
+
+
+def test_rows_by_partition_keep_their_order_and_leave_out_what_has_none() -> None:
+    numbers = array("i", [2, 0, -1, 2, -2, 0])
+    dealt = [list(memoryview(it).cast("B").cast("q")) for it in rows_by_partition(numbers, 3)]
+    assert dealt == [[1, 2, 5], [], [0, 3]]
+    with pytest.raises(ValueError, match="row 0 belongs to partition 2 of 2"):
+        rows_by_partition(numbers, 2)
+    with pytest.raises(ValueError, match="0 partitions"):
+        rows_by_partition(numbers, 0)
+
+
+def test_values_of_a_column_are_read_back() -> None:
+    column = binary_column([b"a", None, b"", b"bc"])
+    assert column.to_list() == [b"a", None, b"", b"bc"]
+    assert column.to_list(1, 3) == [None, b""]
+    with pytest.raises(ValueError, match="no values 3 to 9"):
+        column.to_list(3, 9)

@@ -333,6 +333,17 @@ cdef class BinaryColumn:
             before = self.ends[i]
         return 0
 
+    def to_list(self, int64_t start=0, end=None):
+        """The values of a range, as bytes or None."""
+        cdef int64_t i, stop = self.length if end is None else end
+        if not 0 <= start <= stop <= self.length:
+            raise ValueError(f"the column has no values {start} to {stop}")
+        return [
+            None if self.size(i) < 0 else PyBytes_FromStringAndSize(
+                <const char*>self.bytes + self.ends[i], self.size(i))
+            for i in range(start, stop)
+        ]
+
     cdef inline int64_t size(self, int64_t index) noexcept nogil:
         """The length of a value in bytes, -1 where it is null."""
         cdef int64_t bit = self.bit_offset + index
@@ -539,3 +550,49 @@ def partitions_of(BinaryColumn keys not None, int32_t partitions):
                 chosen[i] = <int32_t>((murmur2(keys.bytes + keys.ends[i], size) & 0x7FFFFFFF)
                                       % <uint32_t>partitions)
     return own(<uint8_t*>chosen, keys.length * sizeof(int32_t))
+
+
+def rows_by_partition(partitions, int32_t count):
+    """For each of `count` partitions the numbers of its rows as int64, in order. `partitions` are
+    int32, as `partitions_of` returns them: rows with -1 belong to the first one, rows with less to
+    none."""
+    cdef Py_buffer view
+    cdef const int32_t* numbers
+    cdef int64_t** taken = NULL
+    cdef int64_t* totals = NULL
+    cdef int64_t i, rows
+    cdef int32_t number
+    cdef Memory memory
+    if count < 1:
+        raise ValueError(f"a topic cannot have {count} partitions")
+    PyObject_GetBuffer(partitions, &view, PyBUF_SIMPLE)
+    try:
+        taken = <int64_t**>calloc(count, sizeof(int64_t*))
+        totals = <int64_t*>calloc(count, sizeof(int64_t))
+        if taken == NULL or totals == NULL:
+            raise MemoryError()
+        numbers = <const int32_t*>view.buf
+        rows = view.len // <Py_ssize_t>sizeof(int32_t)
+        for i in range(rows):
+            if numbers[i] >= count:
+                raise ValueError(f"row {i} belongs to partition {numbers[i]} of {count}")
+            if numbers[i] >= -1:
+                totals[max(numbers[i], 0)] += 1
+        result = []
+        for number in range(count):
+            memory = own(<uint8_t*>malloc(max(totals[number], 1) * sizeof(int64_t)),
+                         totals[number] * sizeof(int64_t))
+            if memory.start == NULL:
+                raise MemoryError()
+            taken[number] = <int64_t*>memory.start
+            result.append(memory)
+        for i in range(rows):
+            if numbers[i] >= -1:
+                number = max(numbers[i], 0)
+                taken[number][0] = i
+                taken[number] += 1
+        return result
+    finally:
+        PyBuffer_Release(&view)
+        free(taken)
+        free(totals)

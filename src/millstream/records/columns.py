@@ -20,6 +20,7 @@ from millstream.records._columns import (
     Memory,
     RowEncoder,
     partitions_of,
+    rows_by_partition,
 )
 from millstream.records.batch import (
     HEADER_SIZE_BYTES,
@@ -50,6 +51,7 @@ __all__ = [
     "decode_columns",
     "encode_batches",
     "partitions_of",
+    "rows_by_partition",
 ]
 
 # What int32 offsets of one column can reach. A fetch is far smaller, but may be well compressed.

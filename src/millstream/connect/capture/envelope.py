@@ -1,0 +1,188 @@
+"""The envelope of change records: its settings, and the records that are not rows.
+
+Rows are encoded by compiled code (`encoding.py`). The records here are rare: truncates, logical
+messages, the begin and end of transactions, heartbeats. All have Debezium's form.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from millstream.connect.capture.types import Decimals, HStores
+
+if TYPE_CHECKING:
+    from millstream.connect.capture._encoder import StreamContext
+    from millstream.connect.capture.tables import Table
+
+CONNECTOR = "postgresql"
+MESSAGES = "message"  # the collection of logical messages
+VERSION = f"millstream {version('millstream')}"
+NEW_KEY_HEADER = "__debezium.newkey"
+OLD_KEY_HEADER = "__debezium.oldkey"
+
+Shape = Literal["debezium", "flat"]
+
+
+@dataclass(frozen=True)
+class EnvelopeSettings:
+    """How changes are written. The defaults are Debezium's, except that decimals are exact text."""
+
+    server_name: str  # Debezium's topic.prefix: source.name, and the start of topics
+    database: str
+    shape: Shape = "debezium"  # flat: the row and `__deleted`
+    decimals: Decimals = "string"
+    hstores: HStores = "json"
+    tombstones: bool = True  # after deletes of tables that have a key
+    transaction_metadata: bool = False  # the block `transaction`
+    unavailable_value: str = "__debezium_unavailable_value"  # for unchanged TOAST values
+
+
+class Record(NamedTuple):
+    """A record that is not a row; the arguments of `ChangeBuffer.append`."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class TransactionSummary(NamedTuple):
+    """The number of events of a transaction, in all and by table."""
+
+    event_count: int
+    collections: list[tuple[str, int]]
+
+
+def truncate_record(
+    table: Table, settings: EnvelopeSettings, context: StreamContext, lsn: int
+) -> Record | None:
+    """The truncate of one table; None if it was delivered before, or in the flat shape."""
+    block = context.count(table.full_name)
+    if block is None or settings.shape == "flat":
+        return None
+    source = _source(settings, context, lsn) | {"schema": table.schema, "table": table.name}
+    value = {
+        "before": None,
+        "after": None,
+        "source": _ordered(source),
+        "transaction": _transaction(settings, context, *block),
+        "op": "t",
+        **_times(context.now_us),
+    }
+    return Record(None, _json(value), context.commit_time_us // 1000)
+
+
+def message_record(
+    settings: EnvelopeSettings,
+    context: StreamContext,
+    *,
+    prefix: str,
+    content: bytes,
+    lsn: int,
+    is_transactional: bool,
+) -> Record:
+    """A message of `pg_logical_emit_message`; a transactional one is counted as an event."""
+    source = _source(settings, context, lsn) | {"schema": "", "table": ""}
+    block, time_us = None, context.commit_time_us
+    if is_transactional:
+        block = _transaction(settings, context, *context.count_event(MESSAGES))
+    else:
+        time_us = context.now_us
+        source |= {"txId": None} | _times(time_us)
+    value = {
+        "op": "m",
+        "ts_ms": context.now_us // 1000,
+        "source": _ordered(source),
+        "transaction": block,
+        "message": {"prefix": prefix, "content": base64.b64encode(content).decode()},
+    }
+    return Record(_json({"prefix": prefix}), _json(value), time_us // 1000)
+
+
+def transaction_begin(context: StreamContext) -> Record:
+    """The start of a transaction, for the topic of transactions."""
+    value = {
+        "status": "BEGIN",
+        "id": context.transaction_id,
+        "event_count": None,
+        "data_collections": None,
+        "ts_ms": context.commit_time_us // 1000,
+    }
+    return _of_transaction(context, value)
+
+
+def transaction_end(context: StreamContext, summary: TransactionSummary) -> Record:
+    """The end of a transaction, with the number of its events."""
+    value = {
+        "status": "END",
+        "id": context.transaction_id,
+        "event_count": summary.event_count,
+        "data_collections": [
+            {"data_collection": name, "event_count": count} for name, count in summary.collections
+        ],
+        "ts_ms": context.commit_time_us // 1000,
+    }
+    return _of_transaction(context, value)
+
+
+def _of_transaction(context: StreamContext, value: dict[str, Any]) -> Record:
+    key = _json({"id": context.transaction_id})
+    return Record(key, _json(value), context.commit_time_us // 1000)
+
+
+def heartbeat_record(settings: EnvelopeSettings, now_us: int) -> Record:
+    """A sign of life of an idle capture."""
+    key = _json({"serverName": settings.server_name})
+    return Record(key, _json({"ts_ms": now_us // 1000}), now_us // 1000)
+
+
+def _source(settings: EnvelopeSettings, context: StreamContext, lsn: int) -> dict[str, Any]:
+    last = context.last_commit_lsn
+    return {
+        "version": VERSION,
+        "connector": CONNECTOR,
+        "name": settings.server_name,
+        "snapshot": "false",
+        "db": settings.database,
+        "sequence": _json([None if last is None else str(last), str(lsn)]).decode(),
+        **_times(context.commit_time_us),
+        "txId": context.xid,
+        "lsn": lsn,
+        "xmin": None,
+        "origin": None,
+        "origin_lsn": None,
+    }
+
+
+SOURCE_FIELDS = (
+    "version", "connector", "name", "ts_ms", "snapshot", "db", "sequence", "ts_us", "ts_ns",
+    "schema", "table", "txId", "lsn", "xmin", "origin", "origin_lsn",
+)  # fmt: skip
+
+
+def _ordered(source: dict[str, Any]) -> dict[str, Any]:
+    return {name: source[name] for name in SOURCE_FIELDS}
+
+
+def _transaction(
+    settings: EnvelopeSettings, context: StreamContext, total_order: int, collection_order: int
+) -> dict[str, Any] | None:
+    if not settings.transaction_metadata:
+        return None
+    return {
+        "id": context.transaction_id,
+        "total_order": total_order,
+        "data_collection_order": collection_order,
+    }
+
+
+def _times(time_us: int) -> dict[str, int]:
+    return {"ts_ms": time_us // 1000, "ts_us": time_us, "ts_ns": time_us * 1000}
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
