@@ -22,6 +22,10 @@ from millstream.config.setting import (
 
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+NO_CONDITION = "none"
+VERSION_OF_KEY = "version"
+OFFSET_OF_RECORD = "offset"
+CONDITIONS = (NO_CONDITION, VERSION_OF_KEY, OFFSET_OF_RECORD)
 CLEANUP_POLICIES = ("compact", "delete")
 
 MINUTE_MS = 60_000
@@ -248,6 +252,14 @@ class TopicConfig:
         ours=True,
         synonyms=("millstream.acks.all.flush",),
         doc="acks=all is answered only after the records are flushed to the disk.",
+    )
+    millstream_conditional_append: str = string(
+        NO_CONDITION,
+        options=CONDITIONS,
+        ours=True,
+        doc="Append records only under a condition: that the header millstream-version is the next "
+        "version of the record's key (version), or that the header millstream-offset is the offset "
+        "that the record will get (offset). Otherwise the batch is refused with POLICY_VIOLATION.",
     )
     millstream_verify_compressed: bool = boolean(
         False,

@@ -1,10 +1,5 @@
 # Compaction: which offset is the last of each key, and which records stay. Part of _walk.pyx.
 
-cdef struct Hash:
-    uint64_t low
-    uint64_t high
-
-
 cdef struct Entry:
     Hash hash
     int64_t offset_plus_one     # 0: an empty slot
@@ -14,6 +9,7 @@ cdef struct Filter:             # what decides which records of a segment stay
     int64_t latest_offset       # the map knows the keys up to here; later records stay
     int64_t now_ms
     int64_t new_horizon_ms      # delete horizon for batches that get one now
+    bint all_tombstones         # whether tombstones stay whatever their delete horizon
     int64_t upper_bound         # the batch that ends here stays, if empty, to keep the last offset
     const int64_t* kept_ends    # sorted last offsets of batches that stay to keep producers' state
     Py_ssize_t kept_end_count
@@ -24,63 +20,6 @@ cdef struct Marked:             # outcome of the first look at a batch's records
     bint tombstones             # among the kept
     int64_t max_timestamp       # of the kept
     int64_t bytes               # of the kept
-
-
-cdef inline uint64_t rotate(uint64_t value, int bits) noexcept nogil:
-    return (value << bits) | (value >> (64 - bits))
-
-
-cdef inline void sip_rounds(uint64_t* v, int count) noexcept nogil:
-    while count > 0:
-        v[0] += v[1]
-        v[1] = rotate(v[1], 13) ^ v[0]
-        v[0] = rotate(v[0], 32)
-        v[2] += v[3]
-        v[3] = rotate(v[3], 16) ^ v[2]
-        v[0] += v[3]
-        v[3] = rotate(v[3], 21) ^ v[0]
-        v[2] += v[1]
-        v[1] = rotate(v[1], 17) ^ v[2]
-        v[2] = rotate(v[2], 32)
-        count -= 1
-
-
-cdef inline uint64_t load_little(const uint8_t* at, Py_ssize_t size) noexcept nogil:
-    cdef uint64_t value = 0
-    while size > 0:
-        size -= 1
-        value = (value << 8) | at[size]
-    return value
-
-
-cdef Hash sip_hash(const uint8_t* key, Py_ssize_t size, const uint64_t* secret) noexcept nogil:
-    """SipHash-2-4 with 128 bits: no sender can make two keys collide without the secret."""
-    cdef uint64_t v[4]
-    cdef uint64_t word
-    cdef Py_ssize_t left = size
-    cdef Hash result
-    v[0] = secret[0] ^ 0x736F6D6570736575ULL
-    v[1] = secret[1] ^ 0x646F72616E646F6DULL ^ 0xEE
-    v[2] = secret[0] ^ 0x6C7967656E657261ULL
-    v[3] = secret[1] ^ 0x7465646279746573ULL
-    while left >= 8:
-        word = load_little(key, 8)
-        v[3] ^= word
-        sip_rounds(v, 2)
-        v[0] ^= word
-        key += 8
-        left -= 8
-    word = (<uint64_t>size << 56) | load_little(key, left)
-    v[3] ^= word
-    sip_rounds(v, 2)
-    v[0] ^= word
-    v[2] ^= 0xEE
-    sip_rounds(v, 4)
-    result.low = v[0] ^ v[1] ^ v[2] ^ v[3]
-    v[1] ^= 0xDD
-    sip_rounds(v, 4)
-    result.high = v[0] ^ v[1] ^ v[2] ^ v[3]
-    return result
 
 
 def hash_key(const uint8_t[::1] key, secret):
@@ -228,7 +167,8 @@ cdef class RecordFilter:
     """Copies batches without the records that compaction drops; offsets never change.
 
     A record stays if the map has no later offset for its key; a tombstone only until the
-    delete horizon of its batch, which is set by the first cleaning that keeps it. A batch without
+    delete horizon of its batch, which is set by the first cleaning that keeps it, unless
+    `all_tombstones` is set. A batch without
     records is dropped, unless a producer's state or the end of the cleaned range depends on it.
     """
 
@@ -239,12 +179,14 @@ cdef class RecordFilter:
     cdef int32_t flag_room
 
     def __cinit__(self, OffsetMap map, *, int64_t latest_offset, int64_t now_ms,
-                  int64_t delete_retention_ms, int64_t upper_bound, int64_t[::1] kept_ends):
+                  int64_t delete_retention_ms, int64_t upper_bound, int64_t[::1] kept_ends,
+                  bint all_tombstones=False):
         self.map = map
         self.kept_ends = kept_ends
         self.rules.latest_offset = latest_offset
         self.rules.now_ms = now_ms
         self.rules.new_horizon_ms = wrapping_add(now_ms, delete_retention_ms)
+        self.rules.all_tombstones = all_tombstones
         self.rules.upper_bound = upper_bound
         self.rules.kept_ends = &kept_ends[0] if kept_ends.shape[0] else NULL
         self.rules.kept_end_count = kept_ends.shape[0]
@@ -255,7 +197,8 @@ cdef class RecordFilter:
     cdef Status mark(self, const Batch* batch, bint keep_all, Marked* marked) noexcept nogil:
         """Decide on each record, leaving a flag for each and the sum of it in `marked`."""
         cdef const uint8_t* at = batch.records
-        cdef bint keep_tombstones = (not batch.attributes & DELETE_HORIZON
+        cdef bint keep_tombstones = (self.rules.all_tombstones
+                                     or not batch.attributes & DELETE_HORIZON
                                      or self.rules.now_ms < batch.base_timestamp)
         cdef Record record
         cdef int32_t i

@@ -63,6 +63,7 @@ class RecordFilter:
         delete_retention_ms: int,
         upper_bound: int,
         kept_ends: object,
+        all_tombstones: bool = False,
     ) -> None: ...
     def filter_batches(
         self,

@@ -137,6 +137,7 @@ def find_timestamp(buffer, Py_ssize_t start, Py_ssize_t end, header, int64_t tim
     return batch.base_offset + found.offset_delta, found.timestamp
 
 
+include "_hash.pxi"
 include "_compact.pxi"
 
 

@@ -80,5 +80,6 @@ cdef class LogCore:
     cdef int64_t _before_max_ms
     cdef int64_t _after_max_ms
     cdef bint _keys_required
+    cdef public object versions     # a VersionTable, or None
 
     cdef int note_position(self, SegmentCore segment, int64_t offset, int64_t position) except -1

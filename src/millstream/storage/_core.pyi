@@ -2,7 +2,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, final
 
 from millstream.config.topic import TopicConfig
-from millstream.records.batch import Buffer
+from millstream.records.batch import BatchHeader, Buffer
 from millstream.storage.directory import LogDirectory
 from millstream.storage.index import OffsetIndex, TimeIndex
 from millstream.storage.journal import DataEntry
@@ -62,6 +62,7 @@ class LogCore:
     directory: LogDirectory
     log_id: tuple[bytes, int] | None
     _segments: list[Segment]
+    versions: VersionTable | None
     def remember(
         self, segment: SegmentCore, offset: int, position: int, generation: int
     ) -> None: ...
@@ -78,6 +79,55 @@ class LogCore:
     ) -> None: ...
     def refuse_small_appends(self) -> None: ...
     def append_small(self, buffer: Buffer, leader_epoch: int, now_ms: int) -> int: ...
+
+NO_KEY: Final[int]
+NO_HEADER: Final[int]
+BAD_HEADER_VALUE: Final[int]
+CONFLICT: Final[int]
+HELD: Final[int]
+TABLE_FULL: Final[int]
+TABLE_SHARDS: Final[int]
+
+@final
+class VersionTable:
+    def __init__(self, secret: bytes | None = None) -> None: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def secret(self) -> bytes: ...
+    @property
+    def held_count(self) -> int: ...
+    def check(
+        self,
+        buffer: Buffer,
+        start: int,
+        end: int,
+        header: BatchHeader,
+        base_offset: int,
+        start_offset: int,
+        producer_id: int = -1,
+    ) -> tuple[int, int, int, int, int] | None: ...
+    def keep(self) -> None: ...
+    def roll_back(self) -> None: ...
+    def find_repeat(
+        self, buffer: Buffer, start: int, end: int, header: BatchHeader, start_offset: int
+    ) -> int: ...
+    def end_transaction(self, producer_id: int, committed: bool) -> None: ...
+    def get(self, key: bytes, start_offset: int = 0) -> tuple[int, int]: ...
+    def replay_batches(
+        self, buffer: Buffer, position: int, end: int, from_offset: int
+    ) -> tuple[bool, int]: ...
+    def replay_records(self, buffer: Buffer, header: BatchHeader, from_offset: int) -> None: ...
+    def encode(self, first_shard: int, last_shard: int, start_offset: int) -> bytes: ...
+    def held(self) -> list[tuple[int, int, int, int, int, int]]: ...
+    def load(self, buffer: Buffer) -> None: ...
+    def load_held(
+        self, producer_id: int, low: int, high: int, version: int, offset: int, event: int
+    ) -> None: ...
+
+def check_offsets(
+    buffer: Buffer, start: int, end: int, header: BatchHeader, base_offset: int
+) -> tuple[int, int, int] | None: ...
 
 @final
 class FlushTarget:

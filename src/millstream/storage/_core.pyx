@@ -13,7 +13,7 @@ are C fields of two base classes, `LogCore` and `SegmentCore`, and the steps are
     note_flushed      move the durable ends
 
 `append_small` handles the common case only: one sound, uncompressed batch outside of transactions,
-into a segment that has room and needs no index entry. It does nothing in all other cases, and
+whose versions fit, into a segment that has room and needs no index entry. It does nothing in all other cases, and
 the general path in `log.py` takes over and explains what is wrong. It is permitted by
 `accept_small_appends`, which the general path calls after each append, with the settings as they
 are then; whatever changes the segments or the settings revokes that.
@@ -28,13 +28,18 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport (
     INT32_MAX, INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t,
 )
-from libc.string cimport memcpy, memset
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+import os
 
 from millstream.errors import CorruptBatch, FileGone
 from millstream.records.batch import BatchHeader
 
 include "../records/_read.pxi"
 include "../records/_check.pxi"
+include "../records/_hash.pxi"
+include "_versions.pxi"
 
 cdef enum:
     MAX_COPIED_BYTES = 4096     # of one append
@@ -195,7 +200,9 @@ cdef class LogCore:
         room for one more entry each."""
         self._open = None
         if (config.message_timestamp_type != "CreateTime"
-                or config.compression_type not in ("producer", "uncompressed")):
+                or config.compression_type not in ("producer", "uncompressed")
+                or config.millstream_conditional_append == "offset"
+                or (config.millstream_conditional_append == "version" and self.versions is None)):
             return
         self._epoch = leader_epoch
         self._pwritev = pwritev
@@ -222,6 +229,7 @@ cdef class LogCore:
         cdef Batch batch
         cdef int64_t size, last_offset, first_offset = self.log_end_offset
         cdef uint8_t* out
+        cdef VersionTable versions = self.versions
         header = None
         if (segment is None or leader_epoch != self._epoch or self.is_truncating or self.is_deleted
                 or segment.index is None or segment.handle.fd < 0
@@ -248,16 +256,26 @@ cdef class LogCore:
             PyBuffer_Release(&view)
         if header is not None and self.check_producer(header, may_open=False) is not None:
             return -1  # a duplicate
+        if versions is not None and not versions.enter_small(
+                stamped, &batch, first_offset, self.log_start_offset):
+            return -1
         out = <uint8_t*>PyBytes_AS_STRING(stamped)
         store_int64(out, first_offset)
         store_int32(out + 12, leader_epoch)
         segment.handle.used = True
         try:
-            written = self._pwritev(segment.handle.fd, (stamped,), segment.size)
-        except OSError as error:
-            raise self.write_failed(segment, error) from error
-        if written != size:  # the kernel took a part
-            self.write(segment, [stamped], size)
+            try:
+                written = self._pwritev(segment.handle.fd, (stamped,), segment.size)
+            except OSError as error:
+                raise self.write_failed(segment, error) from error
+            if written != size:  # the kernel took a part
+                self.write(segment, [stamped], size)
+        except BaseException:
+            if versions is not None:
+                versions.roll_back()
+            raise
+        if versions is not None:
+            versions.keep()
         if segment.copies.has_room(size):
             segment.copies._buffers.append(stamped)
             segment.copies._size_bytes += size

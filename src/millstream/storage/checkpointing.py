@@ -35,6 +35,7 @@ from millstream.storage.filesystem import SyncBatch
 from millstream.storage.log import Log
 from millstream.storage.segment import INDEXED_BYTES_MIN, Segment
 from millstream.storage.steps import Steps, let_others_work, run_here
+from millstream.storage.version_replay import encode_for_clean_stop
 
 logger = logging.getLogger(__name__)
 
@@ -225,6 +226,9 @@ def write_for_clean_stop(log: Log, batch: SyncBatch) -> None:
     if (len(log.producers) or log.snapshots) and log.log_end_offset not in log.snapshots:
         path = names.offset_file(log.path, log.log_end_offset, names.SNAPSHOT_SUFFIX)
         batch.write(path, log.producers.encode_snapshot())
+    versions = encode_for_clean_stop(log)
+    if versions is not None:
+        batch.replace(*versions)
 
 
 def _note_saved(

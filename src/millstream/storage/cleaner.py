@@ -8,6 +8,7 @@ originals (see `cleaner_segment.py`). Offsets never change, nor does the order.
 
 - A tombstone (null value) is kept for `delete.retention.ms`, so that consumers see it:
   the first cleaning that keeps it writes that time, the delete horizon, into its batch.
+  With `millstream.conditional.append=version` it is kept forever: it has the version of its key.
 - Transactions: see `cleaner_transactions.py`.
 - The batch with a producer's last sequence stays, if need be without records: the sequence must
   survive a restart. So does the last batch of each new segment, whose offset is the segment's end.
@@ -33,6 +34,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from millstream.config.topic import VERSION_OF_KEY
 from millstream.errors import CorruptBatch, FileGone, LogGone
 from millstream.records._walk import WALK_DONE, WALK_FULL, OffsetMap, RecordFilter
 from millstream.records.batch import (
@@ -332,6 +334,8 @@ class CopyPass:
             delete_retention_ms=plan.config.delete_retention_ms,
             upper_bound=end_offset,
             kept_ends=plan.producer_ends,
+            # The tombstone is the last record of its key and has its version.
+            all_tombstones=plan.config.millstream_conditional_append == VERSION_OF_KEY,
         )
 
     def take(self, chunk: Buffer) -> int:

@@ -41,6 +41,7 @@ def new_log(directory: LogDirectory, new: NewLog, *, now_ms: int) -> Log:
     log = Log(directory, *new)
     log.has_files = False
     log.last_flush_ms = now_ms
+    log.match_versions()
     log.set_segments(
         [Segment.without_file(directory.handles, log.path, 0, now_ms=now_ms, config=new.config)]
     )

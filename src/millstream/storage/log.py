@@ -23,11 +23,12 @@ import errno
 import logging
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
-from millstream.config.topic import TopicConfig
+from millstream.config.topic import VERSION_OF_KEY, TopicConfig
 from millstream.errors import ApiError, CorruptBatch, ErrorCode, FileGone, LogGone, NotCached
 from millstream.records._walk import stamp_batch
 from millstream.records.batch import (
@@ -37,7 +38,9 @@ from millstream.records.batch import (
     BatchHeader,
     Buffer,
 )
+from millstream.records.record import ControlType, decode_end_transaction
 from millstream.storage import names
+from millstream.storage._core import VersionTable
 from millstream.storage.checkpoints import write_partition_metadata
 from millstream.storage.directory import LogDirectory
 from millstream.storage.epochs import LeaderEpochs
@@ -78,6 +81,7 @@ class Log(LogLifetime):
         "saved_recovery_point",
         "snapshots",
         "topic_id",
+        "version_snapshot",
     )
 
     def __init__(
@@ -116,6 +120,10 @@ class Log(LogLifetime):
         self.is_truncating = False  # nothing may be appended
         # Offsets of the producer snapshots, ascending.
         self.snapshots: list[int] = []
+        # The versions of its keys (`versions.py`), if its topic wants them and they are known, and
+        # the offset of their newest snapshot.
+        self.versions = None
+        self.version_snapshot: int | None = None
         self._segments = []
         self._bases: list[int] = []
         self.aborted_segments: list[Segment] = []  # in which a transaction was aborted
@@ -303,6 +311,10 @@ class Log(LogLifetime):
     def _note_marker(
         self, segment: Segment, header: BatchHeader, batch: memoryview, offset: int
     ) -> None:
+        if self.versions is not None:
+            marker = decode_end_transaction(batch)
+            if marker is not None:
+                self.versions.end_transaction(header.producer_id, marker[0] is ControlType.COMMIT)
         aborted = replay_marker(self.producers, header, batch, offset)
         if aborted is not None:
             segment.note_aborted(aborted)
@@ -539,6 +551,38 @@ class Log(LogLifetime):
     def update_config(self, config: TopicConfig) -> None:
         self.config = config
         self.refuse_small_appends()
+        self.match_versions()
+
+    @property
+    def needs_versions(self) -> bool:
+        """Whether the versions of its keys are to be read before anything can be appended."""
+        return (
+            self.versions is None
+            and self.config.millstream_conditional_append == VERSION_OF_KEY
+            and not self.is_deleted
+        )
+
+    def match_versions(self) -> None:
+        """Begin with the versions of no keys if the log is empty; forget all, also on the disk, if
+        its topic does not want them: the log may change unnoticed."""
+        if self.config.millstream_conditional_append == VERSION_OF_KEY:
+            if self.versions is None and self.log_start_offset == self.log_end_offset:
+                self.versions = VersionTable()
+            return
+        self.versions = None
+        if self.version_snapshot is not None:
+            try:
+                self.drop_version_snapshot()
+            except OSError as error:
+                raise self.storage_error("forget the versions of", error) from error
+
+    def drop_version_snapshot(self) -> None:
+        """Remove the snapshot of the versions."""
+        if self.version_snapshot is not None:
+            path = names.offset_file(self.path, self.version_snapshot, names.VERSIONS_SUFFIX)
+            with suppress(FileNotFoundError):
+                self.directory.fs.unlink(path)
+            self.version_snapshot = None
 
     def unsynced_names(self) -> list[str]:
         """Directories to sync so that the names of the log's files are durable."""

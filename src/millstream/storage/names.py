@@ -1,4 +1,4 @@
-"""File names in a log directory: Kafka's, and two of our own.
+"""File names in a log directory: Kafka's, and three of our own.
 
     <log directory>/
         meta.properties  .lock  .kafka_cleanshutdown
@@ -9,6 +9,7 @@
             partition.metadata  leader-epoch-checkpoint
             <base offset, 20 digits>.log .index .timeindex .txnindex
             <offset, 20 digits>.snapshot
+            <offset, 20 digits>.versions               ours
         <topic>-<partition>.<32 hex digits>-delete/        being deleted
 
 See docs/formats/data-directory.md.
@@ -23,6 +24,7 @@ INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
+VERSIONS_SUFFIX = ".versions"
 INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 SEGMENT_SUFFIXES = (LOG_SUFFIX, *INDEX_SUFFIXES)
 

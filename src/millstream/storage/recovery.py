@@ -50,6 +50,7 @@ def load_log(log: Log, start: StartingPoint, *, now_ms: int) -> None:
     log.log_start_offset = min(log.log_start_offset, log.log_end_offset)
     log.last_flush_ms = now_ms
     _load_producers(log, files, scanned_from, now_ms)
+    _find_version_snapshot(log, files)
     for segment in log.segments:
         segment.release()
 
@@ -69,6 +70,14 @@ def _load_producers(
     if log.snapshots or scanned_from is not None:
         rebuild_producers(log, from_offset=scanned_from, now_ms=now_ms)
     # A clean stop saves a snapshot if there are producers at all.
+
+
+def _find_version_snapshot(log: Log, files: list[tuple[int, str]]) -> None:
+    """The newest; it is read when the topic's settings are known."""
+    offsets = sorted(offset for offset, suffix in files if suffix == names.VERSIONS_SUFFIX)
+    for offset in offsets[:-1]:
+        log.directory.fs.unlink(names.offset_file(log.path, offset, names.VERSIONS_SUFFIX))
+    log.version_snapshot = offsets[-1] if offsets else None
 
 
 def _is_usable_snapshot(log: Log, offset: int) -> bool:

@@ -8,8 +8,8 @@ Steps (see `steps.py`), none of which waits for the disk on the owner's thread:
     3. The recovery point is saved at the cut: offsets that are appended again must not pass for
        recovered already.
     4. The log ends at the cut, for readers too. Whole segments after it are renamed for the sweep.
-    5. The file that is cut, its indexes and the names are made durable, and the producers are read
-       again.
+    5. The file that is cut, its indexes and the names are made durable, and the producers and the
+       versions of keys are read again.
 
 Nothing may be appended meanwhile: an append to a log that is being cut is refused. After a crash
 before the end the log may have its old end, and the caller has to truncate it again.
@@ -29,6 +29,7 @@ from millstream.storage.producer_replay import read_producers
 from millstream.storage.retention import delete_files, delete_snapshots
 from millstream.storage.segment import Segment
 from millstream.storage.steps import Steps
+from millstream.storage.version_replay import read_versions
 
 
 class _Cut(NamedTuple):
@@ -61,6 +62,8 @@ def truncate(log: Log, offset: int, *, now_ms: int = 0) -> Steps[None]:
         log.names_synced = log.names_changed
         log.producers, segments = yield partial(read_producers, log)
         log.set_segments(segments)
+        if log.versions is not None:
+            log.versions = yield partial(read_versions, log)
     except OSError as error:
         raise log.storage_error("truncate", error) from error
     finally:
@@ -119,4 +122,5 @@ def _make_durable(log: Log, cut: _Cut) -> None:
     with log.held():
         if cut.position is not None:
             cut.segments[-1].cut_files(cut.position, cut.end_offset)
+        log.drop_version_snapshot()
         log.directory.fs.sync_directory(log.path)

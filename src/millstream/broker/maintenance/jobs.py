@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from millstream.config.setting import LONG_MAX
 from millstream.storage.flush import GroupFlush
 from millstream.storage.retention import apply_all
+from millstream.storage.version_replay import needs_snapshot, save_versions
 
 if TYPE_CHECKING:
     from millstream.broker.metadata.configs import ConfigManager
@@ -65,6 +66,7 @@ class Background:
         self._handles: dict[str, asyncio.TimerHandle] = {}
         self._is_stopped = False
         self._retention_is_running = False
+        self._versions_are_being_saved = False
 
     def start(self) -> None:
         config = self._configs.current
@@ -74,6 +76,9 @@ class Background:
         self._every(FILE_SWEEP_MS, "file deletion", self._sweep_files)
         self._every(config.log_retention_check_interval_ms, "retention", self._start_retention)
         self._every(config.log_flush_offset_checkpoint_interval_ms, "checkpoint", self._checkpoint)
+        self._every(
+            config.log_flush_offset_checkpoint_interval_ms, "versions", self._start_saving_versions
+        )
         self._every(
             config.producer_id_expiration_check_interval_ms, "producers", self._expire_producers
         )
@@ -156,6 +161,20 @@ class Background:
             await self._tasks.run_steps(steps)
         except Exception:
             logger.exception("background job failed: %s", name)
+
+    def _start_saving_versions(self) -> None:
+        """Snapshots of the versions of keys, of topics with conditional appends."""
+        logs = [it.log for it in self._partitions if needs_snapshot(it.log)]
+        if logs and not self._versions_are_being_saved:
+            self._versions_are_being_saved = True
+            self._tasks.start(self._save_versions(logs))
+
+    async def _save_versions(self, logs: list[Log]) -> None:
+        try:
+            for log in logs:
+                await self._run("versions", save_versions(log, now_ms=self._clock.now_ms()))
+        finally:
+            self._versions_are_being_saved = False
 
     def _retire_journal(self) -> None:
         """Sync the segments of a full journal, then drop the journal."""

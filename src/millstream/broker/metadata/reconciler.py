@@ -28,6 +28,7 @@ from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.storage.creation import NewLog
 from millstream.storage.names import STRAY_DIRECTORY_SUFFIX
 from millstream.storage.steps import Steps, let_others_work, run_here, run_in_thread
+from millstream.storage.version_replay import build_versions
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -64,6 +65,7 @@ class Reconciler:
         self._unopened: dict[TopicPartition, None] = {}  # of topics that exist; in order
         self._opening: asyncio.Task[None] | None = None
         self._deleting: set[asyncio.Task[None]] = set()
+        self._building: set[asyncio.Task[None]] = set()  # versions of keys
         self._is_stopped = False
 
     def start(self, deleted_ids: Collection[UUID] = ()) -> None:
@@ -78,6 +80,8 @@ class Reconciler:
             self._open_topic(topic)
         while self._unopened:
             run_here(self._open_some())
+        for log in self._directories.logs.values():
+            run_here(build_versions(log))
         self._partitions.unopened = self
         self._store.subscribe(self._on_commit)
         self._configs.subscribe(self._on_broker_config)
@@ -89,7 +93,7 @@ class Reconciler:
         self._unopened.clear()
         if self._opening is not None:
             await self._opening
-        for task in self._deleting:
+        for task in (*self._deleting, *self._building):
             task.cancel()
 
     def _on_commit(self, before: ClusterImage, now: ClusterImage) -> Awaitable[object] | None:
@@ -216,6 +220,15 @@ class Reconciler:
             log = self._directories.logs.get((topic.name, index))
             if log is not None:
                 log.update_config(config)
+                if log.needs_versions:
+                    self._build_versions(log)
+
+    def _build_versions(self, log: Log) -> None:
+        """Read them in a thread. The partition refuses appends until then."""
+        steps = run_in_thread(build_versions(log), self._run_blocking)
+        task = asyncio.get_running_loop().create_task(steps)
+        self._building.add(task)
+        task.add_done_callback(self._building.discard)
 
     # Deleting
 

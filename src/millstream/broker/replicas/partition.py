@@ -14,6 +14,7 @@ from millstream.broker._core import PartitionCore
 from millstream.broker.replicas.leadership import Leadership
 from millstream.broker.replicas.pending import ACKS_ALL, PendingAppend
 from millstream.broker.replicas.replica import Replica
+from millstream.config.topic import NO_CONDITION
 from millstream.coordination.cluster import INTERNAL_TOPICS
 from millstream.errors import ApiError, ErrorCode
 from millstream.records.batch import (
@@ -28,14 +29,16 @@ from millstream.records.validation import transform_produced, validate_produced
 from millstream.storage.lookup import end_of_damage
 from millstream.storage.producers import NO_COORDINATOR_EPOCH
 from millstream.storage.retention import Candidate
+from millstream.storage.versions import ConditionFailed, check_condition
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from millstream.broker.replicas.flushing import Flusher
     from millstream.clock import Clock
+    from millstream.records.batch import BatchHeader
     from millstream.storage.file_range import FileRange
-    from millstream.storage.log import Log
+    from millstream.storage.log import Appended, Log
     from millstream.storage.lookup import TimestampOffset
     from millstream.storage.transactions import AbortedTransaction
 
@@ -149,8 +152,13 @@ class Partition(PartitionCore):
                 duplicate = log.check_producer(headers[0], may_open=verified)
                 if duplicate is not None:
                     return self._duplicated(PendingAppend(*duplicate), acks)
+            produced, header = records, headers[0]
             records, headers = transform_produced(records, headers, config, now_ms)
-        appended = log.append(records, headers, leader_epoch=leadership.epoch, now_ms=now_ms)
+            if config.millstream_conditional_append != NO_CONDITION:
+                answer = self._check_condition(produced, header, acks)
+                if answer is not None:
+                    return answer
+        appended = self._append(records, headers, now_ms)
         pending = PendingAppend(appended[0], appended[1])
         if headers[0].attributes & TRANSACTIONAL_FLAG:
             self._note_transaction(headers[0].producer_id, appended[0])
@@ -158,6 +166,41 @@ class Partition(PartitionCore):
             pending.log_append_time_ms = now_ms
         self._appended(pending, acks, len(records))
         return pending
+
+    def _append(self, records: Buffer, headers: list[BatchHeader], now_ms: int) -> Appended:
+        log = self.log
+        versions = log.versions  # in which the batch is entered already
+        try:
+            appended = log.append(
+                records, headers, leader_epoch=self.leadership.epoch, now_ms=now_ms
+            )
+        except BaseException:
+            if versions is not None:
+                versions.roll_back()
+            raise
+        if versions is not None:
+            versions.keep()
+        return appended
+
+    def _check_condition(
+        self, produced: Buffer, header: BatchHeader, acks: int
+    ) -> PendingAppend | None:
+        """None if the batch may be appended; the earlier append if this repeats one. Raises
+        `ApiError` if it is refused, or returns the refusal to be sent when it is certain."""
+        try:
+            repeated = check_condition(self.log, produced, header)
+        except ConditionFailed as error:
+            end_offset = min(error.end_offset, self.log.log_end_offset)
+            pending = PendingAppend(end_offset - 1, end_offset)
+            if end_offset <= self.leadership.high_watermark:
+                raise
+            # As for a duplicate: the records that the refusal is based on have to be durable first.
+            self._duplicated(pending, acks)
+            if pending.is_done:
+                raise
+            pending.error = error
+            return pending
+        return None if repeated is None else self._duplicated(PendingAppend(*repeated), acks)
 
     def _note_transaction(self, producer_id: int, offset: int) -> None:
         if self.log.producers.open_transaction(producer_id) == offset:  # it begins here

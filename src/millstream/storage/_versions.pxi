@@ -1,0 +1,731 @@
+# The versions of a log's keys, for conditional appends. Part of _core.pyx, after _read.pxi and
+# _hash.pxi. See versions.py for the rules.
+
+cdef enum:
+    SHARDS = 256                # a table grows shard by shard, so that no append waits for long
+    FIRST_SLOTS = 8             # of a shard; a power of two
+    MAX_KEYS = 1 << 26
+    ENTRY_SIZE = 40             # of an encoded entry
+    KEPT_CHANGES = 4096         # room for the records of larger batches is freed after the append
+    NO_VERSION = -1             # a record without the header
+    BAD_VERSION = -2
+    MAX_DIGITS = 18
+
+# Why a batch is refused
+cdef enum:
+    REFUSED_NO_KEY = 1
+    REFUSED_NO_HEADER = 2
+    REFUSED_BAD_HEADER = 3
+    REFUSED_CONFLICT = 4
+    REFUSED_HELD = 5
+    REFUSED_FULL = 6
+
+NO_KEY = REFUSED_NO_KEY
+NO_HEADER = REFUSED_NO_HEADER
+BAD_HEADER_VALUE = REFUSED_BAD_HEADER
+CONFLICT = REFUSED_CONFLICT
+HELD = REFUSED_HELD
+TABLE_FULL = REFUSED_FULL
+TABLE_SHARDS = SHARDS
+
+cdef const char* VERSION_NAME = b"millstream-version"
+cdef const char* OFFSET_NAME = b"millstream-offset"
+cdef const char* EVENT_NAME = b"millstream-event-id"
+
+
+cdef struct KeyVersion:
+    Hash hash
+    int64_t version
+    int64_t offset_plus_one     # of the key's last record; 0: an empty slot
+    uint64_t event              # hash of its event id; 0: it has none
+
+
+cdef struct Shard:
+    KeyVersion* entries
+    uint32_t slots
+    uint32_t count
+
+
+cdef struct Condition:          # the headers of a record that are looked at
+    int64_t version
+    int64_t offset
+    const uint8_t* event
+    int64_t event_length
+
+
+cdef struct Offered:            # a record that is to be appended
+    Hash hash
+    int64_t version
+    uint64_t event
+    int reason                  # why it is refused whatever the table contains, or 0
+
+
+cdef extern from *:
+    """
+    #if defined(__GNUC__) || defined(__clang__)
+    #define millstream_prefetch(address) __builtin_prefetch(address)
+    #else
+    #define millstream_prefetch(address) ((void)(address))
+    #endif
+    """
+    void prefetch "millstream_prefetch"(const void* address) noexcept nogil
+
+
+cdef inline int64_t parse_digits(const uint8_t* at, int64_t size) noexcept nogil:
+    cdef int64_t value = 0
+    cdef int64_t i
+    if size < 1 or size > MAX_DIGITS:
+        return BAD_VERSION
+    for i in range(size):
+        if at[i] < 48 or at[i] > 57:
+            return BAD_VERSION
+        value = value * 10 + (at[i] - 48)
+    return value
+
+
+cdef void read_condition(const Record* record, Condition* condition) noexcept nogil:
+    """The headers of a record that `read_record` has accepted; the last of a name counts."""
+    cdef const uint8_t* at = record.key + (record.key_length if record.key_length > 0 else 0)
+    cdef const uint8_t* name
+    cdef const uint8_t* value
+    cdef int64_t length, count, name_length
+    condition.version = NO_VERSION
+    condition.offset = NO_VERSION
+    condition.event = NULL
+    condition.event_length = 0
+    read_field(&at, record.end, &length)
+    read_varint(&at, record.end, &count)
+    while count > 0:
+        count -= 1
+        read_field(&at, record.end, &name_length)
+        name = at - name_length
+        read_field(&at, record.end, &length)
+        value = at - (length if length > 0 else 0)
+        if name_length == 18 and memcmp(name, VERSION_NAME, 18) == 0:
+            condition.version = parse_digits(value, length)
+        elif name_length == 17 and memcmp(name, OFFSET_NAME, 17) == 0:
+            condition.offset = parse_digits(value, length)
+        elif name_length == 19 and memcmp(name, EVENT_NAME, 19) == 0:
+            condition.event = value
+            condition.event_length = length
+
+
+cdef inline bytes hash_bytes(Hash hash):
+    return PyBytes_FromStringAndSize(<const char*>&hash, sizeof(Hash))
+
+
+cdef inline bint same(const Hash* left, const Hash* right) noexcept nogil:
+    return left.low == right.low and left.high == right.high
+
+
+cdef class VersionTable:
+    """The version of each key's last record, where that is, and a hash of its event id.
+
+    A key is known by 128 bits of a keyed hash. A batch is checked and entered record by record;
+    `keep` or `roll_back` ends that, before anything else is done with the table. Keys that an open
+    transaction has written are held: their new versions count for its own producer alone until the
+    transaction ends.
+    """
+
+    cdef Shard shards[SHARDS]
+    cdef uint64_t secret_words[2]
+    cdef KeyVersion* changes    # entries as they were before the batch, in the order of changes
+    cdef Py_ssize_t change_count
+    cdef Py_ssize_t change_room
+    cdef Offered* offered       # the records of the batch that is being checked
+    cdef Py_ssize_t offered_room
+    cdef int64_t start_offset   # of the log when it was last appended to
+    cdef readonly int64_t count
+    cdef readonly bytes secret
+    # Of open transactions: hash -> (producer id, version, offset, event), and the hashes of each.
+    cdef dict _held
+    cdef dict _held_by
+    cdef list _held_changes     # (hash, entry before), as `changes`
+
+    def __cinit__(self, bytes secret=None):
+        self.secret = os.urandom(16) if secret is None else secret
+        if len(self.secret) != 16:
+            raise ValueError("a secret has 16 bytes")
+        self.secret_words[0] = int.from_bytes(self.secret[:8], "little")
+        self.secret_words[1] = int.from_bytes(self.secret[8:], "little")
+        self._held = {}
+        self._held_by = {}
+        self._held_changes = []
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(SHARDS):
+            free(self.shards[i].entries)
+        free(self.changes)
+        free(self.offered)
+
+    @property
+    def held_count(self):
+        return len(self._held)
+
+    # Slots
+
+    cdef KeyVersion* look_up(self, const Hash* hash) noexcept nogil:
+        """The key's entry; NULL if there is none."""
+        cdef Shard* shard = &self.shards[hash.high >> 56]
+        cdef uint32_t at
+        if shard.slots == 0:
+            return NULL
+        at = <uint32_t>hash.low & (shard.slots - 1)
+        while shard.entries[at].offset_plus_one != 0:
+            if same(&shard.entries[at].hash, hash):
+                return &shard.entries[at]
+            at = (at + 1) & (shard.slots - 1)
+        return NULL
+
+    cdef KeyVersion* insert(self, const Hash* hash) except? NULL:
+        """A new entry; the caller sets its offset. NULL if the table is full."""
+        cdef Shard* shard = &self.shards[hash.high >> 56]
+        cdef uint32_t at
+        if self.count >= MAX_KEYS:
+            return NULL
+        if (<uint64_t>shard.count + 1) * 5 > <uint64_t>shard.slots * 4:
+            self.grow(shard)
+        at = free_slot(shard, hash)
+        shard.entries[at].hash = hash[0]
+        shard.entries[at].version = 0
+        shard.entries[at].offset_plus_one = 1
+        shard.entries[at].event = 0
+        shard.count += 1
+        self.count += 1
+        return &shard.entries[at]
+
+    cdef int grow(self, Shard* shard) except -1:
+        """Make room for another entry; drop those before the log's start."""
+        cdef Shard larger
+        cdef uint32_t i
+        larger.count = 0
+        for i in range(shard.slots):
+            if shard.entries[i].offset_plus_one > self.start_offset:
+                larger.count += 1
+        larger.slots = shard.slots if shard.slots else FIRST_SLOTS
+        while <uint64_t>larger.count * 5 > <uint64_t>larger.slots * 2:
+            larger.slots *= 2
+        larger.entries = <KeyVersion*>calloc(larger.slots, sizeof(KeyVersion))
+        if larger.entries == NULL:
+            raise MemoryError
+        for i in range(shard.slots):
+            if shard.entries[i].offset_plus_one > self.start_offset:
+                larger.entries[free_slot(&larger, &shard.entries[i].hash)] = shard.entries[i]
+        self.count -= shard.count - larger.count
+        free(shard.entries)
+        shard[0] = larger
+        return 0
+
+    cdef void remove(self, const Hash* hash) noexcept:
+        """Remove an entry, and move up those that follow it."""
+        cdef Shard* shard = &self.shards[hash.high >> 56]
+        cdef uint32_t mask = shard.slots - 1
+        cdef uint32_t hole, at, home
+        cdef KeyVersion* found = self.look_up(hash)
+        if found == NULL:
+            return
+        hole = <uint32_t>(found - shard.entries)
+        at = (hole + 1) & mask
+        while shard.entries[at].offset_plus_one != 0:
+            home = <uint32_t>shard.entries[at].hash.low & mask
+            if ((at - home) & mask) >= ((at - hole) & mask):
+                shard.entries[hole] = shard.entries[at]
+                hole = at
+            at = (at + 1) & mask
+        shard.entries[hole].offset_plus_one = 0
+        shard.count -= 1
+        self.count -= 1
+
+    cdef int note_change(self, const KeyVersion* before) except -1:
+        cdef KeyVersion* larger
+        if self.change_count == self.change_room:
+            larger = <KeyVersion*>realloc(
+                self.changes, (self.change_room * 2 + 16) * sizeof(KeyVersion))
+            if larger == NULL:
+                raise MemoryError
+            self.changes = larger
+            self.change_room = self.change_room * 2 + 16
+        self.changes[self.change_count] = before[0]
+        self.change_count += 1
+        return 0
+
+    cdef int set(self, KeyVersion* entry, const Hash* hash, int64_t version, int64_t offset,
+                 uint64_t event, bint undoable) except -1:
+        """Enter a key's record, unless a later one is entered; `entry` is what `look_up` has found.
+        1 if the table is full."""
+        cdef KeyVersion none
+        if entry != NULL and offset + 1 < entry.offset_plus_one:
+            return 0
+        if entry == NULL:
+            if undoable:
+                none.hash = hash[0]
+                none.version = none.offset_plus_one = 0
+                none.event = 0
+                self.note_change(&none)
+            entry = self.insert(hash)
+            if entry == NULL:
+                return 1
+        elif undoable:
+            self.note_change(entry)
+        entry.version = version
+        entry.offset_plus_one = offset + 1
+        entry.event = event
+        return 0
+
+    # Appending
+
+    def check(self, buffer, Py_ssize_t start, Py_ssize_t end, header, int64_t base_offset,
+              int64_t start_offset, int64_t producer_id=-1):
+        """Check a batch, whose uncompressed records are in buffer[start:end], and enter it.
+
+        It will be appended at `base_offset` to a log that starts at `start_offset`; `producer_id`
+        is given if it is transactional. Returns None, or why it is refused and nothing was
+        entered: (reason, index of the record, its version, the key's version, offset of that).
+        Raises `CorruptBatch` for records that the header does not announce.
+        """
+        cdef Py_buffer view
+        cdef Batch batch
+        self.change_count = 0
+        self.start_offset = start_offset
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+        try:
+            open_section(&view, start, end, header, &batch)
+            refusal = self.enter(&batch, base_offset, start_offset, producer_id)
+        except BaseException:
+            self.roll_back()
+            raise
+        finally:
+            PyBuffer_Release(&view)
+        if refusal is not None:
+            self.roll_back()
+        return refusal
+
+    cdef bint enter_small(self, bytes stamped, const Batch* batch, int64_t base_offset,
+                          int64_t start_offset) except -1:
+        """Enter a batch that has been read already; False if it is not as simple as that."""
+        cdef Batch own = batch[0]
+        own.records = <const uint8_t*>PyBytes_AS_STRING(stamped) + HEADER_SIZE
+        own.end = <const uint8_t*>PyBytes_AS_STRING(stamped) + batch.size
+        self.start_offset = start_offset
+        try:
+            refusal = self.enter(&own, base_offset, start_offset, -1)
+        except BaseException:
+            self.roll_back()
+            raise
+        if refusal is not None:
+            self.roll_back()
+        return refusal is None
+
+    cdef tuple enter(self, const Batch* batch, int64_t base_offset, int64_t start_offset,
+                     int64_t producer_id):
+        """As `check`, without the rolling back."""
+        cdef Offered* offered
+        cdef KeyVersion* entry
+        cdef int64_t version, offset
+        cdef int32_t index
+        cdef int reason
+        cdef Status status
+        self.reserve_offered(batch)
+        status = self.read(batch)
+        if status != DONE:
+            raise corrupt(status, 0)
+        for index in range(batch.record_count):
+            offered = &self.offered[index]
+            reason = offered.reason
+            version = 0
+            offset = -1
+            if reason == 0:
+                entry = self.look_up(&offered.hash)
+                if entry != NULL and entry.offset_plus_one > start_offset:
+                    version = entry.version
+                    offset = entry.offset_plus_one - 1
+                if producer_id >= 0 or self._held:
+                    reason = self.enter_held(offered, base_offset + index, producer_id,
+                                             &version, &offset)
+                elif offered.version != version + 1:
+                    reason = REFUSED_CONFLICT
+                if reason == 0 and producer_id < 0 and self.set(
+                        entry, &offered.hash, offered.version, base_offset + index,
+                        offered.event, True):
+                    reason = REFUSED_FULL
+            if reason:
+                return reason, index, offered.version, version, offset
+        return None
+
+    cdef int reserve_offered(self, const Batch* batch) except -1:
+        cdef Offered* larger
+        if batch.record_count <= self.offered_room or check_count(batch) != DONE:
+            return 0
+        larger = <Offered*>realloc(self.offered, batch.record_count * sizeof(Offered))
+        if larger == NULL:
+            raise MemoryError
+        self.offered = larger
+        self.offered_room = batch.record_count
+        return 0
+
+    cdef Status read(self, const Batch* batch) noexcept nogil:
+        """The keys and versions of a batch. What the table has of them is fetched meanwhile."""
+        cdef const uint8_t* at = batch.records
+        cdef Record record
+        cdef Condition condition
+        cdef Offered* offered
+        cdef Shard* shard
+        cdef int32_t index
+        cdef Status status = check_count(batch)
+        if status != DONE:
+            return status
+        for index in range(batch.record_count):
+            status = read_record(&at, batch, &record)
+            if status != DONE:
+                return status
+            if record.offset_delta != index:
+                return BAD_OFFSET
+            read_condition(&record, &condition)
+            offered = &self.offered[index]
+            offered.version = condition.version
+            offered.reason = 0
+            if record.key_length < 0:
+                offered.reason = REFUSED_NO_KEY
+            elif condition.version == NO_VERSION:
+                offered.reason = REFUSED_NO_HEADER
+            elif condition.version == BAD_VERSION:
+                offered.reason = REFUSED_BAD_HEADER
+            else:
+                offered.event = self.hash_event(&condition)
+                offered.hash = sip_hash(record.key, record.key_length, self.secret_words)
+                shard = &self.shards[offered.hash.high >> 56]
+                if shard.slots:
+                    prefetch(&shard.entries[<uint32_t>offered.hash.low & (shard.slots - 1)])
+        return DONE if at == batch.end else BAD_TAIL
+
+    cdef int enter_held(self, const Offered* offered, int64_t record_offset, int64_t producer_id,
+                        int64_t* version, int64_t* offset) except -1:
+        """Check a record while there are open transactions, and enter it if it is in one."""
+        key = hash_bytes(offered.hash)
+        held = self._held.get(key)
+        if held is not None:
+            if held[0] != producer_id:
+                return REFUSED_HELD
+            version[0] = held[1]
+            offset[0] = held[2]
+        if offered.version != version[0] + 1:
+            return REFUSED_CONFLICT
+        if producer_id < 0:
+            return 0
+        if len(self._held) >= MAX_KEYS:
+            return REFUSED_FULL
+        self._held_changes.append((producer_id, key, held))
+        self.hold(key, producer_id, offered.version, record_offset, offered.event)
+        return 0
+
+    cdef int hold(self, bytes key, int64_t producer_id, int64_t version, int64_t offset,
+                  uint64_t event) except -1:
+        if key not in self._held:
+            keys = self._held_by.get(producer_id)
+            if keys is None:
+                keys = self._held_by[producer_id] = []
+            (<list>keys).append(key)
+        self._held[key] = (producer_id, version, offset, event)
+        return 0
+
+    cdef uint64_t hash_event(self, const Condition* condition) noexcept nogil:
+        cdef uint64_t event
+        if condition.event_length <= 0:
+            return 0
+        event = sip_hash(condition.event, condition.event_length, self.secret_words).low
+        return event if event else 1
+
+    def keep(self):
+        """The batch was appended."""
+        self.change_count = 0
+        if self.change_room > KEPT_CHANGES:
+            free(self.changes)
+            self.changes = NULL
+            self.change_room = 0
+        if self.offered_room > KEPT_CHANGES:
+            free(self.offered)
+            self.offered = NULL
+            self.offered_room = 0
+        if self._held_changes:
+            self._held_changes.clear()
+
+    def roll_back(self):
+        """The batch was not appended."""
+        cdef KeyVersion* before
+        cdef KeyVersion* entry
+        while self.change_count > 0:
+            self.change_count -= 1
+            before = &self.changes[self.change_count]
+            if before.offset_plus_one == 0:
+                self.remove(&before.hash)
+            else:
+                entry = self.look_up(&before.hash)
+                if entry != NULL:  # otherwise it was dropped, for it is before the log's start
+                    entry[0] = before[0]
+        for producer_id, key, held in reversed(self._held_changes):
+            if held is None:
+                del self._held[key]
+                keys = self._held_by[producer_id]
+                keys.pop()
+                if not keys:
+                    del self._held_by[producer_id]
+            else:
+                self._held[key] = held
+        self.keep()
+
+    def find_repeat(self, buffer, Py_ssize_t start, Py_ssize_t end, header, int64_t start_offset):
+        """The base offset of a batch that was appended already; -1 if this one was not.
+
+        It was if the last record of each of its keys is still the key's last one, with the same
+        event id. `check` has accepted the records' form.
+        """
+        cdef Py_buffer view
+        cdef Batch batch
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+        try:
+            open_section(&view, start, end, header, &batch)
+            return self.base_of_repeat(&batch, start_offset)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef int64_t base_of_repeat(self, const Batch* batch, int64_t start_offset) except? -2:
+        cdef const uint8_t* at
+        cdef Record record
+        cdef Condition condition
+        cdef Hash hash
+        cdef KeyVersion* entry
+        cdef int64_t base_offset = -1, offset
+        cdef int32_t index
+        cdef int turn
+        for turn in range(2):  # the first finds the base offset, the second checks each record
+            at = batch.records
+            for index in range(batch.record_count):
+                if read_record(&at, batch, &record) != DONE or record.key_length < 0:
+                    return -1
+                read_condition(&record, &condition)
+                hash = sip_hash(record.key, record.key_length, self.secret_words)
+                entry = self.look_up(&hash)
+                if (entry == NULL or entry.offset_plus_one <= start_offset
+                        or condition.version < 1 or condition.version > entry.version
+                        or (self._held and hash_bytes(hash) in self._held)):
+                    return -1
+                offset = entry.offset_plus_one - 1
+                if condition.version == entry.version:
+                    if entry.event == 0 or entry.event != self.hash_event(&condition):
+                        return -1
+                    if turn == 0:
+                        base_offset = offset - index
+                        break
+                    if offset != base_offset + index:
+                        return -1
+                elif turn == 1 and not (base_offset + index < offset
+                                        <= base_offset + batch.last_offset_delta):
+                    return -1
+            if base_offset < 0:
+                return -1
+        return base_offset
+
+    def end_transaction(self, int64_t producer_id, bint committed):
+        """A marker in the log ends the producer's transaction."""
+        cdef Hash hash
+        keys = self._held_by.pop(producer_id, None)
+        if keys is None:
+            return
+        for key in keys:
+            _, version, offset, event = self._held.pop(key)
+            if committed:
+                memcpy(&hash, PyBytes_AS_STRING(key), sizeof(Hash))
+                if self.set(self.look_up(&hash), &hash, version, offset, event, False):
+                    raise MemoryError("too many keys have a version")
+
+    def get(self, const uint8_t[::1] key, int64_t start_offset=0):
+        """(version, offset) of a key's last record; (0, -1) if it has none from there on."""
+        cdef Hash hash = sip_hash(&key[0] if key.shape[0] else NULL, key.shape[0],
+                                  self.secret_words)
+        cdef KeyVersion* entry = self.look_up(&hash)
+        if entry == NULL or entry.offset_plus_one <= start_offset:
+            return 0, -1
+        return entry.version, entry.offset_plus_one - 1
+
+    # Replaying the log
+
+    def replay_batches(self, buffer, Py_ssize_t position, Py_ssize_t end, int64_t from_offset):
+        """Enter the records of the whole batches in buffer[position:end], from an offset on.
+
+        Returns (whether all were entered, position): of a batch whose end is missing, or of one
+        that the caller must open and enter with `replay_records`.
+        """
+        cdef Py_buffer view
+        cdef Batch batch
+        cdef Status status
+        cdef const uint8_t* data
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+        try:
+            if position < 0 or end < position or end > view.len:
+                raise ValueError(f"{position} to {end} lies outside of {view.len} bytes")
+            data = <const uint8_t*>view.buf
+            while True:
+                status = read_batch(data + position, data + end, &batch)
+                if status == DONE:
+                    status = self.replay(&batch, from_offset, -1)
+                if status != DONE:
+                    break
+                position += batch.size
+        finally:
+            PyBuffer_Release(&view)
+        if status > FULL:
+            raise corrupt(status, f"unknown at position {position}")
+        return status == FULL, position
+
+    def replay_records(self, buffer, header, int64_t from_offset):
+        """Enter the uncompressed records of one batch; `header` is the stored one."""
+        cdef Py_buffer view
+        cdef Batch batch
+        cdef Status status
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+        try:
+            open_section(&view, 0, view.len, header, &batch)
+            status = self.replay(&batch, from_offset,
+                                 batch.producer_id if batch.attributes & TRANSACTIONAL else -1)
+        finally:
+            PyBuffer_Release(&view)
+        if status != DONE:
+            raise corrupt(status, header[0])
+
+    cdef Status replay(self, const Batch* batch, int64_t from_offset, int64_t producer_id) except *:
+        cdef const uint8_t* at = batch.records
+        cdef Record record
+        cdef Condition condition
+        cdef Hash hash
+        cdef KeyVersion* entry
+        cdef int64_t offset, version
+        cdef uint64_t event
+        cdef int32_t index
+        cdef Status status
+        for index in range(batch.record_count):
+            status = read_record(&at, batch, &record)
+            if status != DONE:
+                return status
+            offset = batch.base_offset + record.offset_delta
+            if record.key_length < 0 or offset < from_offset:
+                continue
+            read_condition(&record, &condition)
+            hash = sip_hash(record.key, record.key_length, self.secret_words)
+            version = condition.version if condition.version > 0 else 0
+            event = self.hash_event(&condition)
+            if producer_id >= 0:
+                self.hold(hash_bytes(hash), producer_id, version, offset, event)
+            else:
+                entry = self.look_up(&hash)
+                if ((version or entry != NULL)
+                        and self.set(entry, &hash, version, offset, event, False)):
+                    raise MemoryError("too many keys have a version")
+        return DONE
+
+    # Snapshots
+
+    def encode(self, int first_shard, int last_shard, int64_t start_offset):
+        """The entries of these shards whose records are at or after `start_offset`."""
+        cdef Py_ssize_t room = 0, used = 0
+        cdef uint8_t* out
+        cdef KeyVersion* entry
+        cdef uint32_t i
+        cdef int number
+        for number in range(max(first_shard, 0), min(last_shard, SHARDS)):
+            room += self.shards[number].count
+        encoded = PyBytes_FromStringAndSize(NULL, room * ENTRY_SIZE)
+        out = <uint8_t*>PyBytes_AS_STRING(encoded)
+        for number in range(max(first_shard, 0), min(last_shard, SHARDS)):
+            for i in range(self.shards[number].slots):
+                entry = &self.shards[number].entries[i]
+                if entry.offset_plus_one > start_offset:
+                    store_int64(out, <int64_t>entry.hash.low)
+                    store_int64(out + 8, <int64_t>entry.hash.high)
+                    store_int64(out + 16, entry.version)
+                    store_int64(out + 24, entry.offset_plus_one - 1)
+                    store_int64(out + 32, <int64_t>entry.event)
+                    out += ENTRY_SIZE
+                    used += ENTRY_SIZE
+        return encoded if used == room * ENTRY_SIZE else encoded[:used]
+
+    def held(self):
+        """What open transactions hold: (producer id, hash, version, offset, event)."""
+        cdef Hash hash
+        found = []
+        for key, (producer_id, version, offset, event) in self._held.items():
+            memcpy(&hash, PyBytes_AS_STRING(key), sizeof(Hash))
+            found.append((producer_id, hash.low, hash.high, version, offset, event))
+        return found
+
+    def load(self, buffer):
+        """Enter what `encode` has returned."""
+        cdef Py_buffer view
+        cdef const uint8_t* at
+        cdef Hash hash
+        cdef Py_ssize_t i
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+        try:
+            at = <const uint8_t*>view.buf
+            for i in range(view.len // ENTRY_SIZE):
+                hash.low = <uint64_t>load_int64(at)
+                hash.high = <uint64_t>load_int64(at + 8)
+                if self.set(self.look_up(&hash), &hash, load_int64(at + 16), load_int64(at + 24),
+                            <uint64_t>load_int64(at + 32), False):
+                    raise MemoryError("too many keys have a version")
+                at += ENTRY_SIZE
+        finally:
+            PyBuffer_Release(&view)
+
+    def load_held(self, int64_t producer_id, uint64_t low, uint64_t high, int64_t version,
+                  int64_t offset, uint64_t event):
+        """Enter one of what `held` has returned."""
+        cdef Hash hash
+        hash.low = low
+        hash.high = high
+        self.hold(hash_bytes(hash), producer_id, version, offset, event)
+
+
+cdef uint32_t free_slot(const Shard* shard, const Hash* hash) noexcept nogil:
+    cdef uint32_t at = <uint32_t>hash.low & (shard.slots - 1)
+    while shard.entries[at].offset_plus_one != 0:
+        at = (at + 1) & (shard.slots - 1)
+    return at
+
+
+def check_offsets(buffer, Py_ssize_t start, Py_ssize_t end, header, int64_t base_offset):
+    """Check that each record of a batch has the header with the offset that it will get.
+
+    Returns None, or why the batch is refused: (reason, index of the record, its offset header).
+    """
+    cdef Py_buffer view
+    cdef Batch batch
+    cdef Record record
+    cdef Condition condition
+    cdef const uint8_t* at
+    cdef int32_t index
+    cdef Status status
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        open_section(&view, start, end, header, &batch)
+        status = check_count(&batch)
+        at = batch.records
+        for index in range(batch.record_count):
+            if status == DONE:
+                status = read_record(&at, &batch, &record)
+            if status == DONE and record.offset_delta != index:
+                status = BAD_OFFSET
+            if status != DONE:
+                raise corrupt(status, header[0])
+            read_condition(&record, &condition)
+            if condition.offset == NO_VERSION:
+                return REFUSED_NO_HEADER, index, -1
+            if condition.offset == BAD_VERSION:
+                return REFUSED_BAD_HEADER, index, -1
+            if condition.offset != base_offset + index:
+                return REFUSED_CONFLICT, index, condition.offset
+        if at != batch.end:
+            raise corrupt(BAD_TAIL, header[0])
+    finally:
+        PyBuffer_Release(&view)
+    return None
