@@ -2,7 +2,7 @@
 
     ```python            a script of its own
     ```python test_x.py  saved under that name and run by pytest
-    ```json x.json       saved under that name
+    ```json x.json       saved under that name, as is ```toml x.toml
     ```console           `$ command` lines, run by bash, each followed by its output
     ```sh                commands that are not run here, only checked (pip install, make ...)
 
@@ -78,8 +78,9 @@ class PageRun:
         elif block.language == "console":
             for command, expected in commands_of(block):
                 self.run_command(command, expected)
-        elif block.language == "json" and block.title:
-            (self.directory / block.title).write_text(block.text, encoding="utf-8")
+        elif block.language in ("json", "toml") and block.title:
+            text = block.text.replace(PAGE_ADDRESS, self.address)
+            (self.directory / block.title).write_text(text, encoding="utf-8")
 
     def run_python(self, block: Block) -> None:
         name = block.title or f"block_{block.line}.py"

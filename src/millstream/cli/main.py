@@ -35,6 +35,9 @@ COMMANDS = {
     "demo": CommandGroup(
         "Watch a shop's pipelines, or a broker, survive kill -9 without losing a record.", RUN
     ),
+    "connect": CommandGroup(
+        "Keep a database, index, cache or warehouse in step with topics, until Ctrl-C.", RUN
+    ),
     "prepare": CommandGroup("Make pipelines start faster in this Python environment.", RUN),
     "topic": CommandGroup("Create, list, describe, alter and delete topics.", USE),
     "produce": CommandGroup("Send records to a topic.", USE),

@@ -15,12 +15,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from millstream.errors import ApiError
 from millstream.pipelines.offsets import OffsetRange
-from millstream.pipelines.reading.dead_letters import DeadLetters, bytes_at, headers_at
+from millstream.pipelines.reading.dead_letters import DeadLetters
 from millstream.pipelines.reading.decoding.results import Failure
 from millstream.pipelines.reading.fetching import fetch_columns
 from millstream.pipelines.reading.options import ReadOptions, parse_read_options
-from millstream.records.columns import decode_columns
-from millstream.records.record import Record, encode_batch
 from tests.peers.cache import PeerMissing
 from tests.peers.kafka import start_kafka
 from tests.pipelines.conftest import Topics, run_to_end
@@ -197,20 +195,6 @@ def test_stream_writes_letters_and_the_command_line_replays_them(
     [*_, last] = letters_in(topics, topic)
     assert (last.key(), last.value()) == (b"1", b'{"id": "2"}')
     assert millstream(topics, "replay", letters, "--reason", "wrong type", "--execute")["sent"] == 0
-
-
-def test_parts_of_a_record_are_found_by_its_row() -> None:
-    records = [
-        Record(5, 0, b"k", None, (("a", b"1"), ("b", None))),
-        Record(6, 0, None, b"v"),
-        Record(7, 0, b"", b"", (("c", b""),)),
-    ]
-    columns = decode_columns(encode_batch(records), with_headers=True)
-    for row, record in enumerate(records):
-        assert bytes_at(columns.keys, row) == record.key
-        assert bytes_at(columns.values, row) == record.value
-        assert headers_at(columns, row) == record.headers
-    assert headers_at(columns._replace(headers=None), 0) == ()
 
 
 @pytest.fixture(scope="module")

@@ -1,54 +1,30 @@
-"""Dead letters of readers: what does not decode is written to a topic by the task that read it.
+"""Dead letters of readers: records that do not decode are written to a topic by their task.
 
-A letter has the record's value and headers, and these headers, all text, as a share group's letters
-have them (KIP-1191):
-
-    __dlq.errors.topic, .partition, .offset   where the record is
-    __dlq.errors.timestamp                    the record's own time (ms); the letter has the time
-                                              at which it was written
-    __dlq.errors.group                        who could not read it: the pipeline, or the group
-    __dlq.errors.reason                       malformed, wrong type, missing field, ...
-    __dlq.errors.message                      the same for people
-    __dlq.errors.pipeline, .pipeline.version  as the options say, where they do
-    __dlq.errors.key                          the record's key, as it is; not there if it has none
-
-The letter's own key is `topic/partition/offset`. A task that Spark runs again writes its letters
-again: at least once, and the key tells which are the same. `millstream dlq` shows, counts and
-replays them like all others, the record with its own key.
+Beside the headers of `connect/dead_letters.py`, a letter has `__dlq.errors.pipeline` and
+`.pipeline.version`, if the options have them. A task that Spark runs again writes its letters
+again.
 
 Letters are gathered, and durable before their task ends. A task that has not ended is run again,
-and so no record is skipped whose letter may be missing. The topic is created when it is first
-needed, as the broker creates those of share groups: kept for its retention time, not compacted,
-since the letter of a record without a value would be a tombstone.
+and so no record is skipped whose letter may be missing.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from millstream.client.cluster import Cluster
-from millstream.client.producing import RawProducer
-from millstream.client.topics import NewTopic, create_topics
-from millstream.errors import ApiError, ErrorCode
+from millstream.connect.dead_letters import compose, partition_count, send_letters
 from millstream.pipelines.reading.fetching import cluster_of
-from millstream.records.record import Header, Record, encode_batch
 
 if TYPE_CHECKING:
     from millstream.pipelines.offsets import OffsetRange
     from millstream.pipelines.reading.decoding.results import Failure
     from millstream.pipelines.reading.options import ReadOptions
-    from millstream.records.columns import BinaryBuffers, Columns
+    from millstream.records.columns import Columns
+    from millstream.records.record import Record
 
-HEADER_PREFIX = "__dlq.errors."
-KEY_HEADER = f"{HEADER_PREFIX}key"
-ENABLE_SETTING = "errors.deadletterqueue.group.enable"  # by which `millstream dlq` finds the topic
-SETTINGS = {"message.timestamp.type": "CreateTime"}
 BATCH_BYTES = 512 * 1024
-_producers: dict[Cluster, RawProducer] = {}  # this process's, kept from task to task
-_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 
 
 class DeadLetters:
@@ -58,6 +34,8 @@ class DeadLetters:
         self._options = options
         self._wanted = wanted
         self._topic = options.dead_letters_of(wanted.topic)
+        self._group = options.pipeline or options.group_id or options.client_id
+        self._about = _about(options)
         self._gathered: list[Record] = []
         self._gathered_bytes = 0
 
@@ -65,7 +43,7 @@ class DeadLetters:
         """A letter for each failure."""
         if self._topic is None:
             return
-        for letter in compose(self._options, self._wanted, columns, failures):
+        for letter in compose(*self._wanted[:2], columns, failures, self._group, self._about):
             self._gathered.append(letter)
             self._gathered_bytes += len(letter.value or b"")
             self._gathered_bytes += sum(len(it or b"") for _, it in letter.headers)
@@ -80,149 +58,14 @@ class DeadLetters:
         client_id = f"{self._options.client_id}-dead-letters"
         cluster = cluster_of(replace(self._options, client_id=client_id))
         partition = self._wanted.partition % partition_count(cluster, self._topic)
-        _send(cluster, self._topic, partition, _numbered(self._gathered))
+        send_letters(cluster, self._topic, partition, self._gathered)
         self._gathered, self._gathered_bytes = [], 0
 
 
-# The topic
-
-
-def partition_count(cluster: Cluster, topic: str) -> int:
-    """How many partitions the dead-letter topic has; it is created if it does not exist."""
-    try:
-        found = cluster.topic(topic)
-    except (OSError, ApiError):
-        if topic not in cluster.retrying(lambda: cluster.refresh([topic])):
-            create_dead_letter_topic(cluster, topic)
-        found = cluster.retrying(lambda: cluster.topic(topic))
-    return len(found.partitions)
-
-
-def create_dead_letter_topic(cluster: Cluster, topic: str) -> None:
-    """Create it, unless it exists."""
-    try:
-        try:
-            create_topics(cluster, [NewTopic(topic, settings=SETTINGS | {ENABLE_SETTING: "true"})])
-        except ApiError as error:
-            if error.code is not ErrorCode.INVALID_CONFIG:
-                raise
-            # Apache Kafka before 4.4 does not know the setting.
-            create_topics(cluster, [NewTopic(topic, settings=SETTINGS)])
-    except ApiError as error:
-        raise ApiError(
-            error.code,
-            f"{error}; create dead-letter topic {topic}, or name another one with the option "
-            "deadLetterTopic",
-        ) from error
-
-
-# The letters
-
-
-def compose(
-    options: ReadOptions, wanted: OffsetRange, columns: Columns, failures: Sequence[Failure]
-) -> Iterator[Record]:
-    offsets = memoryview(columns.offsets).cast("q")
-    timestamps = memoryview(columns.timestamps).cast("q")
-    now_ms = time.time_ns() // 1_000_000
-    for failure in failures:
-        row = failure.row
-        about: dict[str, object] = {
-            "topic": wanted.topic,
-            "partition": wanted.partition,
-            "offset": offsets[row],
-            "timestamp": timestamps[row],
-            "group": options.pipeline or options.group_id or options.client_id,
-            "reason": failure.reason,
-            "message": failure.message,
-        }
-        if options.pipeline is not None:
-            about["pipeline"] = options.pipeline
-        if options.pipeline_version is not None:
-            about["pipeline.version"] = options.pipeline_version
-        headers = [(HEADER_PREFIX + name, str(it).encode()) for name, it in about.items()]
-        record_key = bytes_at(columns.keys, row)
-        if record_key is not None:
-            headers.append((KEY_HEADER, record_key))
-        yield Record(
-            0,
-            now_ms,
-            f"{wanted.topic}/{wanted.partition}/{offsets[row]}".encode(),
-            bytes_at(columns.values, row),
-            (*headers_at(columns, row), *headers),
-        )
-
-
-def bytes_at(buffers: BinaryBuffers, row: int) -> bytes | None:
-    """One value of a column."""
-    validity = buffers.validity
-    if validity is not None and not memoryview(validity)[row >> 3] >> (row & 7) & 1:
-        return None
-    ends = memoryview(buffers.offsets).cast("i")
-    return bytes(memoryview(buffers.data)[ends[row] : ends[row + 1]])
-
-
-def headers_at(columns: Columns, row: int) -> tuple[Header, ...]:
-    """The headers of one record, if they were fetched."""
-    headers = columns.headers
-    if headers is None:
-        return ()
-    ends = memoryview(headers.offsets).cast("i")
-    found = []
-    for index in range(ends[row], ends[row + 1]):
-        name = bytes_at(headers.names, index) or b""
-        found.append((name.decode("utf-8", "replace"), bytes_at(headers.values, index)))
-    return tuple(found)
-
-
-def _numbered(letters: list[Record]) -> list[Record]:
-    """As records of one batch."""
-    return [replace(letter, offset=index) for index, letter in enumerate(letters)]
-
-
-def _send(cluster: Cluster, topic: str, partition: int, letters: list[Record]) -> None:
-    """Write one batch, or several where the topic wants them smaller."""
-    producer = _producers.get(cluster)
-    if producer is None:
-        producer = RawProducer(cluster)
-        producer.begin()
-    identity = producer.identity(topic, partition)
-    batch = encode_batch(
-        letters,
-        producer_id=identity.producer_id,
-        producer_epoch=identity.epoch,
-        base_sequence=identity.base_sequence,
-    )
-    _producers.pop(cluster, None)  # one that has failed is of no use any more
-    try:
-        producer.send(topic, partition, batch, len(letters))
-        producer.flush()
-        _producers[cluster] = producer
-    except ApiError as error:
-        if error.code not in _TOO_LARGE:
-            raise
-        if len(letters) > 1:
-            middle = len(letters) // 2
-            _send(cluster, topic, partition, letters[:middle])
-            _send(cluster, topic, partition, _numbered(letters[middle:]))
-        elif _has_copy(letters[0]):
-            _send(cluster, topic, partition, [_without_copy(letters[0])])
-        else:
-            raise
-
-
-def _has_copy(letter: Record) -> bool:
-    """Whether anything of the record itself is in the letter: value, key or headers."""
-    names = {name for name, _ in letter.headers}
-    is_own = all(name.startswith(HEADER_PREFIX) for name in names)
-    return letter.value is not None or KEY_HEADER in names or not is_own
-
-
-def _without_copy(letter: Record) -> Record:
-    """The letter with its own headers alone, since the topic does not take it with the record."""
-    own = [(name, it) for name, it in letter.headers if name.startswith(HEADER_PREFIX)]
-    headers = dict(own)
-    headers.pop(KEY_HEADER, None)
-    message = headers[f"{HEADER_PREFIX}message"] or b""
-    headers[f"{HEADER_PREFIX}message"] = message + b" The record is too large to be copied."
-    return replace(letter, value=None, headers=tuple(headers.items()))
+def _about(options: ReadOptions) -> dict[str, object]:
+    about: dict[str, object] = {}
+    if options.pipeline is not None:
+        about["pipeline"] = options.pipeline
+    if options.pipeline_version is not None:
+        about["pipeline.version"] = options.pipeline_version
+    return about

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millstream.client.security import Security
+from millstream.connect.dead_letters import DEAD_LETTER_PREFIX
 from millstream.errors import ConfigError
 from millstream.pipelines.avro.options import PREFIXED_OPTIONS as REGISTRY_ALIASES
 from millstream.pipelines.avro.options import READ_OPTIONS as AVRO_OPTIONS
@@ -22,7 +23,6 @@ from millstream.pipelines.options import GivenOptions, refuse_unknown
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-DEAD_LETTER_PREFIX = "dlq."
 FORMATS = ("raw", "json", "avro", "csv", "text")
 
 CSV_OPTIONS = ("sep", "delimiter", "quote", "escape", "header")

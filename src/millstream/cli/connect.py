@@ -1,0 +1,126 @@
+"""`millstream connect`: keeps a database, an index, a cache or a warehouse in step with topics."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from threading import Event
+from typing import Annotated, Any
+
+import typer
+
+from millstream.cli.options import BOOTSTRAP_VARIABLE, ClientConfig
+from millstream.cli.output import note, print_json
+from millstream.connect.sinks.config import SinkConfig, load_config
+from millstream.connect.sinks.runner import Progress, SinkRunner
+
+LINE_EVERY_SECONDS = 5.0
+
+app = typer.Typer(
+    help="Keep a database, index, cache or warehouse in step with topics, until Ctrl-C.",
+    rich_markup_mode="rich",
+    add_completion=False,
+)
+
+
+@app.command()
+def connect(
+    file: Annotated[Path, typer.Argument(metavar="SINK.TOML", exists=True, dir_okay=False)],
+    once: Annotated[
+        bool, typer.Option("--once", help="Apply the records that are committed now, then exit.")
+    ] = False,
+    rebuild: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild",
+            help="Fill a second target from the beginning of the topics, switch to it, and exit.",
+        ),
+    ] = False,
+    broker: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-server",
+            "-b",
+            envvar=BOOTSTRAP_VARIABLE,
+            metavar="HOST:PORT,...",
+            help="The cluster. Default: `broker` of the file.",
+        ),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="URL", help="The target. Default: `to`.")
+    ] = None,
+    client_config: ClientConfig = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Keep a database, index, cache or warehouse in step with topics, until Ctrl-C.
+
+    The target contains its position in the log, and every write moves both. So nothing is lost or
+    applied twice if this command, the broker or the target is killed, or if it runs twice. A
+    restored older copy of the target catches up; a dropped table is filled again.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream connect shop.toml
+      millstream connect shop.toml --once
+      millstream connect shop.toml --to postgresql://shop@db/shop
+      millstream connect search.toml --rebuild
+    """
+    given: dict[str, Any] = {"broker": broker, "to": to, "kafka": _security(client_config)}
+    run_sink(load_config(file, given), once=once, rebuild=rebuild, as_json=as_json)
+
+
+def _security(client_config: Path | None) -> dict[str, str] | None:
+    if client_config is None:
+        return None
+    from millstream.cli.run import security_settings
+
+    return security_settings(client_config)
+
+
+def run_sink(config: SinkConfig, *, once: bool, rebuild: bool, as_json: bool = False) -> None:
+    stop = Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    runner = SinkRunner(config, report=Lines(config.name), stop=stop)
+    note(f"{config.name}: {', '.join(it.topic for it in config.topics)} to {shown(config.to)}")
+    done = runner.rebuild() if rebuild else runner.run(once=once)
+    if as_json:
+        print_json(vars(done))
+    else:
+        note(f"{config.name}: {describe(done)}")
+
+
+class Lines:
+    """A line at most every few seconds."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._next = time.monotonic() + LINE_EVERY_SECONDS
+        self._last = ""
+
+    def __call__(self, progress: Progress) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + LINE_EVERY_SECONDS
+        text = describe(progress)
+        if text != self._last:
+            note(f"{self._name}: {text}")
+            self._last = text
+
+
+def describe(progress: Progress) -> str:
+    parts = [f"{progress.records:,} records applied", f"lag {progress.lag:,}"]
+    if progress.bad:
+        parts.append(f"{progress.bad:,} bad")
+    if progress.conflicts:
+        parts.append(f"{progress.conflicts:,} conflicts with another writer")
+    return ", ".join(parts)
+
+
+def shown(url: str) -> str:
+    """Without a password."""
+    head, at, tail = url.rpartition("@")
+    scheme, slashes, user = head.partition("://")
+    return f"{scheme}{slashes}{user.partition(':')[0]}{at}{tail}" if at else url

@@ -1,0 +1,84 @@
+"""Sinks by address.
+
+sqlite:///shop.db, sqlite:////var/lib/shop.db   tables of SQLite
+postgresql://user@host:port/database            tables of PostgreSQL
+fts5:///search.db                               a search index in a file of SQLite
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from millstream.connect.sinks.config import SinkConfig, TopicConfig
+from millstream.connect.sinks.sink import Sink, Target
+from millstream.errors import ConfigError
+
+
+class Kind(NamedTuple):
+    """What targets of an address need, and how to make the sink."""
+
+    make: Callable[[str, str, Sequence[Target]], Sink]  # rest of the address, name, targets
+    needs: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+
+
+def open_sink(config: SinkConfig) -> Sink:
+    """The sink of a configuration; `open` it before use."""
+    scheme, colon, rest = config.to.partition("://")
+    kind = _KINDS.get(scheme)
+    if kind is None or not colon or not rest:
+        known = ", ".join(f"{name}://" for name in _KINDS)
+        raise ConfigError(f"sink {config.name}: to is {config.to!r}; it must start with {known}")
+    targets = [_target(it, kind, scheme) for it in config.topics]
+    return kind.make(rest, config.name, targets)
+
+
+def _target(given: TopicConfig, kind: Kind, scheme: str) -> Target:
+    for option in ("columns", "fields", "stored"):
+        value = getattr(given, option)
+        if option in kind.needs and not value:
+            raise ConfigError(f"topic {given.topic}: {option} must be given for {scheme}://")
+        if value and option not in (*kind.needs, *kind.takes):
+            raise ConfigError(f"topic {given.topic}: {scheme}:// has no {option}")
+    columns = None
+    if given.columns is not None:
+        from millstream.connect.sinks.columns import parse_columns, refuse_missing
+
+        columns = parse_columns(given.columns, f"topic {given.topic}")
+        refuse_missing(columns, given.key, f"topic {given.topic}")
+    return Target(given.topic, given.table, given.key, columns, given.fields, given.stored)
+
+
+def _path(rest: str) -> Path:
+    """`/shop.db` is relative, `//var/lib/shop.db` is absolute."""
+    if not rest.startswith("/") or len(rest) < 2:
+        raise ConfigError(f"{rest!r} is no path; write three slashes before a relative one")
+    return Path(rest[1:])
+
+
+def _sqlite(rest: str, name: str, targets: Sequence[Target]) -> Sink:
+    from millstream.connect.sinks.sqlite import SqliteSink
+
+    return SqliteSink(_path(rest), name, targets)
+
+
+def _search(rest: str, name: str, targets: Sequence[Target]) -> Sink:
+    from millstream.connect.sinks.search import SearchSink
+
+    return SearchSink(_path(rest), name, targets)
+
+
+def _postgres(rest: str, name: str, targets: Sequence[Target]) -> Sink:
+    from millstream.connect.sinks.postgres import PostgresSink
+
+    return PostgresSink(f"postgresql://{rest}", name, targets)
+
+
+_KINDS = {
+    "sqlite": Kind(_sqlite, needs=("columns",)),
+    "postgresql": Kind(_postgres, needs=("columns",)),
+    "postgres": Kind(_postgres, needs=("columns",)),
+    "fts5": Kind(_search, needs=("fields",), takes=("stored",)),
+}

@@ -1,0 +1,175 @@
+"""Tables of PostgreSQL: rows and positions change in one transaction.
+
+The transaction locks the sink's positions first, so that of two processes one waits, and then sees
+what the other did. A commit whose answer was lost is found out the same way: the next attempt sees
+the position behind it. The table of positions is that of SQLite (see `sqlite.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from millstream.connect.sinks.positions import Place, Position, PositionMoved, check_steps
+from millstream.connect.sinks.sink import REBUILD_SUFFIX, Part, Sink, SinkUnavailable, Target, Write
+from millstream.connect.sinks.sqlite import layouts_of
+from millstream.connect.tables.postgres_connection import connect, explained, passes
+from millstream.connect.tables.postgres_rows import CREATION_LOCK, fit, identity, stage_rows
+from millstream.connect.tables.postgres_tables import FoundTable, Merge, check_names, table_name
+from millstream.connect.tables.rows import make_ready
+from millstream.connect.tables.schema import Layout, quoted
+from millstream.connect.tables.spec import POSITIONS_TABLE
+
+if TYPE_CHECKING:
+    import psycopg
+
+Result = TypeVar("Result")
+
+_CREATE_POSITIONS = f"""
+    CREATE TABLE IF NOT EXISTS {POSITIONS_TABLE} (
+        sink text, topic text, partition int, topic_id text NOT NULL, next_offset bigint NOT NULL,
+        target text NOT NULL, written_at timestamptz NOT NULL,
+        PRIMARY KEY (sink, topic, partition)
+    )"""
+_INSERT = (
+    f"INSERT INTO {POSITIONS_TABLE} VALUES (%s, %s, %s, %s, %s, %s, now()) "
+    "ON CONFLICT (sink, topic, partition) DO UPDATE SET topic_id = excluded.topic_id, "
+    "next_offset = excluded.next_offset, target = excluded.target, "
+    "written_at = excluded.written_at"
+)
+
+
+class PostgresSink(Sink):
+    """Tables in one database."""
+
+    def __init__(self, url: str, name: str, targets: Sequence[Target]) -> None:
+        super().__init__(name, targets)
+        self._url = url
+        self._layouts: Mapping[str, Layout] = layouts_of(targets)
+        self._found: dict[str, FoundTable] = {}
+        self._identities: dict[str, str] = {}
+        self._connection: psycopg.Connection | None = None
+
+    def open(self) -> None:
+        self.close()
+
+        def prepare(connection: psycopg.Connection) -> None:
+            connection.execute(f"SELECT pg_advisory_xact_lock({CREATION_LOCK})")
+            connection.execute(_CREATE_POSITIONS)
+            for topic, layout in self._layouts.items():
+                check_names(layout)
+                found = fit(connection, layout)
+                self._layouts = {
+                    **self._layouts,
+                    topic: replace(layout, stays_in_order=found.decides_equality(layout)),
+                }
+                self._found[topic] = found
+                self._identities[topic] = identity(connection, layout.table)
+
+        self._run(prepare, "be used as a sink")
+
+    def positions(self) -> dict[Place, Position]:
+        return self._run(self._stored, "read positions")
+
+    def apply(self, write: Write) -> None:
+        def commit(connection: psycopg.Connection) -> None:
+            # One writer at a time, also for partitions that have no position yet.
+            connection.execute(
+                "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"sink {self.name}",)
+            )
+            check_steps(write.steps, self._stored(connection))
+            for number, target in enumerate(self.targets):
+                part = write.parts.get(target.topic)
+                if part is not None:
+                    self._write(connection, target, part, number)
+            for place, _, after in write.steps:
+                row = (self.name, *place, *after, self._identities[place.topic])
+                connection.execute(_INSERT, row)
+
+        self._run(commit, "write rows")
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def rebuilt(self) -> PostgresSink:
+        targets = [replace(it, table=it.table + REBUILD_SUFFIX) for it in self.targets]
+        sink = PostgresSink(self._url, self.name + REBUILD_SUFFIX, targets)
+        self._run(sink._drop, "drop tables")
+        return sink
+
+    def switch(self, rebuilt: Sink) -> None:
+        """Rows are copied, so that indexes, views and rights of the table remain; readers see the
+        old rows until the commit."""
+        assert isinstance(rebuilt, PostgresSink)
+
+        def exchange(connection: psycopg.Connection) -> None:
+            connection.execute(
+                "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"sink {self.name}",)
+            )
+            for topic, layout in self._layouts.items():
+                columns = quoted(layout.columns)
+                table = table_name(layout.table)
+                other = table_name(rebuilt._layouts[topic].table)
+                connection.execute(f"DELETE FROM {table}")
+                connection.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {other}")
+            connection.execute(f"DELETE FROM {POSITIONS_TABLE} WHERE sink = %s", (self.name,))
+            for place, position in rebuilt._stored(connection).items():
+                row = (self.name, *place, *position, self._identities[place.topic])
+                connection.execute(_INSERT, row)
+            rebuilt._drop(connection)
+
+        self._run(exchange, "switch tables")
+
+    def _write(
+        self, connection: psycopg.Connection, target: Target, part: Part, number: int
+    ) -> None:
+        layout = self._layouts[target.topic]
+        if identity(connection, layout.table) != self._identities[target.topic]:
+            raise PositionMoved(f"table {target.table} was created again")
+        if part.changes.clear:
+            connection.execute(f"DELETE FROM {table_name(layout.table)}")
+        if part.rows is None or not part.rows.num_rows:
+            return
+        rows = make_ready(part.rows, layout)
+        stage = stage_rows(connection, f"millstream_rows_{number}", rows, layout)
+        for statement in Merge(layout, self._found[target.topic]).statements([stage]):
+            connection.execute(statement)
+
+    def _stored(self, connection: psycopg.Connection) -> dict[Place, Position]:
+        found: list[Any] = connection.execute(
+            "SELECT topic, partition, topic_id, next_offset, target "
+            f"FROM {POSITIONS_TABLE} WHERE sink = %s",
+            (self.name,),
+        ).fetchall()
+        return {
+            Place(topic, partition): Position(topic_id, offset)
+            for topic, partition, topic_id, offset, target in found
+            if target == self._identities.get(topic)
+        }
+
+    def _drop(self, connection: psycopg.Connection) -> None:
+        for layout in self._layouts.values():
+            connection.execute(f"DROP TABLE IF EXISTS {table_name(layout.table)}")
+        connection.execute(f"DELETE FROM {POSITIONS_TABLE} WHERE sink = %s", (self.name,))
+
+    def _run(self, action: Callable[[psycopg.Connection], Result], doing: str) -> Result:
+        """In one transaction."""
+        import psycopg
+
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = connect(self._url)
+            with self._connection.transaction():
+                return action(self._connection)
+        except psycopg.errors.UndefinedTable as error:
+            self.close()
+            raise SinkUnavailable(str(explained(error, doing))) from error  # dropped: create it
+        except psycopg.Error as error:
+            problem = explained(error, doing)
+            if passes(error):
+                self.close()
+                raise SinkUnavailable(str(problem)) from error
+            raise problem from error

@@ -1,0 +1,160 @@
+"""Reading committed records of several partitions as columns, one request to each leader at a time.
+
+Topics are named by id where the broker can (Fetch v13, Kafka 3.1), so that records of a topic that
+was deleted and created again are never taken for those of the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from millstream.client.cluster import Cluster, check
+from millstream.client.connection import Connection
+from millstream.client.fetching import is_throttled
+from millstream.connect.sinks.positions import Place, Position
+from millstream.errors import ApiError, ErrorCode
+from millstream.records.batch import iterate_headers
+from millstream.records.columns import AbortedRange, BinaryBuffers, Columns, decode_columns
+
+FETCH_VERSION_MAX = 17
+FETCH_BYTES = 8 * 1024 * 1024
+PARTITION_BYTES = 4 * 1024 * 1024
+READ_COMMITTED = 1
+PURPOSE = "sink"
+
+
+class Fetched(NamedTuple):
+    """The next records of a partition."""
+
+    place: Place
+    columns: Columns | None  # None: no records came
+    next_offset: int
+    end_offset: int  # the last stable offset
+
+
+def fetch(
+    cluster: Cluster, positions: Mapping[Place, Position], *, wait_ms: int = 0
+) -> list[Fetched]:
+    """The records that follow the positions; raises `ApiError`, e.g. OFFSET_OUT_OF_RANGE."""
+    by_leader: dict[int, dict[Place, Position]] = {}
+    for place, position in positions.items():
+        by_leader.setdefault(cluster.leader(*place), {})[place] = position
+    asked = []
+    for leader, wanted in by_leader.items():
+        connection = cluster.connection(leader, PURPOSE)
+        version = connection.version_for("fetch", newest=FETCH_VERSION_MAX)
+        # Only one leader may wait for records: the others would wait for it.
+        wait = wait_ms if len(by_leader) == 1 else min(wait_ms, 50)
+        connection.send_fields("fetch", version, _request(wanted, wait))
+        asked.append((connection, wanted))
+    return [found for connection, wanted in asked for found in _receive(connection, wanted)]
+
+
+def _request(wanted: Mapping[Place, Position], wait_ms: int) -> dict[str, Any]:
+    topics: dict[str, dict[str, Any]] = {}
+    for place, position in wanted.items():
+        topic = topics.setdefault(
+            place.topic,
+            {"topic": place.topic, "topic_id": UUID(position.topic_id), "partitions": []},
+        )
+        topic["partitions"].append(
+            {
+                "partition": place.partition,
+                "current_leader_epoch": -1,
+                "fetch_offset": position.offset,
+                "last_fetched_epoch": -1,
+                "log_start_offset": -1,
+                "partition_max_bytes": PARTITION_BYTES,
+            }
+        )
+    return {
+        "replica_id": -1,
+        "max_wait": wait_ms,
+        "min_bytes": 1,
+        "max_bytes": FETCH_BYTES,
+        "isolation_level": READ_COMMITTED,
+        "session_epoch": -1,
+        "topics": list(topics.values()),
+    }
+
+
+def _receive(connection: Connection, wanted: Mapping[Place, Position]) -> Iterator[Fetched]:
+    answer = connection.receive()
+    if is_throttled(answer):
+        raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "the client's quota is exhausted")
+    if answer.error_code is not ErrorCode.NONE:
+        raise ApiError(answer.error_code, "fetching")
+    names = {position.topic_id: place.topic for place, position in wanted.items()}
+    for topic in answer.responses:
+        name = getattr(topic, "topic", None) or names[str(topic.topic_id)]
+        for partition in topic.partitions:
+            place = Place(name, int(partition.partition_index))
+            if partition.error_code is not ErrorCode.NONE:
+                raise ApiError(
+                    partition.error_code, f"fetching {place} from {wanted[place].offset} on"
+                )
+            yield from _decode(place, wanted[place].offset, partition)
+
+
+def _decode(place: Place, position: int, partition: Any) -> Iterator[Fetched]:
+    records = partition.records or b""
+    end_offset = int(partition.last_stable_offset)
+    following = position
+    for _, header in iterate_headers(records):
+        following = max(following, header.next_offset)
+    aborted = [
+        AbortedRange(int(it.producer_id), int(it.first_offset))
+        for it in partition.aborted_transactions or ()
+    ]
+    if position == following:
+        yield Fetched(place, None, position, end_offset)
+    while position < following:
+        columns = decode_columns(
+            records,
+            first_offset=position,
+            end_offset=following,
+            aborted=aborted,
+            with_headers=True,
+        )
+        after = columns.next_offset if columns.next_offset > position else following
+        yield Fetched(place, columns, after, end_offset)
+        position = after
+
+
+def stable_end(cluster: Cluster, place: Place) -> int:
+    """The last stable offset: committed records end there."""
+    partition = {"partition_index": place.partition, "current_leader_epoch": -1, "timestamp": -1}
+    answer = cluster.ask_leader(
+        *place,
+        "list_offsets",
+        {
+            "replica_id": -1,
+            "isolation_level": READ_COMMITTED,
+            "topics": [{"name": place.topic, "partitions": [partition]}],
+        },
+        error_of=lambda answer: answer.topics[0].partitions[0].error_code,
+    )
+    found = answer.topics[0].partitions[0]
+    check(found.error_code, f"where {place} ends")
+    return int(found.offset)
+
+
+def pairs(columns: Columns) -> list[tuple[bytes | None, bytes | None]]:
+    """Keys and values, as Python objects."""
+    count = columns.row_count
+    return list(zip(_values(columns.keys, count), _values(columns.values, count), strict=True))
+
+
+def _values(buffers: BinaryBuffers, count: int) -> list[bytes | None]:
+    data, ends = bytes(buffers.data), memoryview(buffers.offsets).cast("i")[: count + 1].tolist()
+    found: list[bytes | None] = [data[start:end] for start, end in pairwise(ends)]
+    if buffers.null_count:
+        assert buffers.validity is not None
+        validity = memoryview(buffers.validity)
+        for row in range(count):
+            if not validity[row >> 3] >> (row & 7) & 1:
+                found[row] = None
+    return found

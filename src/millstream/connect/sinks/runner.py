@@ -1,0 +1,388 @@
+"""The loop of a sink: read committed records, decode them, apply them with their positions.
+
+The positions are in the target and nowhere else. So the runner has no state of its own to lose: it
+starts where the target is, also after a crash at any point, and also if the target is an older copy
+that was restored. If a write finds the target elsewhere than expected, the runner reads the
+positions again and continues from there.
+
+Two runners of one sink may run at once: each record is applied by one of them. The other one waits
+longer and longer between its attempts, and takes over when the first one ends.
+
+The runner stops with an error if it cannot keep the target in step: if a topic was deleted and
+created again, or if records were deleted before they were applied. `rebuild` fills a second target
+beside the first one from the beginning of the topics, and then switches to it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Event
+from typing import NamedTuple
+
+from millstream.client.cluster import Cluster
+from millstream.client.fetching import log_start_offset
+from millstream.connect.dead_letters import compose, partition_count, send_letters
+from millstream.connect.sinks.changes import Changes, Failure, decode_changes
+from millstream.connect.sinks.config import SinkConfig, TopicConfig
+from millstream.connect.sinks.opening import open_sink
+from millstream.connect.sinks.positions import Place, Position, PositionMoved, Step
+from millstream.connect.sinks.reading import Fetched, fetch, pairs, stable_end
+from millstream.connect.sinks.sink import Part, Sink, SinkUnavailable, Target, Write
+from millstream.errors import ApiError, ErrorCode, MillstreamError
+from millstream.records.columns import Columns
+
+logger = logging.getLogger(__name__)
+
+WAIT_MS = 500
+EMPTY_ANSWERS_MAX = 3  # a log may end in a hole that compaction left
+REFRESH_SECONDS = 30.0  # new partitions are found after this time
+BACKOFF_SECONDS = 0.05
+BACKOFF_SECONDS_MAX = 2.0
+_TOPIC_GONE = (
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.INCONSISTENT_TOPIC_ID,
+)
+
+
+class OutOfStep(MillstreamError):
+    """The target cannot be kept in step any more; the message says what to do."""
+
+
+class BadRecordFound(MillstreamError):
+    """A record cannot be applied, and `bad_records` is "fail"."""
+
+
+@dataclass
+class Progress:
+    """What a runner has done so far."""
+
+    records: int = 0
+    writes: int = 0
+    bad: int = 0
+    conflicts: int = 0  # writes that another runner was faster with
+    lag: int = 0  # committed records that are not applied yet, as of the last answers
+
+
+class _Chunk(NamedTuple):
+    """Some records of one partition, and where they lead to."""
+
+    place: Place
+    columns: Columns
+    records: Sequence[tuple[bytes | None, bytes | None]]
+    first_row: int
+    after: int
+
+
+class SinkRunner:
+    """See the module.
+
+    SinkRunner(load_config(Path("sink.toml"))).run(once=True)
+    """
+
+    def __init__(
+        self,
+        config: SinkConfig,
+        *,
+        report: Callable[[Progress], None] = lambda progress: None,
+        stop: Event | None = None,
+    ) -> None:
+        self.config = config
+        self.progress = Progress()
+        self.stop = stop or Event()
+        self._report = report
+        self._topics: Mapping[str, TopicConfig] = {it.topic: it for it in config.topics}
+        self._cluster = Cluster(
+            config.broker,
+            client_id=f"millstream-connect-{config.name}",
+            security=dict(config.kafka) or None,
+            timeout_seconds=10.0,
+        )
+        self._letters = Cluster(
+            config.broker,
+            client_id=f"millstream-connect-{config.name}-letters",
+            security=dict(config.kafka) or None,
+        )
+
+    def run(self, *, once: bool = False) -> Progress:
+        """Apply records until `stop` is set; with `once`, those that are committed now."""
+        sink = open_sink(self.config)
+        try:
+            self._follow(sink, once=once)
+        finally:
+            self._close(sink)
+        return self.progress
+
+    def rebuild(self) -> Progress:
+        """Fill a target beside the current one, from the beginning of the topics, and switch.
+
+        Another runner may follow the topics into the current target meanwhile; it continues with
+        the rebuilt one.
+        """
+        sink = open_sink(self.config)
+        beside: Sink | None = None
+        try:
+            sink.open()
+            beside = sink.rebuilt()
+            self._follow(beside, once=True)
+            if not self.stop.is_set():
+                sink.switch(beside)
+        finally:
+            if beside is not None:
+                beside.close()
+            self._close(sink)
+        return self.progress
+
+    def _close(self, sink: Sink) -> None:
+        sink.close()
+        self._cluster.close()
+        self._letters.close()
+
+    def _follow(self, sink: Sink, *, once: bool) -> None:
+        turn = _Turn(self, sink)
+        patience = _Patience(self.config.patience_seconds, self.stop)
+        ends: dict[Place, int] | None = None
+        is_open = False
+        while not self.stop.is_set():
+            try:
+                if not is_open:
+                    turn.begin()
+                    is_open = True
+                if once and ends is None:
+                    ends = {place: stable_end(self._cluster, place) for place in turn.reached}
+                if ends is not None and turn.has_reached(ends):
+                    turn.flush()
+                    return
+                turn.advance(wait_ms=WAIT_MS if ends is None else 50)
+                patience.renew()
+            except PositionMoved as moved:
+                logger.info("%s", moved)
+                self.progress.conflicts += 1
+                is_open = False
+                patience.back_off()
+            except SinkUnavailable as error:
+                is_open = False
+                patience.wait(error)
+            except (OSError, ApiError) as error:
+                self._explain(error, turn)
+                self._cluster.forget_all()
+                is_open = is_open and not _is_about_topics(error)
+                patience.wait(error)
+            self._report(self.progress)
+
+    def _explain(self, error: OSError | ApiError, turn: _Turn) -> None:
+        """Raise if waiting does not help."""
+        if not isinstance(error, ApiError):
+            return
+        if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            turn.refuse_loss()
+        elif not error.code.retriable and not _is_about_topics(error):
+            raise error
+
+
+def _is_about_topics(error: OSError | ApiError) -> bool:
+    return isinstance(error, ApiError) and error.code in _TOPIC_GONE
+
+
+class _Turn:
+    """Where a runner is with one sink."""
+
+    def __init__(self, runner: SinkRunner, sink: Sink) -> None:
+        self._runner, self._sink = runner, sink
+        self._cluster, self._topics = runner._cluster, runner._topics
+        self._committed: dict[Place, Position | None] = {}
+        self.reached: dict[Place, Position] = {}
+        self._empty_answers = 0
+        self._refreshed_at = 0.0
+        self._targets: dict[str, Target] = {}
+
+    def begin(self) -> None:
+        """Open the sink and continue where it is."""
+        self._sink.open()
+        self._targets = {it.topic: it for it in self._sink.targets}
+        self._committed, self.reached = {}, {}
+        stored = self._sink.positions()
+        for name in self._topics:
+            self._find_partitions(name, stored)
+        self._refreshed_at = time.monotonic()
+
+    def _find_partitions(self, name: str, stored: Mapping[Place, Position]) -> None:
+        info = self._cluster.retrying(lambda: self._cluster.topic(name, seconds_old_max=0.0))
+        for partition in info.partitions:
+            place = Place(name, partition.number)
+            if place in self.reached:
+                self._refuse_other_topic(place, self.reached[place], str(info.id))
+                continue
+            found = stored.get(place)
+            if found is not None:
+                self._refuse_other_topic(place, found, str(info.id))
+            self._committed[place] = found
+            self.reached[place] = found or Position(
+                str(info.id), log_start_offset(self._cluster, *place)
+            )
+
+    def _refuse_other_topic(self, place: Place, position: Position, topic_id: str) -> None:
+        if position.topic_id != topic_id:
+            raise OutOfStep(
+                f"topic {place.topic} was deleted and created again: the target has rows of the "
+                f"old one (id {position.topic_id}, now {topic_id}). Run with --rebuild to fill it "
+                "from the new one"
+            )
+
+    def refuse_loss(self) -> None:
+        """Raise if a partition does not contain the next record any more."""
+        for place, position in self.reached.items():
+            start, end = log_start_offset(self._cluster, *place), stable_end(self._cluster, place)
+            if not start <= position.offset <= end:
+                raise OutOfStep(
+                    f"{place}: the target is at offset {position.offset}, and the log has offsets "
+                    f"{start} to {end}: records were deleted before they were applied. Run with "
+                    "--rebuild, and raise retention.ms or retention.bytes of the topic"
+                )
+
+    def has_reached(self, ends: Mapping[Place, int]) -> bool:
+        return all(self.reached[place].offset >= end for place, end in ends.items())
+
+    def advance(self, wait_ms: int) -> None:
+        """Read and apply what is there, or wait for it a little."""
+        if time.monotonic() - self._refreshed_at > REFRESH_SECONDS:
+            for name in self._topics:
+                self._find_partitions(name, {})
+            self._refreshed_at = time.monotonic()
+        answers = fetch(self._cluster, self.reached, wait_ms=wait_ms)
+        self._runner.progress.lag = sum(it.end_offset - it.next_offset for it in answers)
+        if all(it.columns is None for it in answers):
+            self._skip_holes(answers)
+            return
+        self._empty_answers = 0
+        for chunks in in_writes(answers, self._sink.rows_max):
+            self._apply(chunks)
+        for it in answers:
+            self._reach(it.place, it.next_offset)
+
+    def _skip_holes(self, answers: Sequence[Fetched]) -> None:
+        self._empty_answers += 1
+        if self._empty_answers >= EMPTY_ANSWERS_MAX:
+            for it in answers:
+                self._reach(it.place, max(it.next_offset, it.end_offset))
+
+    def _reach(self, place: Place, offset: int) -> None:
+        self.reached[place] = self.reached[place]._replace(offset=offset)
+
+    def flush(self) -> None:
+        """Write positions that no row came with: after markers and aborted records."""
+        if any(self._committed[place] != it for place, it in self.reached.items()):
+            self._write({})
+
+    def _apply(self, chunks: Sequence[_Chunk]) -> None:
+        parts: dict[str, Part] = {}
+        by_topic: dict[str, list[_Chunk]] = {}
+        for chunk in chunks:
+            by_topic.setdefault(chunk.place.topic, []).append(chunk)
+        for topic, found in by_topic.items():
+            part = self._decode(self._topics[topic], found)
+            if part.changes.clear or part.changes.changes:
+                parts[topic] = part
+        for chunk in chunks:
+            self._reach(chunk.place, chunk.after)
+        if parts:
+            self._write(parts)
+        self._runner.progress.records += sum(len(chunk.records) for chunk in chunks)
+
+    def _write(self, parts: Mapping[str, Part]) -> None:
+        steps = tuple(
+            Step(place, self._committed[place], reached)
+            for place, reached in self.reached.items()
+            if self._committed[place] != reached
+        )
+        self._sink.apply(Write(steps, parts))
+        self._runner.progress.writes += 1
+        for place, _, after in steps:
+            self._committed[place] = after
+
+    def _decode(self, topic: TopicConfig, chunks: Sequence[_Chunk]) -> Part:
+        records = [pair for chunk in chunks for pair in chunk.records]
+        partitions = sum(place.topic == topic.topic for place in self.reached)
+        changes = decode_changes(records, topic.key, topic.format, may_truncate=partitions == 1)
+        rows = None
+        columns = self._targets[topic.topic].columns
+        if columns is not None:
+            from millstream.connect.sinks.columns import to_arrow
+
+            rows = to_arrow(changes, columns, topic.key)
+        if changes.failures:
+            self._handle_bad(topic, chunks, changes)
+        return Part(changes, rows)
+
+    def _handle_bad(self, topic: TopicConfig, chunks: Sequence[_Chunk], changes: Changes) -> None:
+        self._runner.progress.bad += len(changes.failures)
+        begin = 0
+        for chunk in chunks:
+            end = begin + len(chunk.records)
+            failures = [
+                Failure(it.record - begin + chunk.first_row, it.reason, it.message)
+                for it in changes.failures
+                if begin <= it.record < end
+            ]
+            begin = end
+            if failures and topic.bad_records == "fail":
+                offset = memoryview(chunk.columns.offsets).cast("q")[failures[0].record]
+                raise BadRecordFound(
+                    f"{chunk.place} offset {offset}: {failures[0].reason}: {failures[0].message}"
+                )
+            if failures and topic.bad_records == "deadletter":
+                self._send_letters(topic, chunk, failures)
+
+    def _send_letters(self, topic: TopicConfig, chunk: _Chunk, failures: Sequence[Failure]) -> None:
+        name = self._runner.config.name
+        letters = list(compose(*chunk.place, chunk.columns, failures, name))
+        cluster = self._runner._letters
+        partition = chunk.place.partition % partition_count(cluster, topic.dead_letters)
+        send_letters(cluster, topic.dead_letters, partition, letters)
+
+
+def in_writes(answers: Sequence[Fetched], rows_max: int) -> Iterator[list[_Chunk]]:
+    """The records in pieces of at most `rows_max`."""
+    chunks: list[_Chunk] = []
+    room = rows_max
+    for place, columns, next_offset, _ in answers:
+        if columns is None or not columns.row_count:
+            continue
+        records, offsets = pairs(columns), memoryview(columns.offsets).cast("q")
+        start = 0
+        while start < len(records):
+            end = min(start + room, len(records))
+            after = next_offset if end == len(records) else offsets[end]
+            chunks.append(_Chunk(place, columns, records[start:end], start, after))
+            room -= end - start
+            start = end
+            if room == 0:
+                yield chunks
+                chunks, room = [], rows_max
+    if chunks:
+        yield chunks
+
+
+class _Patience:
+    """Waits between attempts, longer and longer, until its time is up."""
+
+    def __init__(self, seconds: float, stop: Event) -> None:
+        self._seconds, self._stop = seconds, stop
+        self.renew()
+
+    def renew(self) -> None:
+        self._deadline = time.monotonic() + self._seconds
+        self._backoff = BACKOFF_SECONDS
+
+    def wait(self, error: Exception) -> None:
+        if time.monotonic() + self._backoff > self._deadline:
+            raise error
+        logger.warning("trying again: %s", error)
+        self.back_off()
+
+    def back_off(self) -> None:
+        self._stop.wait(self._backoff)
+        self._backoff = min(2 * self._backoff, BACKOFF_SECONDS_MAX)

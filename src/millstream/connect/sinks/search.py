@@ -1,0 +1,111 @@
+"""A search index in a file: SQLite's FTS5, without a server or a dependency.
+
+Each topic has a table that is searched, and one that finds a document by its key:
+
+    products        fts5(key UNINDEXED, title, body, price UNINDEXED)
+    products_keys   id INTEGER PRIMARY KEY, key TEXT UNIQUE     id is the rowid in `products`
+
+    SELECT key, title FROM products WHERE products MATCH 'red shoes' ORDER BY rank
+
+Documents and positions change in one transaction, as in tables. The index keeps the text: deletes
+from contentless tables need SQLite 3.43.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import Any
+
+from millstream.connect.sinks.changes import document_id
+from millstream.connect.sinks.sink import Part, Target
+from millstream.connect.sinks.sqlite import SqliteSink
+from millstream.connect.tables.schema import quote
+from millstream.connect.tables.sqlite_tables import forget_identity, identify
+from millstream.errors import SchemaMismatch
+
+
+def keys_table(target: Target) -> str:
+    return f"{target.table}_keys"
+
+
+class SearchSink(SqliteSink):
+    """Full-text indexes in one file."""
+
+    def _create(self, connection: sqlite3.Connection, target: Target) -> None:
+        wanted = ["key", *target.fields, *target.stored]
+        info = connection.execute(f"PRAGMA table_info({quote(target.table)})")
+        found = [str(name) for _, name, *_ in info]
+        if not found:
+            columns = [
+                "key UNINDEXED",
+                *map(quote, target.fields),
+                *(f"{quote(name)} UNINDEXED" for name in target.stored),
+            ]
+            connection.execute(
+                f"CREATE VIRTUAL TABLE {quote(target.table)} USING fts5({', '.join(columns)})"
+            )
+            connection.execute(f"DROP TABLE IF EXISTS {quote(keys_table(target))}")
+            connection.execute(
+                f"CREATE TABLE {quote(keys_table(target))} "
+                "(id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL)"
+            )
+            forget_identity(connection, target.table)
+        elif found != wanted:
+            raise SchemaMismatch(
+                f"index {target.table!r} has the columns {found}, and the sink wants {wanted}; "
+                "drop it, and the sink fills it from the beginning"
+            )
+        identify(connection, target.table)
+
+    def _write(self, connection: sqlite3.Connection, target: Target, part: Part) -> None:
+        index, keys = quote(target.table), quote(keys_table(target))
+        if part.changes.clear:
+            connection.execute(f"DELETE FROM {index}")
+            connection.execute(f"DELETE FROM {keys}")
+        remaining = {document_id(key): row for key, row in part.changes.last_by_key().items()}
+        gone = [(key,) for key, row in remaining.items() if row is None]
+        if gone:
+            connection.executemany(
+                f"DELETE FROM {index} WHERE rowid = (SELECT id FROM {keys} WHERE key = ?)", gone
+            )
+            connection.executemany(f"DELETE FROM {keys} WHERE key = ?", gone)
+        names = [*target.fields, *target.stored]
+        documents = [
+            (*[_text(row.get(name)) for name in names], key)
+            for key, row in remaining.items()
+            if row is not None
+        ]
+        connection.executemany(
+            f"INSERT INTO {keys} (key) VALUES (?) ON CONFLICT DO NOTHING",
+            [(it[-1],) for it in documents],
+        )
+        columns = ", ".join(map(quote, names))
+        places = ", ".join(f"?{number + 1}" for number in range(len(names)))
+        connection.executemany(
+            f"INSERT OR REPLACE INTO {index} (rowid, {columns}, key) "
+            f"SELECT id, {places}, key FROM {keys} WHERE key = ?{len(names) + 1}",
+            documents,
+        )
+
+    def _replace(self, connection: sqlite3.Connection, target: Target, other: Target) -> None:
+        columns = ", ".join(map(quote, ["key", *target.fields, *target.stored]))
+        index, keys = quote(target.table), quote(keys_table(target))
+        connection.execute(f"DELETE FROM {index}")
+        connection.execute(f"DELETE FROM {keys}")
+        connection.execute(f"INSERT INTO {keys} SELECT * FROM {quote(keys_table(other))}")
+        connection.execute(
+            f"INSERT INTO {index} (rowid, {columns}) "
+            f"SELECT rowid, {columns} FROM {quote(other.table)}"
+        )
+
+    def _drop_target(self, connection: sqlite3.Connection, target: Target) -> None:
+        connection.execute(f"DROP TABLE IF EXISTS {quote(target.table)}")
+        connection.execute(f"DROP TABLE IF EXISTS {quote(keys_table(target))}")
+
+
+def _text(value: Any) -> Any:
+    """Text, numbers and nulls as they are; anything else as JSON."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,100 @@
+"""A sink: a target that takes changes together with the position in the log that they lead to.
+
+`apply` is atomic: all of a write and its position, or nothing. If it raises `PositionMoved`, the
+caller reads the positions and continues from there; if it raises `SinkUnavailable`, or anything
+else, the caller opens the sink again first, because the outcome of the write is unknown.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from millstream.connect.sinks.changes import Changes
+from millstream.connect.sinks.positions import Place, Position, Step
+from millstream.errors import MillstreamError, StoreError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+REBUILD_SUFFIX = "__rebuild"
+
+
+class SinkUnavailable(StoreError):
+    """The target cannot be reached, or refuses temporarily; the same may succeed later."""
+
+
+class RebuildUnsupported(MillstreamError):
+    """This kind of target is not rebuilt beside itself."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the changes of one topic go."""
+
+    topic: str
+    table: str  # a table, an index, or a prefix of keys
+    key: tuple[str, ...]
+    columns: pa.Schema | None = None  # None: rows are documents and have any fields
+    fields: tuple[str, ...] = ()  # of a search index: indexed text
+    stored: tuple[str, ...] = ()  # of a search index: stored beside it
+
+
+@dataclass(frozen=True)
+class Part:
+    """The changes of one topic in a write: as Arrow columns if its target declares columns."""
+
+    changes: Changes
+    rows: pa.Table | None = None
+
+
+@dataclass(frozen=True)
+class Write:
+    """Changes by topic, and the positions before and after them."""
+
+    steps: tuple[Step, ...]
+    parts: Mapping[str, Part]
+
+    @property
+    def row_count(self) -> int:
+        return sum(len(part.changes.changes) for part in self.parts.values())
+
+
+class Sink(ABC):
+    """See the module. One thread at a time."""
+
+    rows_max = 50_000  # of one write
+
+    def __init__(self, name: str, targets: Sequence[Target]) -> None:
+        self.name, self.targets = name, tuple(targets)
+
+    @abstractmethod
+    def open(self) -> None:
+        """Connect, and create or check the targets; also after a failure."""
+
+    @abstractmethod
+    def positions(self) -> dict[Place, Position]:
+        """How far the targets are; nothing for a target that was deleted and created again."""
+
+    @abstractmethod
+    def apply(self, write: Write) -> None:
+        """Apply a write, or raise; see the module."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def rebuilt(self) -> Sink:
+        """A sink beside this one, empty, for a rebuild; not opened."""
+        raise RebuildUnsupported(f"a {type(self).__name__} cannot be rebuilt beside itself")
+
+    def switch(self, rebuilt: Sink) -> None:
+        """Replace the targets with the rebuilt ones, rows and positions at once."""
+        raise RebuildUnsupported(f"a {type(self).__name__} cannot be rebuilt beside itself")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -1,0 +1,207 @@
+"""Tables of SQLite: rows and positions change in one transaction.
+
+    millstream_positions
+        sink, topic, partition    which sink, which partition
+        topic_id, next_offset     the position
+        target                    the identity of the table that the rows went to
+        written_at                the time of the last write, UTC
+
+A position counts only as long as its table has the same identity: a table that was dropped is
+filled from the beginning of the topic again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from millstream.connect.sinks.changes import DELETED
+from millstream.connect.sinks.positions import Place, Position, PositionMoved, check_steps
+from millstream.connect.sinks.sink import REBUILD_SUFFIX, Part, Sink, SinkUnavailable, Target, Write
+from millstream.connect.tables.rows import make_ready
+from millstream.connect.tables.schema import Layout, layout_of, quote, quoted
+from millstream.connect.tables.spec import POSITIONS_TABLE, TableSpec
+from millstream.connect.tables.sqlite_tables import (
+    apply,
+    explain,
+    fit,
+    forget_identity,
+    identity,
+    open_database,
+)
+
+_CREATE_POSITIONS = f"""
+    CREATE TABLE IF NOT EXISTS {POSITIONS_TABLE} (
+        sink TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL,
+        topic_id TEXT NOT NULL, next_offset INTEGER NOT NULL, target TEXT NOT NULL,
+        written_at TEXT NOT NULL, PRIMARY KEY (sink, topic, partition)
+    ) WITHOUT ROWID"""
+
+
+def layouts_of(targets: Sequence[Target]) -> dict[str, Layout]:
+    """By topic; `DELETED` marks deleted rows."""
+    import pyarrow as pa
+
+    layouts = {}
+    for target in targets:
+        assert target.columns is not None
+        schema = target.columns.append(pa.field(DELETED, pa.bool_()))
+        layouts[target.topic] = layout_of(
+            schema, TableSpec(target.table, target.key, "upsert", DELETED)
+        )
+    return layouts
+
+
+class SqliteSink(Sink):
+    """Tables in one file. A subclass stores documents in another way."""
+
+    def __init__(self, path: Path, name: str, targets: Sequence[Target]) -> None:
+        super().__init__(name, targets)
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+        self._identities: dict[str, str] = {}  # by topic
+
+    def open(self) -> None:
+        self.close()
+        with self._reporting("open"):
+            self._connection = open_database(self._path)
+            self._connection.execute(_CREATE_POSITIONS)
+        with self._transaction() as connection:
+            for target in self.targets:
+                self._create(connection, target)
+                self._identities[target.topic] = identity(connection, target.table) or ""
+
+    def positions(self) -> dict[Place, Position]:
+        with self._reporting("read the positions in"):
+            return self._stored(self._opened())
+
+    def apply(self, write: Write) -> None:
+        with self._transaction() as connection:
+            check_steps(write.steps, self._stored(connection))
+            for target in self.targets:
+                part = write.parts.get(target.topic)
+                if part is not None:
+                    if identity(connection, target.table) != self._identities[target.topic]:
+                        raise PositionMoved(f"table {target.table} was created again")
+                    self._write(connection, target, part)
+            connection.executemany(
+                f"INSERT INTO {POSITIONS_TABLE} VALUES (?, ?, ?, ?, ?, ?, datetime('now')) "
+                "ON CONFLICT DO UPDATE SET topic_id = excluded.topic_id, "
+                "next_offset = excluded.next_offset, target = excluded.target, "
+                "written_at = excluded.written_at",
+                [
+                    (self.name, *place, *after, self._identities[place.topic])
+                    for place, _, after in write.steps
+                ],
+            )
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def rebuilt(self) -> SqliteSink:
+        targets = [replace(it, table=it.table + REBUILD_SUFFIX) for it in self.targets]
+        sink = type(self)(self._path, self.name + REBUILD_SUFFIX, targets)
+        sink._drop()
+        return sink
+
+    def switch(self, rebuilt: Sink) -> None:
+        assert isinstance(rebuilt, SqliteSink)
+        with self._transaction() as connection:
+            for target, other in zip(self.targets, rebuilt.targets, strict=True):
+                self._replace(connection, target, other)
+            connection.execute(f"DELETE FROM {POSITIONS_TABLE} WHERE sink = ?", (self.name,))
+            for place, position in rebuilt._stored(connection).items():
+                connection.execute(
+                    f"INSERT INTO {POSITIONS_TABLE} VALUES (?, ?, ?, ?, ?, ?, datetime('now'))",
+                    (self.name, *place, *position, self._identities[place.topic]),
+                )
+        rebuilt._drop()
+
+    # The tables; a subclass has others
+
+    def _create(self, connection: sqlite3.Connection, target: Target) -> None:
+        fit(connection, self._layouts()[target.topic])
+
+    def _write(self, connection: sqlite3.Connection, target: Target, part: Part) -> None:
+        layout = self._layouts()[target.topic]
+        if part.changes.clear:
+            connection.execute(f"DELETE FROM {quote(target.table)}")
+        if part.rows is not None and part.rows.num_rows:
+            apply(connection, make_ready(part.rows, layout), layout)
+
+    def _replace(self, connection: sqlite3.Connection, target: Target, other: Target) -> None:
+        columns = quoted(self._layouts()[target.topic].columns)
+        connection.execute(f"DELETE FROM {quote(target.table)}")
+        connection.execute(
+            f"INSERT INTO {quote(target.table)} ({columns}) "
+            f"SELECT {columns} FROM {quote(other.table)}"
+        )
+
+    def _drop_target(self, connection: sqlite3.Connection, target: Target) -> None:
+        connection.execute(f"DROP TABLE IF EXISTS {quote(target.table)}")
+
+    def _layouts(self) -> Mapping[str, Layout]:
+        if not hasattr(self, "_known_layouts"):
+            self._known_layouts = layouts_of(self.targets)
+        return self._known_layouts
+
+    # The file
+
+    def _drop(self) -> None:
+        """Delete the tables and their positions."""
+        was_open = self._connection is not None
+        if not was_open:
+            with self._reporting("open"):
+                self._connection = open_database(self._path)
+                self._connection.execute(_CREATE_POSITIONS)
+        with self._transaction() as connection:
+            for target in self.targets:
+                self._drop_target(connection, target)
+                forget_identity(connection, target.table)
+            connection.execute(f"DELETE FROM {POSITIONS_TABLE} WHERE sink = ?", (self.name,))
+        if not was_open:
+            self.close()
+
+    def _stored(self, connection: sqlite3.Connection) -> dict[Place, Position]:
+        found = connection.execute(
+            "SELECT topic, partition, topic_id, next_offset, target "
+            f"FROM {POSITIONS_TABLE} WHERE sink = ?",
+            (self.name,),
+        )
+        return {
+            Place(topic, partition): Position(topic_id, offset)
+            for topic, partition, topic_id, offset, target in found
+            if target == self._identities.get(topic)
+        }
+
+    def _opened(self) -> sqlite3.Connection:
+        assert self._connection is not None, "open() first"
+        return self._connection
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._reporting("write to"):
+            connection = self._opened()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:  # SQLite itself rolls back when the disk is full
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _reporting(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            problem = explain(error, doing, self._path)
+            if "no such table" in str(error) or "locked" in str(error):  # dropped: create it
+                raise SinkUnavailable(str(problem)) from error
+            raise problem from error

@@ -1,0 +1,212 @@
+"""What tests of sinks share: a broker, topics with changes, and one target of every kind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from millstream.connect.sinks import SinkConfig, parse_config
+from millstream.testing.pytest_plugin import SharedBroker
+from tests.peers.cache import PeerMissing
+from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.postgres import PostgresServer, start_postgres
+
+COLUMNS = "id long, name string"
+
+
+class Log:
+    """A topic of one test, and its producer."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int = 1) -> None:
+        self.bootstrap, self.topic = bootstrap, topic
+        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+        self.create(partitions)
+
+    def create(self, partitions: int = 1, **settings: str) -> None:
+        new = NewTopic(self.topic, partitions, 1, config=settings)
+        self.admin.create_topics([new])[self.topic].result(60)
+
+    def recreate(self) -> None:
+        self.admin.delete_topics([self.topic])[self.topic].result(60)
+        self.create()
+
+    def send(self, *records: tuple[Any, Any]) -> None:
+        """Keys and values, as JSON; bytes as they are."""
+        for key, value in records:
+            self._producer.produce(self.topic, key=_encoded(key), value=_encoded(value))
+        self._producer.flush(60)
+
+    def put(self, *rows: tuple[int, str]) -> None:
+        """Envelopes that set rows."""
+        self.send(*(set_row(id, name) for id, name in rows))
+
+
+def _encoded(value: Any) -> bytes | None:
+    return value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
+
+
+def set_row(id: int, name: str) -> tuple[Any, Any]:
+    return {"id": id}, {"op": "c", "before": None, "after": {"id": id, "name": name}}
+
+
+def delete_row(id: int) -> tuple[Any, Any]:
+    return {"id": id}, {"op": "d", "before": {"id": id, "name": None}, "after": None}
+
+
+TRUNCATE: tuple[Any, Any] = (None, {"op": "t", "before": None, "after": None})
+
+
+@pytest.fixture
+def log(millstream: SharedBroker) -> Log:
+    return Log(millstream.bootstrap_servers, millstream.unique_topic("shop.items"))
+
+
+class Derived(ABC):
+    """A target: how it is declared, what is in it, and what can happen to it."""
+
+    to: str
+    topic_options: dict[str, Any]
+
+    def config(self, log: Log, **given: Any) -> SinkConfig:
+        topic = {"table": "items", "key": "id", **self.topic_options, **given.pop("topic", {})}
+        base = {"name": "shop", "broker": log.bootstrap, "to": self.to}
+        return parse_config({**base, **given, "topics": {log.topic: topic}})
+
+    @abstractmethod
+    def rows(self) -> dict[int, str]:
+        """As another process sees them."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Delete the target, but not the positions that are kept beside it."""
+
+    def back_up(self) -> None:
+        pytest.skip("has no backup of its own")
+
+    def restore(self) -> None:
+        """Bring back the state at the backup."""
+        raise NotImplementedError
+
+
+class SqliteTables(Derived):
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "derived.db"
+        self.to = f"sqlite:///{self.path}"
+        self.topic_options = {"columns": COLUMNS}
+
+    def query(self, statement: str) -> list[Any]:
+        connection = sqlite3.connect(self.path)
+        try:
+            found = connection.execute(statement).fetchall()
+            connection.commit()
+            return found
+        finally:
+            connection.close()
+
+    def rows(self) -> dict[int, str]:
+        return dict(self.query("SELECT id, name FROM items"))
+
+    def drop(self) -> None:
+        self.query("DROP TABLE items")
+
+    def back_up(self) -> None:
+        here, there = (closing(sqlite3.connect(f"{self.path}{it}")) for it in ("", ".copy"))
+        with here as source, there as copy:
+            source.backup(copy)
+
+    def restore(self) -> None:
+        for file in self.path.parent.glob(f"{self.path.name}-*"):
+            file.unlink()
+        shutil.copy(f"{self.path}.copy", self.path)
+
+
+class SearchIndex(SqliteTables):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.to = f"fts5:///{self.path}"
+        self.topic_options = {"fields": ["name"], "stored": ["id"]}
+
+    def rows(self) -> dict[int, str]:
+        stored = dict(self.query("SELECT id, name FROM items"))
+        for id, name in stored.items():  # the index agrees with what is stored
+            matches = self.query(f"SELECT id FROM items WHERE items MATCH '\"{name}\"'")
+            assert (id,) in matches
+        return stored
+
+
+class PostgresTables(Derived):
+    def __init__(self, server: PostgresServer) -> None:
+        self.to = server.new_database()
+        self.topic_options = {"columns": COLUMNS}
+        self._saved: dict[str, list[Any]] = {}
+
+    def rows(self) -> dict[int, str]:
+        with psycopg.connect(self.to) as connection:
+            return dict(connection.execute("SELECT id, name FROM items").fetchall())
+
+    def run(self, *statements: str) -> None:
+        with psycopg.connect(self.to) as connection:
+            for statement in statements:
+                connection.execute(statement)  # type: ignore[arg-type]
+
+    def drop(self) -> None:
+        self.run("DROP TABLE items")
+
+    def back_up(self) -> None:
+        for table in ("items", "millstream_positions"):
+            self.run(f"CREATE TABLE copy_of_{table} AS SELECT * FROM {table}")
+
+    def restore(self) -> None:
+        for table in ("items", "millstream_positions"):
+            self.run(f"DELETE FROM {table}", f"INSERT INTO {table} SELECT * FROM copy_of_{table}")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    try:
+        server = start_postgres("fsync=off")
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.remove()
+
+
+KINDS: Sequence[str] = ("sqlite", "fts5", "postgresql")
+
+
+@pytest.fixture(params=KINDS)
+def derived(request: pytest.FixtureRequest, tmp_path: Path) -> Derived:
+    return make_derived(request.param, request, tmp_path)
+
+
+def make_derived(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Derived:
+    match kind:
+        case "sqlite":
+            return SqliteTables(tmp_path)
+        case "fts5":
+            return SearchIndex(tmp_path)
+        case "postgresql":
+            return PostgresTables(request.getfixturevalue("postgres"))
+    raise AssertionError(kind)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        pause.wait(0.05)

@@ -1,0 +1,124 @@
+"""Records of all forms as changes of rows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from millstream.connect.sinks.changes import (
+    Change,
+    Format,
+    check_format,
+    decode_changes,
+    document_id,
+    in_pieces,
+)
+from millstream.errors import ConfigError
+
+
+def encoded(value: Any) -> bytes | None:
+    return value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
+
+
+def decode(*records: tuple[Any, Any], format: Format = "debezium", **given: Any) -> Any:
+    return decode_changes(
+        [(encoded(key), encoded(value)) for key, value in records], ("id",), format, **given
+    )
+
+
+def test_envelopes_are_read_with_and_without_their_schema() -> None:
+    row = {"id": 1, "name": "a"}
+    found = decode(
+        (None, {"op": "c", "before": None, "after": row}),
+        (None, {"schema": {}, "payload": {"op": "u", "after": row}}),
+        ({"schema": {}, "payload": {"id": 7}}, None),
+        ({"id": 2}, {"op": "d", "before": None}),
+        (None, {"op": "d", "before": {"id": 3, "name": None}}),
+        (None, {"op": "m", "message": {"prefix": "p"}}),
+        ({"id": 4}, {"schema": {}, "payload": None}),
+    )
+    assert found.failures == []
+    assert found.changes == [
+        Change(0, (1,), row),
+        Change(1, (1,), row),
+        Change(2, (7,), None),
+        Change(3, (2,), None),
+        Change(4, (3,), None),
+        Change(6, (4,), None),
+    ]
+
+
+def test_truncation_forgets_the_changes_before_it() -> None:
+    records = [(None, {"op": "c", "after": {"id": 1}}), (None, {"op": "t"}), ({"id": 2}, None)]
+    found = decode(*records)
+    assert (found.clear, found.changes) == (True, [Change(2, (2,), None)])
+    refused = decode(*records, may_truncate=False)
+    assert not refused.clear
+    assert "several partitions" in refused.failures[0].message
+
+
+def test_flat_rows_are_deleted_by_their_mark() -> None:
+    found = decode(
+        (b"5", {"name": "a", "__lsn": 3, "__deleted": "false"}),
+        (None, {"id": 6, "__deleted": "true"}),
+        (b"plain", {"name": "b"}),
+        (b"7", None),
+        format="json",
+    )
+    assert found.changes == [
+        Change(0, (5,), {"id": 5, "name": "a"}),
+        Change(1, (6,), None),
+        Change(2, ("plain",), {"id": "plain", "name": "b"}),
+        Change(3, (7,), None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "format", "reason", "message"),
+    [
+        (None, b"{", "json", "malformed", "the value is not JSON"),
+        (None, [1], "json", "malformed", "not a JSON object"),
+        (None, {"a": 1}, "debezium", "malformed", "not a Debezium envelope"),
+        (None, {"op": "x"}, "debezium", "malformed", "unknown operation"),
+        (None, {"op": "u", "after": None}, "debezium", "malformed", "has no row"),
+        (None, {"name": "a"}, "json", "missing field", "neither value nor key"),
+        ({"other": 1}, {"name": "a"}, "json", "missing field", "has 'id'"),
+        ([1], {"name": "a"}, "json", "malformed", "not a JSON object with"),
+        (b"\xff", None, "json", "malformed", "neither JSON nor text"),
+        (None, None, "json", "missing field", "neither value nor key"),
+        (
+            None,
+            {"op": "u", "after": {"id": 1, "body": "__debezium_unavailable_value"}},
+            "debezium",
+            "unavailable value",
+            r"\['body'\]; use REPLICA IDENTITY FULL",
+        ),
+    ],
+)
+def test_bad_record_is_reported_with_its_reason(
+    key: Any, value: Any, format: Format, reason: str, message: str
+) -> None:
+    found = decode((key, value), (b"1", None), format=format)
+    [failure] = found.failures
+    assert (failure.record, failure.reason) == (0, reason)
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(failure.message)
+    assert found.changes == [Change(1, (1,), None)]
+
+
+def test_last_change_of_a_key_remains() -> None:
+    found = decode((b"1", {"v": 1}), (b"2", {"v": 2}), (b"1", None), format="json")
+    assert found.last_by_key() == {(1,): None, (2,): {"id": 2, "v": 2}}
+    assert [len(it) for it in in_pieces(found, 2)] == [2, 1]
+
+
+def test_key_is_one_string() -> None:
+    keys = [("a",), (5,), (True,), ("a", 5)]
+    assert [document_id(key) for key in keys] == ["a", "5", "true", '["a",5]']
+
+
+def test_unknown_format_is_refused() -> None:
+    with pytest.raises(ConfigError, match="must be one of debezium, json"):
+        check_format("orders", "xml")

@@ -1,0 +1,75 @@
+"""The file of a sink, and what is wrong with others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.connect.sinks.config import TopicConfig, load_config, parse_config
+from millstream.errors import ConfigError
+
+GIVEN: dict[str, Any] = {
+    "name": "shop",
+    "broker": "127.0.0.1:9092",
+    "to": "sqlite:///shop.db",
+    "topics": {"shop.public.orders": {"key": "id", "columns": "id long"}},
+}
+
+
+def test_file_is_read_with_its_defaults_and_overrides(tmp_path: Path) -> None:
+    path = tmp_path / "sink.toml"
+    path.write_text(
+        'name = "shop"\nbroker = "a:1"\nto = "fts5:///s.db"\nformat = "json"\n'
+        '[topics."shop.public.orders"]\nkey = ["id", "line"]\nfields = ["text"]\n'
+        '[topics.other]\nkey = "id"\nformat = "debezium"\nfields = "text"\ntable = "t"\n'
+        '[kafka]\n"security.protocol" = "SSL"\n'
+    )
+    config = load_config(path, {"broker": "b:2", "to": None})
+    assert (config.broker, config.to, config.kafka) == (
+        "b:2",
+        "fts5:///s.db",
+        {"security.protocol": "SSL"},
+    )
+    assert config.topics == (
+        TopicConfig(
+            "shop.public.orders", ("id", "line"), "orders", fields=("text",), format="json"
+        ),
+        TopicConfig("other", ("id",), "t", fields=("text",)),
+    )
+    assert config.topics[0].dead_letters == "dlq.shop.public.orders"
+
+
+def test_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sink.toml"
+    path.write_text("name = ")
+    with pytest.raises(ConfigError, match=r"sink\.toml is not TOML"):
+        load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"sink": "x"}, "unknown name 'sink'; known: name"),
+        ({"bad_record": "fail"}, "did you mean 'bad_records'"),
+        ({"name": ""}, "name must be given"),
+        ({"name": "a b"}, "use letters"),
+        ({"to": 5}, "to must be a string"),
+        ({"topics": {}}, "topics must be given"),
+        ({"topics": {"a": 1}}, "must be tables"),
+        ({"topics": {"a": {"table": "a"}}}, "key must name the columns"),
+        ({"topics": {"a": {"key": []}}}, "key must name the columns"),
+        ({"topics": {"a": {"key": 5}}}, "must be a name, or a list of names"),
+        ({"topics": {"a": {"key": "id", "colums": "id int"}}}, "did you mean 'columns'"),
+        ({"topics": {"a": {"key": "id", "table": 5}}}, "table must be a string"),
+        ({"topics": {"a.t": {"key": "id"}, "b.T": {"key": "id"}}}, "have the table"),
+        ({"format": "xml"}, "format is 'xml'"),
+        ({"bad_records": "skip"}, "must be one of deadletter, drop, fail"),
+        ({"kafka": {"acks": "1"}}, "unknown name 'acks'"),
+        ({"patience_seconds": "5"}, "must be a number of seconds"),
+    ],
+)
+def test_mistake_is_named(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        parse_config({**GIVEN, **changes})

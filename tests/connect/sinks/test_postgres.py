@@ -1,0 +1,60 @@
+"""A server that goes away; that tables follow topics is tested with the runner."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+
+from millstream.connect.sinks import SinkRunner
+from millstream.connect.sinks.opening import open_sink
+from millstream.errors import SchemaMismatch
+from tests.connect.sinks.conftest import Log, PostgresTables, wait_for
+from tests.connect.sinks.test_runner import run_once
+from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.postgres import PostgresServer
+
+
+def test_connections_that_are_cut_are_opened_again(postgres: PostgresServer, log: Log) -> None:
+    tables = PostgresTables(postgres)
+    stop = threading.Event()
+    runner = threading.Thread(target=lambda: SinkRunner(tables.config(log), stop=stop).run())
+    log.put((1, "one"))
+    runner.start()
+    try:
+        for number in range(2, 5):
+            wait_for(lambda number=number: _count(tables) == number - 1)
+            tables.run(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE pid <> pg_backend_pid() AND datname = current_database()"
+            )
+            log.put((number, "more"))
+        wait_for(lambda: _count(tables) == 4)
+    finally:
+        stop.set()
+        runner.join(PATIENCE_SECONDS)
+
+
+def _count(tables: PostgresTables) -> int:
+    try:
+        return len(tables.rows())
+    except psycopg.Error:
+        return 0
+
+
+def test_view_of_the_table_survives_a_rebuild(postgres: PostgresServer, log: Log) -> None:
+    tables = PostgresTables(postgres)
+    log.put((1, "one"))
+    run_once(tables.config(log))
+    tables.run("CREATE VIEW names AS SELECT name FROM items")
+    SinkRunner(tables.config(log)).rebuild()
+    with psycopg.connect(tables.to) as connection:
+        assert connection.execute("SELECT name FROM names").fetchall() == [("one",)]
+
+
+def test_table_that_does_not_fit_is_refused(postgres: PostgresServer, log: Log) -> None:
+    tables = PostgresTables(postgres)
+    tables.run("CREATE TABLE items (id bigint PRIMARY KEY)")
+    with open_sink(tables.config(log)) as sink, pytest.raises(SchemaMismatch, match="no column"):
+        sink.open()
