@@ -22,6 +22,7 @@ from tests.peers.patience import PATIENCE_SECONDS
 
 KAFKA_VERSION = "4.3.1"
 OLD_CLIENT_VERSION = "3.9.1"  # what Spark's connector brings along
+DEBEZIUM_VERSION = "3.6.1.Final"
 
 _BUNDLES = {
     "kafka": [
@@ -38,8 +39,14 @@ _BUNDLES = {
         ("com.fasterxml.jackson.core", "jackson-databind", "2.17.2"),
         ("org.slf4j", "slf4j-simple", "1.7.36"),
     ],
+    "debezium": [
+        ("io.debezium", "debezium-api", DEBEZIUM_VERSION),
+        ("io.debezium", "debezium-embedded", DEBEZIUM_VERSION),
+        ("io.debezium", "debezium-connector-postgres", DEBEZIUM_VERSION),
+        ("io.debezium", "debezium-storage-file", DEBEZIUM_VERSION),
+    ],
 }
-_SOURCES = {"kafka-streams": "java/streams"}  # of the others: java
+_SOURCES = {"kafka-streams": "java/streams", "debezium": "java/debezium"}  # of the others: java
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion>
 <groupId>millstream</groupId><artifactId>peers</artifactId><version>1</version>
