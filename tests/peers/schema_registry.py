@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from millstream.pipelines.avro.registry import registry_for
+from millstream.client.schema_registry import registry_for
 
 _NO_SUBJECT, _NO_SCHEMA = 40401, 40403
 

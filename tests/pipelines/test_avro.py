@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 import pytest
 
+from millstream.client.schema_registry import Registry, RegistrySettings
 from millstream.pipelines import pipeline, topic
-from millstream.pipelines.avro.registry import Registry, RegistrySettings
 from tests.peers.apicurio import program, start_apicurio
 from tests.peers.cache import PeerMissing
 from tests.peers.kafka import start_kafka

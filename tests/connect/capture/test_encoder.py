@@ -138,34 +138,32 @@ ARRAYS: dict[str, list[tuple[str, Any]]] = {
 }
 
 
-@pytest.fixture
-def typed(source: Source) -> Source:
-    """A source with types of its own."""
+def declare_types(source: Source) -> None:
     source.execute("CREATE EXTENSION hstore")
     source.execute("CREATE TYPE mood AS ENUM ('sad', 'ok', 'so \"so\"')")
     source.execute("CREATE TYPE pair AS (a int, b text)")
     source.execute("CREATE TYPE deep AS (pairs pair[], names text[])")
     source.execute("CREATE DOMAIN positive AS int CHECK (VALUE > 0)")
-    return source
 
 
 @pytest.mark.parametrize("values", [VALUES, ARRAYS], ids=["scalars", "arrays"])
 def test_values_of_all_types_are_equal_in_the_stream_and_in_copies(
-    typed: Source, values: dict[str, list[tuple[str, Any]]]
+    source: Source, values: dict[str, list[tuple[str, Any]]]
 ) -> None:
+    declare_types(source)
     columns = [
         (f"c{number}_{at}", kind, *given)
         for number, (kind, examples) in enumerate(values.items())
         for at, given in enumerate(examples)
     ]
     declared = ", ".join(f"{name} {kind}" for name, kind, _, _ in columns)
-    typed.execute(f"CREATE TABLE t (id int PRIMARY KEY, {declared})")
+    source.execute(f"CREATE TABLE t (id int PRIMARY KEY, {declared})")
     given = ", ".join(f"({sql})::{kind}" for _, kind, sql, _ in columns)
-    typed.execute(f"INSERT INTO t VALUES (1, {given})")
-    (streamed,) = typed.changes()
+    source.execute(f"INSERT INTO t VALUES (1, {given})")
+    (streamed,) = source.changes()
     after = json.loads(streamed.value or b"")["after"]
     expected = {"id": 1} | {name: value for name, _, _, value in columns}
     assert after == expected
-    (copied,) = typed.copy(typed.tables["t"])
+    (copied,) = source.copy(source.tables["t"])
     assert json.loads(copied.value or b"")["after"] == expected
     assert copied.key == streamed.key == b'{"id":1}'

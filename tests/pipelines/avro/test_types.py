@@ -9,9 +9,9 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+from millstream.client.schema_registry import RegistrySettings
 from millstream.errors import ConfigError
 from millstream.pipelines.avro.options import AvroOptions
-from millstream.pipelines.avro.registry import RegistrySettings
 from millstream.pipelines.avro.types import columns_of, derive_schema
 from tests.peers.schema_registry import running_registry
 from tests.pipelines.reading.decoding.avro_values import logical, record, text_of

@@ -54,6 +54,18 @@ class JsonEnvelope(Envelope):
         connector: str,
     ) -> None: ...
 
+class AvroEnvelope(Envelope):
+    def __init__(
+        self,
+        table: Table,
+        settings: EnvelopeSettings,
+        value_types: Sequence[ValueType],
+        version: str,
+        connector: str,
+        key_id: int,
+        value_id: int,
+    ) -> None: ...
+
 class TableEncoder:
     table: Table
     def __init__(
@@ -65,6 +77,7 @@ class TableEncoder:
         buffer: ChangeBuffer,
     ) -> None: ...
     def change(self, message: bytes) -> None: ...
+    def truncate(self, lsn: int) -> None: ...
     def copy(
         self,
         rows: bytes | list[bytes],

@@ -124,6 +124,7 @@ cdef class Counter:
 
 
 include "_json.pxi"
+include "_avro.pxi"
 
 
 cdef class TableEncoder:
@@ -141,6 +142,7 @@ cdef class TableEncoder:
     cdef Field* _old
     cdef Field* _new
     cdef bint _is_full
+    cdef bint _is_flat
     cdef bint _tombstones
     cdef Counter _counter
     cdef int64_t _serial
@@ -155,6 +157,7 @@ cdef class TableEncoder:
         self._collection = table.full_name
         self._columns, self._keys = len(names), len(table.key)
         self._is_full = table.replica_identity == "f"
+        self._is_flat = settings.shape == "flat"
         self._tombstones = settings.tombstones and self._keys > 0
         self._key_columns = <int*>calloc(max(self._keys, 1), sizeof(int))
         self._in_identity = <uint8_t*>calloc(max(self._columns, 1), 1)
@@ -186,6 +189,23 @@ cdef class TableEncoder:
         if size < WAL_HEADER_BYTES + 5 or at[0] != c"w":
             raise self._error(BAD_TUPLE)
         self._change(at, size)
+
+    def truncate(self, uint64_t lsn):
+        """Encode that the table was truncated. The flat shape has no record for it."""
+        cdef Mark mark = self._buffer.mark()
+        cdef Status status
+        if self._serial != self._context._serial:
+            self._start_transaction()
+        orders = self._context.count(self._collection)
+        if orders is None or self._is_flat:
+            return
+        status = self._envelope.put(&self._buffer._values.data, c"t", NULL, NULL, lsn, orders[0],
+                                    orders[1], &self._bad_column)
+        if status == DONE:
+            status = self._buffer.finish(False, True, self._envelope.timestamp_ms, NULL, NULL)
+        if status != DONE:
+            self._buffer.reset(mark)
+            raise self._error(status)
 
     cdef int _change(self, const uint8_t* message, int64_t size) except -1:
         cdef Mark mark = self._buffer.mark()

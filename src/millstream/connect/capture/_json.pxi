@@ -45,6 +45,7 @@ cdef class Envelope:
         free(self.nodes)
         for i in range(DEPTH_MAX + 1):
             free(self.scratch.at_depth[i].start)
+        free(self.scratch.spare.start)
 
     cdef Status put_key(self, Out* out, const Field* fields, const int* key_columns, int keys,
                         int* bad_column):

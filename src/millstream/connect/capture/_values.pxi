@@ -23,6 +23,7 @@ cdef struct Node:           # a types.ValueType
 
 cdef struct Scratch:
     Out[DEPTH_MAX + 1] at_depth
+    Out spare               # for text that is written into other text
 
 
 cdef Status json_value(Out* out, const Node* nodes, int index, const uint8_t* text, int64_t size,

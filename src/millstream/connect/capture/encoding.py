@@ -19,7 +19,9 @@ from array import array
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from millstream.client.schema_registry import Registry, registry_for
 from millstream.connect.capture._encoder import (
+    AvroEnvelope,
     ChangeBuffer,
     ChangeFeed,
     Envelope,
@@ -27,6 +29,7 @@ from millstream.connect.capture._encoder import (
     StreamContext,
     TableEncoder,
 )
+from millstream.connect.capture.avro import key_schema, value_schema
 from millstream.connect.capture.envelope import (
     CONNECTOR,
     VERSION,
@@ -100,18 +103,32 @@ def table_encoder(
     catalogue: TypeCatalogue,
     context: StreamContext,
     buffer: ChangeBuffer,
+    topic: str | None = None,
 ) -> TableEncoder:
-    """The encoder of one version of a table."""
+    """The encoder of one version of a table. For Avro, the schemas are registered: for the subjects
+    of `topic`, which by default is that of Debezium."""
     types = value_types(table, settings, catalogue)
-    envelope: Envelope = JsonEnvelope(
-        table,
-        settings,
-        types,
-        [_json(_unavailable(it, settings.unavailable_value)) for it in types],
-        VERSION,
-        CONNECTOR,
-    )
+    if settings.registry is not None:
+        name = topic or f"{settings.server_name}.{table.full_name}"
+        envelope = _avro_envelope(table, settings, types, registry_for(settings.registry), name)
+    else:
+        unavailable = [_json(_unavailable(it, settings.unavailable_value)) for it in types]
+        envelope = JsonEnvelope(table, settings, types, unavailable, VERSION, CONNECTOR)
     return TableEncoder(table, settings, envelope, context, buffer)
+
+
+def _avro_envelope(
+    table: Table,
+    settings: EnvelopeSettings,
+    types: list[ValueType],
+    registry: Registry,
+    topic: str,
+) -> Envelope:
+    key_id = 0
+    if table.key:
+        key_id = registry.register(f"{topic}-key", key_schema(table, settings, types))
+    value_id = registry.register(f"{topic}-value", value_schema(table, settings, types))
+    return AvroEnvelope(table, settings, types, VERSION, CONNECTOR, key_id, value_id)
 
 
 def value_types(

@@ -1,7 +1,8 @@
 """The envelope of change records: its settings, and the records that are not rows.
 
 Rows are encoded by compiled code (`encoding.py`). The records here are rare: truncates, logical
-messages, the begin and end of transactions, heartbeats. All have Debezium's form.
+messages, the begin and end of transactions, heartbeats. All have Debezium's form, and are JSON;
+truncates in Avro are `TableEncoder.truncate`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from millstream.connect.capture.types import Decimals, HStores
+from millstream.errors import ConfigError
 
 if TYPE_CHECKING:
+    from millstream.client.schema_registry import RegistrySettings
     from millstream.connect.capture._encoder import StreamContext
     from millstream.connect.capture.tables import Table
 
@@ -25,6 +28,7 @@ NEW_KEY_HEADER = "__debezium.newkey"
 OLD_KEY_HEADER = "__debezium.oldkey"
 
 Shape = Literal["debezium", "flat"]
+Format = Literal["json", "avro"]
 
 
 @dataclass(frozen=True)
@@ -33,12 +37,18 @@ class EnvelopeSettings:
 
     server_name: str  # Debezium's topic.prefix: source.name, and the start of topics
     database: str
+    format: Format = "json"  # avro: in Confluent's wire format, which needs a registry
+    registry: RegistrySettings | None = None
     shape: Shape = "debezium"  # flat: the row and `__deleted`
     decimals: Decimals = "string"
     hstores: HStores = "json"
     tombstones: bool = True  # after deletes of tables that have a key
     transaction_metadata: bool = False  # the block `transaction`
     unavailable_value: str = "__debezium_unavailable_value"  # for unchanged TOAST values
+
+    def __post_init__(self) -> None:
+        if (self.format == "avro") != (self.registry is not None):
+            raise ConfigError("a schema registry is needed for format avro, and only there")
 
 
 class Record(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from millstream.client.schema_registry import RegistrySettings, parse_urls
 from millstream.errors import ConfigError
-from millstream.pipelines.avro.registry import RegistrySettings, parse_urls
 from millstream.pipelines.options import GivenOptions
 
 REGISTRY_OPTIONS = (

@@ -16,9 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from millstream.client.schema_registry import registry_for
 from millstream.errors import ConfigError
 from millstream.pipelines.avro.options import AvroOptions
-from millstream.pipelines.avro.registry import registry_for
 from millstream.pipelines.avro.schema import AvroType, parse_schema
 
 _SPARK_TYPES = {

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from millstream.client.schema_registry import RegistryError
 from millstream.errors import ConfigError
-from millstream.pipelines.avro.registry import RegistryError
 from tests.peers.schema_registry import SchemaRegistry, running_registry
 from tests.pipelines.reading.decoding.avro_values import avro, framed, record, text_of
 from tests.pipelines.reading.decoding.values import columns_of, decode, decoder_for, schema_of

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from millstream.errors import ConfigError
-from millstream.pipelines.avro.registry import (
+from millstream.client.schema_registry import (
     Registry,
     RegistryError,
     RegistrySettings,
@@ -19,6 +18,7 @@ from millstream.pipelines.avro.registry import (
     parse_urls,
     registry_for,
 )
+from millstream.errors import ConfigError
 from tests.peers.apicurio import Apicurio, program, start_apicurio
 from tests.peers.cache import PeerMissing
 from tests.peers.schema_registry import SchemaRegistry, running_registry

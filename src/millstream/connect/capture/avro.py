@@ -1,0 +1,178 @@
+"""Avro schemas of change records: Debezium's names, and a column for each column of the table.
+
+Every column may be null, since PostgreSQL does not send all of them for deletes. `_avro.pxi` writes
+by these schemas. Decimals, arrays and composites have a branch `string`: for NaN, for arrays of
+several dimensions (as JSON), and for TOAST values that were not sent.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from millstream.connect.capture.envelope import EnvelopeSettings
+from millstream.connect.capture.tables import CaptureError, Table
+from millstream.connect.capture.types import Kind, ValueType
+
+_TIMES = "io.debezium.time"
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
+# Avro's type, and the name by which Kafka Connect's readers know it.
+_SCALARS: dict[Kind, tuple[str, str]] = {
+    Kind.TEXT: ("string", ""),
+    Kind.BOOLEAN: ("boolean", ""),
+    Kind.BYTES: ("bytes", ""),
+    Kind.BITS: ("bytes", "io.debezium.data.Bits"),
+    Kind.DATE: ("int", f"{_TIMES}.Date"),
+    Kind.TIME_MILLIS: ("int", f"{_TIMES}.Time"),
+    Kind.TIME_MICROS: ("long", f"{_TIMES}.MicroTime"),
+    Kind.TIME_ZONED: ("string", f"{_TIMES}.ZonedTime"),
+    Kind.TIMESTAMP_MILLIS: ("long", f"{_TIMES}.Timestamp"),
+    Kind.TIMESTAMP_MICROS: ("long", f"{_TIMES}.MicroTimestamp"),
+    Kind.TIMESTAMP_ZONED: ("string", f"{_TIMES}.ZonedTimestamp"),
+    Kind.MONEY: ("string", ""),
+    Kind.HSTORE_JSON: ("string", "io.debezium.data.Json"),
+}
+_WITH_TEXT = (Kind.ARRAY, Kind.COMPOSITE, Kind.DECIMAL, Kind.VARIABLE_DECIMAL)
+_SOURCE = {
+    "version": "string",
+    "connector": "string",
+    "name": "string",
+    "ts_ms": "long",
+    "snapshot": ["null", "string"],
+    "db": "string",
+    "sequence": ["null", "string"],
+    "ts_us": ["null", "long"],
+    "ts_ns": ["null", "long"],
+    "schema": "string",
+    "table": "string",
+    "txId": ["null", "long"],
+    "lsn": ["null", "long"],
+    "xmin": ["null", "long"],
+    "origin": ["null", "string"],
+    "origin_lsn": ["null", "long"],
+}
+_TRANSACTION = {"id": "string", "total_order": "long", "data_collection_order": "long"}
+
+
+def key_schema(table: Table, settings: EnvelopeSettings, types: list[ValueType]) -> str:
+    """The schema of keys, as JSON."""
+    by_name = dict(zip([it.name for it in table.columns], types, strict=True))
+    schemas = _Schemas(settings, table)
+    fields = {name: schemas.without_null(by_name[name], name) for name in table.key}
+    return json.dumps(schemas.record("Key", schemas.namespace, fields))
+
+
+def value_schema(table: Table, settings: EnvelopeSettings, types: list[ValueType]) -> str:
+    """The schema of values, as JSON."""
+    schemas = _Schemas(settings, table)
+    fields = {
+        column.name: schemas.nullable(it, column.name)
+        for column, it in zip(table.columns, types, strict=True)
+    }
+    if settings.shape == "flat":
+        fields["__deleted"] = ["null", "string"]
+        return json.dumps(schemas.record("Value", schemas.namespace, fields))
+    row = schemas.record("Value", schemas.namespace, fields)
+    source = schemas.record("Source", "io.debezium.connector.postgresql", _SOURCE)
+    envelope = {
+        "before": ["null", row],
+        "after": ["null", f"{schemas.namespace}.Value"],
+        "source": source,
+        "transaction": ["null", schemas.record("block", "event", _TRANSACTION)],
+        "op": "string",
+        "ts_ms": ["null", "long"],
+        "ts_us": ["null", "long"],
+        "ts_ns": ["null", "long"],
+    }
+    return json.dumps(schemas.record("Envelope", schemas.namespace, envelope))
+
+
+class _Schemas:
+    """Types of one schema; named ones are defined where they occur first."""
+
+    def __init__(self, settings: EnvelopeSettings, table: Table) -> None:
+        self._table = table
+        parts = (*settings.server_name.split("."), table.schema, table.name)
+        self.namespace = ".".join(_avro_name(it) for it in parts)
+        self._defined: set[str] = set()
+
+    def record(self, name: str, namespace: str, fields: dict[str, Any]) -> dict[str, Any]:
+        adjusted = {_avro_name(it): it for it in fields}
+        if len(adjusted) < len(fields):
+            raise CaptureError(
+                f"table {self._table.full_name}: two columns have the same name in Avro, where "
+                f"names have letters, digits and _: {', '.join(fields)}"
+            )
+        return {
+            "type": "record",
+            "name": name,
+            "namespace": namespace,
+            "fields": [
+                {"name": it, "type": fields[original]} | _default(fields[original])
+                for it, original in adjusted.items()
+            ],
+        }
+
+    def nullable(self, value_type: ValueType, path: str) -> list[Any]:
+        branches = ["null", self._plain(value_type, path)]
+        return [*branches, "string"] if value_type.kind in _WITH_TEXT else branches
+
+    def without_null(self, value_type: ValueType, path: str) -> Any:
+        plain = self._plain(value_type, path)
+        return [plain, "string"] if value_type.kind in _WITH_TEXT else plain
+
+    def _plain(self, value_type: ValueType, path: str) -> Any:
+        match value_type.kind:
+            case Kind.INTEGER:
+                return "long" if value_type.is_wide else "int"
+            case Kind.FLOAT:
+                return "double" if value_type.is_wide else "float"
+            case Kind.ARRAY:
+                return {"type": "array", "items": self.nullable(value_type.items[0], path)}
+            case Kind.HSTORE_MAP:
+                return {"type": "map", "values": ["null", "string"]}
+            case Kind.DECIMAL:
+                return {
+                    "type": "bytes",
+                    "logicalType": "decimal",
+                    "precision": value_type.precision,
+                    "scale": value_type.scale,
+                }
+            case Kind.VARIABLE_DECIMAL:
+                fields: dict[str, Any] = {"scale": "int", "value": "bytes"}
+                return self._named("VariableScaleDecimal", "io.debezium.data", fields)
+            case Kind.POINT:
+                fields = {"x": "double", "y": "double", "wkb": ["null", "bytes"]}
+                fields["srid"] = ["null", "int"]
+                return self._named("Point", "io.debezium.data.geometry", fields)
+            case Kind.COMPOSITE:
+                name = ".".join(map(_avro_name, (*value_type.name.split("."),)))
+                if f"{self.namespace}.{name}" in self._defined:
+                    return f"{self.namespace}.{name}"
+                namespace, _, short = f"{self.namespace}.{name}".rpartition(".")
+                attributes = {
+                    it: self.nullable(kind, f"{path}.{it}")
+                    for it, kind in zip(value_type.names, value_type.items, strict=True)
+                }
+                return self._named(short, namespace, attributes)
+        avro, connect_name = _SCALARS[value_type.kind]
+        if not connect_name:
+            return avro
+        return {"type": avro, "connect.version": 1, "connect.name": connect_name}
+
+    def _named(self, name: str, namespace: str, fields: dict[str, Any]) -> Any:
+        full = f"{namespace}.{name}"
+        if full in self._defined:
+            return full
+        self._defined.add(full)
+        return self.record(name, namespace, fields)
+
+
+def _default(kind: Any) -> dict[str, Any]:
+    return {"default": None} if isinstance(kind, list) and kind[0] == "null" else {}
+
+
+def _avro_name(name: str) -> str:
+    adjusted = _NOT_IN_NAMES.sub("_", name)
+    return f"_{adjusted}" if not adjusted or adjusted[0].isdigit() else adjusted
