@@ -26,11 +26,15 @@ from pathlib import Path
 from threading import Semaphore, Thread
 from typing import Any
 
+from millstream.client.cluster import Cluster
+from millstream.client.topics import NewTopic, create_topics
 from millstream.pipelines import pipeline, table, topic
 from millstream.pipelines.pipeline import Pipeline
 from millstream.pipelines.running import locking
 from millstream.pipelines.running.failures import passes
+from millstream.pipelines.running.launching import make_active
 from millstream.pipelines.running.session import spark_settings
+from millstream.pipelines.spec import Topic
 from tests.faults.kill_points import FAULT, current_batch
 
 ALL = ("topic", "topics", "sqlite", "postgres", "fan", "pgfan")
@@ -145,13 +149,16 @@ def start_in_turn(spark: Any, declared: Pipeline, settings: Settings) -> Any:
     begun = current_batch(settings.checkpoints, declared.name)
     is_ours = _turns.acquire(timeout=TURN_SECONDS_MAX)  # who has one may stand still for good
     try:
-        query = declared.start(
-            spark,
-            broker=settings.bootstrap,
-            store=settings.store_of(declared.name),
-            checkpoint=settings.checkpoints,
-            once=settings.once,
-        )
+        if declared.name == "topic":
+            query = start_writer(spark, declared, settings)
+        else:
+            query = declared.start(
+                spark,
+                broker=settings.bootstrap,
+                store=settings.store_of(declared.name),
+                checkpoint=settings.checkpoints,
+                once=settings.once,
+            )
         deadline = time.monotonic() + TURN_SECONDS_MAX
         while (
             query.isActive
@@ -163,6 +170,33 @@ def start_in_turn(spark: Any, declared: Pipeline, settings: Settings) -> Any:
         if is_ours:
             _turns.release()
     return query
+
+
+def start_writer(spark: Any, declared: Pipeline, settings: Settings) -> Any:
+    """The same function between Spark's own reader and writer."""
+    make_active(spark)  # Spark looks for the writer in the session of this thread
+    (output,) = declared.writes.values()
+    assert isinstance(output, Topic)
+    with Cluster(settings.bootstrap) as cluster:
+        create_topics(cluster, [NewTopic(output.name, 2)])
+    records = (
+        spark.readStream.format("millstream")
+        .schema(SCHEMA)
+        .options(**{"kafka.bootstrap.servers": settings.bootstrap, "subscribe": settings.source})
+        .options(startingOffsets="earliest", valueFormat="json")
+        .option("maxOffsetsPerTrigger", settings.records_per_batch)
+        .load()
+    )
+    writer = (
+        declared(records)
+        .writeStream.format("millstream")
+        .queryName(declared.name)
+        .options(**{"kafka.bootstrap.servers": settings.bootstrap, "topic": output.name})
+        .options(**{"kafka.group.id": declared.group_id}, **output.options)
+        .options(keyColumns="user", valueFormat="json")
+        .option("checkpointLocation", f"{settings.checkpoints}/{declared.name}")
+    )
+    return (writer.trigger(availableNow=True) if settings.once else writer).start()
 
 
 def main(settings: Settings) -> None:
