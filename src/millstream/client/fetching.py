@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 
 from millstream.client.cluster import Cluster, check
 from millstream.errors import ErrorCode
+from millstream.records.columns import AbortedRange
 
 FETCH_VERSION_MAX = 12  # the last version with topic names instead of ids
 FETCH_BYTES = 8 * 1024 * 1024
 READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
 LATEST = -1
 EARLIEST = -2
 
@@ -20,6 +22,15 @@ class Fetched(NamedTuple):
     records: memoryview | bytes
     log_start_offset: int
     end_offset: int  # the high watermark
+
+
+class FetchedCommitted(NamedTuple):
+    """Part of a partition's log below the last stable offset, and the aborted transactions in it:
+    the arguments of `decode_columns`."""
+
+    records: memoryview | bytes
+    aborted: list[AbortedRange]
+    end_offset: int  # the last stable offset
 
 
 def fetch_batches(
@@ -35,6 +46,37 @@ def fetch_batches(
 
     Raises OFFSET_OUT_OF_RANGE outside the log. Waits if the client's quota is exhausted.
     """
+    found = _fetch(cluster, topic, partition, offset, bytes_max, wait_ms, READ_UNCOMMITTED)
+    return Fetched(found.records or b"", int(found.log_start_offset), int(found.high_watermark))
+
+
+def fetch_committed(
+    cluster: Cluster,
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    bytes_max: int = FETCH_BYTES,
+    wait_ms: int = 0,
+) -> FetchedCommitted:
+    """The log from `offset` up to the last stable offset, in the same way."""
+    found = _fetch(cluster, topic, partition, offset, bytes_max, wait_ms, READ_COMMITTED)
+    aborted = [
+        AbortedRange(int(it.producer_id), int(it.first_offset))
+        for it in found.aborted_transactions or ()
+    ]
+    return FetchedCommitted(found.records or b"", aborted, int(found.last_stable_offset))
+
+
+def _fetch(
+    cluster: Cluster,
+    topic: str,
+    partition: int,
+    offset: int,
+    bytes_max: int,
+    wait_ms: int,
+    isolation_level: int,
+) -> Any:
     asked = {
         "partition": partition,
         "current_leader_epoch": -1,
@@ -48,7 +90,7 @@ def fetch_batches(
         "max_wait": wait_ms,
         "min_bytes": 1,
         "max_bytes": bytes_max,
-        "isolation_level": READ_UNCOMMITTED,
+        "isolation_level": isolation_level,
         "session_epoch": -1,
         "topics": [{"topic": topic, "partitions": [asked]}],
     }
@@ -56,8 +98,7 @@ def fetch_batches(
         topic, partition, "fetch", fields, version=FETCH_VERSION_MAX, error_of=_error_of
     )
     check(_error_of(answer), f"fetching {topic}-{partition} from {offset} on")
-    found = answer.responses[0].partitions[0]
-    return Fetched(found.records or b"", int(found.log_start_offset), int(found.high_watermark))
+    return answer.responses[0].partitions[0]
 
 
 def log_start_offset(cluster: Cluster, topic: str, partition: int) -> int:

@@ -1,0 +1,200 @@
+"""Tables that are copied in chunks beside the stream: which one is next, and when it is written.
+
+A request for a new snapshot of a table comes as a logical message in the stream itself
+(`millstream capture resnapshot`), so it is processed exactly once, like any other message.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+
+from millstream.connect.capture.encoding import ChangeBuffer, TableEncoder, take_columns
+from millstream.connect.capture.envelope import Record
+from millstream.connect.capture.output import Output
+from millstream.connect.capture.position import CaptureState, Position, TableState
+from millstream.connect.capture.replication import Receiver
+from millstream.connect.capture.settings import CaptureSettings
+from millstream.connect.capture.snapshot import Chunk, ChunkReader
+from millstream.connect.capture.source import CopyPlan, Source, SourceTable
+from millstream.connect.capture.tables import Table
+from millstream.connect.capture.visibility import ChangedKeys
+
+RETRY_SECONDS = 0.2
+WARN_SECONDS = 10.0
+
+log = logging.getLogger("millstream.capture")
+
+MakeEncoder = Callable[[Table, ChangeBuffer], TableEncoder]
+MakeTruncate = Callable[[Table, int], Record | None]
+
+
+class ChunkTasks:
+    """See the module. `state` has the progress of all tables; `changed_state` if not committed."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        state: CaptureState,
+        source: Source,
+        changed: ChangedKeys,
+        make_encoder: MakeEncoder,
+        make_truncate: MakeTruncate,
+    ) -> None:
+        self._settings = settings
+        self._source = source
+        self._changed = changed
+        self._make_encoder = make_encoder
+        self._make_truncate = make_truncate
+        self.state = state
+        self.changed_state: CaptureState | None = None
+        self._reader: ChunkReader | None = None
+        self._plan: CopyPlan | None = None
+        self._chunk: Chunk | None = None  # read, and not written yet
+        self._retry_at = 0.0
+        self._warn_at = 0.0
+        for table in state.unfinished:
+            changed.track(table)
+
+    def stop(self) -> None:
+        if self._reader is not None:
+            self._reader.stop()
+
+    # Requests
+
+    def signal(self, signal: Mapping[str, Any], tables: Mapping[str, SourceTable]) -> None:
+        """A message of `millstream capture resnapshot`."""
+        wanted = signal.get("resnapshot")
+        if not isinstance(wanted, list):
+            return
+        for name in wanted:
+            table = tables.get(name)
+            if table is None:
+                log.warning("resnapshot of %s is ignored: it is not captured", name)
+                continue
+            replaces = bool(signal.get("replace"))
+            new = TableState(table.oid, rows_expected=table.rows_expected, replaces=replaces)
+            self._forget_chunk(name)
+            self._changed.track(name)
+            self._update(name, new)
+            log.info("resnapshot of %s begins", name)
+
+    def _forget_chunk(self, table: str) -> None:
+        if self._chunk is not None and self._chunk.table == table:
+            self._chunk = None
+
+    def _update(self, name: str, table: TableState) -> None:
+        self.state = self.changed_state = self.state.with_table(name, table)
+
+    def committed(self) -> None:
+        self.changed_state = None
+
+    # Reading
+
+    def request(self) -> None:
+        """Read the next chunk, unless one is being read or waits to be written."""
+        if self._chunk is not None or time.monotonic() < self._retry_at:
+            return
+        unfinished = self.state.unfinished
+        if not unfinished:
+            return
+        if self._reader is None:
+            self._reader = ChunkReader(self._settings.database, self._mark)
+        if self._reader.is_busy:
+            return
+        tables = self._source.tables()
+        there = [
+            it for it in unfinished if it in tables and tables[it].oid == self.state.tables[it].oid
+        ]
+        if not there:
+            return  # dropped, or recreated: the next session finds out
+        name = there[0]
+        table = tables[name]
+        self._plan = self._source.copy_plan(table)
+        after = self.state.tables[name].after
+        self._reader.request(name, self._plan, after, self._settings.chunk_rows)
+
+    def _mark(self, connection: psycopg.Connection[Any]) -> None:
+        """An empty message for ourselves: its commit flushes the log, and moves the stream."""
+        connection.execute(
+            "SELECT pg_logical_emit_message(true, %s, '')", (self._settings.signal_prefix,)
+        )
+
+    # Writing
+
+    def write(self, output: Output, position: Position, receiver: Receiver) -> int:
+        """Write the chunk if the stream has passed it; returns the number of records."""
+        if self._chunk is None and self._reader is not None:
+            self._chunk = self._reader.take()
+        chunk = self._chunk
+        if chunk is None:
+            return 0
+        if position.lsn < chunk.end_lsn:
+            receiver.request_keepalive()
+            return 0
+        self._chunk = None
+        before = self.state.tables[chunk.table]
+        assert chunk.snapshot is not None
+        if before.is_done or chunk.begins_after != before.after:
+            return 0  # requested again meanwhile
+        stale = self._changed.stale_keys(chunk.table, chunk.snapshot)
+        if stale is None:
+            self._read_again(chunk)
+            return 0
+        return self._write_rows(output, position, chunk, before, stale)
+
+    def _write_rows(
+        self,
+        output: Output,
+        position: Position,
+        chunk: Chunk,
+        before: TableState,
+        stale: set[bytes],
+    ) -> int:
+        assert self._plan is not None
+        table = self._plan.table
+        buffer = ChangeBuffer()
+        topic = self._settings.topic_of(table.schema, table.name)
+        is_first = before.snapshot == "waiting"
+        if is_first and (before.replaces or not table.key):
+            record = self._make_truncate(table, position.lsn)
+            if record is not None:
+                buffer.append(*record)
+        now_us = time.time_ns() // 1000
+        self._make_encoder(table, buffer).copy(
+            chunk.rows, flag="incremental", lsn=None, xid=None, snapshot_time_us=now_us,
+            now_us=now_us,
+        )  # fmt: skip
+        count = len(buffer)
+        if count:
+            output.write(topic, take_columns(buffer), stale)
+        after = replace(
+            before,
+            snapshot="done" if chunk.is_last else "copying",
+            after=chunk.after,
+            rows=before.rows + len(chunk.rows),
+        )
+        self._update(chunk.table, after)
+        if chunk.is_last:
+            self._changed.forget(chunk.table)
+            log.info("%s is copied: %d rows", chunk.table, after.rows)
+        return count
+
+    def _read_again(self, chunk: Chunk) -> None:
+        """A transaction that is in the log, but not visible yet, may have changed any row."""
+        self._retry_at = time.monotonic() + RETRY_SECONDS
+        blocking = self._changed.blocking(chunk.table)
+        if blocking and time.monotonic() > self._warn_at:
+            self._warn_at = time.monotonic() + WARN_SECONDS
+            assert chunk.snapshot is not None
+            xids = {chunk.snapshot.widen(xid) for xid in blocking}
+            log.warning(
+                "copying %s waits for transactions: %s",
+                chunk.table,
+                self._source.open_transactions(xids) or xids,
+            )

@@ -1,0 +1,218 @@
+"""The topics of a capture: changes and position in one Kafka transaction.
+
+The transactional id belongs to the capture. Opening an `Output` fences the previous process with
+the same id and aborts its open transaction; only then the position is read, committed records only.
+So the position is final, and the previous process can no longer write.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING
+
+from millstream.client.cluster import Cluster
+from millstream.client.fetching import fetch_committed, log_end_offset, log_start_offset
+from millstream.client.producing import RawProducer
+from millstream.client.topics import NewTopic, create_topics
+from millstream.client.transactions import FENCED, Transaction, begin_transaction
+from millstream.connect.capture.position import (
+    POSITION_PARTITION,
+    STATE_PARTITION,
+    CaptureState,
+    Position,
+)
+from millstream.connect.capture.settings import COMPRESSIONS, CaptureSettings
+from millstream.connect.capture.tables import CaptureError
+from millstream.errors import ApiError, ErrorCode
+from millstream.records.columns import decode_columns, encode_batches
+from millstream.records.record import Record, encode_batch
+
+if TYPE_CHECKING:
+    from millstream.connect.capture.encoding import ChangeColumns
+
+BATCH_BYTES_MAX = 512 * 1024
+READ_BACK_OFFSETS = 1000  # the last position is among these, unless many transactions were aborted
+TRANSACTION_TIMEOUT_MS = 60_000
+ATOMIC_TIMEOUT_MS = 15 * 60_000  # transaction.max.timeout.ms of brokers
+TOPIC_SECONDS_OLD_MAX = 300.0
+POSITION_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(16 * 1024 * 1024)}
+# Answers after the transaction was ended by others.
+LOST = (*FENCED, ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+KEYS = {POSITION_PARTITION: b"position", STATE_PARTITION: b"state"}
+
+
+class CaptureFenced(CaptureError):
+    """Another process runs the same capture."""
+
+
+class TransactionLost(OSError):
+    """The broker has ended the transaction: another process took over, or the time ran out. Opening
+    another `Output` after this one finds out."""
+
+
+class Output:
+    """See the module. One thread at a time."""
+
+    def __init__(self, settings: CaptureSettings, *, timeout_seconds: float = 60.0) -> None:
+        self._settings = settings
+        self._cluster = Cluster(
+            settings.bootstrap_servers,
+            client_id=f"capture-{settings.name}",
+            security=settings.security or None,
+            timeout_seconds=timeout_seconds,
+        )
+        self._producer = RawProducer(self._cluster)
+        self._compression = COMPRESSIONS[settings.compression]
+        self._existing: set[str] = set()
+        self._is_open = False
+
+    @property
+    def transaction(self) -> Transaction | None:
+        return self._producer.transaction
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something was written since the last commit."""
+        return self._is_open
+
+    def close(self) -> None:
+        self._cluster.close()
+
+    # Opening
+
+    def open(self, after: Transaction | None = None) -> None:
+        """Become the writer of this capture. With `after`, the transaction of an earlier `Output`
+        of this process: only if no other process has become it since."""
+        new = NewTopic(self._settings.position_topic, len(KEYS), POSITION_SETTINGS)
+        create_topics(self._cluster, [new])
+        timeout_ms = ATOMIC_TIMEOUT_MS if self._settings.atomic else TRANSACTION_TIMEOUT_MS
+        try:
+            self._producer.resume(
+                begin_transaction(
+                    self._cluster, self._settings.transactional_id, timeout_ms, after=after
+                )
+            )
+        except ApiError as error:
+            if error.code in FENCED:
+                raise self._fenced() from error
+            raise
+
+    def _fenced(self) -> CaptureFenced:
+        return CaptureFenced(
+            f"another process has taken over capture {self._settings.name}; this one stops. Run "
+            "each capture once, or give the other one another name"
+        )
+
+    def read_position(self) -> Position | None:
+        value = self._read_last(POSITION_PARTITION)
+        return None if value is None else Position.decode(value)
+
+    def read_state(self) -> CaptureState | None:
+        value = self._read_last(STATE_PARTITION)
+        return None if value is None else CaptureState.decode(value)
+
+    def _read_last(self, partition: int) -> bytes | None:
+        """The value of the last committed record, looking back further and further."""
+        topic = self._settings.position_topic
+        start = log_start_offset(self._cluster, topic, partition)
+        end = log_end_offset(self._cluster, topic, partition)
+        back = READ_BACK_OFFSETS
+        while True:
+            first = max(end - back, start)
+            found = self._last_between(partition, first, end)
+            if found is not None or first == start:
+                return found
+            back *= 10
+
+    def _last_between(self, partition: int, first: int, end: int) -> bytes | None:
+        topic, offset, found = self._settings.position_topic, first, None
+        while offset < end:
+            part = fetch_committed(self._cluster, topic, partition, offset)
+            columns = decode_columns(part.records, first_offset=offset, aborted=part.aborted)
+            if columns.next_offset <= offset:
+                break
+            offset = columns.next_offset
+            if columns.row_count:
+                ends = memoryview(columns.values.offsets).cast("i")
+                data = memoryview(columns.values.data)
+                found = bytes(data[ends[columns.row_count - 1] : ends[columns.row_count]])
+        return found
+
+    # Writing
+
+    def create_topics(self, topics: Iterable[str]) -> None:
+        """Create topics that do not exist yet."""
+        names = [name for name in topics if name not in self._existing]
+        settings = self._settings.topic_settings
+        create_topics(
+            self._cluster, [NewTopic(name, self._settings.partitions, settings) for name in names]
+        )
+        self._existing.update(names)
+
+    def write(self, topic: str, columns: ChangeColumns, without: Collection[bytes] = ()) -> None:
+        """Send records; returns before they are acknowledged."""
+        if topic not in self._existing:
+            self.create_topics([topic])
+        info = self._cluster.retrying(
+            lambda: self._cluster.topic(topic, seconds_old_max=TOPIC_SECONDS_OLD_MAX)
+        )
+        encoder = columns.row_encoder()
+        self._is_open = True
+        parts = columns.rows_by_partition(len(info.partitions), without)
+        for partition, rows in enumerate(parts):
+            if not len(rows):
+                continue
+            for batch, count in encode_batches(
+                encoder,
+                rows,
+                batch_bytes_max=BATCH_BYTES_MAX,
+                compression=self._compression,
+                producer=self._producer.identity(topic, partition),
+            ):
+                self._send(topic, partition, batch, count)
+
+    def flush(self) -> None:
+        """Wait until everything is acknowledged; the transaction stays open."""
+        self._guard(self._producer.flush)
+
+    def commit(self, position: Position, state: CaptureState | None = None) -> None:
+        """Commit what was written, with the position, and the state if it has changed."""
+        self._is_open = True
+        self._send_own(POSITION_PARTITION, position.encode())
+        if state is not None:
+            self._send_own(STATE_PARTITION, state.encode())
+        self._guard(lambda: self._producer.end(commit=True))
+        self._is_open = False
+
+    def commit_state(self, state: CaptureState) -> None:
+        """Commit the state alone, before there is a position."""
+        self._send_own(STATE_PARTITION, state.encode())
+        self._guard(lambda: self._producer.end(commit=True))
+
+    def _send_own(self, partition: int, value: bytes) -> None:
+        topic = self._settings.position_topic
+        identity = self._producer.identity(topic, partition)
+        record = Record(0, time.time_ns() // 1_000_000, KEYS[partition], value)
+        batch = encode_batch(
+            [record],
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            base_sequence=identity.base_sequence,
+            is_transactional=True,
+        )
+        self._send(topic, partition, batch, 1)
+
+    def _send(self, topic: str, partition: int, batch: bytes, count: int) -> None:
+        self._guard(lambda: self._producer.send(topic, partition, batch, count))
+
+    def _guard(self, attempt: Callable[[], object]) -> None:
+        try:
+            attempt()
+        except ApiError as error:
+            if error.code in LOST:
+                raise TransactionLost(
+                    "the broker has ended the transaction: another process took over, or it was "
+                    f"open for too long ({error.code.name})"
+                ) from error
+            raise

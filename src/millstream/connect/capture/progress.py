@@ -1,0 +1,56 @@
+"""What a running capture has done so far, for progress bars and logs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millstream.connect.capture.position import CaptureState
+    from millstream.connect.capture.source import Slot
+    from millstream.connect.capture.stream import ChangeStream
+
+
+@dataclass
+class Progress:
+    """Written by the capture's thread, read by any other."""
+
+    phase: str = "connecting"  # connecting, copying, streaming, retrying
+    waiting: str = ""  # what it waits for
+    error: str = ""  # why it is retrying
+    rows_copied: int = 0
+    records: int = 0  # written from the stream
+    transactions: int = 0  # of the database
+    commits: int = 0  # of Kafka
+    lsn: int = 0
+    committed_at_us: int = 0  # commit time of the last transaction that is written
+    state: CaptureState | None = None
+    slot: Slot | None = None
+    started_at: float = field(default_factory=time.monotonic)
+
+    def begin_copy(self, state: CaptureState) -> None:
+        self.phase, self.state, self.waiting, self.error = "copying", state, "", ""
+
+    def copied(self, state: CaptureState, rows: int) -> None:
+        self.state = state
+        self.rows_copied += rows
+        self.commits += 1
+
+    def begin_stream(self, state: CaptureState) -> None:
+        self.phase, self.state, self.waiting, self.error = "streaming", state, "", ""
+
+    def streamed(
+        self, records: int, stream: ChangeStream, state: CaptureState | None = None
+    ) -> None:
+        """Records were written; with the state, they are committed."""
+        self.records += records
+        self.transactions = stream.transactions
+        if state is not None:
+            self.commits += 1
+            self.lsn = stream.position.lsn
+            self.committed_at_us = stream.commit_time_us
+            self.state = state
+
+    def retrying(self, error: Exception) -> None:
+        self.phase, self.error = "retrying", str(error)

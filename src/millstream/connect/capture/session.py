@@ -1,0 +1,494 @@
+"""One attempt of a capture: connects, continues from the stored position, and runs until it fails.
+
+The order at the start decides what a crash can leave behind:
+
+    1. become the writer: the previous process is fenced, its open transaction aborted
+    2. read the state and the position, which are final now
+    3. check the database, the publication and the slot against them
+    4. if there is no slot yet: write the state `creating`, create the slot, write its position
+    5. copy the tables in the slot's snapshot, if they are to be copied
+    6. stream from the position; tables that are not copied yet are read in chunks meanwhile
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+
+from millstream.client.transactions import Transaction
+from millstream.connect.capture.chunks import ChunkTasks
+from millstream.connect.capture.encoding import (
+    ChangeBuffer,
+    StreamContext,
+    TableEncoder,
+    table_encoder,
+    take_columns,
+)
+from millstream.connect.capture.envelope import Record, heartbeat_record, truncate_record
+from millstream.connect.capture.output import Output
+from millstream.connect.capture.pgoutput import Relation, format_lsn
+from millstream.connect.capture.position import CaptureState, Position, TableState
+from millstream.connect.capture.progress import Progress
+from millstream.connect.capture.replication import (
+    OBJECT_IN_USE,
+    CommandFailed,
+    Receiver,
+    ReplicationConnection,
+)
+from millstream.connect.capture.settings import CaptureSettings
+from millstream.connect.capture.snapshot import Chunk, ExportedCopy
+from millstream.connect.capture.source import Source, SourceTable
+from millstream.connect.capture.stream import ChangeStream, Slicer
+from millstream.connect.capture.tables import CaptureError, Table
+from millstream.connect.capture.types import TypeCatalogue
+from millstream.connect.capture.visibility import ChangedKeys, DatabaseSnapshot
+
+TAKE_SECONDS = 0.5
+SLOT_BUSY_SECONDS = 30.0
+WAIT_SECONDS = 0.2
+
+log = logging.getLogger("millstream.capture")
+
+
+class TablesChanged(Exception):
+    """The captured tables are not those of the session any more: begin another one."""
+
+
+class Session:
+    """See the module. `run` returns when `stopping` is set."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        progress: Progress,
+        stopping: threading.Event,
+        after: Transaction | None,
+    ) -> None:
+        self._settings = settings
+        self._progress = progress
+        self._stopping = stopping
+        self._after = after
+        self._output = Output(settings)
+        self._receiver: Receiver | None = None
+        self._replication: ReplicationConnection | None = None
+        self._source: Source | None = None
+        self._chunks: ChunkTasks | None = None
+        self._context = StreamContext()
+        self._written = Position(0)  # the last position that is written
+        self._written_at = 0.0  # and when
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """Identifies this process as the writer."""
+        return self._output.transaction or self._after
+
+    def run(self) -> None:
+        try:
+            self._run()
+        finally:
+            self._close()
+
+    def _run(self) -> None:
+        self._output.open(self._after)
+        self._source = source = Source(self._settings)
+        source.check_server()
+        self._envelope = self._settings.envelope(source.database)
+        self._types = TypeCatalogue.load(source.connection)
+        self._replication = ReplicationConnection(self._settings.database)
+        self._system = self._replication.identify()
+        self._tables = source.tables()
+        if not self._tables:
+            raise CaptureError(f"no table matches {', '.join(self._settings.tables)}")
+        state, position = self._output.read_state(), self._output.read_position()
+        self._output.create_topics(
+            self._settings.topic_of(it.schema, it.name) for it in self._tables.values()
+        )
+        if state is not None and self._must_start_over(state):
+            state = self._reset(state)
+        if state is None or state.phase == "creating":
+            state, position = self._begin(state)
+        assert position is not None
+        self._stream(self._continued(state, position), position)
+
+    def _close(self) -> None:
+        if self._chunks is not None:
+            self._chunks.stop()
+        if self._receiver is not None:
+            self._receiver.stop()
+        elif self._replication is not None:
+            self._replication.close()
+        if self._source is not None:
+            self._source.close()
+        self._output.close()
+
+    # The start
+
+    def _must_start_over(self, state: CaptureState) -> bool:
+        """Tables without a key cannot be continued after a crash in the first snapshot."""
+        assert self._source is not None
+        return state.phase == "snapshot" and any(
+            name in self._tables and not self._source.copy_plan(self._tables[name]).table.key
+            for name in state.unfinished
+        )
+
+    def _reset(self, state: CaptureState) -> CaptureState:
+        """The state before the slot was created; what was copied is superseded."""
+        tables = {
+            name: TableState(table.oid, replaces=table.replaces or table.rows > 0)
+            for name, table in state.tables.items()
+        }
+        log.warning("the first snapshot was interrupted; it starts over")
+        return replace(state, phase="creating", tables=tables)
+
+    def _begin(self, before: CaptureState | None) -> tuple[CaptureState, Position]:
+        """Create publication and slot, and copy the tables."""
+        source, replication = self._source, self._replication
+        assert source is not None
+        assert replication is not None
+        if before is None and source.slot() is not None:
+            raise CaptureError(
+                f"slot {self._settings.slot} exists, but topic {self._settings.position_topic} has "
+                "no position for it: the topic was deleted, or the slot is of another capture. "
+                "Set another slot, or start over with `millstream capture resnapshot --new-slot`"
+            )
+        publication = source.ensure_publication(self._tables)
+        known = before.tables if before is not None else {}
+        state = CaptureState(
+            "creating",
+            self._system.id,
+            self._system.timeline,
+            self._system.database,
+            self._settings.slot,
+            self._settings.publication,
+            publication.oid,
+            generation=before.generation + 1 if before is not None else 1,
+            tables={
+                name: replace(
+                    known.get(name, TableState(it.oid)), oid=it.oid, rows_expected=it.rows_expected
+                )
+                for name, it in self._tables.items()
+            },
+        )
+        self._output.commit_state(state)
+        source.drop_slot()
+        slot = replication.create_slot(self._settings.slot, self._wait_for_slot())
+        position = Position(slot.consistent_lsn)
+        is_copied = self._settings.snapshot == "initial"
+        state = replace(state, phase="snapshot", start_lsn=slot.consistent_lsn)
+        if not is_copied:
+            done = {name: replace(it, snapshot="done") for name, it in state.tables.items()}
+            state = replace(state, tables=done)
+        self._output.commit(position, state)
+        log.info("slot %s starts at %s", self._settings.slot, format_lsn(position.lsn))
+        if is_copied:
+            state = self._copy(state, position, slot.snapshot)
+        return state, position
+
+    def _wait_for_slot(self) -> Any:
+        """Called while the server waits for open transactions: names them, and gives up."""
+        deadline = time.monotonic() + self._settings.slot_timeout_seconds
+        warn_at = time.monotonic() + 2.0
+
+        def wait() -> None:
+            nonlocal warn_at
+            assert self._source is not None
+            now = time.monotonic()
+            if self._stopping.is_set():
+                raise CaptureError("stopped while creating the slot")
+            if now > warn_at:
+                culprits = self._source.open_transactions()
+                self._progress.waiting = f"for open transactions: {culprits}"
+                log.warning("creating the slot waits for open transactions: %s", culprits)
+                warn_at = now + 10.0
+            if now > deadline:
+                raise CaptureError(
+                    "creating the slot waits for transactions that are open since before: "
+                    f"{self._source.open_transactions()}. End them (pg_terminate_backend), or "
+                    "raise slot_timeout_seconds"
+                )
+
+        return wait
+
+    # The first snapshot
+
+    def _copy(self, state: CaptureState, position: Position, snapshot: str) -> CaptureState:
+        assert self._source is not None
+        plans = {name: self._source.copy_plan(self._tables[name]) for name in state.unfinished}
+        encoders = {name: self._copier(plan.table) for name, plan in plans.items()}
+        self._progress.begin_copy(state)
+        copy = ExportedCopy(
+            self._settings.database,
+            snapshot,
+            plans,
+            workers=self._settings.snapshot_workers,
+            chunk_rows=self._settings.chunk_rows,
+        )
+        try:
+            for chunk in copy.chunks():
+                state = self._write_copied(state, position, chunk, *encoders[chunk.table])
+                if self._stopping.is_set():
+                    break
+        finally:
+            copy.stop()
+        return state
+
+    def _copier(self, table: Table) -> tuple[TableEncoder, ChangeBuffer]:
+        buffer = ChangeBuffer()
+        return self._encoder(table, buffer), buffer
+
+    def _write_copied(
+        self,
+        state: CaptureState,
+        position: Position,
+        chunk: Chunk,
+        encoder: TableEncoder,
+        buffer: ChangeBuffer,
+    ) -> CaptureState:
+        """One chunk and its progress, in one transaction."""
+        before = state.tables[chunk.table]
+        after = replace(
+            before,
+            snapshot="done" if chunk.is_last else "copying",
+            after=chunk.after,
+            rows=before.rows + len(chunk.rows),
+        )
+        state = state.with_table(chunk.table, after)
+        now_us = time.time_ns() // 1000
+        topic = self._settings.topic_of(encoder.table.schema, encoder.table.name)
+        if before.replaces and before.snapshot == "waiting":
+            record = self._truncate(encoder.table, position.lsn)
+            if record is not None:
+                buffer.append(*record)
+        for rows, flag in _flagged(chunk, is_first=not before.rows, is_end=not state.unfinished):
+            encoder.copy(
+                rows,
+                flag=flag,
+                lsn=position.lsn,
+                xid=None,
+                snapshot_time_us=now_us,
+                now_us=now_us,
+            )
+        if len(buffer):
+            self._output.write(topic, take_columns(buffer))
+        if not state.unfinished:
+            state = replace(state, phase="streaming")
+        self._output.commit(position, state)
+        self._progress.copied(state, len(chunk.rows))
+        return state
+
+    def _truncate(self, table: Table, lsn: int) -> Record | None:
+        """A truncate before the rows of a new snapshot: earlier records are superseded."""
+        now_us = time.time_ns() // 1000
+        self._context.begin(xid=0, commit_lsn=lsn, commit_time_us=now_us, now_us=now_us)
+        return truncate_record(table, self._envelope, self._context, lsn)
+
+    # Continuing
+
+    def _continued(self, state: CaptureState, position: Position) -> CaptureState:
+        """Check what the position refers to; add tables that are new."""
+        source = self._source
+        assert source is not None
+        publication = source.publication()
+        source.check_identity(state, self._system, publication)
+        assert publication is not None
+        source.check_slot(source.slot(), position)
+        unpublished = [it for name, it in self._tables.items() if name not in publication.tables]
+        source.ensure_publication(self._tables)
+        added = {
+            name: it
+            for name, it in self._tables.items()
+            if name not in state.tables or state.tables[name].oid != it.oid
+        }
+        if unpublished:
+            self._wait_for_writers(unpublished)
+        now = replace(state, phase="streaming", timeline=self._system.timeline)
+        now = self._with_added(now, added)
+        if now != state:
+            self._output.commit(position, now)
+        return now
+
+    def _with_added(self, state: CaptureState, added: dict[str, SourceTable]) -> CaptureState:
+        for name, table in added.items():
+            is_recreated = name in state.tables
+            log.info("table %s was %s", name, "recreated" if is_recreated else "added")
+            new = TableState(table.oid, rows_expected=table.rows_expected, replaces=is_recreated)
+            if self._settings.snapshot == "never" and not is_recreated:
+                new = replace(new, snapshot="done")
+            state = state.with_table(name, new)
+        return state
+
+    def _wait_for_writers(self, tables: list[SourceTable]) -> None:
+        """A transaction that changed a table before it was published is not streamed, even if it
+        commits afterwards. It must end before the table is read."""
+        assert self._source is not None
+        writers = self._source.writers(tables)
+        warn_at = time.monotonic() + 2.0
+        while writers and not self._stopping.is_set():
+            if time.monotonic() > warn_at:
+                log.warning(
+                    "new tables wait for transactions that write to them: %s",
+                    self._source.open_transactions(),
+                )
+                warn_at = time.monotonic() + 10.0
+            self._stopping.wait(WAIT_SECONDS)
+            writers &= self._source.writers(tables)
+
+    # The stream
+
+    def _stream(self, state: CaptureState, position: Position) -> None:
+        assert self._source is not None
+        assert self._replication is not None
+        found = self._source.connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+        assert found is not None
+        changed = ChangedKeys(DatabaseSnapshot.parse(found[0]).in_progress)
+        self._context.last_commit_lsn = position.lsn
+        self._chunks = chunks = ChunkTasks(
+            self._settings, state, self._source, changed, self._encoder, self._truncate
+        )
+        stream = ChangeStream(
+            self._settings,
+            self._envelope,
+            position,
+            describe=self._describe,
+            make_encoder=self._encoder,
+            reload_types=self._reload_types,
+            context=self._context,
+            changed=changed,
+            on_signal=lambda signal: chunks.signal(signal, self._tables),
+        )
+        self._start(position)
+        self._receiver = receiver = Receiver(self._replication, position.lsn)
+        self._progress.begin_stream(state)
+        slicer = Slicer(self._settings.slice_bytes)
+        self._written, self._written_at = position, time.monotonic()
+        while not self._stopping.is_set():
+            chunks.request()
+            timeout = min(TAKE_SECONDS, self._settings.heartbeat_seconds)
+            payloads = receiver.take(timeout)
+            for part in slicer.add(payloads, stream.in_transaction):
+                stream.process(part)
+                self._write(stream, chunks, receiver)
+            self._write(stream, chunks, receiver)
+
+    def _start(self, position: Position) -> None:
+        """Start the slot; a previous process may still hold it."""
+        assert self._replication is not None
+        assert self._source is not None
+        deadline = time.monotonic() + SLOT_BUSY_SECONDS
+        while True:
+            try:
+                self._replication.start(
+                    self._settings.slot, self._settings.publication, position.lsn
+                )
+                return
+            except CommandFailed as error:
+                if error.sqlstate != OBJECT_IN_USE or time.monotonic() > deadline:
+                    raise
+                slot = self._source.slot()
+                if slot is not None and slot.active_pid is not None:
+                    # That process is fenced already; it can only delay us.
+                    self._source.terminate(slot.active_pid)
+                self._stopping.wait(WAIT_SECONDS)
+
+    def _write(self, stream: ChangeStream, chunks: ChunkTasks, receiver: Receiver) -> None:
+        """Write what was processed, and commit it with its position."""
+        records = 0
+        for topic, columns in stream.take():
+            self._output.write(topic, columns)
+            records += columns.row_count
+        if self._settings.atomic and stream.in_transaction:
+            if records:
+                self._output.flush()
+                self._progress.streamed(records, stream)
+            return
+        position = stream.position
+        if not stream.in_transaction:
+            records += chunks.write(self._output, position, receiver)
+        if time.monotonic() - self._written_at >= self._settings.heartbeat_seconds:
+            self._heartbeat()
+            is_moved = position != self._written
+        else:
+            is_moved = False
+        if not self._output.is_open and chunks.changed_state is None and not is_moved:
+            return
+        self._output.commit(position, chunks.changed_state)
+        chunks.committed()
+        receiver.confirm(position.lsn)
+        self._written, self._written_at = position, time.monotonic()
+        self._progress.streamed(records, stream, chunks.state)
+
+    def _heartbeat(self) -> None:
+        """An idle capture still moves its slot, while other tables or databases fill the log."""
+        assert self._source is not None
+        self._written_at = time.monotonic()
+        if self._settings.heartbeat_topic:
+            buffer = ChangeBuffer()
+            buffer.append(*heartbeat_record(self._envelope, time.time_ns() // 1000))
+            self._output.write(self._settings.heartbeat_topic_name, take_columns(buffer))
+        publication, tables = self._source.publication(), self._source.tables()
+        oids = {name: it.oid for name, it in tables.items()}
+        expected = {name: it.oid for name, it in self._tables.items()}
+        is_published = publication is not None and publication.tables >= oids.keys()
+        if oids != expected or not is_published:
+            raise TablesChanged("the captured tables or the publication have changed")
+        self._progress.slot = self._source.slot()
+        self._check_lag()
+
+    def _check_lag(self) -> None:
+        slot = self._progress.slot
+        if slot is not None and (slot.retained_bytes or 0) > self._settings.lag_alarm_bytes:
+            log.warning(
+                "slot %s keeps %d MB of log on the database's disk (wal_status %s)",
+                self._settings.slot,
+                (slot.retained_bytes or 0) // 2**20,
+                slot.wal_status,
+            )
+
+    # Encoders
+
+    def _describe(self, relation: Relation) -> Table:
+        assert self._source is not None
+        if not all(self._types.knows(column.type_oid) for column in relation.columns):
+            self._reload_types()
+        return self._source.describe(relation)
+
+    def _reload_types(self) -> None:
+        assert self._source is not None
+        self._types = TypeCatalogue.load(self._source.connection)
+
+    def _encoder(self, table: Table, buffer: ChangeBuffer) -> TableEncoder:
+        return table_encoder(table, self._envelope, self._types, self._context, buffer)
+
+
+def _flagged(chunk: Chunk, *, is_first: bool, is_end: bool) -> list[tuple[list[bytes], str]]:
+    """Rows with Debezium's `snapshot` flags: the first and the last of a table differ."""
+    rows = chunk.rows
+    if not rows:
+        return []
+    parts: list[tuple[list[bytes], str]] = []
+    if is_first and len(rows) > 1:
+        parts.append((rows[:1], "first_in_data_collection"))
+        rows = rows[1:]
+    if chunk.is_last:
+        if len(rows) > 1:
+            parts.append((rows[:-1], "true"))
+        parts.append((rows[-1:], "last" if is_end else "last_in_data_collection"))
+    else:
+        parts.append((rows, "true"))
+    return parts
+
+
+# Errors after which another session may succeed.
+LOST = (
+    OSError,  # ReplicationLost, and brokers that cannot be reached
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.errors.UndefinedColumn,  # the table has changed since its catalogue was read
+    psycopg.errors.UndefinedTable,
+    TablesChanged,
+)

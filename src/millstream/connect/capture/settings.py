@@ -1,0 +1,180 @@
+"""The settings of a capture, from Python or from a TOML file."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from millstream.client.security import SETTINGS as SECURITY_SETTINGS
+from millstream.connect.capture.envelope import EnvelopeSettings
+from millstream.errors import ConfigError
+from millstream.records.compression import Compression
+
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}")
+_SLOT = re.compile(r"[a-z0-9_]{1,63}")
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+COMPRESSIONS = {it.name.lower(): it for it in Compression}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureSettings:
+    """What to capture, and where to write it. See docs/guides/capture.md."""
+
+    name: str  # the capture: in topics, in the transactional id, and as `source.name`
+    database: str  # a libpq URL or connection string
+    tables: Sequence[str]  # schema.table, with * and ? as wildcards; !schema.table excludes
+    bootstrap_servers: str = "127.0.0.1:9092"
+    security: Mapping[str, str] = field(default_factory=dict)
+    slot: str = ""  # default: millstream_<name>
+    publication: str = ""  # default: millstream_<name>
+    manage_publication: bool = True  # create it, and add tables; else it must be there
+    topic: str = "{name}.{schema}.{table}"
+    partitions: int = 1
+    topic_settings: Mapping[str, str] = field(default_factory=dict)
+    compression: str = "none"
+    shape: Literal["debezium", "flat"] = "debezium"
+    decimals: Literal["string", "precise", "double"] = "string"
+    hstores: Literal["json", "map"] = "json"
+    tombstones: bool = True
+    transactions: bool = False  # the block `transaction`, and the topic <name>.transaction
+    messages: bool = True  # pg_logical_emit_message, to <name>.message
+    snapshot: Literal["initial", "never"] = "initial"
+    snapshot_workers: int = 2
+    chunk_rows: int = 10_000
+    slice_bytes: int = 8 * 1024 * 1024  # a larger transaction is written in several
+    atomic: bool = False  # a database transaction is never cut, however large
+    heartbeat_seconds: float = 10.0  # an idle capture moves its slot so often
+    heartbeat_topic: bool = False  # and writes to __debezium-heartbeat.<name>
+    slot_timeout_seconds: float = 120.0  # creating a slot waits for open transactions
+    lag_alarm_bytes: int = 1024**3
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError(f"name {self.name!r}: use letters, digits, '.', '_' and '-'")
+        for what in ("slot", "publication"):
+            value = getattr(self, what) or re.sub(r"\W", "_", f"millstream_{self.name}").lower()
+            object.__setattr__(self, what, value)
+        if not _SLOT.fullmatch(self.slot):
+            raise ConfigError(f"slot {self.slot!r}: use at most 63 of a-z, 0-9 and _")
+        if isinstance(self.tables, str) or not self.tables:
+            raise ConfigError('tables: write a list such as ["public.orders", "sales.*"]')
+        for pattern in self.tables:
+            if pattern.count(".") != 1:
+                raise ConfigError(f"tables: write {pattern!r} as schema.table, such as public.*")
+        self._check_choices()
+        if "{table}" not in self.topic:
+            raise ConfigError(f"topic {self.topic!r} needs {{table}}: each table has its own topic")
+        for name in ("partitions", "snapshot_workers", "chunk_rows", "slice_bytes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+
+    def _check_choices(self) -> None:
+        choices = {
+            "shape": ("debezium", "flat"),
+            "decimals": ("string", "precise", "double"),
+            "hstores": ("json", "map"),
+            "snapshot": ("initial", "never"),
+            "compression": tuple(COMPRESSIONS),
+        }
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}"
+                )
+
+    # Names
+
+    @property
+    def transactional_id(self) -> str:
+        return f"millstream-capture-{self.name}"
+
+    @property
+    def position_topic(self) -> str:
+        return f"{self.name}.capture"
+
+    @property
+    def transaction_topic(self) -> str:
+        return f"{self.name}.transaction"
+
+    @property
+    def message_topic(self) -> str:
+        return f"{self.name}.message"
+
+    @property
+    def heartbeat_topic_name(self) -> str:
+        return f"__debezium-heartbeat.{self.name}"
+
+    @property
+    def signal_prefix(self) -> str:
+        """Logical messages with this prefix are for the capture itself."""
+        return f"millstream.capture.{self.name}"
+
+    def topic_of(self, schema: str, table: str) -> str:
+        name = self.topic.format(name=self.name, schema=schema, table=table)
+        return re.sub(r"[^a-zA-Z0-9._-]", "_", name)
+
+    def captures(self, schema: str, table: str) -> bool:
+        """Whether the patterns select a table."""
+        full = f"{schema}.{table}"
+        wanted = [it for it in self.tables if not it.startswith("!")]
+        refused = [it[1:] for it in self.tables if it.startswith("!")]
+        return _matches(full, wanted) and not _matches(full, refused)
+
+    def envelope(self, database: str) -> EnvelopeSettings:
+        return EnvelopeSettings(
+            server_name=self.name,
+            database=database,
+            shape=self.shape,
+            decimals=self.decimals,
+            hstores=self.hstores,
+            tombstones=self.tombstones,
+            transaction_metadata=self.transactions,
+        )
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def load_settings(path: Path) -> CaptureSettings:
+    """Settings from a TOML file; `${NAME}` in a value is replaced from the environment."""
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    known = {it.name for it in fields(CaptureSettings)}
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"{path}: unknown setting {name}; known: {', '.join(sorted(known))}")
+    for name in ("name", "database", "tables"):
+        if name not in given:
+            raise ConfigError(f"{path}: {name} is missing")
+    for name in given.get("security", {}):
+        if name not in SECURITY_SETTINGS:
+            raise ConfigError(f"{path}: unknown setting security.{name}")
+    try:
+        return CaptureSettings(**{name: _expand(value, path) for name, value in given.items()})
+    except (ConfigError, TypeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _expand(value: Any, path: Path) -> Any:
+    if isinstance(value, str):
+        return _VARIABLE.sub(lambda found: _variable(found[1], path), value)
+    if isinstance(value, dict):
+        return {name: _expand(it, path) for name, it in value.items()}
+    if isinstance(value, list):
+        return [_expand(it, path) for it in value]
+    return value
+
+
+def _variable(name: str, path: Path) -> str:
+    if name not in os.environ:
+        raise ConfigError(f"{path}: the environment has no variable {name}")
+    return os.environ[name]

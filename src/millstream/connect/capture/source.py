@@ -1,0 +1,391 @@
+"""The source database: its catalogue, the publication and the slot, with the checks at each start.
+
+What goes wrong later without an error in PostgreSQL is refused here, with the reason and the cure:
+a table whose updates would fail once it is published, a publication that was recreated, a slot that
+was moved, recreated or invalidated. See docs/guides/capture.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, LiteralString, NamedTuple
+
+import psycopg
+from psycopg import sql
+
+from millstream.connect.capture.pgoutput import Relation, format_lsn, parse_lsn
+from millstream.connect.capture.position import CaptureState, Position
+from millstream.connect.capture.replication import System, connection_string
+from millstream.connect.capture.settings import CaptureSettings
+from millstream.connect.capture.tables import CaptureError, Column, Table
+
+SERVER_VERSION_MIN = 140_000
+COLUMN_LISTS_VERSION = 150_000  # and row filters, in pg_publication_tables
+LISTED_MAX = 5
+START_OVER = "`millstream capture resnapshot --new-slot` starts over with a new snapshot"
+
+_TABLES = """
+SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text,
+       greatest(c.reltuples, 0)::int8, pg_get_userbyid(c.relowner)::text
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition
+   AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+ ORDER BY 2, 3
+"""
+_COLUMNS = """
+SELECT a.attname::text, a.atttypid::int8, a.atttypmod
+  FROM pg_attribute a
+ WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+ ORDER BY a.attnum
+"""
+_INDEX_COLUMNS = """
+SELECT i.indisprimary, array_agg(a.attname::text ORDER BY k.ordinality)
+  FROM pg_index i
+ CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, ordinality)
+  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+ WHERE i.indrelid = %s AND (i.indisprimary OR i.indisreplident)
+   AND k.ordinality <= i.indnkeyatts
+ GROUP BY i.indexrelid, i.indisprimary
+"""
+_SLOT = """
+SELECT plugin::text, database::text, active_pid, coalesce(wal_status, ''),
+       restart_lsn::text, confirmed_flush_lsn::text,
+       pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::int8,
+       pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::int8, safe_wal_size
+  FROM pg_replication_slots WHERE slot_name = %s
+"""
+_OPEN_TRANSACTIONS = """
+SELECT pid, coalesce(usename, '')::text, coalesce(application_name, ''), coalesce(state, ''),
+       extract(epoch FROM now() - xact_start)::int8, backend_xid::text::int8
+  FROM pg_stat_activity
+ WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+ UNION ALL
+SELECT 0, owner::text, 'prepared transaction ' || gid, 'prepared',
+       extract(epoch FROM now() - prepared)::int8, transaction::text::int8
+  FROM pg_prepared_xacts
+ ORDER BY 5 DESC
+"""
+_WRITERS = """
+SELECT DISTINCT virtualtransaction FROM pg_locks
+ WHERE locktype = 'relation' AND relation = ANY(%s)
+   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+   AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+                'AccessExclusiveLock')
+   AND pid IS DISTINCT FROM pg_backend_pid()
+"""
+
+
+class SourceTable(NamedTuple):
+    """A table of the catalogue."""
+
+    oid: int
+    schema: str
+    name: str
+    kind: str  # r, or p for a partitioned one
+    replica_identity: str
+    rows_expected: int
+    owner: str
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Publication:
+    oid: int
+    publishes: frozenset[str]  # insert, update, delete, truncate
+    via_root: bool
+    tables: frozenset[str]  # schema.name
+
+
+class Slot(NamedTuple):
+    plugin: str
+    database: str
+    active_pid: int | None
+    wal_status: str  # reserved, extended, unreserved, lost
+    restart_lsn: str | None
+    confirmed_lsn: str | None
+    lag_bytes: int | None  # not confirmed yet
+    retained_bytes: int | None  # kept on disk for the slot
+    safe_bytes: int | None  # until it is invalidated; None: never
+
+
+class CopyPlan(NamedTuple):
+    """How a table is copied: the layout, and the published rows."""
+
+    table: Table
+    kind: str
+    row_filter: str | None
+
+
+class Source:
+    """A connection for the catalogue. Raises `psycopg.OperationalError` when it is lost."""
+
+    def __init__(self, settings: CaptureSettings) -> None:
+        self._settings = settings
+        self.connection = connect(settings.database)
+        self.database = self.connection.info.dbname
+        self.version = self.connection.info.server_version
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def check_server(self) -> None:
+        if self.version < SERVER_VERSION_MIN:
+            raise CaptureError(
+                f"the server is PostgreSQL {self.version // 10_000}; capture needs 14 or newer"
+            )
+        (level,) = self._row("SHOW wal_level")
+        if level != "logical":
+            raise CaptureError(
+                f"wal_level is {level}; run `ALTER SYSTEM SET wal_level = logical` and restart "
+                "PostgreSQL"
+            )
+        may_replicate = self._row(
+            "SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user"
+        )[0]
+        if not may_replicate:
+            (user,) = self._row("SELECT current_user")
+            raise CaptureError(
+                f"role {user} may not replicate; run `ALTER ROLE {user} REPLICATION`"
+            )
+
+    def _row(self, query: LiteralString, *parameters: Any) -> tuple[Any, ...]:
+        found = self.connection.execute(query, parameters).fetchone()
+        assert found is not None
+        return found
+
+    # Tables
+
+    def tables(self) -> dict[str, SourceTable]:
+        """All captured tables, by full name."""
+        rows = (SourceTable(*row) for row in self.connection.execute(_TABLES).fetchall())
+        return {it.full_name: it for it in rows if self._settings.captures(it.schema, it.name)}
+
+    def describe(self, relation: Relation) -> Table:
+        """A table as a Relation message has it, with the key from the catalogue."""
+        key = self._key(relation.oid, relation.replica_identity)
+        names = {column.name for column in relation.columns}
+        if not set(key) <= names:  # the catalogue is newer than the message
+            key = relation.identity if relation.replica_identity != "f" else ()
+        return Table(
+            relation.oid,
+            relation.schema,
+            relation.name,
+            relation.columns,
+            key,
+            relation.replica_identity,
+            relation.identity,
+        )
+
+    def _key(self, oid: int, replica_identity: str) -> tuple[str, ...]:
+        """The columns of the replica identity's index, else of the primary key."""
+        found = dict(self.connection.execute(_INDEX_COLUMNS, (oid,)).fetchall())
+        wanted = replica_identity != "i"  # else the index of the identity, which may be it too
+        columns = found.get(wanted) or found.get(True) or ()
+        return tuple(columns)
+
+    def copy_plan(self, table: SourceTable) -> CopyPlan:
+        """The layout of a table's published columns."""
+        columns = self.connection.execute(_COLUMNS, (table.oid,)).fetchall()
+        names, row_filter = None, None
+        if self.version >= COLUMN_LISTS_VERSION:
+            published = self.connection.execute(
+                "SELECT attnames::text[], rowfilter FROM pg_publication_tables"
+                " WHERE pubname = %s AND schemaname = %s AND tablename = %s",
+                (self._settings.publication, table.schema, table.name),
+            ).fetchone()
+            if published is not None:
+                names, row_filter = set(published[0]), published[1]
+        layout = tuple(Column(*it) for it in columns if names is None or it[0] in names)
+        key = self._key(table.oid, table.replica_identity)
+        described = Table(
+            table.oid, table.schema, table.name, layout, key, table.replica_identity, ()
+        )
+        return CopyPlan(described, table.kind, row_filter)
+
+    # Publication
+
+    def publication(self) -> Publication | None:
+        row = self.connection.execute(
+            "SELECT oid::int8, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot"
+            " FROM pg_publication WHERE pubname = %s",
+            (self._settings.publication,),
+        ).fetchone()
+        if row is None:
+            return None
+        operations = ("insert", "update", "delete", "truncate")
+        tables = self.connection.execute(
+            "SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = %s",
+            (self._settings.publication,),
+        ).fetchall()
+        return Publication(
+            row[0],
+            frozenset(it for it, is_set in zip(operations, row[1:5], strict=True) if is_set),
+            row[5],
+            frozenset(it for (it,) in tables),
+        )
+
+    def ensure_publication(self, tables: dict[str, SourceTable]) -> Publication:
+        """The publication with at least these tables: created or extended if that is allowed."""
+        known = self.publication()
+        missing = [it for name, it in tables.items() if known is None or name not in known.tables]
+        if known is None or "update" in known.publishes or "delete" in known.publishes:
+            self._check_identities(missing)
+        if (
+            known is not None
+            and not known.via_root
+            and any(it.kind == "p" for it in tables.values())
+        ):
+            raise CaptureError(
+                f"publication {self._settings.publication} publishes partitions; run `ALTER "
+                f"PUBLICATION {self._settings.publication} SET (publish_via_partition_root = true)`"
+            )
+        if known is not None and not missing:
+            return known
+        statement = self._publication_statement(known, missing)
+        if not self._settings.manage_publication:
+            raise CaptureError(
+                f"publication {self._settings.publication} lacks tables, and manage_publication is "
+                f"off; run `{statement.as_string(self.connection)}`"
+            )
+        try:
+            self.connection.execute(statement)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise CaptureError(
+                f"{error.diag.message_primary}; let an owner of the tables run "
+                f"`{statement.as_string(self.connection)}`"
+            ) from None
+        created = self.publication()
+        assert created is not None
+        return created
+
+    def _publication_statement(
+        self, known: Publication | None, missing: Sequence[SourceTable]
+    ) -> sql.Composed:
+        name = sql.Identifier(self._settings.publication)
+        tables = sql.SQL(", ").join(sql.Identifier(it.schema, it.name) for it in missing)
+        if known is not None:
+            return sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(name, tables)
+        return sql.SQL(
+            "CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)"
+        ).format(name, tables)
+
+    def _check_identities(self, tables: Iterable[SourceTable]) -> None:
+        """Once such a table is published, PostgreSQL refuses its updates and deletes."""
+        lacking = [
+            it.full_name
+            for it in tables
+            if it.replica_identity == "n"
+            or (it.replica_identity == "d" and not self._key(it.oid, "d"))
+        ]
+        if lacking:
+            raise CaptureError(
+                f"without replica identity: {_listed(lacking)}. Publishing a table without one "
+                "makes its UPDATE and DELETE statements fail. Add a primary key, or run `ALTER "
+                f"TABLE {lacking[0]} REPLICA IDENTITY FULL`, or exclude it: tables = [..., "
+                f'"!{lacking[0]}"]'
+            )
+
+    def writers(self, tables: Iterable[SourceTable]) -> set[str]:
+        """Transactions that hold locks for writing on the tables or their partitions."""
+        oids = [it.oid for it in tables]
+        parts = self.connection.execute(
+            "SELECT relid::oid::int8 FROM unnest(%s::oid[]) t, pg_partition_tree(t)", (oids,)
+        ).fetchall()
+        every = [*oids, *(it for (it,) in parts)]
+        return {it for (it,) in self.connection.execute(_WRITERS, (every,)).fetchall()}
+
+    # Slot
+
+    def slot(self) -> Slot | None:
+        row = self.connection.execute(_SLOT, (self._settings.slot,)).fetchone()
+        return None if row is None else Slot(*row)
+
+    def drop_slot(self) -> None:
+        """Drop the slot, ending the connection that reads it."""
+        slot = self.slot()
+        if slot is None:
+            return
+        if slot.active_pid is not None:
+            self.terminate(slot.active_pid)
+        self.connection.execute("SELECT pg_drop_replication_slot(%s)", (self._settings.slot,))
+
+    def terminate(self, pid: int) -> None:
+        """End a connection and wait for its end; a role may end its own ones."""
+        self.connection.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+
+    def check_slot(self, slot: Slot | None, position: Position) -> None:
+        """Refuse a slot that does not continue at the stored position."""
+        name = self._settings.slot
+        if slot is None:
+            raise CaptureError(
+                f"slot {name} is gone: changes after {format_lsn(position.lsn)} are lost. "
+                f"{START_OVER}"
+            )
+        if slot.plugin != "pgoutput" or slot.database != self.database:
+            raise CaptureError(
+                f"slot {name} is of {slot.plugin} in database {slot.database}, not of this capture"
+            )
+        if slot.wal_status == "lost" or slot.confirmed_lsn is None:
+            raise CaptureError(
+                f"slot {name} is invalidated: PostgreSQL removed the log that it needs "
+                f"(max_slot_wal_keep_size). {START_OVER}"
+            )
+        confirmed = parse_lsn(slot.confirmed_lsn)
+        if confirmed > position.lsn:
+            raise CaptureError(
+                f"slot {name} is at {slot.confirmed_lsn}, ahead of the stored position "
+                f"{format_lsn(position.lsn)}: it was recreated or advanced, and the changes in "
+                f"between are lost. {START_OVER}"
+            )
+
+    def check_identity(
+        self, state: CaptureState, system: System, publication: Publication | None
+    ) -> None:
+        """Refuse another database, or a publication that was dropped or recreated."""
+        if (state.system_id, state.database) != (system.id, system.database):
+            raise CaptureError(
+                f"the stored position is of database {state.database} of cluster "
+                f"{state.system_id}, but this is {system.database} of {system.id}. Restored from a "
+                f"dump, or another server? {START_OVER}"
+            )
+        if publication is None:
+            raise CaptureError(
+                f"publication {self._settings.publication} was dropped: changes since then are "
+                f"lost. {START_OVER}"
+            )
+        if state.publication_oid != publication.oid:
+            raise CaptureError(
+                f"publication {self._settings.publication} was dropped and recreated: changes in "
+                f"between are lost. {START_OVER}"
+            )
+
+    # Transactions
+
+    def open_transactions(self, xids: Iterable[int] | None = None) -> str:
+        """Writing transactions, the longest first, for messages."""
+        rows = self.connection.execute(_OPEN_TRANSACTIONS).fetchall()
+        wanted = None if xids is None else set(xids)
+        found = [
+            f"pid {pid} ({user}, {application or 'no application_name'}, {state}, {seconds} s)"
+            for pid, user, application, state, seconds, xid in rows
+            if wanted is None or xid in wanted
+        ]
+        return _listed(found)
+
+    def emit(self, prefix: str, content: str) -> None:
+        """A transactional message in the log, flushed, without waiting for standbys."""
+        self.connection.execute("SET synchronous_commit = local")
+        self.connection.execute("SELECT pg_logical_emit_message(true, %s, %s)", (prefix, content))
+
+
+def connect(database: str) -> psycopg.Connection[tuple[Any, ...]]:
+    return psycopg.connect(connection_string(database), autocommit=True, prepare_threshold=None)
+
+
+def _listed(items: Sequence[str]) -> str:
+    more = f" and {len(items) - LISTED_MAX} more" if len(items) > LISTED_MAX else ""
+    return ", ".join(items[:LISTED_MAX]) + more

@@ -1,0 +1,111 @@
+"""Positions and changes in transactions of a real broker."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from millstream.broker.embedded import Broker
+from millstream.connect.capture.encoding import ChangeBuffer, take_columns
+from millstream.connect.capture.output import CaptureFenced, Output, TransactionLost
+from millstream.connect.capture.position import CaptureState, Position
+from millstream.connect.capture.settings import CaptureSettings
+from tests.connect.capture.harness import read_topic
+
+STATE = CaptureState("creating", "1", 1, "shop", "slot", "publication", 5)
+
+
+@pytest.fixture
+def settings(broker: Broker) -> CaptureSettings:
+    return CaptureSettings(
+        name=f"o{uuid.uuid4().hex[:8]}",
+        database="",
+        tables=["public.*"],
+        bootstrap_servers=broker.bootstrap_servers,
+        partitions=2,
+    )
+
+
+def write(output: Output, topic: str, *keys: bytes, without: set[bytes] | None = None) -> None:
+    buffer = ChangeBuffer()
+    for key in keys:
+        buffer.append(key, b'{"op":"c"}', 0)
+    output.write(topic, take_columns(buffer), without or set())
+
+
+def test_nothing_is_stored_before_the_first_commit(settings: CaptureSettings) -> None:
+    output = Output(settings)
+    output.open()
+    assert output.read_position() is None
+    assert output.read_state() is None
+    output.close()
+
+
+def test_position_is_committed_with_the_changes(settings: CaptureSettings) -> None:
+    topic = f"{settings.name}.t"
+    first = Output(settings)
+    first.open()
+    write(first, topic, b"1", b"2", b"3", b"4", without={b"2"})
+    first.commit(Position(10), STATE)
+    write(first, topic, b"5")
+    first.flush()
+    second = Output(settings)
+    second.open()
+    assert second.read_position() == Position(10)
+    assert second.read_state() == STATE
+    written = [
+        it.key for part in (0, 1) for it in read_topic(settings.bootstrap_servers, topic, part)
+    ]
+    assert sorted(written) == [1, 3, 4]
+    second.commit(Position(20))
+    assert second.read_position() == Position(20)
+    assert second.read_state() == STATE
+    first.close()
+    second.close()
+
+
+def test_the_last_position_is_found_behind_many_aborted_ones(
+    settings: CaptureSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.connect.capture.output.READ_BACK_OFFSETS", 2)
+    output = Output(settings)
+    output.open()
+    output.commit(Position(10))
+    for lsn in range(20, 30):
+        output._send_own(0, Position(lsn).encode())
+        output._producer.end(commit=False)
+    assert output.read_position() == Position(10)
+    output.close()
+
+
+def test_a_replaced_writer_finds_out(settings: CaptureSettings) -> None:
+    first = Output(settings)
+    first.open()
+    first.commit(Position(10))
+    second = Output(settings)
+    second.open()
+    second.commit(Position(20))
+    with pytest.raises(TransactionLost, match="another process took over"):
+        first.commit(Position(30))
+    again = Output(settings)
+    with pytest.raises(
+        CaptureFenced, match=f"another process has taken over capture {settings.name}"
+    ):
+        again.open(first.transaction)
+    assert second.read_position() == Position(20)
+    for output in (first, second, again):
+        output.close()
+
+
+def test_a_writer_whose_transaction_was_aborted_may_go_on(settings: CaptureSettings) -> None:
+    first = Output(settings)
+    first.open()
+    write(first, f"{settings.name}.t", b"1")
+    first.flush()
+    again = Output(settings)
+    again.open(first.transaction)
+    again.commit(Position(10))
+    assert again.read_position() == Position(10)
+    first.close()
+    again.close()

@@ -1,0 +1,48 @@
+"""Positions and states as they are stored."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.connect.capture.position import CaptureState, Position, TableState
+from millstream.connect.capture.tables import CaptureError
+
+STATE = CaptureState(
+    "snapshot",
+    "7312",
+    1,
+    "shop",
+    "millstream_shop",
+    "millstream_shop",
+    16400,
+    start_lsn=0x1_00000002,
+    tables={
+        "public.done": TableState(1, "done", ("9",), 9, 9),
+        "public.half": TableState(2, "copying", ("a\tb", "7"), 2, 5),
+        "public.new": TableState(3, replaces=True),
+    },
+)
+
+
+@pytest.mark.parametrize("position", [Position(0x16_00000001), Position(5, 9, 3, 1)])
+def test_position_is_read_as_it_was_written(position: Position) -> None:
+    assert Position.decode(position.encode()) == position
+    assert position.is_cut == (position.commit_lsn == 9)
+
+
+def test_state_is_read_as_it_was_written() -> None:
+    assert CaptureState.decode(STATE.encode()) == STATE
+    assert STATE.unfinished == ["public.half", "public.new"]
+
+
+def test_another_format_is_refused() -> None:
+    with pytest.raises(CaptureError, match="the stored position has format 2, this version reads"):
+        Position.decode(b'{"format": 2, "lsn": "0/1"}')
+    with pytest.raises(CaptureError, match="--new-slot"):
+        CaptureState.decode(b"{}")
+
+
+def test_table_is_replaced_in_a_copy() -> None:
+    changed = STATE.with_table("public.new", TableState(3, "done"))
+    assert changed.unfinished == ["public.half"]
+    assert STATE.unfinished == ["public.half", "public.new"]

@@ -1,0 +1,155 @@
+"""The replication connection, with a real server."""
+
+from __future__ import annotations
+
+import time
+
+import psycopg
+import pytest
+
+from millstream.connect.capture import replication
+from millstream.connect.capture.replication import (
+    CommandFailed,
+    Receiver,
+    ReplicationConnection,
+    ReplicationLost,
+    connection_string,
+)
+from tests.connect.capture.harness import TABLE, Setup, wait_until
+
+PUBLICATION = "p"
+
+
+@pytest.fixture
+def streaming(setup: Setup) -> ReplicationConnection:
+    setup.execute(TABLE.format("orders"))
+    setup.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE orders")
+    connection = ReplicationConnection(setup.url)
+    slot = connection.create_slot(setup.slot, lambda: None)
+    connection.start(setup.slot, PUBLICATION, slot.consistent_lsn)
+    return connection
+
+
+def test_session_options_are_added_to_the_users() -> None:
+    found = connection_string("host=h options='-c work_mem=1MB'", replication="database")
+    assert "-c work_mem=1MB -c client_encoding=UTF8 -c datestyle=ISO" in found
+    assert "application_name='millstream capture'" in found
+
+
+def test_values_do_not_depend_on_the_databases_settings(setup: Setup) -> None:
+    name = setup.url.rpartition("/")[2]
+    setup.execute(f"ALTER DATABASE {name} SET datestyle = 'German'")
+    connection = ReplicationConnection(setup.url)
+    style = connection.raw.parameter_status(b"DateStyle")
+    assert style is not None
+    assert style.startswith(b"ISO")
+    connection.close()
+
+
+def test_system_is_identified(setup: Setup) -> None:
+    connection = ReplicationConnection(setup.url)
+    system = connection.identify()
+    (expected,) = setup.execute(
+        "SELECT system_identifier::text FROM pg_control_system()"
+    ).fetchone()
+    assert (system.id, system.database) == (expected, setup.url.rpartition("/")[2])
+    connection.close()
+
+
+def test_unreachable_server_is_named() -> None:
+    with pytest.raises(ReplicationLost, match="cannot connect for replication"):
+        ReplicationConnection("host=127.0.0.1 port=1 dbname=x user=y")
+
+
+def test_refused_command_has_its_sqlstate(setup: Setup) -> None:
+    connection = ReplicationConnection(setup.url)
+    with pytest.raises(CommandFailed, match="does not exist") as refused:
+        connection.start("nowhere", "p", 0)
+    assert refused.value.sqlstate == "42704"
+    connection.close()
+
+
+def test_blocked_consumer_keeps_its_connection(
+    setup: Setup, streaming: ReplicationConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Status updates go on while nothing is taken, and the received bytes are bounded."""
+    monkeypatch.setattr(replication, "STATUS_SECONDS", 0.1)
+    monkeypatch.setattr(replication, "RECEIVED_BYTES_MAX", 100_000)
+    receiver = Receiver(streaming, 0)
+    setup.execute("ALTER SYSTEM SET wal_sender_timeout = '500ms'")
+    setup.execute("SELECT pg_reload_conf()")
+    try:
+        setup.execute(
+            "INSERT INTO orders SELECT g, 0, repeat('x', 400) FROM generate_series(1, 9000) g"
+        )
+        # Longer than the server waits for a status update.
+        wait_until(lambda: receiver._received_bytes >= 100_000)
+        started = time.monotonic()
+        wait_until(lambda: time.monotonic() > started + 2)
+        assert receiver._received_bytes < 100_000 + 2 * replication.HANDED_OVER_BYTES
+        rows = 0
+        while rows < 9000:
+            rows += sum(it[:1] == b"w" and it[25:26] == b"I" for it in receiver.take(5))
+    finally:
+        setup.execute("ALTER SYSTEM RESET wal_sender_timeout")
+        setup.execute("SELECT pg_reload_conf()")
+        receiver.stop()
+
+
+def test_lost_connection_is_raised_after_the_last_payload(
+    setup: Setup, streaming: ReplicationConnection
+) -> None:
+    receiver = Receiver(streaming, 0)
+    setup.execute("INSERT INTO orders VALUES (1, 0)")
+    wait_until(lambda: any(it[25:26] == b"C" for it in receiver._received))
+    setup.execute(
+        "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots"
+        " WHERE slot_name = %s",
+        setup.slot,
+    )
+    taken = receiver.take(5)
+    assert any(it[25:26] == b"I" for it in taken)
+    wait_until(lambda: (receiver._error is not None and not receiver._received) or receiver.take(5))
+    with pytest.raises(ReplicationLost, match="terminating connection"):
+        receiver.take(5)
+    receiver.stop()
+
+
+def test_confirmed_position_moves_the_slot(setup: Setup, streaming: ReplicationConnection) -> None:
+    receiver = Receiver(streaming, 0)
+    (lsn,) = setup.execute("SELECT pg_current_wal_lsn() - '0/0'").fetchone()
+    setup.execute("INSERT INTO orders VALUES (1, 0)")
+    wait_until(lambda: any(it[25:26] == b"C" for it in receiver._received))
+
+    def confirmed() -> int:
+        query = "SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = %s"
+        return int(setup.execute(query, setup.slot).fetchone()[0])
+
+    assert confirmed() <= lsn
+    receiver.confirm(int(lsn) + 8)
+    wait_until(lambda: confirmed() == int(lsn) + 8)
+    receiver.stop()
+
+
+def test_keepalive_comes_on_request(setup: Setup, streaming: ReplicationConnection) -> None:
+    receiver = Receiver(streaming, 0)
+    receiver.take(1)
+    receiver.request_keepalive()
+    wait_until(lambda: any(it[:1] == b"k" for it in receiver.take(1)))
+    receiver.stop()
+
+
+def test_waiting_for_a_slot_can_be_given_up(setup: Setup) -> None:
+    setup.execute(TABLE.format("orders"))
+    connection = ReplicationConnection(setup.url)
+    with psycopg.connect(setup.url) as other:
+        other.execute("INSERT INTO orders VALUES (1, 0)")
+
+        def give_up() -> None:
+            raise TimeoutError
+
+        with pytest.raises(TimeoutError):
+            connection.create_slot(setup.slot, give_up)
+    connection.close()
+    query = "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s"
+    wait_until(lambda: not setup.execute(query, setup.slot).fetchall())

@@ -1,0 +1,109 @@
+"""Captures that run, die and continue, between a real database and a real broker."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+
+import pytest
+
+from millstream.connect.capture.output import CaptureFenced
+from tests.connect.capture.driver import NAMES
+from tests.connect.capture.harness import TABLE, Setup, Writer, end, wait_until
+from tests.peers.patience import PATIENCE_SECONDS
+
+
+def test_snapshot_and_stream_meet_without_a_gap(setup: Setup) -> None:
+    """Writers go on all the time: before the slot, while tables are copied, and after."""
+    for table in ("orders", "items"):
+        setup.execute(TABLE.format(table))
+        setup.execute(f"INSERT INTO {table} SELECT g, 0, 'old' FROM generate_series(1, 3000) g")
+    writers = [
+        Writer(setup.url, ["orders", "items"], range(number, 3000, 3), seed=number)
+        for number in range(3)
+    ]
+    for writer in writers:
+        writer.start()
+    wait_until(lambda: all(writer.transactions > 5 for writer in writers))
+    with setup.running(chunk_rows=200) as capture:
+        wait_until(lambda: capture.progress.transactions > 200, capture=capture)
+        for writer in writers:
+            writer.stop()
+        setup.caught_up(capture)
+    setup.check("orders", "items")
+    assert {change.op for change in setup.read("orders")} >= {"r", "c", "u", "d", "tombstone"}
+
+
+@pytest.mark.parametrize("point", NAMES)
+def test_capture_killed_at_a_point_continues(setup: Setup, point: str) -> None:
+    """It dies in the snapshot or in the stream, while writers go on."""
+    setup.execute(TABLE.format("orders"))
+    setup.execute("INSERT INTO orders SELECT g, 0, 'old' FROM generate_series(1, 300) g")
+    writer = Writer(setup.url, ["orders"], range(600), seed=1)
+    writer.start()
+    counts = [1, 5] if point.endswith(("send", "commit", "confirm")) else [1]
+    try:
+        for count in counts:
+            process = setup.spawn(f"{point}:{count}", chunk_rows=50)
+            assert process.wait(PATIENCE_SECONDS) == -9
+        with setup.running(chunk_rows=50) as capture:
+            wait_until(lambda: capture.progress.transactions > 20, capture=capture)
+            writer.stop()
+            setup.caught_up(capture)
+    finally:
+        writer._stopping.set()
+    setup.check("orders")
+
+
+def test_copy_in_one_transaction_survives_a_kill(setup: Setup) -> None:
+    """Rows of COPY share their LSNs: only their number in the transaction identifies them."""
+    setup.execute(TABLE.format("orders"))
+    changes = {"slice_bytes": 20_000}
+    with setup.running(**changes) as capture:
+        setup.caught_up(capture)
+    with setup.sql.cursor().copy("COPY orders FROM STDIN") as copy:
+        for number in range(2000):
+            copy.write_row((number, 0, "x" * 20))
+    process = setup.spawn("before commit:3", **changes)
+    assert process.wait(PATIENCE_SECONDS) == -9
+    process = setup.spawn("after commit:2", **changes)
+    assert process.wait(PATIENCE_SECONDS) == -9
+    written = len(setup.read("orders"))
+    assert 0 < written < 2000
+    with setup.running(**changes) as capture:
+        setup.caught_up(capture)
+    keys = [change.key["id"] for change in setup.read("orders")]
+    assert keys == list(range(2000))
+
+
+def test_a_second_process_takes_over_and_the_first_one_stops(setup: Setup) -> None:
+    setup.execute(TABLE.format("orders"))
+    first = setup.running()
+    with contextlib.suppress(CaptureFenced), first as capture:
+        setup.execute("INSERT INTO orders VALUES (1, 0)")
+        setup.caught_up(capture)
+        with setup.running() as second:
+            setup.execute("INSERT INTO orders VALUES (2, 0)")
+            setup.caught_up(second)
+            wait_until(lambda: not capture.is_alive())  # type: ignore[attr-defined]
+        assert "another process has taken over" in str(capture.error)  # type: ignore[attr-defined]
+    setup.check("orders")
+
+
+def test_a_paused_process_cannot_write_after_it_was_replaced(setup: Setup) -> None:
+    setup.execute(TABLE.format("orders"))
+    process = setup.spawn()
+    try:
+        setup.execute("INSERT INTO orders VALUES (1, 0)")
+        wait_until(lambda: setup.read("orders"))
+        process.send_signal(signal.SIGSTOP)
+        setup.execute("INSERT INTO orders VALUES (2, 0)")
+        with setup.running() as capture:
+            setup.caught_up(capture)
+            process.send_signal(signal.SIGCONT)
+            assert process.wait(PATIENCE_SECONDS) == 1
+            setup.execute("INSERT INTO orders VALUES (3, 0)")
+            setup.caught_up(capture)
+    finally:
+        end(process)
+    setup.check("orders")

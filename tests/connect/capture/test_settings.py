@@ -1,0 +1,91 @@
+"""Settings of a capture, from Python and from TOML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.connect.capture.settings import CaptureSettings, load_settings
+from millstream.errors import ConfigError
+
+GIVEN: dict[str, Any] = {"name": "shop", "database": "dbname=x", "tables": ["public.*"]}
+
+
+def settings(**changes: Any) -> CaptureSettings:
+    return CaptureSettings(**GIVEN | changes)
+
+
+def test_names_follow_from_the_captures_name() -> None:
+    chosen = settings(name="Shop-1.a")
+    assert chosen.slot == chosen.publication == "millstream_shop_1_a"
+    assert chosen.topic_of("public", "my orders") == "Shop-1.a.public.my_orders"
+    assert chosen.position_topic == "Shop-1.a.capture"
+    assert chosen.transactional_id == "millstream-capture-Shop-1.a"
+
+
+def test_patterns_select_and_exclude_tables() -> None:
+    chosen = settings(tables=["public.*", "sales.order?", "!public.secret*"])
+    tables = ["public.a", "public.secrets", "sales.orders", "sales.order_items", "other.a"]
+    assert [it for it in tables if chosen.captures(*it.split("."))] == ["public.a", "sales.orders"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "a b"}, "name 'a b'"),
+        ({"slot": "Upper"}, "slot 'Upper'"),
+        ({"tables": "public.*"}, "write a list"),
+        ({"tables": []}, "write a list"),
+        ({"tables": ["orders"]}, "as schema.table"),
+        ({"shape": "round"}, "shape is 'round'; it must be one of debezium, flat"),
+        ({"compression": "zip"}, "one of none, gzip"),
+        ({"topic": "{name}"}, "needs {table}"),
+        ({"chunk_rows": 0}, "chunk_rows must be at least 1"),
+    ],
+)
+def test_wrong_settings_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        settings(**changes)
+
+
+def test_envelope_has_the_names_of_the_source() -> None:
+    envelope = settings(transactions=True, decimals="precise").envelope("shopdb")
+    assert (envelope.server_name, envelope.database) == ("shop", "shopdb")
+    assert envelope.transaction_metadata
+    assert envelope.decimals == "precise"
+
+
+def test_file_is_read_with_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", "s3cret")
+    path = tmp_path / "capture.toml"
+    path.write_text(
+        'name = "shop"\ndatabase = "password=${SHOP_PASSWORD}"\ntables = ["public.orders"]\n'
+        'partitions = 3\n[topic_settings]\n"cleanup.policy" = "compact"\n'
+    )
+    chosen = load_settings(path)
+    assert chosen.database == "password=s3cret"
+    assert chosen.partitions == 3
+    assert chosen.topic_settings == {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name = ", "Invalid value"),
+        ('name = "a"\ntables = ["a.b"]', "database is missing"),
+        ('colour = "red"', "unknown setting colour"),
+        ('name = "a"\ndatabase = "${NOT_SET}"\ntables = ["a.b"]', "no variable NOT_SET"),
+        (
+            'name = "a"\ndatabase = ""\ntables = ["a.b"]\n[security]\nuser = "x"',
+            "unknown setting security.user",
+        ),
+    ],
+)
+def test_mistakes_in_a_file_name_the_file(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "capture.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message) as refused:
+        load_settings(path)
+    assert str(refused.value).startswith(str(path))

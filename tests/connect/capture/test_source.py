@@ -1,0 +1,139 @@
+"""The checks of the source at each start: what would lose changes later is refused."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from millstream.connect.capture.settings import CaptureSettings
+from millstream.connect.capture.source import Source
+from tests.connect.capture.harness import TABLE, Setup
+from tests.peers.cache import PeerMissing
+from tests.peers.postgres import start_postgres
+
+
+def stopped_after_one_row(setup: Setup) -> None:
+    """A capture that has written a position, and has ended."""
+    setup.execute(TABLE.format("orders"))
+    with setup.running() as capture:
+        setup.execute("INSERT INTO orders VALUES (1, 0)")
+        setup.caught_up(capture)
+
+
+def test_server_without_logical_log_is_refused() -> None:
+    try:
+        server = start_postgres("fsync=off")
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+    try:
+        settings = CaptureSettings(name="x", database=server.url, tables=["public.*"])
+        source = Source(settings)
+        with pytest.raises(Exception, match="ALTER SYSTEM SET wal_level = logical"):
+            source.check_server()
+        source.close()
+    finally:
+        server.remove()
+
+
+def test_no_matching_table_is_refused(setup: Setup) -> None:
+    assert "no table matches sales.*" in setup.failure(tables=["sales.*"])
+
+
+def test_table_without_identity_is_refused_before_it_is_published(setup: Setup) -> None:
+    """Otherwise the application's updates would fail."""
+    setup.execute("CREATE TABLE logs (line text)")
+    setup.execute("INSERT INTO logs VALUES ('a')")
+    message = setup.failure()
+    assert "without replica identity: public.logs" in message
+    assert "ALTER TABLE public.logs REPLICA IDENTITY FULL" in message
+    setup.execute("UPDATE logs SET line = 'b'")
+
+
+def test_role_that_may_not_replicate_is_refused(setup: Setup) -> None:
+    setup.execute(TABLE.format("orders"))
+    setup.execute(f"CREATE ROLE poor_{setup.name} LOGIN")
+    url = setup.url.replace("millstream@", f"poor_{setup.name}@")
+    message = setup.failure(database=url)
+    assert f"ALTER ROLE poor_{setup.name} REPLICATION" in message
+
+
+def test_role_with_the_least_rights_captures(setup: Setup) -> None:
+    """REPLICATION, CONNECT and SELECT, if the publication was created by an owner."""
+    setup.execute(TABLE.format("orders"))
+    setup.execute("INSERT INTO orders VALUES (1, 0)")
+    role = f"reader_{setup.name}"
+    setup.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
+    url = setup.url.replace("millstream@", f"{role}@")
+    message = setup.failure(database=url)
+    assert "let an owner of the tables run `CREATE PUBLICATION" in message
+    setup.execute(message.split("`")[1])
+    setup.execute(f"GRANT SELECT ON orders TO {role}")
+    with setup.running(database=url, manage_publication=False) as capture:
+        setup.execute("UPDATE orders SET version = 1")
+        setup.caught_up(capture)
+    setup.check("orders")
+
+
+def test_slot_that_is_gone_is_refused(setup: Setup) -> None:
+    stopped_after_one_row(setup)
+    setup.execute("SELECT pg_drop_replication_slot(%s)", setup.slot)
+    message = setup.failure()
+    assert f"slot {setup.slot} is gone" in message
+    assert "resnapshot --new-slot" in message
+
+
+def test_recreated_slot_is_refused(setup: Setup) -> None:
+    stopped_after_one_row(setup)
+    setup.execute("SELECT pg_drop_replication_slot(%s)", setup.slot)
+    setup.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", setup.slot)
+    assert "ahead of the stored position" in setup.failure()
+
+
+def test_advanced_slot_is_refused(setup: Setup) -> None:
+    stopped_after_one_row(setup)
+    setup.execute("INSERT INTO orders VALUES (2, 0)")
+    advance = "SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())"
+    setup.execute(advance, setup.slot)
+    assert "it was recreated or advanced, and the changes in between are lost" in setup.failure()
+
+
+def test_slot_of_another_plugin_is_refused(setup: Setup) -> None:
+    setup.execute(TABLE.format("orders"))
+    setup.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", setup.slot)
+    assert "exists, but topic" in setup.failure()
+
+
+def test_dropped_publication_is_refused(setup: Setup) -> None:
+    stopped_after_one_row(setup)
+    setup.execute(f"DROP PUBLICATION {setup.slot}")
+    assert "was dropped: changes since then are lost" in setup.failure()
+
+
+def test_recreated_publication_is_refused(setup: Setup) -> None:
+    stopped_after_one_row(setup)
+    setup.execute(f"DROP PUBLICATION {setup.slot}")
+    setup.execute("INSERT INTO orders VALUES (2, 0)")
+    setup.execute(f"CREATE PUBLICATION {setup.slot} FOR TABLE orders")
+    assert "was dropped and recreated" in setup.failure()
+
+
+def test_position_of_another_database_is_refused(setup: Setup) -> None:
+    stopped_after_one_row(setup)
+    other = setup.url.rpartition("/")[0] + "/postgres"
+    with psycopg.connect(other, autocommit=True) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS elsewhere (id int PRIMARY KEY)")
+        message = setup.failure(database=other)
+    assert "but this is postgres of" in message
+
+
+def test_slot_that_waits_names_the_open_transactions(setup: Setup) -> None:
+    setup.execute(TABLE.format("orders"))
+    with psycopg.connect(setup.url, application_name="forgotten") as other:
+        other.execute("INSERT INTO orders VALUES (1, 0)")
+        message = setup.failure(slot_timeout_seconds=0.5)
+        assert "creating the slot waits for transactions" in message
+        assert "forgotten, idle in transaction" in message
+        other.commit()
+    with setup.running() as capture:
+        setup.caught_up(capture)
+    setup.check("orders")
