@@ -1,0 +1,177 @@
+"""Handles commands: reads, decides, and appends if nobody else was faster.
+
+    handler = CommandHandler(log, aggregate)
+    outcome = handler.handle("seat-12a", Claim("ada"))     # Accepted or Refusal
+
+The topic must have conditional append. Any number of handlers, in any processes, may handle
+commands of the same aggregates: of two that decide on the same version, one is accepted by the
+broker, and the other one reads the new event and decides again.
+
+A command with the id of an earlier one (`Origin`) is carried out once: also after a crash between
+the append and the answer, as long as it is among the last commands of its aggregate.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Generic
+
+from millstream.errors import MillstreamError
+from millstream.events.aggregate import Aggregate, Command, Refusal, State
+from millstream.events.event import Origin, StoredEvent
+from millstream.events.log import Conflict, EventLog
+from millstream.events.snapshots import Snapshots
+from millstream.events.view import Current, View
+
+ATTEMPTS_MAX = 100
+BACKOFF_SECONDS_MAX = 0.05
+
+
+class TooManyConflicts(MillstreamError):
+    """Others were faster each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What a command did. `events` is empty if it was carried out before, or has no effect."""
+
+    version: int
+    events: tuple[StoredEvent, ...] = ()
+    was_repeated: bool = False
+
+
+class CommandHandler(Generic[State, Command]):
+    """See the module. One thread at a time."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        aggregate: Aggregate[State, Command],
+        *,
+        snapshots: Snapshots[State] | None = None,
+        attempts_max: int = ATTEMPTS_MAX,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        log.check_conditional()
+        self._log = log
+        self._aggregate = aggregate
+        self._snapshots = snapshots
+        self._attempts_max = attempts_max
+        self._sleep = sleep
+        self._views: dict[int, View[State]] = {}
+
+    def handle(
+        self, aggregate_id: str, command: Command, origin: Origin | None = None
+    ) -> Accepted | Refusal:
+        """Raises `TooManyConflicts`."""
+        origin = origin or Origin()
+        partition = self._log.partition_of(aggregate_id)
+        view, is_fresh = self._view(partition)
+        for attempt in range(self._attempts_max):
+            current = view.get(aggregate_id)
+            done = current.find(origin.command_id)
+            if done is not None:
+                return Accepted(done.last_version, was_repeated=True)
+            decision = self._aggregate.decide(current.state, command)
+            if isinstance(decision, Refusal) or not decision:
+                if is_fresh:
+                    return decision if isinstance(decision, Refusal) else Accepted(current.version)
+            else:
+                events = stored_events(aggregate_id, current.version, decision, origin)
+                try:
+                    offset = self._log.append(partition, events)
+                    return self._accepted(view, events, partition, offset)
+                except Conflict:
+                    self._sleep(random.uniform(0, min(0.001 * attempt, BACKOFF_SECONDS_MAX)))
+            self._catch_up(view, partition)
+            is_fresh = True
+        raise TooManyConflicts(
+            f"{aggregate_id}: {self._attempts_max} times, another command was accepted first"
+        )
+
+    def _accepted(
+        self, view: View[State], events: list[StoredEvent], partition: int, offset: int
+    ) -> Accepted:
+        stored = [
+            replace(event, partition=partition, offset=offset + index)
+            for index, event in enumerate(events)
+        ]
+        for event in stored:
+            view.apply(event)
+        if view.position == offset:  # otherwise events of others are in between
+            view.position = offset + len(stored)
+        return Accepted(stored[-1].version, tuple(stored))
+
+    def load(self, aggregate_id: str) -> Current[State]:
+        """The present state, with its version. It contains every event that was acknowledged
+        before the call."""
+        partition = self._log.partition_of(aggregate_id)
+        view, is_fresh = self._view(partition)
+        if not is_fresh:
+            self._catch_up(view, partition)
+        return view.get(aggregate_id)
+
+    def state_at(
+        self, aggregate_id: str, *, offset: int | None = None, timestamp_ms: int | None = None
+    ) -> Current[State]:
+        """The state as it was: with the events before an offset, or those up to a time. Reads the
+        partition from its start."""
+        partition = self._log.partition_of(aggregate_id)
+        end = self._log.end_offset(partition)
+        view = View(self._aggregate)
+        start = self._log.start_offset(partition)
+        for stored in self._log.events(partition, start, end if offset is None else offset):
+            if stored.aggregate_id == aggregate_id and (
+                timestamp_ms is None or stored.timestamp_ms <= timestamp_ms
+            ):
+                view.apply(stored)
+        return view.get(aggregate_id)
+
+    def save_snapshots(self) -> None:
+        """Save the states of all partitions that were read, so that the next start reads less."""
+        if self._snapshots is not None:
+            for partition, view in self._views.items():
+                self._snapshots.save(partition, view)
+
+    def _view(self, partition: int) -> tuple[View[State], bool]:
+        """The view, and whether it was just read."""
+        found = self._views.get(partition)
+        if found is not None:
+            return found, False
+        view: View[State] | None = None
+        if self._snapshots is not None:
+            view = self._snapshots.load(partition)
+        if view is None:
+            view = View(self._aggregate, position=self._log.start_offset(partition))
+        self._catch_up(view, partition)
+        self._views[partition] = view
+        return view, True
+
+    def _catch_up(self, view: View[State], partition: int) -> None:
+        """Read all that was acknowledged before this call."""
+        end = self._log.end_offset(partition)
+        for stored in self._log.events(partition, view.position, end):
+            view.apply(stored)
+            view.position = stored.offset + 1
+        view.position = max(view.position, end)
+
+
+def stored_events(
+    aggregate_id: str, version: int, decision: object, origin: Origin
+) -> list[StoredEvent]:
+    """The events of a command that was decided on a version."""
+    assert isinstance(decision, (list, tuple))
+    return [
+        StoredEvent(
+            aggregate_id,
+            version + 1 + index,
+            event,
+            origin.event_id(index),
+            origin.command_id,
+            origin.correlation_id,
+        )
+        for index, event in enumerate(decision)
+    ]

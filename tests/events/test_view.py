@@ -1,0 +1,43 @@
+"""A view: states, versions and commands, whatever was read before."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.errors import MillstreamError
+from millstream.events import Event, Origin
+from millstream.events.handler import stored_events
+from millstream.events.view import COMMANDS_REMEMBERED, Done, View
+from tests.events.seats import Seat, seat
+
+CLAIMED = [Event("claimed", {"by": "ada"}), Event("invoiced")]
+
+
+def test_view_folds_events_of_each_aggregate_and_remembers_commands() -> None:
+    view = View(seat)
+    for stored in stored_events("a", 0, CLAIMED, Origin("first")):
+        view.apply(stored)
+        view.apply(stored)  # read twice
+    for stored in stored_events("a", 2, [Event("given back")], Origin("second")):
+        view.apply(stored)
+    current = view.get("a")
+    assert (current.state, current.version) == (Seat(None, 1), 3)
+    assert current.find("first") == Done("first", 1, 2)
+    assert current.find("second") == Done("second", 3, 3)
+    assert current.find("third") is None
+    assert (view.get("b").state, view.get("b").version) == (Seat(), 0)
+
+
+def test_missing_event_is_an_error() -> None:
+    view = View(seat)
+    with pytest.raises(MillstreamError, match=r"at version 0, but the next event.*version 2"):
+        view.apply(stored_events("a", 1, CLAIMED, Origin("first"))[0])
+
+
+def test_number_of_remembered_commands_is_bounded() -> None:
+    view = View(seat)
+    for number in range(COMMANDS_REMEMBERED + 1):
+        for stored in stored_events("a", number, [Event("noted")], Origin(str(number))):
+            view.apply(stored)
+    assert view.get("a").find("0") is None
+    assert view.get("a").find("1") is not None

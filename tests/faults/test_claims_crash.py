@@ -1,0 +1,68 @@
+"""Twenty processes claim the same user names while broker and claimants are killed: one of them
+gets each name, and all others are refused."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from millstream.events import CommandHandler, EventLog
+from tests.faults.claims_driver import names
+from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.servers import free_port, start_millstream
+
+PEOPLE = [f"p{number}" for number in range(20)]
+NAMES = [f"name-{number}" for number in range(12)]
+
+
+def claimant(bootstrap_servers: str, topic: str, person: str, out: Path) -> subprocess.Popen[bytes]:
+    wanted = random.Random(person).sample(NAMES, len(NAMES))
+    command = [sys.executable, "-m", "tests.faults.claims_driver"]
+    with out.open("ab") as written:
+        return subprocess.Popen(
+            [*command, bootstrap_servers, topic, person, ",".join(wanted)], stdout=written
+        )
+
+
+def wait_for_lines(paths: list[Path], count: int) -> None:
+    """Until so many outcomes are known."""
+    pause = threading.Event()
+    while sum(path.read_bytes().count(b"\n") for path in paths if path.exists()) < count:
+        pause.wait(0.01)
+
+
+def test_each_name_is_claimed_by_one_of_twenty_processes(tmp_path: Path) -> None:
+    port = free_port()
+    server = start_millstream(tmp_path / "data", port=port)
+    bootstrap_servers, topic = f"127.0.0.1:{port}", "names"
+    outs = {person: tmp_path / person for person in PEOPLE}
+    try:
+        with EventLog(bootstrap_servers, topic) as log:
+            log.create()
+        running = {it: claimant(bootstrap_servers, topic, it, outs[it]) for it in PEOPLE}
+        for round_number, lines in enumerate((10, 60, 120)):
+            wait_for_lines(list(outs.values()), lines)
+            server.kill()
+            for person in PEOPLE[round_number::7]:  # with answers lost, or not
+                running[person].kill()
+                running[person].wait()
+                running[person] = claimant(bootstrap_servers, topic, person, outs[person])
+            server = start_millstream(tmp_path / "data", port=port)
+        for process in running.values():
+            assert process.wait(PATIENCE_SECONDS) == 0
+        with EventLog(bootstrap_servers, topic) as log:
+            events = list(log.events(0, 0, log.end_offset(0)))
+            owners = {name: CommandHandler(log, names).load(name).state for name in NAMES}
+    finally:
+        server.stop()
+    assert sorted(it.aggregate_id for it in events) == sorted(NAMES)
+    assert all(it.version == 1 for it in events)
+    for person, out in outs.items():
+        outcomes = dict(line.split(" ") for line in out.read_text().splitlines())
+        assert outcomes == {
+            name: "won" if owner == person else owner for name, owner in owners.items()
+        }
+    assert len(set(owners.values())) > 1
