@@ -35,6 +35,9 @@ COMMANDS = {
     "demo": CommandGroup(
         "Watch a shop's pipelines, or a broker, survive kill -9 without losing a record.", RUN
     ),
+    "capture": CommandGroup(
+        "Capture the changes of a PostgreSQL database into topics, exactly once.", RUN
+    ),
     "connect": CommandGroup(
         "Keep a database, index, cache or warehouse in step with topics, until Ctrl-C.", RUN
     ),

@@ -183,7 +183,10 @@ class Writer:
             version = self.versions[place] = self.versions.get(place, -1) + 1
             note = "x" * rng.choice([0, 3, 40])
             if place not in there:
-                connection.execute(f"INSERT INTO {table} VALUES (%s, %s, %s)", (key, version, note))
+                connection.execute(
+                    f"INSERT INTO {table} (id, version, note) VALUES (%s, %s, %s)",
+                    (key, version, note),
+                )
                 there.add(place)
             elif rng.random() < 0.2:
                 connection.execute(f"DELETE FROM {table} WHERE id = %s", (key,))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +15,15 @@ from millstream.broker.embedded import Broker
 from millstream.connect.capture.capture import Capture
 from millstream.connect.capture.settings import CaptureSettings
 from tests.connect.capture.conftest import SETTINGS, new_setup
-from tests.connect.capture.harness import TABLE, Setup, Writer, final_rows, read_topic, wait_until
+from tests.connect.capture.harness import (
+    ROOT,
+    TABLE,
+    Setup,
+    Writer,
+    final_rows,
+    read_topic,
+    wait_until,
+)
 from tests.peers.cache import PeerMissing
 from tests.peers.postgres import PostgresServer, start_postgres
 
@@ -181,3 +192,15 @@ def test_transactions_are_written_whole(setup: Setup) -> None:
     assert ids == {end["id"]}
     messages = read_topic(setup.bootstrap, f"{setup.name}.message")
     assert [it.key["prefix"] for it in messages][-2:] == ["audit", "mark"]
+
+
+def test_example_shows_the_changes(postgres: PostgresServer) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "capture.py"],
+        env={**os.environ, "DATABASE_URL": postgres.new_database()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["r 1 tea", "r 2 mug", "u 1 green tea", "d 2 None"]

@@ -41,6 +41,7 @@ def test_patterns_select_and_exclude_tables() -> None:
         ({"tables": ["orders"]}, "as schema.table"),
         ({"shape": "round"}, "shape is 'round'; it must be one of debezium, flat"),
         ({"compression": "zip"}, "one of none, gzip"),
+        ({"format": "avro"}, "a schema registry is needed"),
         ({"topic": "{name}"}, "needs {table}"),
         ({"chunk_rows": 0}, "chunk_rows must be at least 1"),
     ],
@@ -55,6 +56,11 @@ def test_envelope_has_the_names_of_the_source() -> None:
     assert (envelope.server_name, envelope.database) == ("shop", "shopdb")
     assert envelope.transaction_metadata
     assert envelope.decimals == "precise"
+    assert envelope.registry is None
+    avro = settings(format="avro", registry="http://a:1, http://b:2", registry_user_info="u:p")
+    found = avro.envelope("shopdb").registry
+    assert found is not None
+    assert (found.urls, found.user_info) == (("http://a:1", "http://b:2"), "u:p")
 
 
 def test_file_is_read_with_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import psycopg
 
 from millstream.connect.capture.encoding import ChangeBuffer, TableEncoder, take_columns
-from millstream.connect.capture.envelope import Record
 from millstream.connect.capture.output import Output
 from millstream.connect.capture.position import CaptureState, Position, TableState
 from millstream.connect.capture.replication import Receiver
@@ -31,7 +30,7 @@ WARN_SECONDS = 10.0
 log = logging.getLogger("millstream.capture")
 
 MakeEncoder = Callable[[Table, ChangeBuffer], TableEncoder]
-MakeTruncate = Callable[[Table, int], Record | None]
+Truncate = Callable[[TableEncoder, int], None]
 
 
 class ChunkTasks:
@@ -44,13 +43,13 @@ class ChunkTasks:
         source: Source,
         changed: ChangedKeys,
         make_encoder: MakeEncoder,
-        make_truncate: MakeTruncate,
+        truncate: Truncate,
     ) -> None:
         self._settings = settings
         self._source = source
         self._changed = changed
         self._make_encoder = make_encoder
-        self._make_truncate = make_truncate
+        self._truncate = truncate
         self.state = state
         self.changed_state: CaptureState | None = None
         self._reader: ChunkReader | None = None
@@ -160,13 +159,11 @@ class ChunkTasks:
         table = self._plan.table
         buffer = ChangeBuffer()
         topic = self._settings.topic_of(table.schema, table.name)
-        is_first = before.snapshot == "waiting"
-        if is_first and (before.replaces or not table.key):
-            record = self._make_truncate(table, position.lsn)
-            if record is not None:
-                buffer.append(*record)
+        encoder = self._make_encoder(table, buffer)
+        if before.snapshot == "waiting" and (before.replaces or not table.key):
+            self._truncate(encoder, position.lsn)
         now_us = time.time_ns() // 1000
-        self._make_encoder(table, buffer).copy(
+        encoder.copy(
             chunk.rows, flag="incremental", lsn=None, xid=None, snapshot_time_us=now_us,
             now_us=now_us,
         )  # fmt: skip

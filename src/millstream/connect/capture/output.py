@@ -104,6 +104,12 @@ class Output:
             "each capture once, or give the other one another name"
         )
 
+    def exists(self) -> bool:
+        """Whether the position topic is there: before the first run it is not."""
+        return bool(
+            self._cluster.retrying(lambda: self._cluster.refresh([self._settings.position_topic]))
+        )
+
     def read_position(self) -> Position | None:
         value = self._read_last(POSITION_PARTITION)
         return None if value is None else Position.decode(value)

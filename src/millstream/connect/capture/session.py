@@ -29,7 +29,7 @@ from millstream.connect.capture.encoding import (
     table_encoder,
     take_columns,
 )
-from millstream.connect.capture.envelope import Record, heartbeat_record, truncate_record
+from millstream.connect.capture.envelope import heartbeat_record
 from millstream.connect.capture.output import Output
 from millstream.connect.capture.pgoutput import Relation, format_lsn
 from millstream.connect.capture.position import CaptureState, Position, TableState
@@ -261,9 +261,7 @@ class Session:
         now_us = time.time_ns() // 1000
         topic = self._settings.topic_of(encoder.table.schema, encoder.table.name)
         if before.replaces and before.snapshot == "waiting":
-            record = self._truncate(encoder.table, position.lsn)
-            if record is not None:
-                buffer.append(*record)
+            self._truncate(encoder, position.lsn)
         for rows, flag in _flagged(chunk, is_first=not before.rows, is_end=not state.unfinished):
             encoder.copy(
                 rows,
@@ -281,11 +279,11 @@ class Session:
         self._progress.copied(state, len(chunk.rows))
         return state
 
-    def _truncate(self, table: Table, lsn: int) -> Record | None:
+    def _truncate(self, encoder: TableEncoder, lsn: int) -> None:
         """A truncate before the rows of a new snapshot: earlier records are superseded."""
         now_us = time.time_ns() // 1000
         self._context.begin(xid=0, commit_lsn=lsn, commit_time_us=now_us, now_us=now_us)
-        return truncate_record(table, self._envelope, self._context, lsn)
+        encoder.truncate(lsn)
 
     # Continuing
 
@@ -461,8 +459,14 @@ class Session:
         assert self._source is not None
         self._types = TypeCatalogue.load(self._source.connection)
 
-    def _encoder(self, table: Table, buffer: ChangeBuffer) -> TableEncoder:
-        return table_encoder(table, self._envelope, self._types, self._context, buffer)
+    def _encoder(
+        self, table: Table, buffer: ChangeBuffer, is_captured: bool = True
+    ) -> TableEncoder:
+        topic = self._settings.topic_of(table.schema, table.name)
+        settings = self._envelope
+        if not is_captured:  # its records are thrown away: no schemas in the registry
+            settings = replace(settings, format="json", registry=None)
+        return table_encoder(table, settings, self._types, self._context, buffer, topic)
 
 
 def _flagged(chunk: Chunk, *, is_first: bool, is_end: bool) -> list[tuple[list[bytes], str]]:

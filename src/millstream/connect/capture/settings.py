@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from millstream.client.schema_registry import RegistrySettings
 from millstream.client.security import SETTINGS as SECURITY_SETTINGS
 from millstream.connect.capture.envelope import EnvelopeSettings
 from millstream.errors import ConfigError
@@ -38,6 +39,9 @@ class CaptureSettings:
     partitions: int = 1
     topic_settings: Mapping[str, str] = field(default_factory=dict)
     compression: str = "none"
+    format: Literal["json", "avro"] = "json"
+    registry: str = ""  # for avro: the address of a schema registry
+    registry_user_info: str = ""  # user:password
     shape: Literal["debezium", "flat"] = "debezium"
     decimals: Literal["string", "precise", "double"] = "string"
     hstores: Literal["json", "map"] = "json"
@@ -70,12 +74,15 @@ class CaptureSettings:
         self._check_choices()
         if "{table}" not in self.topic:
             raise ConfigError(f"topic {self.topic!r} needs {{table}}: each table has its own topic")
+        if (self.format == "avro") != bool(self.registry):
+            raise ConfigError("registry: a schema registry is needed for format avro, only there")
         for name in ("partitions", "snapshot_workers", "chunk_rows", "slice_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
 
     def _check_choices(self) -> None:
         choices = {
+            "format": ("json", "avro"),
             "shape": ("debezium", "flat"),
             "decimals": ("string", "precise", "double"),
             "hstores": ("json", "map"),
@@ -127,9 +134,15 @@ class CaptureSettings:
         return _matches(full, wanted) and not _matches(full, refused)
 
     def envelope(self, database: str) -> EnvelopeSettings:
+        registry = None
+        if self.registry:
+            urls = tuple(it.strip() for it in self.registry.split(","))
+            registry = RegistrySettings(urls, self.registry_user_info or None)
         return EnvelopeSettings(
             server_name=self.name,
             database=database,
+            format=self.format,
+            registry=registry,
             shape=self.shape,
             decimals=self.decimals,
             hstores=self.hstores,

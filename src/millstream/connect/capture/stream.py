@@ -33,7 +33,6 @@ from millstream.connect.capture.envelope import (
     message_record,
     transaction_begin,
     transaction_end,
-    truncate_record,
 )
 from millstream.connect.capture.pgoutput import Begin, Relation, format_lsn
 from millstream.connect.capture.position import Position
@@ -42,7 +41,7 @@ from millstream.connect.capture.tables import CaptureError, StaleTypes, Table
 from millstream.connect.capture.visibility import ChangedKeys
 
 Describe = Callable[[Relation], Table]
-MakeEncoder = Callable[[Table, ChangeBuffer], TableEncoder]
+MakeEncoder = Callable[[Table, ChangeBuffer, bool], TableEncoder]
 OnSignal = Callable[[dict[str, Any]], None]
 
 
@@ -102,7 +101,7 @@ class ChangeStream:
         self._feed = ChangeFeed()
         self._buffers: dict[str, ChangeBuffer] = {}
         self._ignored = ChangeBuffer()
-        self._tables: dict[int, tuple[Table, ChangeBuffer]] = {}
+        self._encoders: dict[int, tuple[TableEncoder, ChangeBuffer]] = {}
         self._ranges: dict[str, list[_Range]] = {}
         self._lsn = position.lsn
         self._open: _Open | None = None
@@ -160,8 +159,8 @@ class ChangeStream:
             # A type has changed, which no message announces. The row itself was not counted.
             at += self._context.ordinal - before
             self._reload_types()
-            for table, buffer in self._tables.values():
-                self._feed.register(self._make_encoder(table, buffer))
+            for encoder, buffer in list(self._encoders.values()):
+                self._register(encoder.table, buffer)
             return self._feed.feed(payloads, at)
 
     def take(self) -> Iterator[tuple[str, ChangeColumns]]:
@@ -254,19 +253,21 @@ class ChangeStream:
             buffer = self._buffer(self._settings.topic_of(table.schema, table.name))
         else:
             buffer = self._ignored  # encoded, since changes are counted, and thrown away
-        self._feed.register(self._make_encoder(table, buffer))
-        self._tables[table.oid] = (table, buffer)
+        self._register(table, buffer)
+
+    def _register(self, table: Table, buffer: ChangeBuffer) -> None:
+        encoder = self._make_encoder(table, buffer, buffer is not self._ignored)
+        self._feed.register(encoder)
+        self._encoders[table.oid] = (encoder, buffer)
 
     def _truncate(self, payload: bytes) -> None:
         assert self._open is not None
+        lsn = pgoutput.start_lsn(payload)
         for oid in pgoutput.parse_truncate(payload).oids:
-            table, buffer = self._tables[oid]
-            lsn = pgoutput.start_lsn(payload)
-            record = truncate_record(table, self._envelope, self._context, lsn)
-            if record is not None:
-                buffer.append(*record)
-            if self._changed.tracks(table.full_name):
-                self._changed.add_all(table.full_name, self._open.begin.xid)
+            encoder, _ = self._encoders[oid]
+            encoder.truncate(lsn)
+            if self._changed.tracks(encoder.table.full_name):
+                self._changed.add_all(encoder.table.full_name, self._open.begin.xid)
 
     def _logical_message(self, message: pgoutput.Message) -> None:
         is_skipped = False

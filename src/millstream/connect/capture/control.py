@@ -1,0 +1,121 @@
+"""Looking at a capture and steering it from another process: status, new snapshots, a new start."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+from millstream.connect.capture.output import Output
+from millstream.connect.capture.pgoutput import format_lsn
+from millstream.connect.capture.position import CaptureState, TableState
+from millstream.connect.capture.settings import CaptureSettings
+from millstream.connect.capture.source import Slot, Source
+from millstream.connect.capture.tables import CaptureError
+
+
+@dataclass(frozen=True)
+class Status:
+    """A capture, its slot and its tables."""
+
+    name: str
+    phase: str  # not started, creating, snapshot, streaming
+    position: str | None  # an LSN
+    is_running: bool
+    slot: str
+    wal_status: str | None
+    lag_bytes: int | None  # written to the database's log, and not confirmed
+    retained_bytes: int | None  # kept on the database's disk for the slot
+    safe_bytes: int | None  # until the slot is invalidated; None: no limit
+    problem: str | None  # what a start would refuse, or an alarm
+    tables: dict[str, TableState] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def read_status(settings: CaptureSettings) -> Status:
+    """The stored state and the slot; nothing is changed, nobody is fenced."""
+    output, source = Output(settings), Source(settings)
+    try:
+        state, position = None, None
+        if output.exists():
+            state, position = output.read_state(), output.read_position()
+        slot = source.slot()
+        problem = None
+        if state is not None and position is not None and state.phase != "creating":
+            try:
+                source.check_slot(slot, position)
+            except CaptureError as error:
+                problem = str(error)
+        return Status(
+            settings.name,
+            "not started" if state is None else state.phase,
+            None if position is None else format_lsn(position.lsn),
+            slot is not None and slot.active_pid is not None,
+            settings.slot,
+            None if slot is None else slot.wal_status,
+            None if slot is None else slot.lag_bytes,
+            None if slot is None else slot.retained_bytes,
+            None if slot is None else slot.safe_bytes,
+            problem or _alarm(settings, slot),
+            {} if state is None else state.tables,
+        )
+    finally:
+        output.close()
+        source.close()
+
+
+def _alarm(settings: CaptureSettings, slot: Slot | None) -> str | None:
+    if slot is None or (slot.retained_bytes or 0) <= settings.lag_alarm_bytes:
+        return None
+    return (
+        f"slot {settings.slot} keeps {slot.retained_bytes} bytes of log on the database's disk, "
+        f"more than lag_alarm_bytes ({settings.lag_alarm_bytes}): run the capture, or drop the slot"
+    )
+
+
+def request_snapshot(
+    settings: CaptureSettings, tables: Sequence[str], *, replaces: bool = False
+) -> list[str]:
+    """Ask the capture, running or not, for a new snapshot of these tables (none: of all); returns
+    their names. With `replaces` it begins with a truncate."""
+    source = Source(settings)
+    try:
+        known = source.tables()
+        unknown = [name for name in tables if name not in known]
+        if unknown:
+            raise CaptureError(
+                f"not captured: {', '.join(unknown)}; captured are {', '.join(known) or 'none'}"
+            )
+        if source.slot() is None:
+            raise CaptureError(
+                f"slot {settings.slot} does not exist, so nothing would be streamed; start the "
+                "capture first, or use --new-slot if the slot was lost"
+            )
+        chosen = list(tables) or list(known)
+        content = json.dumps({"resnapshot": chosen, "replace": replaces})
+        source.emit(settings.signal_prefix, content)
+        return chosen
+    finally:
+        source.close()
+
+
+def start_over(settings: CaptureSettings) -> None:
+    """Drop the slot, so that the next run creates another one and copies all tables again, each
+    after a truncate. A running capture is fenced, and stops."""
+    output, source = Output(settings), Source(settings)
+    try:
+        output.open()
+        state = output.read_state()
+        source.drop_slot()
+        if state is not None:
+            output.commit_state(_before_slot(state))
+    finally:
+        output.close()
+        source.close()
+
+
+def _before_slot(state: CaptureState) -> CaptureState:
+    tables = {name: TableState(it.oid, replaces=True) for name, it in state.tables.items()}
+    return replace(state, phase="creating", tables=tables)

@@ -1,0 +1,88 @@
+"""Status, new snapshots and a new start, asked for by another process."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.connect.capture.control import read_status, request_snapshot, start_over
+from millstream.connect.capture.settings import CaptureSettings
+from tests.connect.capture.harness import TABLE, Setup, wait_until
+
+
+def settings_of(setup: Setup, **changes: object) -> CaptureSettings:
+    return CaptureSettings(**setup.settings | changes)
+
+
+def test_status_follows_a_capture(setup: Setup) -> None:
+    setup.execute(TABLE.format("orders"))
+    settings = settings_of(setup)
+    before = read_status(settings)
+    assert (before.phase, before.position, before.problem) == ("not started", None, None)
+    setup.execute("INSERT INTO orders SELECT g, 0 FROM generate_series(1, 7) g")
+    with setup.running() as capture:
+        setup.caught_up(capture)
+        running = read_status(settings)
+        assert running.is_running
+        assert (running.phase, running.wal_status) == ("streaming", "reserved")
+        assert running.tables["public.orders"].rows == 7
+        assert running.to_json()["slot"] == setup.slot
+    setup.execute("INSERT INTO orders SELECT g, 0, repeat('x', 99) FROM generate_series(8, 999) g")
+    stopped = read_status(settings_of(setup, lag_alarm_bytes=1000))
+    assert not stopped.is_running
+    assert (stopped.lag_bytes or 0) > 100_000
+    assert "more than lag_alarm_bytes" in (stopped.problem or "")
+
+
+def test_status_shows_a_lost_slot(setup: Setup) -> None:
+    setup.execute(TABLE.format("orders"))
+    with setup.running() as capture:
+        setup.caught_up(capture)
+    setup.execute("SELECT pg_drop_replication_slot(%s)", setup.slot)
+    assert "is gone" in (read_status(settings_of(setup)).problem or "")
+
+
+def test_requested_snapshot_is_made_by_the_running_capture(setup: Setup) -> None:
+    setup.execute(TABLE.format("orders"))
+    setup.execute("INSERT INTO orders VALUES (1, 0)")
+    settings = settings_of(setup)
+    with pytest.raises(Exception, match="start the capture first"):
+        request_snapshot(settings, [])
+    with setup.running() as capture:
+        setup.caught_up(capture)
+        with pytest.raises(Exception, match=r"not captured: public.x; captured are public.orders"):
+            request_snapshot(settings, ["public.x"])
+        assert request_snapshot(settings, [], replaces=True) == ["public.orders"]
+        setup.caught_up(capture)
+    assert [it.op for it in setup.read("orders")] == ["r", "t", "r"]
+
+
+def test_new_start_replaces_a_lost_slot(setup: Setup) -> None:
+    """Rows that were deleted in the gap disappear."""
+    setup.execute(TABLE.format("orders"))
+    setup.execute("INSERT INTO orders VALUES (1, 0), (2, 0)")
+    with setup.running() as capture:
+        setup.caught_up(capture)
+    setup.execute("SELECT pg_drop_replication_slot(%s)", setup.slot)
+    setup.execute("DELETE FROM orders WHERE id = 1")
+    assert "--new-slot" in setup.failure()
+    start_over(settings_of(setup))
+    assert read_status(settings_of(setup)).phase == "creating"
+    with setup.running() as capture:
+        setup.execute("INSERT INTO orders VALUES (3, 0)")
+        setup.caught_up(capture)
+    setup.check("orders")
+
+
+def test_new_start_stops_a_running_capture(setup: Setup) -> None:
+    setup.execute(TABLE.format("orders"))
+    process = setup.spawn()
+    try:
+        wait_until(lambda: read_status(settings_of(setup)).is_running)
+        start_over(settings_of(setup))
+        assert process.wait(120) == 1
+    finally:
+        process.kill()
+        process.wait()
+    with setup.running() as capture:
+        setup.caught_up(capture)
+    setup.check("orders")
