@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.pictures import clocks, joins, stragglers, windows
+from tools.pictures import clocks, derived, joins, stragglers, windows
 from tools.pictures.results import Rows
 from tools.pictures.svg import THEMES
 
@@ -12,6 +12,7 @@ PICTURES = {
     "emission": stragglers.draw_emission,
     "joins": joins.draw,
     "clocks": clocks.draw,
+    "derived": derived.draw,
 }
 
 

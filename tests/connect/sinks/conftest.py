@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import redis as redis_client
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -23,6 +24,7 @@ from millstream.testing.pytest_plugin import SharedBroker
 from tests.peers.cache import PeerMissing
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.postgres import PostgresServer, start_postgres
+from tests.peers.redis import RedisServer, running_redis
 
 COLUMNS = "id long, name string"
 
@@ -175,6 +177,39 @@ class PostgresTables(Derived):
             self.run(f"DELETE FROM {table}", f"INSERT INTO {table} SELECT * FROM copy_of_{table}")
 
 
+class Cache(Derived):
+    def __init__(self, server: RedisServer) -> None:
+        self.to = f"{server.url}?rebuild=1"
+        self.topic_options = {}
+        self.client: Any = redis_client.Redis.from_url(server.url, decode_responses=True)
+        self._copies = redis_client.Redis(port=server.port, db=5)
+        self.client.flushall()
+
+    def rows(self) -> dict[int, str]:
+        found = [json.loads(self.client.get(key)) for key in self.client.keys("items:*")]
+        return {row["id"]: row["name"] for row in found}
+
+    def drop(self) -> None:
+        self.client.flushdb()
+
+    def back_up(self) -> None:
+        for key in self.client.keys("*"):
+            self.client.copy(key, key, destination_db=5)
+
+    def restore(self) -> None:
+        self.client.flushdb()
+        for key in self._copies.keys("*"):
+            self._copies.copy(key, key, destination_db=0)
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[RedisServer]:
+    try:
+        yield from running_redis()
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     try:
@@ -185,7 +220,7 @@ def postgres() -> Iterator[PostgresServer]:
     server.remove()
 
 
-KINDS: Sequence[str] = ("sqlite", "fts5", "postgresql")
+KINDS: Sequence[str] = ("sqlite", "fts5", "postgresql", "redis")
 
 
 @pytest.fixture(params=KINDS)
@@ -201,6 +236,8 @@ def make_derived(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> D
             return SearchIndex(tmp_path)
         case "postgresql":
             return PostgresTables(request.getfixturevalue("postgres"))
+        case "redis":
+            return Cache(request.getfixturevalue("redis"))
     raise AssertionError(kind)
 
 

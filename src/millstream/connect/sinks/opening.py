@@ -76,9 +76,20 @@ def _postgres(rest: str, name: str, targets: Sequence[Target]) -> Sink:
     return PostgresSink(f"postgresql://{rest}", name, targets)
 
 
+def _redis(scheme: str) -> Callable[[str, str, Sequence[Target]], Sink]:
+    def make(rest: str, name: str, targets: Sequence[Target]) -> Sink:
+        from millstream.connect.sinks.redis import RedisSink
+
+        return RedisSink(f"{scheme}://{rest}", name, targets)
+
+    return make
+
+
 _KINDS = {
     "sqlite": Kind(_sqlite, needs=("columns",)),
     "postgresql": Kind(_postgres, needs=("columns",)),
     "postgres": Kind(_postgres, needs=("columns",)),
     "fts5": Kind(_search, needs=("fields",), takes=("stored",)),
+    "redis": Kind(_redis("redis")),
+    "rediss": Kind(_redis("rediss")),
 }
