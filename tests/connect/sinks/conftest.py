@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import psycopg
 import pytest
 import redis as redis_client
@@ -177,6 +180,52 @@ class PostgresTables(Derived):
             self.run(f"DELETE FROM {table}", f"INSERT INTO {table} SELECT * FROM copy_of_{table}")
 
 
+class Warehouse(Derived):
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "warehouse.duckdb"
+        self.to = f"duckdb:///{self.path}"
+        self.topic_options = {"columns": COLUMNS}
+
+    def query(self, statement: str) -> list[Any]:
+        """Waits while the sink, or another process, has the file."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                with duckdb.connect(str(self.path)) as connection:
+                    return connection.execute(statement).fetchall()
+            except (duckdb.IOException, duckdb.TransactionException):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+
+    def rows(self) -> dict[int, str]:
+        return dict(self.query("SELECT id, name FROM items"))
+
+    def drop(self) -> None:
+        self.query("DROP TABLE items")
+
+    def back_up(self) -> None:
+        shutil.copy(self.path, f"{self.path}.copy")
+
+    def restore(self) -> None:
+        Path(f"{self.path}.wal").unlink(missing_ok=True)
+        shutil.copy(f"{self.path}.copy", self.path)
+
+    @contextmanager
+    def held_by_another_process(self) -> Iterator[Callable[[], None]]:
+        code = (
+            f"import duckdb; c = duckdb.connect({str(self.path)!r}); print(1, flush=True); input()"
+        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = subprocess.Popen([sys.executable, "-c", code], **pipes)  # type: ignore[call-overload]
+        try:
+            process.stdout.readline()
+            yield process.stdin.close
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
 class Cache(Derived):
     def __init__(self, server: RedisServer) -> None:
         self.to = f"{server.url}?rebuild=1"
@@ -220,7 +269,7 @@ def postgres() -> Iterator[PostgresServer]:
     server.remove()
 
 
-KINDS: Sequence[str] = ("sqlite", "fts5", "postgresql", "redis")
+KINDS: Sequence[str] = ("sqlite", "fts5", "postgresql", "redis", "duckdb")
 
 
 @pytest.fixture(params=KINDS)
@@ -236,6 +285,8 @@ def make_derived(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> D
             return SearchIndex(tmp_path)
         case "postgresql":
             return PostgresTables(request.getfixturevalue("postgres"))
+        case "duckdb":
+            return Warehouse(tmp_path)
         case "redis":
             return Cache(request.getfixturevalue("redis"))
     raise AssertionError(kind)

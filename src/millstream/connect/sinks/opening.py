@@ -76,6 +76,12 @@ def _postgres(rest: str, name: str, targets: Sequence[Target]) -> Sink:
     return PostgresSink(f"postgresql://{rest}", name, targets)
 
 
+def _duckdb(rest: str, name: str, targets: Sequence[Target]) -> Sink:
+    from millstream.connect.sinks.duckdb import DuckdbSink
+
+    return DuckdbSink(_path(rest), name, targets)
+
+
 def _redis(scheme: str) -> Callable[[str, str, Sequence[Target]], Sink]:
     def make(rest: str, name: str, targets: Sequence[Target]) -> Sink:
         from millstream.connect.sinks.redis import RedisSink
@@ -90,6 +96,7 @@ _KINDS = {
     "postgresql": Kind(_postgres, needs=("columns",)),
     "postgres": Kind(_postgres, needs=("columns",)),
     "fts5": Kind(_search, needs=("fields",), takes=("stored",)),
+    "duckdb": Kind(_duckdb, needs=("columns",)),
     "redis": Kind(_redis("redis")),
     "rediss": Kind(_redis("rediss")),
 }

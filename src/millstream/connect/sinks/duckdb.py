@@ -1,0 +1,201 @@
+"""Tables of DuckDB: a warehouse in a file. Rows and positions change in one transaction.
+
+DuckDB lets one process at a time open a file for writing, and none read it meanwhile. So the sink
+opens it for each write and closes it again; while another process has it open, the sink waits.
+
+Tables have no key index: rows of a batch are deleted by their keys and inserted, in whole columns.
+The identity of a table is in its comment, which a dropped table does not keep.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from millstream.connect.sinks.positions import Place, Position, PositionMoved, check_steps
+from millstream.connect.sinks.sink import REBUILD_SUFFIX, Part, Sink, SinkUnavailable, Target, Write
+from millstream.connect.sinks.sqlite import layouts_of
+from millstream.connect.tables.rows import make_ready
+from millstream.connect.tables.schema import Layout, quote, quoted
+from millstream.connect.tables.spec import POSITIONS_TABLE
+from millstream.errors import ConfigError, SchemaMismatch, StoreError
+
+_CREATE_POSITIONS = f"""
+    CREATE TABLE IF NOT EXISTS {POSITIONS_TABLE} (
+        sink VARCHAR, topic VARCHAR, partition INTEGER, topic_id VARCHAR, next_offset BIGINT,
+        target VARCHAR, written_at TIMESTAMPTZ, PRIMARY KEY (sink, topic, partition)
+    )"""
+_COMMENT = "millstream "
+_INCOMING = "millstream_incoming"
+
+
+class DuckdbSink(Sink):
+    """Tables in one file."""
+
+    def __init__(self, path: Path, name: str, targets: Sequence[Target]) -> None:
+        super().__init__(name, targets)
+        self._path = path
+        self._layouts = layouts_of(targets)
+        self._identities: dict[str, str] = {}
+
+    def open(self) -> None:
+        with self._transaction() as connection:
+            connection.execute(_CREATE_POSITIONS)
+            for target in self.targets:
+                self._fit(connection, target)
+                self._identities[target.topic] = _identity(connection, target.table) or ""
+
+    def positions(self) -> dict[Place, Position]:
+        with self._transaction() as connection:
+            return self._stored(connection)
+
+    def apply(self, write: Write) -> None:
+        with self._transaction() as connection:
+            check_steps(write.steps, self._stored(connection))
+            for target in self.targets:
+                part = write.parts.get(target.topic)
+                if part is not None:
+                    if _identity(connection, target.table) != self._identities[target.topic]:
+                        raise PositionMoved(f"table {target.table} was created again")
+                    self._write(connection, self._layouts[target.topic], part)
+            for place, _, after in write.steps:
+                self._store(connection, place, after)
+
+    def close(self) -> None:
+        """The file is open only during a write."""
+
+    def rebuilt(self) -> DuckdbSink:
+        targets = [replace(it, table=it.table + REBUILD_SUFFIX) for it in self.targets]
+        sink = DuckdbSink(self._path, self.name + REBUILD_SUFFIX, targets)
+        with sink._transaction() as connection:
+            sink._drop(connection)
+        return sink
+
+    def switch(self, rebuilt: Sink) -> None:
+        assert isinstance(rebuilt, DuckdbSink)
+        with self._transaction() as connection:
+            for target, other in zip(self.targets, rebuilt.targets, strict=True):
+                columns = quoted(self._layouts[target.topic].columns)
+                connection.execute(f"DELETE FROM {quote(target.table)}")
+                connection.execute(
+                    f"INSERT INTO {quote(target.table)} ({columns}) "
+                    f"SELECT {columns} FROM {quote(other.table)}"
+                )
+            connection.execute(f"DELETE FROM {POSITIONS_TABLE} WHERE sink = ?", [self.name])
+            for place, position in rebuilt._stored(connection).items():
+                self._store(connection, place, position)
+            rebuilt._drop(connection)
+
+    def _fit(self, connection: Any, target: Target) -> None:
+        layout = self._layouts[target.topic]
+        assert target.columns is not None
+        connection.register(_INCOMING, target.columns.remove_metadata().empty_table())
+        wanted = _described(connection, _INCOMING)
+        found = _described(connection, quote(target.table)) if _exists(connection, target) else None
+        if found is None:
+            connection.execute(f"CREATE TABLE {quote(target.table)} AS FROM {_INCOMING}")
+        else:
+            for column in layout.columns:
+                kind, needed = found.get(column.name), wanted[column.name]
+                if kind != needed:
+                    raise SchemaMismatch(
+                        f"table {target.table!r}: column {column.name!r} is {kind or 'missing'} "
+                        f"there, and the rows need {needed}; alter the table, or drop it"
+                    )
+        connection.unregister(_INCOMING)
+        if _identity(connection, target.table) is None:
+            connection.execute(
+                f"COMMENT ON TABLE {quote(target.table)} IS '{_COMMENT}{uuid.uuid4().hex}'"
+            )
+
+    def _write(self, connection: Any, layout: Layout, part: Part) -> None:
+        table = quote(layout.table.name)
+        if part.changes.clear:
+            connection.execute(f"DELETE FROM {table}")
+        if part.rows is None or not part.rows.num_rows:
+            return
+        rows = make_ready(part.rows, layout)
+        same = " AND ".join(f"t.{quote(it.name)} = s.{quote(it.name)}" for it in layout.key)
+        connection.register(_INCOMING, rows.table)
+        connection.execute(f"DELETE FROM {table} AS t USING {_INCOMING} AS s WHERE {same}")
+        connection.unregister(_INCOMING)
+        columns = quoted(layout.columns)
+        connection.register(_INCOMING, rows.kept())
+        connection.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {_INCOMING}")
+        connection.unregister(_INCOMING)
+
+    def _store(self, connection: Any, place: Place, position: Position) -> None:
+        connection.execute(
+            f"INSERT OR REPLACE INTO {POSITIONS_TABLE} VALUES (?, ?, ?, ?, ?, ?, now())",
+            [self.name, *place, *position, self._identities[place.topic]],
+        )
+
+    def _stored(self, connection: Any) -> dict[Place, Position]:
+        found = connection.execute(
+            "SELECT topic, partition, topic_id, next_offset, target "
+            f"FROM {POSITIONS_TABLE} WHERE sink = ?",
+            [self.name],
+        ).fetchall()
+        return {
+            Place(topic, partition): Position(topic_id, offset)
+            for topic, partition, topic_id, offset, target in found
+            if target == self._identities.get(topic)
+        }
+
+    def _drop(self, connection: Any) -> None:
+        for target in self.targets:
+            connection.execute(f"DROP TABLE IF EXISTS {quote(target.table)}")
+        connection.execute(f"DELETE FROM {POSITIONS_TABLE} WHERE sink = ?", [self.name])
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        try:
+            import duckdb
+        except ImportError as error:
+            raise ConfigError("DuckDB needs: pip install 'millstream[duckdb]'") from error
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            connection = duckdb.connect(str(self._path))
+            try:
+                connection.execute("BEGIN")
+                yield connection
+                connection.execute("COMMIT")
+            finally:
+                connection.close()  # rolls back what is not committed
+        except duckdb.IOException as error:
+            raise SinkUnavailable(f"{self._path} cannot be opened or written: {error}") from error
+        except duckdb.Error as error:
+            passes = (
+                duckdb.CatalogException,  # a table was dropped: open() creates it
+                duckdb.TransactionException,  # another thread was faster
+                duckdb.ConstraintException,  # the same, with its first position
+            )
+            if isinstance(error, passes) or "In Use" in str(error):
+                raise SinkUnavailable(f"{self._path}: {error}") from error
+            raise StoreError(f"{self._path}: {error}; nothing of the batch was kept") from error
+
+
+def _exists(connection: Any, target: Target) -> bool:
+    found = connection.execute(
+        "SELECT 1 FROM duckdb_tables() WHERE table_name = ? AND schema_name = current_schema()",
+        [target.table],
+    ).fetchall()
+    return bool(found)
+
+
+def _described(connection: Any, table: str) -> dict[str, str]:
+    return {name: kind for name, kind, *_ in connection.execute(f"DESCRIBE {table}").fetchall()}
+
+
+def _identity(connection: Any, table: str) -> str | None:
+    found = connection.execute(
+        "SELECT comment FROM duckdb_tables() "
+        "WHERE table_name = ? AND schema_name = current_schema()",
+        [table],
+    ).fetchall()
+    comment = found[0][0] if found else None
+    return str(comment) if comment and str(comment).startswith(_COMMENT) else None

@@ -1,0 +1,60 @@
+"""A warehouse in a file that one process at a time opens; the rest is tested with the runner."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from millstream.connect.sinks import SinkRunner
+from millstream.connect.sinks.opening import open_sink
+from millstream.connect.sinks.sink import SinkUnavailable
+from millstream.errors import SchemaMismatch
+from tests.connect.sinks.conftest import Log, Warehouse
+from tests.connect.sinks.test_runner import run_once
+
+
+def test_file_that_another_process_has_open_is_waited_for(tmp_path: Path, log: Log) -> None:
+    warehouse = Warehouse(tmp_path)
+    log.put((1, "one"))
+    run_once(warehouse.config(log))
+    log.put((2, "two"))
+    with warehouse.held_by_another_process() as release:
+        with pytest.raises(SinkUnavailable, match="cannot be opened"):
+            run_once(warehouse.config(log, patience_seconds=0))
+        runner = threading.Thread(target=lambda: run_once(warehouse.config(log)))
+        runner.start()
+        release()
+        runner.join(60)
+    assert warehouse.rows() == {1: "one", 2: "two"}
+
+
+def test_types_are_kept(tmp_path: Path, log: Log) -> None:
+    warehouse = Warehouse(tmp_path)
+    columns = "id long, price decimal(9,2), at timestamp, day date, tags json"
+    row = {"id": 1, "price": "1.50", "at": "2026-01-31T10:00:00Z", "day": 20_000, "tags": ["a"]}
+    log.send((b"1", row))
+    run_once(warehouse.config(log, format="json", topic={"columns": columns}))
+    found = warehouse.query('SELECT price, day, tags FROM items WHERE "at" < now()')
+    assert [tuple(map(str, it)) for it in found] == [("1.50", "2024-10-04", '["a"]')]
+
+
+def test_table_that_does_not_fit_is_refused(tmp_path: Path, log: Log) -> None:
+    warehouse = Warehouse(tmp_path)
+    warehouse.query("CREATE TABLE items (id INTEGER, name VARCHAR)")
+    sink = open_sink(warehouse.config(log))
+    with (
+        sink,
+        pytest.raises(SchemaMismatch, match="'id' is INTEGER there, and"),
+    ):
+        sink.open()
+
+
+def test_rebuild_keeps_views(tmp_path: Path, log: Log) -> None:
+    warehouse = Warehouse(tmp_path)
+    log.put((1, "one"))
+    run_once(warehouse.config(log))
+    warehouse.query("CREATE VIEW names AS SELECT name FROM items")
+    SinkRunner(warehouse.config(log)).rebuild()
+    assert warehouse.query("FROM names") == [("one",)]
