@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from tests.connect.capture.source import Source
+from millstream.connect.capture._encoder import AvroEnvelope, JsonEnvelope
+from millstream.connect.capture.encoding import (
+    ChangeBuffer,
+    StreamContext,
+    TableEncoder,
+    value_types,
+)
+from millstream.connect.capture.tables import CaptureError, Column, Table
+from millstream.connect.capture.types import PostgresType, TypeCatalogue
+from tests.connect.capture.source import SETTINGS, Source, taken
 
 # Type, values as SQL, and what they are in JSON.
 VALUES: dict[str, list[tuple[str, Any]]] = {
@@ -167,3 +183,206 @@ def test_values_of_all_types_are_equal_in_the_stream_and_in_copies(
     (copied,) = source.copy(source.tables["t"])
     assert json.loads(copied.value or b"")["after"] == expected
     assert copied.key == streamed.key == b'{"id":1}'
+
+
+# Generated rows
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)
+EPOCH = datetime(1970, 1, 1)
+# Type, values, and the value in JSON.
+GENERATED: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any]]] = {
+    "int8": (st.integers(-(2**63), 2**63 - 1), lambda it: it),
+    "text": (TEXTS, lambda it: it),
+    "bytea": (st.binary(max_size=40), lambda it: base64.b64encode(it).decode()),
+    "bool": (st.booleans(), lambda it: it),
+    "float8": (st.floats(allow_nan=False, allow_infinity=False), lambda it: it),
+    "numeric": (st.decimals(allow_nan=False, allow_infinity=False, places=5), lambda it: f"{it:f}"),
+    "date": (st.dates(), lambda it: (it - EPOCH.date()).days),
+    "timestamp": (st.datetimes(), lambda it: (it - EPOCH) // timedelta(microseconds=1)),
+    "timestamptz": (
+        st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9999, 12, 30)),
+        lambda it: it.isoformat(timespec="microseconds") + "Z",
+    ),
+    "text[]": (st.lists(TEXTS | st.none(), max_size=5), lambda it: it),
+    "int4[]": (
+        st.lists(st.lists(st.integers(-5, 5), min_size=2, max_size=2), max_size=3),
+        lambda it: it,
+    ),
+    "hstore": (
+        st.dictionaries(TEXTS, TEXTS | st.none(), max_size=4),
+        lambda it: it,
+    ),
+    "pair": (st.tuples(st.integers(-9, 9) | st.none(), TEXTS | st.none()), lambda it: it),
+}
+ROWS = st.lists(
+    st.tuples(*(values | st.none() for values, _ in GENERATED.values())), min_size=1, max_size=20
+)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(rows=ROWS)
+def test_generated_rows_are_equal_in_the_stream_and_in_copies(
+    source: Source, rows: list[tuple[Any, ...]]
+) -> None:
+    if not source.tables:
+        declare_types(source)
+        declared = ", ".join(f"c{number} {kind}" for number, kind in enumerate(GENERATED))
+        source.execute(f"CREATE TABLE t (id int PRIMARY KEY, {declared})")
+    casts = {
+        "hstore": "hstore(%s::text[], %s::text[])",
+        "pair": "CASE WHEN %s THEN NULL ELSE ROW(%s::int, %s::text)::pair END",
+        "timestamptz": "%s::timestamp AT TIME ZONE 'UTC'",
+    }
+    made = ", ".join(casts.get(kind, f"%s::{kind}") for kind in GENERATED)
+    with source.connection.transaction():
+        source.execute("DELETE FROM t")
+        for number, row in enumerate(rows):
+            source.execute(f"INSERT INTO t VALUES ({number}, {made})", arguments_of(row))
+    streamed = [json.loads(it.value)["after"] for it in source.changes() if it.value is not None]
+    streamed = [it for it in streamed if it is not None]
+    expected = [
+        {"id": number}
+        | {
+            f"c{at}": None if value is None else to_json(value)
+            for at, (value, (_, to_json)) in enumerate(zip(row, GENERATED.values(), strict=True))
+        }
+        for number, row in enumerate(rows)
+    ]
+    for row in streamed:
+        restore(row)
+    for row in expected:
+        pair = row[f"c{len(GENERATED) - 1}"]
+        row[f"c{len(GENERATED) - 1}"] = None if pair is None else {"a": pair[0], "b": pair[1]}
+    assert streamed == expected
+    copied = [json.loads(it.value or b"")["after"] for it in source.copy(source.tables["t"])]
+    for row in copied:
+        restore(row)
+    assert sorted(copied, key=lambda row: row["id"]) == expected
+
+
+def arguments_of(row: tuple[Any, ...]) -> list[Any]:
+    given: list[Any] = []
+    for kind, value in zip(GENERATED, row, strict=True):
+        if kind == "hstore":
+            given += [None, None] if value is None else [list(value), list(value.values())]
+        elif kind == "pair":
+            given += [value is None, *(value or (None, None))]
+        else:
+            given.append(value)
+    return given
+
+
+def restore(row: dict[str, Any]) -> None:
+    """hstore is JSON in JSON."""
+    name = f"c{list(GENERATED).index('hstore')}"
+    if row[name] is not None:
+        row[name] = json.loads(row[name])
+
+
+# Malformed input
+
+FUZZED = {
+    20: b"-12", 701: b"-1.5e+20", 16: b"t", 17: b"\\x00ff", 600: b"(1.5,-2)", 790: b"-$1,234.56",
+    1082: b"0044-03-15 BC", 1083: b"01:02:03.456", 1114: b"2026-01-02 03:04:05.678",
+    1184: b"2026-01-02 03:04:05.678+05:30", 1266: b"01:02:03+02", 1560: b"1011",
+    1007: b"[0:1][1:2]={{1,NULL},{3,4}}", 1009: b'{a,"b\\"c",NULL}', 70001: b'(1,"{""(1,x)""}")',
+    70002: b'"a"=>"1", "b\\"c"=>NULL', 1700: b"-12.50", 25: "é\U0001f600\n".encode(),
+}  # fmt: skip
+FUZZED_TYPES = TypeCatalogue.of(
+    [
+        PostgresType(70001, "s", "c", "c", attributes=(("a", 23, -1), ("b", 70003, -1))),
+        PostgresType(70002, "s", "hstore", "b"),
+        PostgresType(70003, "s", "_d", "b", element_oid=70004),
+        PostgresType(70004, "s", "d", "c", attributes=(("x", 23, -1), ("y", 25, -1))),
+    ]
+)
+
+
+def fuzzed_encoders() -> list[tuple[TableEncoder, StreamContext, ChangeBuffer]]:
+    """JSON and Avro, with settings that reach all kinds of values."""
+    table = Table(
+        5, "s", "t", tuple(Column(f"c{oid}", oid, 4 if oid == 1560 else -1) for oid in FUZZED)
+    )
+    made = []
+    for is_avro in (False, True):
+        chosen = replace(SETTINGS, decimals="precise", hstores="map" if is_avro else "json")
+        context, buffer = StreamContext(), ChangeBuffer()
+        types = value_types(table, chosen, FUZZED_TYPES)
+        envelope = (
+            AvroEnvelope(table, chosen, types, "v", "c", 1, 2)
+            if is_avro
+            else JsonEnvelope(table, chosen, types, [b"null"] * len(types), "v", "c")
+        )
+        made.append((TableEncoder(table, chosen, envelope, context, buffer), context, buffer))
+    return made
+
+
+def insert_message(values: list[bytes]) -> bytes:
+    body = b"I" + struct.pack(">I", 5) + b"N" + struct.pack(">H", len(values))
+    for value in values:
+        body += b"t" + struct.pack(">I", len(value)) + value
+    return b"w" + bytes(24) + body
+
+
+def mutated(draw: st.DataObject, content: bytes) -> bytes:
+    """Some bytes replaced, removed or doubled."""
+    changed = bytearray(content)
+    for _ in range(draw.draw(st.integers(1, 3))):
+        at = draw.draw(st.integers(0, max(len(changed) - 1, 0)))
+        match draw.draw(st.integers(0, 2)):
+            case 0:
+                del changed[at : at + 1]
+            case 1:
+                changed[at : at + 1] = draw.draw(
+                    st.sampled_from([b"{", b"}", b'"', b"\\", b",", b"(", b")", b"\xff", b"0", b""])
+                )
+            case _:
+                changed[at:at] = changed[at : at + draw.draw(st.integers(1, 9))]
+    return bytes(changed)
+
+
+def test_values_to_be_fuzzed_are_well_formed() -> None:
+    for encoder, context, buffer in fuzzed_encoders():
+        context.begin(xid=1, commit_lsn=1, commit_time_us=1, now_us=1)
+        encoder.change(insert_message(list(FUZZED.values())))
+        assert len(buffer) == 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_malformed_values_are_refused_or_written_whole(data: st.DataObject) -> None:
+    oid = data.draw(st.sampled_from(list(FUZZED)))
+    values = [mutated(data, it) if of == oid else it for of, it in FUZZED.items()]
+    for encoder, context, buffer in fuzzed_encoders():
+        context.begin(xid=1, commit_lsn=1, commit_time_us=1, now_us=1)
+        try:
+            encoder.change(insert_message(values))
+        except CaptureError:
+            assert len(buffer) == 0
+        else:
+            (change,) = taken(buffer)
+            if isinstance(change.value, bytes) and change.value[:1] == b"{":
+                json.loads(change.value)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_malformed_messages_and_lines_are_refused_or_written_whole(data: st.DataObject) -> None:
+    message = mutated(data, insert_message(list(FUZZED.values()))[25:])
+    escaped = [it.replace(b"\\", b"\\\\").replace(b"\n", b"\\n") for it in FUZZED.values()]
+    lines = mutated(data, b"\t".join(escaped) + b"\n")
+    for encoder, context, buffer in fuzzed_encoders():
+        context.begin(xid=1, commit_lsn=1, commit_time_us=1, now_us=1)
+        try:
+            encoder.change(b"w" + bytes(24) + message)
+        except CaptureError:
+            assert len(buffer) == 0
+        buffer.clear()
+        try:
+            encoder.copy(lines, flag="true", lsn=1, xid=1, snapshot_time_us=1, now_us=1)
+        except CaptureError:
+            assert len(buffer) == 0
