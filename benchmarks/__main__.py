@@ -50,6 +50,7 @@ EXTRA = (
     "slow_clients",
     "cold_reads",
     "soak",
+    "capture",
     "stores",
     "spark_read",
     "spark_write",

@@ -7,7 +7,7 @@ import queue
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,11 +79,14 @@ def database_settings(url: str) -> dict[str, str]:
 
 @contextmanager
 def running_debezium(
-    url: str, settings: Mapping[str, str] | None = None, *arguments: str
+    url: str,
+    settings: Mapping[str, str] | None = None,
+    *arguments: str,
+    jvm_options: Sequence[str] = (),
 ) -> Iterator[Debezium]:
     """An engine that reads a database; raises `PeerMissing` where it cannot be had. `arguments` are
     the program's, behind the file of settings."""
-    command = java_program("DebeziumProgram", "debezium")
+    command = java_program("DebeziumProgram", "debezium", jvm_options)
     with tempfile.TemporaryDirectory(prefix="millstream-debezium-") as directory:
         given = _SETTINGS | database_settings(url) | dict(settings or {})
         given["offset.storage.file.filename"] = str(Path(directory) / "offsets")

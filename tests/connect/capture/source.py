@@ -77,6 +77,7 @@ class Source:
         while time.monotonic() < deadline:
             size, content = self.stream.get_copy_data(1)
             if size == 0:
+                self._confirm(wants_reply=True)
                 select.select([self.stream.socket], [], [], 0.05)
                 self.stream.consume_input()
                 continue
@@ -88,7 +89,6 @@ class Source:
                 (end,) = struct.unpack_from(">Q", message, 1)
                 if end >= int(row[0]):
                     return found
-            self._confirm(wants_reply=True)
         raise AssertionError("the stream does not reach the end of the log")
 
     def _confirm(self, wants_reply: bool) -> None:
@@ -111,21 +111,25 @@ class Source:
         """The records of a stream."""
         at = 0
         while (at := self.feed.feed(messages, at)) < len(messages):
-            payload = messages[at][25:]
-            match payload[:1]:
-                case b"B":
-                    lsn, time_us, xid = struct.unpack_from(">QqI", payload, 1)
-                    self.context.begin(
-                        xid=xid, commit_lsn=lsn, commit_time_us=time_us + _EPOCH_US, now_us=NOW_US
-                    )
-                case b"C":
-                    commit(self.context, struct.unpack_from(">Q", payload, 10)[0])
-                case b"R":
-                    table = self.table(payload)
-                    self.tables[table.name] = table
-                    self.feed.register(self.encoder(table))
+            self.control(messages[at])
             at += 1
         return taken(self.buffer)
+
+    def control(self, message: bytes) -> None:
+        """Follow a message that is no change of a row."""
+        payload = message[25:]
+        match payload[:1]:
+            case b"B":
+                lsn, time_us, xid = struct.unpack_from(">QqI", payload, 1)
+                self.context.begin(
+                    xid=xid, commit_lsn=lsn, commit_time_us=time_us + _EPOCH_US, now_us=NOW_US
+                )
+            case b"C":
+                commit(self.context, struct.unpack_from(">Q", payload, 10)[0])
+            case b"R":
+                table = self.table(payload)
+                self.tables[table.name] = table
+                self.feed.register(self.encoder(table))
 
     def changes(self) -> list[Change]:
         return self.encode(self.messages())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 from dataclasses import replace
@@ -255,7 +256,8 @@ def test_malformed_message_is_refused_and_leaves_nothing(given: bytes, expected:
         (1007, b"[0:1]"), (1007, b"{" * 9 + b"}" * 9), (1082, b"2026-1-1"), (1082, b"2026-13-01"),
         (1114, b"2026-01-01"), (1184, b"2026-01-01 00:00:00"), (1083, b"1:2:3"), (1266, b"01:02:3"),
         (17, b"abc"), (17, b"\\xa"), (17, b"\\xzz"), (16, b"x"), (701, b"1.2.3"), (701, b""),
-        (1560, b"102"), (600, b"(1)"), (790, b"1 EUR"), (20, b"--1"), (20, b""),
+        (1560, b"102"), (600, b"(1)"), (600, b"(1,2,3)"), (600, b"(1_0,2)"),
+        (790, b"1 EUR"), (20, b"--1"), (20, b""), (20, b"012"), (701, b"-01.5"),
     ],
 )  # fmt: skip
 def test_malformed_value_is_refused(oid: int, text: bytes) -> None:
@@ -263,6 +265,21 @@ def test_malformed_value_is_refused(oid: int, text: bytes) -> None:
     with pytest.raises(CaptureError, match=r"table s\.t, column c"):
         encoder.change(insert(text))
     assert len(buffer) == 0
+
+
+@pytest.mark.parametrize("digits", [1, 3999, 4000, 4001, 20_000])
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_precise_decimal_may_have_any_number_of_digits(digits: int, sign: str) -> None:
+    table = Table(5, "s", "t", (Column("c", 1700),))
+    context, buffer = StreamContext(), ChangeBuffer()
+    settings = replace(SETTINGS, decimals="precise")
+    encoder = table_encoder(table, settings, TypeCatalogue(), context, buffer)
+    encoder.change(insert(f"{sign}{'7' * digits}.5".encode()))
+    (change,) = taken(buffer)
+    value = json.loads(change.value or b"")["after"]["c"]
+    expected = (10**digits - 1) // 9 * 70 + 5
+    unscaled = int.from_bytes(base64.b64decode(value["value"]), "big", signed=True)
+    assert (value["scale"], unscaled) == (1, -expected if sign else expected)
 
 
 def test_composite_of_another_version_is_reported_as_such() -> None:

@@ -180,7 +180,7 @@ cdef Status avro_rare(Out* out, const Node* node, const uint8_t* text, int64_t s
 
 
 cdef Status avro_decimal(Out* out, const Node* node, const uint8_t* text, int64_t size):
-    if not is_number(text, size):
+    if not is_number(text, size) or memchr(text, c"e", size) != NULL:
         return BAD_NUMBER
     unscaled, scale = unscale(<bytes>text[:size], node.scale if node.kind == DECIMAL else -1)
     if node.kind == VARIABLE_DECIMAL:

@@ -24,6 +24,7 @@ import struct
 from millstream.connect.capture.tables import CaptureError, StaleTypes
 
 WKB_POINT = struct.Struct("<BIdd")
+TEN = int("10")     # not a number of C, whose powers are floats
 
 include "../../records/_memory.pxi"
 include "_output.pxi"
@@ -217,12 +218,15 @@ cdef class TableEncoder:
         if self._serial != context._serial:
             self._start_transaction()
         order = self._counter.count
-        status = self._encode(message, message + size)
-        if status != DONE:
+        try:
+            status = self._encode(message, message + size)
+            if status != DONE:
+                raise self._error(status)
+        except BaseException:
             self._buffer.reset(mark)
             context.ordinal, context._total_order = ordinal, total_order
             self._counter.count = order
-            raise self._error(status)
+            raise
         return 0
 
     cdef int _start_transaction(self) except -1:
@@ -352,7 +356,7 @@ cdef class TableEncoder:
             for chunk in ([rows] if isinstance(rows, bytes) else rows):
                 count += self._copy_lines(<const uint8_t*>PyBytes_AS_STRING(chunk),
                                           PyBytes_GET_SIZE(chunk))
-        except CaptureError:
+        except BaseException:
             self._buffer.reset(mark)
             raise
         return count

@@ -27,6 +27,8 @@ cdef inline bint room(Out* out, int64_t more) noexcept nogil:
 
 
 cdef inline Status put(Out* out, const void* bytes, int64_t size) noexcept nogil:
+    if size == 0:
+        return DONE
     if not room(out, size):
         return NO_MEMORY
     memcpy(out.start + out.size, bytes, size)

@@ -213,7 +213,7 @@ cdef Status put_zoned_time(Out* out, const uint8_t* text, int64_t size) noexcept
 cdef bint is_integer(const uint8_t* text, int64_t size) noexcept nogil:
     cdef int64_t i
     cdef int64_t start = 1 if size > 1 and text[0] == c"-" else 0
-    if size == 0 or size > 20:
+    if size == 0 or size > 20 or (text[start] == c"0" and size > start + 1):
         return False
     for i in range(start, size):
         if not is_digit(text[i]):
@@ -221,24 +221,33 @@ cdef bint is_integer(const uint8_t* text, int64_t size) noexcept nogil:
     return True
 
 
+cdef inline bint skip_digits(const uint8_t** at, const uint8_t* end) noexcept nogil:
+    """At least one digit."""
+    cdef const uint8_t* start = at[0]
+    while at[0] < end and is_digit(at[0][0]):
+        at[0] += 1
+    return at[0] > start
+
+
 cdef bint is_number(const uint8_t* text, int64_t size) noexcept nogil:
     """Whether JSON takes the text for a number: `-1.5e+20`."""
     cdef const uint8_t* at = text
     cdef const uint8_t* end = text + size
-    cdef int64_t unused
     if at < end and at[0] == c"-":
         at += 1
-    if not read_digits(&at, end, 1, 1 << 30, &unused):
+    if end - at > 1 and at[0] == c"0" and is_digit(at[1]):
+        return False
+    if not skip_digits(&at, end):
         return False
     if at < end and at[0] == c".":
         at += 1
-        if not read_digits(&at, end, 1, 1 << 30, &unused):
+        if not skip_digits(&at, end):
             return False
     if at < end and at[0] == c"e":
         at += 1
         if at < end and (at[0] == c"+" or at[0] == c"-"):
             at += 1
-        if not read_digits(&at, end, 1, 3, &unused):
+        if not skip_digits(&at, end):
             return False
     return at == end
 

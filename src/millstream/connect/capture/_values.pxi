@@ -5,6 +5,7 @@
 cdef enum:
     DEPTH_MAX = 16          # of composites within arrays within composites ...
     DIMENSIONS_MAX = 6      # of PostgreSQL's arrays
+    DIGITS_AT_ONCE = 4000   # of an integer that Python parses
 
 cdef enum Kind:             # types.Kind has the same numbers
     TEXT, INTEGER, FLOAT, BOOLEAN, BYTES, BITS, DATE, TIME_MILLIS, TIME_MICROS, TIME_ZONED
@@ -136,7 +137,7 @@ cdef Status json_decimal(Out* out, const Node* node, const uint8_t* text, int64_
     has none. NaN and infinities have no such form, and stay text."""
     if is_special(text, size):
         return put_string(out, text, size)
-    if not is_number(text, size):
+    if not is_number(text, size) or memchr(text, c"e", size) != NULL:
         return BAD_NUMBER
     unscaled, scale = unscale(<bytes>text[:size], node.scale if node.kind == DECIMAL else -1)
     if node.kind == DECIMAL:
@@ -152,9 +153,20 @@ cdef tuple unscale(bytes text, int wanted_scale):
     whole, _, fraction = text.partition(b".")
     if wanted_scale >= 0:
         fraction = fraction[:wanted_scale].ljust(wanted_scale, b"0")
-    number = int(whole + fraction)
+    number = long_integer(whole + fraction)
     return number.to_bytes((number + (number < 0)).bit_length() // 8 + 1, "big", signed=True), len(
         fraction)
+
+
+cdef object long_integer(bytes digits):
+    """Python refuses to parse more than 4,300 digits at once; numeric has up to 147,455."""
+    cdef Py_ssize_t at = 1 if digits.startswith(b"-") else 0
+    number = 0
+    while at < len(digits):
+        part = digits[at:at + DIGITS_AT_ONCE]
+        number = number * pow(TEN, len(part)) + int(part)
+        at += DIGITS_AT_ONCE
+    return -number if digits.startswith(b"-") else number
 
 
 cdef Status read_point(const uint8_t* text, int64_t size, double* x, double* y):
@@ -163,10 +175,10 @@ cdef Status read_point(const uint8_t* text, int64_t size, double* x, double* y):
         return BAD_POINT
     inside = <bytes>text[1:size - 1]
     parts = inside.split(b",")
-    try:
-        x[0], y[0] = float(parts[0]), float(parts[1])
-    except (ValueError, IndexError):
+    if len(parts) != 2 or not all([is_number(it, len(it)) or is_special(it, len(it))
+                                   for it in parts]):
         return BAD_POINT
+    x[0], y[0] = float(parts[0]), float(parts[1])
     return DONE
 
 
