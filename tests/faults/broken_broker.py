@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from millstream.broker.metadata import reconciler
 from millstream.broker.metadata.reconciler import Reconciler
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.replicas.pending import PendingAppend
@@ -21,6 +22,7 @@ from millstream.cli.entry import main
 from millstream.coordination.cluster import TopicImage
 from millstream.coordination.groups.offsets import OffsetStore
 from millstream.errors import ApiError, ErrorCode
+from millstream.storage._core import VersionTable
 from millstream.storage.log import Log
 from millstream.testing.histories.faults import BrokerProcess
 
@@ -112,6 +114,21 @@ def keep_logs_of_deleted_topics() -> None:
     Reconciler._lead = lead  # type: ignore[method-assign]
 
 
+def ignore_versions() -> None:
+    Log.match_versions = lambda self: None  # type: ignore[method-assign]
+    Log.needs_versions = False  # type: ignore[method-assign,assignment]
+    Partition._check_condition = lambda self, *batch: None  # type: ignore[method-assign]
+
+
+def forget_versions_at_the_start() -> None:
+    def build(log: Log) -> Iterator[Any]:
+        if log.needs_versions:
+            log.versions = VersionTable()
+        yield from ()
+
+    reconciler.build_versions = build  # type: ignore[assignment]
+
+
 FLAWS: dict[str, Callable[[], None]] = {
     "abort-as-commit": write_abort_markers_as_commits,
     "commit-as-abort": write_commit_markers_as_aborts_in_one_partition,
@@ -120,6 +137,8 @@ FLAWS: dict[str, Callable[[], None]] = {
     "uncommitted-served": serve_uncommitted_records,
     "offsets-forgotten": forget_offsets_of_transactions,
     "deleted-logs-kept": keep_logs_of_deleted_topics,
+    "versions-ignored": ignore_versions,
+    "versions-forgotten": forget_versions_at_the_start,
 }
 
 

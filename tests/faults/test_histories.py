@@ -48,6 +48,7 @@ def test_broker_keeps_its_word_under_faults(tmp_path: Path, seed: int, seconds: 
         ("uncommitted-served", Anomaly.PRECOMMITTED_READ),
         ("offsets-forgotten", Anomaly.PROCESSED_TWICE),
         ("deleted-logs-kept", Anomaly.DELETED_TOPIC),
+        ("versions-ignored", Anomaly.VERSION_TWICE),
     ],
 )
 def test_flaw_of_the_broker_is_found(tmp_path: Path, flaw: str, anomaly: Anomaly) -> None:
@@ -61,6 +62,14 @@ def test_flaw_of_the_broker_is_found(tmp_path: Path, flaw: str, anomaly: Anomaly
         if anomaly in reports[-1].counts:
             return
     pytest.fail("\n\n".join(map(str, reports)))
+
+
+def test_forgotten_versions_are_found(tmp_path: Path) -> None:
+    """A broker that knows no versions after a kill refuses the next ones."""
+    with broken_broker(tmp_path, "versions-forgotten") as broker:
+        nemesis = Nemesis(broker, 1, [Fault.KILL], healthy_s=(1.0, 1.5), broken_s=(0.1, 0.2))
+        report = run_briefly(broker, nemesis)
+    assert Anomaly.UNFOUNDED_REFUSAL in report.counts, str(report)
 
 
 def test_lost_flush_is_found(tmp_path: Path) -> None:

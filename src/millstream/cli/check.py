@@ -83,7 +83,7 @@ def check(
         workers=2 if transactions else 0,
         protocols=("classic",) if classic_only else ("classic", "consumer"),
     )
-    note(f"seed {seed}, {seconds:g} s, topics {plan.prefix}-in, -out and -recreated-0")
+    note(f"seed {seed}, {seconds:g} s, topics {plan.prefix}-in, -out, -recreated-0, -claims")
     if faults:
         found = run_broken(plan)
     else:

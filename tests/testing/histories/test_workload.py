@@ -26,7 +26,7 @@ def test_everybody_takes_part(address: str) -> None:
     names = {operation.process.partition(".")[0] for operation in history}
     assert names == {
         *("writer-0", "writer-1", "transactor-0", "transactor-1", "browser-0", "final"),
-        "recreator-0",
+        *("recreator-0", "claimant-0", "claimant-1", "claimant-2"),
         *(
             f"{protocol}-{role}-{number}"
             for protocol in ("classic", "consumer")
@@ -45,10 +45,17 @@ def test_everybody_takes_part(address: str) -> None:
 def test_final_reader_reads_all_that_was_acknowledged(address: str) -> None:
     plan = Plan(seconds=1, transactors=0, workers=0, followers=0, browsers=0, recreators=0)
     history = run_workload(address, plan)
-    sent = {send.value for operation in history for send in operation.sends}
+    sent = {
+        send.value
+        for operation in history
+        for send in operation.sends
+        if operation.outcome is not Outcome.FAIL  # a refused claim
+    }
     read = {read.value for operation in history if operation.final for read in operation.reads}
     assert sent
     assert read == sent
+    claims = [operation.outcome for operation in history if operation.kind is Kind.CLAIM]
+    assert {Outcome.OK, Outcome.FAIL} <= set(claims)
 
 
 def test_traces_are_removed(address: str) -> None:

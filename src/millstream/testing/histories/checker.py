@@ -10,6 +10,8 @@ all are linear in the length of the history, up to a logarithm. A record counts 
   transaction* if that consumer read others of its transaction
 - read by a consumer of a group, but never by that group: *passed over by a group*
 
+Conditional appends: see `conditions.py`.
+
 Reads have to be read-committed. Topics must be neither compacted nor shortened by retention, and
 producers idempotent: without idempotence a retry may double and reorder records, and should not be
 taken for a fault.
@@ -21,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from millstream.testing.histories.conditions import find_broken_conditions
 from millstream.testing.histories.evidence import Evidence, Sighting
 from millstream.testing.histories.history import (
     Kind,
@@ -351,4 +354,5 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Case]], ...] = (
     find_bad_polls,
     find_bad_sends,
     find_bad_groups,
+    find_broken_conditions,
 )

@@ -51,6 +51,7 @@ class Kind(StrEnum):
     SEND = "send"  # records outside of transactions
     POLL = "poll"  # records read by a consumer, read-committed
     TXN = "txn"  # a transaction: records sent, and the records read whose offsets it commits
+    CLAIM = "claim"  # a conditional append of one version of a key
 
 
 class Outcome(StrEnum):
@@ -95,11 +96,13 @@ class Operation:
     group: str | None = None  # the consumer group that was read for
     # Of a reader that reads all there is, from the beginning, after all writes to the partitions.
     final: bool = False
+    key: str | None = None  # of a claim
+    version: int = 0  # of the key, that was claimed
     error: str = ""  # why the outcome is not ok, for people
 
     def outcome_of(self, send: Send) -> Outcome:
         """Records of a transaction share its outcome; others have their own."""
-        if self.kind is Kind.SEND and send.offset is not None:
+        if self.kind in (Kind.SEND, Kind.CLAIM) and send.offset is not None:
             return Outcome.OK
         return self.outcome
 

@@ -30,6 +30,9 @@ class Anomaly(StrEnum):
     NON_MONOTONIC_SEND = "non-monotonic send"
     PROCESSED_TWICE = "processed twice"
     NOT_PROCESSED = "passed over by a group"
+    VERSION_TWICE = "version appended twice"
+    VERSION_ORDER = "versions out of order"
+    UNFOUNDED_REFUSAL = "refused without a reason"
 
 
 class Case(NamedTuple):

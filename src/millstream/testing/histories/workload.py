@@ -6,7 +6,8 @@
 Two topics, `<prefix>-in` and `<prefix>-out`. Writers and transactors produce; workers of a group
 consume, transform and produce in transactions; followers of other groups come and go, with the
 classic and with the consumer protocol; a browser goes where it likes. A recreator deletes and
-creates a topic of its own, `<prefix>-recreated-<number>`, again and again. At the end the cluster
+creates a topic of its own, `<prefix>-recreated-<number>`, again and again. Claimants append to
+`<prefix>-claims` under a condition, if the cluster has conditional append. At the end the cluster
 is healed, open transactions are aborted, and everything is read from the beginning.
 """
 
@@ -19,9 +20,10 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from millstream.testing.histories.claiming import Claimant, claimed_topic, create_claimed_topic
 from millstream.testing.histories.clients import (
     ANSWER_SECONDS_MAX,
     IMPATIENT,
@@ -61,6 +63,7 @@ class Plan:
     followers: int = 2  # of each group
     browsers: int = 1
     recreators: int = 1
+    claimants: int = 3
     protocols: tuple[str, ...] = ("classic", "consumer")  # each has its groups
     rate: float = 50.0  # operations a second of each producer
     prefix: str = ""  # of topics, groups and transactional ids; empty: one that nobody has
@@ -105,6 +108,7 @@ def remove_traces(
     admin = AdminClient(IMPATIENT | config)
     topics = [f"{plan.prefix}-in", f"{plan.prefix}-out"]
     topics += [recreated_topic(plan.prefix, number) for number in range(plan.recreators)]
+    topics.append(claimed_topic(plan.prefix))
     for deleted in admin.delete_topics(topics).values():
         try:
             deleted.result(ANSWER_SECONDS_MAX)
@@ -140,11 +144,13 @@ class Run:
         ]
         self.consumers += [Browser(scene, f"browser-{i}") for i in range(plan.browsers)]
         self.recreators = [Recreator(scene, i) for i in range(plan.recreators)]
+        known: dict[str, int] = {}
+        self.claimants = [Claimant(scene, i, known) for i in range(plan.claimants)]
 
     def go(self, nemesis: Nemesis | None) -> History:
         self.create_topics()
         producers: list[Client] = [*self.producers, *self.transactors, *self.workers]
-        producers += self.recreators
+        producers += [*self.recreators, *self.claimants]
         try:
             for client in [*producers, *self.consumers]:
                 client.start()
@@ -153,7 +159,7 @@ class Run:
             self.pass_time(self.plan.seconds, "running")
             if nemesis is not None:
                 nemesis.heal()
-            self.stop([*self.producers, *self.transactors], "stopping producers")
+            self.stop([*self.producers, *self.transactors, *self.claimants], "stopping producers")
             self.pass_time(CATCH_UP_S, "catching up")
         finally:
             self.stop([*producers, *self.consumers], "stopping clients")
@@ -167,6 +173,9 @@ class Run:
         topics = [NewTopic(name, self.scene.partitions) for name in names]
         for future in admin.create_topics(topics).values():
             future.result(ANSWER_SECONDS_MAX)
+        if self.claimants and not create_claimed_topic(self.scene):
+            logger.info("the cluster has no conditional append: it is not checked")
+            self.claimants = []
 
     def pass_time(self, seconds: float, phase: str) -> None:
         until = time.monotonic() + seconds
@@ -201,6 +210,9 @@ class Run:
     def read_everything(self) -> None:
         """Record a reader that reads every partition from the beginning to the end."""
         places = self.scene.places
+        if self.claimants:
+            topic = claimed_topic(self.scene.prefix)
+            places += [TopicPartition(topic, index) for index in range(self.scene.partitions)]
         self.record_final(moved=sorted(partition_name(place) for place in places))
         for reads in read_to_end(self.scene, "final", places):
             self.record_final(reads=reads)
