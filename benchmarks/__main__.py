@@ -52,6 +52,7 @@ EXTRA = (
     "soak",
     "capture",
     "stores",
+    "sinks",
     "spark_read",
     "spark_write",
     "spark_floor",

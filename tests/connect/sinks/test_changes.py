@@ -79,6 +79,9 @@ def test_flat_rows_are_deleted_by_their_mark() -> None:
     ("key", "value", "format", "reason", "message"),
     [
         (None, b"{", "json", "malformed", "the value is not JSON"),
+        (None, b"", "json", "malformed", "the value is not JSON"),
+        (None, b'{"id": 1} x', "json", "malformed", "Extra data"),
+        (None, b'{"id": "\xff"}', "json", "malformed", "can't decode"),
         (None, [1], "json", "malformed", "not a JSON object"),
         (None, {"a": 1}, "debezium", "malformed", "not a Debezium envelope"),
         (None, {"op": "x"}, "debezium", "malformed", "unknown operation"),
@@ -106,6 +109,11 @@ def test_bad_record_is_reported_with_its_reason(
     with pytest.raises(AssertionError, match=message):
         raise AssertionError(failure.message)
     assert found.changes == [Change(1, (1,), None)]
+
+
+def test_spaces_around_a_value_do_not_matter() -> None:
+    found = decode((None, b' \n{"id": 1} \n'), format="json")
+    assert found.changes == [Change(0, (1,), {"id": 1})]
 
 
 def test_last_change_of_a_key_remains() -> None:

@@ -69,6 +69,8 @@ class BadRecord(ValueError):
         self.reason = reason
 
 
+_UNAVAILABLE_BYTES = UNAVAILABLE.encode()
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _TRUNCATED = object()
 _SKIPPED = object()
 
@@ -84,9 +86,10 @@ def decode_changes(
     read: Callable[[Any], Any] = {"debezium": _read_envelope, "json": _read_row}[format]
     found = Changes()
     add = found.changes.append
+    single = key_columns[0] if len(key_columns) == 1 else None
     for number, (key, value) in enumerate(records):
         try:
-            row: Any = None if value is None else read(_parse(value, "value"))
+            row: Any = None if value is None else read(_parse(value))
             if row is _SKIPPED:
                 continue
             if row is _TRUNCATED:
@@ -100,8 +103,11 @@ def decode_changes(
                 found.changes.clear()
                 continue
             deleted = row is None or row.pop(DELETED, False)
-            values = key_of(None if row is None else row, key, key_columns)
-            if not deleted and UNAVAILABLE in row.values():
+            if single is not None and row is not None and row.get(single) is not None:
+                values: Key = (row[single],)
+            else:
+                values = key_of(row, key, key_columns)
+            if not deleted and value is not None and _UNAVAILABLE_BYTES in value:
                 _refuse_unavailable(row)
             add(Change(number, values, None if deleted else row))
         except BadRecord as error:
@@ -109,11 +115,16 @@ def decode_changes(
     return found
 
 
-def _parse(text: bytes, part: str) -> Any:
+def _parse(content: bytes) -> Any:
     try:
-        return json.loads(text)
+        text = content.decode()
+        try:
+            parsed, end = _scan(text, 0)  # half the time of json.loads for a record
+        except StopIteration:
+            return json.loads(text)  # for spaces before it, or for the message
+        return parsed if end == len(text) else json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadRecord(MALFORMED, f"the {part} is not JSON: {error}") from error
+        raise BadRecord(MALFORMED, f"the value is not JSON: {error}") from error
 
 
 def _read_envelope(value: Any) -> Any:
@@ -193,6 +204,8 @@ def _key_parts(key: bytes, columns: tuple[str, ...]) -> Row:
 
 def _refuse_unavailable(row: Row) -> None:
     names = [name for name, value in row.items() if value == UNAVAILABLE]
+    if not names:
+        return  # it is in another part of the record
     raise BadRecord(
         UNAVAILABLE_VALUE,
         f"the record does not contain the unchanged value of {names}; use REPLICA IDENTITY FULL "

@@ -33,6 +33,7 @@ from millstream.connect.sinks.changes import (
     Change,
     Changes,
     Failure,
+    Row,
 )
 from millstream.errors import ConfigError
 
@@ -110,13 +111,15 @@ def _columns(
 ) -> tuple[list[pa.Array], dict[int, Failure]]:
     columns: list[pa.Array] = []
     bad: dict[int, Failure] = {}
+    nothing: Row = {}
+    rows = [it.row or nothing for it in changes]
     for column in schema:
         if column.name in key:
             place = key.index(column.name)
             values = [it.key[place] for it in changes]
         else:
             name = column.name
-            values = [None if it.row is None else it.row.get(name) for it in changes]
+            values = [row.get(name) for row in rows]
         array = _bulk(values, column)
         if array is None:
             array = _one_by_one(values, column, changes, bad)
