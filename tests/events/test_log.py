@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -17,6 +18,8 @@ from millstream.events.log import Conflict
 from millstream.records.record import Record, encode_batch
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.peers.patience import PATIENCE_SECONDS
+
+NOW_MS = int(time.time() * 1000)  # retention takes older records
 
 
 @pytest.fixture
@@ -95,7 +98,7 @@ def test_reader_sees_committed_records_only(log: EventLog, commit: bool) -> None
     for number in range(2):
         identity = producer.identity(plain.topic, 0)
         batch = encode_batch(
-            [Record(0, 0, b"k", b"%d" % number)],
+            [Record(0, NOW_MS, b"k", b"%d" % number)],
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,
             base_sequence=identity.base_sequence,
@@ -105,6 +108,6 @@ def test_reader_sees_committed_records_only(log: EventLog, commit: bool) -> None
         producer.flush()
         assert plain.read(0, 0).records == []
     producer.end(commit=commit)
-    plain.append_batch(0, encode_batch([Record(0, 0, b"k", b"after")]))
+    plain.append_batch(0, encode_batch([Record(0, NOW_MS, b"k", b"after")]))
     seen = [it.value for it in read_all(plain)]
     assert seen == ([b"0", b"1", b"after"] if commit else [b"after"])

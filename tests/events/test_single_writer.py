@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -48,7 +49,7 @@ class Desk:
         records = [
             Record(
                 index,
-                0,
+                int(time.time() * 1000),  # retention takes older ones
                 key.encode(),
                 json.dumps([kind, person]).encode(),
                 (("command-id", command_id.encode()),),
@@ -130,7 +131,7 @@ def test_crash_before_the_commit_leaves_nothing(
 
 
 def test_value_that_is_no_command_is_refused(desk: Desk) -> None:
-    record = Record(0, 0, b"1", b"{", (("command-id", b"a"),))
+    record = Record(0, int(time.time() * 1000), b"1", b"{", (("command-id", b"a"),))
     desk.logs["commands"].append_batch(0, encode_batch([record]))
     desk.writer().handle_next()
     assert str(desk.replies()["a"]).startswith("not a command")
