@@ -53,6 +53,7 @@ EXTRA = (
     "capture",
     "stores",
     "sinks",
+    "capture_topics",
     "spark_read",
     "spark_write",
     "spark_floor",

@@ -164,12 +164,12 @@ class Writer:
         rng = random.Random(self.seed)
         try:
             with psycopg.connect(self.url) as connection:
+                there = set()
                 for table in self.tables:
                     rows = connection.execute(f"SELECT id, version FROM {table}").fetchall()  # type: ignore[arg-type]
-                    self.versions |= {
-                        (table, key): version for key, version in rows if key in self.keys
-                    }
-                there = set(self.versions)
+                    found = {(table, key): version for key, version in rows if key in self.keys}
+                    self.versions |= found
+                    there |= set(found)
                 connection.commit()
                 while not self._stopping.is_set():
                     self._transaction(connection, rng, there)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import signal
+from pathlib import Path
 
 import pytest
 
 from millstream.connect.capture.output import CaptureFenced
+from tests.connect.capture.conftest import new_setup
 from tests.connect.capture.driver import NAMES
 from tests.connect.capture.harness import TABLE, Setup, Writer, end, wait_until
+from tests.peers.kafka import start_kafka
 from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.postgres import PostgresServer
 
 
 def test_snapshot_and_stream_meet_without_a_gap(setup: Setup) -> None:
@@ -32,6 +36,28 @@ def test_snapshot_and_stream_meet_without_a_gap(setup: Setup) -> None:
         setup.caught_up(capture)
     setup.check("orders", "items")
     assert {change.op for change in setup.read("orders")} >= {"r", "c", "u", "d", "tombstone"}
+
+
+@pytest.mark.java
+@pytest.mark.slow
+def test_apache_kafka_gets_each_change_once(postgres: PostgresServer, tmp_path: Path) -> None:
+    server = start_kafka(tmp_path, {})
+    try:
+        setup = new_setup(postgres, server.bootstrap)
+        setup.execute(TABLE.format("orders"))
+        setup.execute("INSERT INTO orders SELECT g, 0, '' FROM generate_series(1, 500) g")
+        writer = Writer(setup.url, ["orders"], range(600), seed=3)
+        writer.start()
+        for point in ("after commit:3", "before commit:3", "after confirm:3"):
+            assert setup.spawn(point, chunk_rows=100).wait(PATIENCE_SECONDS) == -9
+        with setup.running(chunk_rows=100) as capture:
+            wait_until(lambda: capture.progress.transactions > 20, capture=capture)
+            writer.stop()
+            setup.caught_up(capture)
+        setup.check("orders")
+        setup.close()
+    finally:
+        server.stop()
 
 
 @pytest.mark.parametrize("point", NAMES)

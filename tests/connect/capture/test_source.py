@@ -5,8 +5,13 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from millstream.broker.embedded import Broker
+from millstream.connect.capture.control import start_over
+from millstream.connect.capture.output import Output
+from millstream.connect.capture.position import Position
 from millstream.connect.capture.settings import CaptureSettings
 from millstream.connect.capture.source import Source
+from tests.connect.capture.conftest import SETTINGS, new_setup
 from tests.connect.capture.harness import TABLE, Setup
 from tests.peers.cache import PeerMissing
 from tests.peers.postgres import start_postgres
@@ -124,6 +129,45 @@ def test_position_of_another_database_is_refused(setup: Setup) -> None:
         connection.execute("CREATE TABLE IF NOT EXISTS elsewhere (id int PRIMARY KEY)")
         message = setup.failure(database=other)
     assert "but this is postgres of" in message
+
+
+def test_database_that_lost_transactions_is_refused(setup: Setup) -> None:
+    """As after a failover to a standby that was behind."""
+    stopped_after_one_row(setup)
+    settings = CaptureSettings(**setup.settings)
+    output = Output(settings)
+    output.open()
+    position = output.read_position()
+    assert position is not None
+    output.commit(Position(position.lsn + 2**40))
+    output.close()
+    message = setup.failure()
+    assert "behind the stored position" in message
+    assert "failover" in message
+
+
+def test_invalidated_slot_is_refused(broker: Broker) -> None:
+    try:
+        server = start_postgres(
+            *SETTINGS, "max_slot_wal_keep_size=1MB", "max_wal_size=32MB", "min_wal_size=32MB"
+        )
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+    try:
+        setup = new_setup(server, broker.bootstrap_servers)
+        stopped_after_one_row(setup)
+        for _ in range(4):
+            setup.execute("INSERT INTO orders SELECT max(id) + 1, 0 FROM orders")
+            setup.execute("SELECT pg_switch_wal()")
+        setup.execute("CHECKPOINT")
+        assert f"slot {setup.slot} is invalidated" in setup.failure()
+        start_over(CaptureSettings(**setup.settings))
+        with setup.running() as capture:
+            setup.caught_up(capture)
+        setup.check("orders")
+        setup.close()
+    finally:
+        server.remove()
 
 
 def test_slot_that_waits_names_the_open_transactions(setup: Setup) -> None:

@@ -291,8 +291,12 @@ class Session:
         """Check what the position refers to; add tables that are new."""
         source = self._source
         assert source is not None
+        assert self._replication is not None
+        self._system = self._replication.identify()  # not earlier: the position may be new
         publication = source.publication()
-        source.check_identity(state, self._system, publication)
+        source.check_identity(state, position, self._system, publication)
+        if state.timeline != self._system.timeline:
+            log.warning("timeline %d follows %d", self._system.timeline, state.timeline)
         assert publication is not None
         source.check_slot(source.slot(), position)
         unpublished = [it for name, it in self._tables.items() if name not in publication.tables]

@@ -343,14 +343,26 @@ class Source:
             )
 
     def check_identity(
-        self, state: CaptureState, system: System, publication: Publication | None
+        self,
+        state: CaptureState,
+        position: Position,
+        system: System,
+        publication: Publication | None,
     ) -> None:
-        """Refuse another database, or a publication that was dropped or recreated."""
+        """Refuse another database, one that has lost transactions, and a publication that was
+        dropped or recreated."""
         if (state.system_id, state.database) != (system.id, system.database):
             raise CaptureError(
                 f"the stored position is of database {state.database} of cluster "
                 f"{state.system_id}, but this is {system.database} of {system.id}. Restored from a "
                 f"dump, or another server? {START_OVER}"
+            )
+        if system.lsn < position.lsn:
+            raise CaptureError(
+                f"the database is at {format_lsn(system.lsn)} (timeline {system.timeline}), behind "
+                f"the stored position {format_lsn(position.lsn)} (timeline {state.timeline}): a "
+                "failover or an older backup has lost transactions that are in the topics. "
+                f"{START_OVER}"
             )
         if publication is None:
             raise CaptureError(
