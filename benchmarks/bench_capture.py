@@ -2,20 +2,26 @@
 
 A table of 8 columns (bigint key, int, 2 text, numeric, timestamptz, bool, double), rows of about
 155 bytes in transactions of 100. Measured are the encoder alone, over messages that are in memory;
-and reading a slot and encoding, with the records thrown away, beside Debezium's embedded engine,
-which counts its events: JSON without schemas, from the first event on.
+reading a slot and encoding, with the records thrown away, beside Debezium's embedded engine, which
+counts its events: JSON without schemas; and a whole capture, exactly once into a broker, beside the
+same. All from the first event on; rows of the stream are written while the reader is stopped.
 """
 
 from __future__ import annotations
 
+import json
 import select
 import struct
+import sys
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import psutil
 import psycopg
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from psycopg import pq
 from tests.connect.capture.source import SETTINGS, Source, open_source
 from tests.peers.cache import PeerMissing
@@ -32,7 +38,7 @@ ROWS = 200_000
 ROWS_PER_TRANSACTION = 100
 BAR_ROWS_PER_CPU_SECOND = 1_000_000
 DEBEZIUM = "debezium"
-READ_SECONDS_MAX = 600.0
+READ_SECONDS_MAX = 120.0
 TABLE = """
 CREATE TABLE bench (id bigint PRIMARY KEY, quantity int, customer text, remark text, price numeric,
                     created timestamptz, is_paid bool, weight float8)
@@ -56,8 +62,11 @@ def run(targets: Sequence[Target], scale: Scale) -> Iterator[Measurement]:
         return
     try:
         yield from _encoder_alone(server, rows, scale.rounds)
-        with_peers = [target.name for target in targets] != ["millstream"]
-        yield from _beside_debezium(server, rows, with_peers)
+        theirs = {} if scale.is_quick else _debezium_rates(server, rows)
+        yield from _compared("read and encoded", _our_rates(server, rows), theirs)
+        for target in targets:
+            captured = _capture_rates(server, rows, target)
+            yield from _compared(f"captured into {target.name}", captured, theirs)
     finally:
         server.remove()
 
@@ -125,18 +134,22 @@ class Rates:
     memory_mb: float = 0.0
 
 
-def _beside_debezium(server: PostgresServer, rows: int, with_peers: bool) -> Iterator[Measurement]:
-    ours = _our_rates(server, rows)
-    theirs = _debezium_rates(server, rows) if with_peers else {}
+def _compared(what: str, ours: dict[str, Rates], theirs: dict[str, Rates]) -> Iterator[Measurement]:
     for phase, rates in ours.items():
-        wall = Measurement(f"rows captured, {phase}", "rows/s", bar=5.0, peer=DEBEZIUM)
-        cpu = Measurement(f"rows captured, {phase}", "rows per CPU-second", bar=10.0, peer=DEBEZIUM)
-        for name, found in (("millstream", rates), (DEBEZIUM, theirs.get(phase))):
+        name = f"rows {what}, {phase}"
+        wall = Measurement(name, "rows/s", bar=5.0, peer=DEBEZIUM)
+        cpu = Measurement(name, "rows per CPU-second", bar=10.0, peer=DEBEZIUM)
+        memory = Measurement(name, "MB", "lower is better", bar=1 / 3, peer=DEBEZIUM)
+        for who, found in (("millstream", rates), (DEBEZIUM, theirs.get(phase))):
             if found is not None:
-                wall.add(name, found.per_second)
-                cpu.add(name, found.per_cpu_second)
+                wall.add(who, found.per_second)
+                cpu.add(who, found.per_cpu_second)
+                if found.memory_mb:
+                    memory.add(who, found.memory_mb)
         yield wall
         yield cpu
+        if rates.memory_mb:
+            yield memory
 
 
 def _our_rates(server: PostgresServer, rows: int) -> dict[str, Rates]:
@@ -182,19 +195,101 @@ def _debezium_rates(server: PostgresServer, rows: int) -> dict[str, Rates]:
         settings = {"snapshot.mode": "initial", "max.queue.size": "20000"}
         arguments = ("count", str(every))
         with running_debezium(url, settings, *arguments, jvm_options=JVM_OPTIONS) as engine:
-            found = {"snapshot": _rates_of([engine.next_line() for _ in range(rows // every)])}
-            fill(connection, rows, 2 * rows)
+            process = psutil.Process(engine.process.pid)
             lines = [engine.next_line() for _ in range(rows // every)]
-            return found | {"stream": _rates_of(lines)}
+            found = {"snapshot": _rates_of(lines, process)}
+            with stopped(process):
+                fill(connection, rows, 2 * rows)
+            lines = [engine.next_line() for _ in range(rows // every)]
+            return found | {"stream": _rates_of(lines, process)}
 
 
-def _rates_of(lines: list[str]) -> Rates:
+def _rates_of(lines: list[str], process: psutil.Process) -> Rates:
     """Of lines with count, milliseconds and CPU milliseconds, from the first one on."""
     (first, start, start_cpu), *_, (last, end, end_cpu) = (
         [int(it) for it in line.split()] for line in lines
     )
     rows = last - first
-    return Rates(1000 * rows / (end - start), 1000 * rows / max(end_cpu - start_cpu, 1))
+    cpu_ms = max(end_cpu - start_cpu, 1)
+    return Rates(1000 * rows / max(end - start, 1), 1000 * rows / cpu_ms, memory_mb(process))
+
+
+@contextmanager
+def stopped(process: psutil.Process) -> Iterator[None]:
+    process.suspend()
+    yield
+    process.resume()
+
+
+def memory_mb(process: psutil.Process) -> float:
+    return float(process.memory_info().rss) / 1e6
+
+
+# A whole capture
+
+
+def _capture_rates(server: PostgresServer, rows: int, target: Target) -> dict[str, Rates]:
+    url, name = server.new_database(), f"bench{uuid.uuid4().hex[:8]}"
+    settings = {
+        "name": name,
+        "database": url,
+        "tables": ["public.bench"],
+        "bootstrap_servers": target.bootstrap,
+    }
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(TABLE)
+        fill(connection, 0, rows)
+        command = [sys.executable, "-m", "tests.connect.capture.driver", json.dumps(settings)]
+        capture = psutil.Popen(command)
+        try:
+            end = EndOffset(target, f"{name}.public.bench")
+            found = {"snapshot": end.rates_until(rows, capture)}
+            with stopped(capture):
+                fill(connection, rows, 2 * rows)
+            return found | {"stream": end.rates_until(rows, capture)}
+        finally:
+            capture.kill()
+            capture.wait()
+
+
+class EndOffset:
+    """The end of a topic of one partition, which tells how much was written."""
+
+    def __init__(self, target: Target, topic: str) -> None:
+        self._consumer = Consumer({"bootstrap.servers": target.bootstrap, "group.id": "bench"})
+        self._partition = TopicPartition(topic, 0)
+
+    def rates_until(self, rows: int, process: psutil.Process) -> Rates:
+        """From the first new records on, unless all come at once."""
+        base = self._end()
+        wall, cpu = self._now(process)
+        start = self._wait_until(base + 1, process)
+        if start < base + rows:
+            wall, cpu, base, rows = *self._now(process), start, base + rows - start
+        end = self._wait_until(base + rows, process)
+        end_wall, end_cpu = self._now(process)
+        count = end - base
+        return Rates(
+            count / (end_wall - wall), count / max(end_cpu - cpu, 0.01), memory_mb(process)
+        )
+
+    def _now(self, process: psutil.Process) -> tuple[float, float]:
+        return time.perf_counter(), sum(process.cpu_times()[:2])
+
+    def _wait_until(self, offset: int, process: psutil.Process) -> int:
+        deadline = time.monotonic() + READ_SECONDS_MAX
+        while (end := self._end()) < offset:
+            if time.monotonic() > deadline or not process.is_running():
+                raise RuntimeError(f"{self._partition.topic} ends at {end}, not at {offset}")
+            time.sleep(0.005)
+        return end
+
+    def _end(self) -> int:
+        try:
+            _, end = self._consumer.get_watermark_offsets(self._partition, timeout=10)
+        except KafkaException:
+            return 0  # it is not there yet
+        return int(end)
 
 
 # The database
