@@ -16,7 +16,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import duckdb
 import psycopg
+import redis
 
 from millstream.connect.sinks import SinkRunner, parse_config, runner
 from millstream.connect.sinks.opening import open_sink
@@ -42,6 +44,19 @@ def counting(call: Callable[..., Any], fatal: int) -> Callable[..., Any]:
     return counted
 
 
+class CountingDuckdb:
+    """A connection of DuckDB, whose class cannot be extended."""
+
+    fatal = 0
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.execute = counting(connection.execute, self.fatal)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
 def main(path: str, fatal: int) -> None:
     with open(path, encoding="utf-8") as file:  # noqa: PTH123
         config = parse_config(json.load(file))
@@ -56,6 +71,9 @@ def main(path: str, fatal: int) -> None:
     )
     psycopg.Connection.execute = counting(psycopg.Connection.execute, fatal)  # type: ignore[method-assign]
     psycopg.Transaction.__exit__ = counting(psycopg.Transaction.__exit__, fatal)  # type: ignore[method-assign]
+    redis.Redis.execute_command = counting(redis.Redis.execute_command, fatal)  # type: ignore[method-assign]
+    CountingDuckdb.fatal, connect_duckdb = fatal, duckdb.connect
+    duckdb.connect = lambda path: CountingDuckdb(connect_duckdb(path))  # type: ignore[assignment]
     runner.fetch = counting(runner.fetch, fatal)
     kind = type(open_sink(config))
     kind.apply = counting(kind.apply, fatal)  # type: ignore[method-assign]
