@@ -314,6 +314,16 @@ def test_copy_takes_lines_and_chunks() -> None:
     assert json.loads(lines[1].value or b"")["source"]["sequence"] == "[null,null]"
 
 
+def test_truncate_is_counted_but_not_written_in_the_flat_shape() -> None:
+    context, buffer = StreamContext(), ChangeBuffer()
+    flat = replace(SETTINGS, shape="flat")
+    encoder = table_encoder(TABLE, flat, TypeCatalogue(), context, buffer)
+    context.begin(xid=1, commit_lsn=100, commit_time_us=1, now_us=2)
+    encoder.truncate(95)
+    assert len(buffer) == 0
+    assert context.ordinal == 1
+
+
 def test_feed_stops_at_other_messages_and_refuses_unknown_tables() -> None:
     encoder, _, buffer = made()
     feed = ChangeFeed()

@@ -1,4 +1,4 @@
-"""The records that are not rows: truncates, messages, transactions, heartbeats."""
+"""The records that are not rows: messages, transactions, heartbeats."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ from millstream.connect.capture.envelope import (
     message_record,
     transaction_begin,
     transaction_end,
-    truncate_record,
 )
-from millstream.connect.capture.tables import Column, Table
 
-TABLE = Table(5, "public", "orders", (Column("id", 23),), ("id",), "d", ("id",))
 SETTINGS = EnvelopeSettings("shop", "demo", transaction_metadata=True)
 COMMITTED_US, NOW_US = 1_794_790_742_945_758, 1_794_790_743_000_001
 
@@ -34,36 +31,6 @@ def context() -> StreamContext:
 def value(record: Record | None) -> Any:
     assert record is not None
     return json.loads(record.value or b"")
-
-
-def test_truncate_has_neither_key_nor_row(context: StreamContext) -> None:
-    record = truncate_record(TABLE, SETTINGS, context, 95)
-    assert record is not None
-    assert record.key is None
-    assert record.timestamp_ms == COMMITTED_US // 1000
-    envelope = value(record)
-    assert (envelope["before"], envelope["after"], envelope["op"]) == (None, None, "t")
-    assert envelope["ts_us"] == NOW_US
-    assert envelope["source"]["sequence"] == '["90","95"]'
-    assert envelope["source"]["ts_us"] == COMMITTED_US
-    assert envelope["transaction"] == {
-        "id": "7:100",
-        "total_order": 1,
-        "data_collection_order": 1,
-    }
-
-
-def test_truncate_is_counted_but_not_written_in_the_flat_shape(context: StreamContext) -> None:
-    flat = EnvelopeSettings("shop", "demo", shape="flat")
-    assert truncate_record(TABLE, flat, context, 95) is None
-    assert context.ordinal == 1
-
-
-def test_skipped_truncate_is_counted() -> None:
-    context = StreamContext()
-    context.begin(xid=7, commit_lsn=100, commit_time_us=COMMITTED_US, now_us=NOW_US, skip=1)
-    assert truncate_record(TABLE, SETTINGS, context, 95) is None
-    assert value(truncate_record(TABLE, SETTINGS, context, 96))["transaction"]["total_order"] == 2
 
 
 def test_transactional_message_is_an_event_of_its_transaction(context: StreamContext) -> None:
@@ -90,7 +57,7 @@ def test_message_outside_a_transaction_has_no_transaction(context: StreamContext
 
 def test_transaction_begins_and_ends_with_one_id(context: StreamContext) -> None:
     begin = transaction_begin(context)
-    truncate_record(TABLE, SETTINGS, context, 95)
+    context.count("public.orders")
     end = transaction_end(context, commit(context, 110))
     assert begin.key == end.key == b'{"id":"7:100"}'
     assert value(begin)["status"] == "BEGIN"

@@ -1,8 +1,8 @@
 """The envelope of change records: its settings, and the records that are not rows.
 
-Rows are encoded by compiled code (`encoding.py`). The records here are rare: truncates, logical
-messages, the begin and end of transactions, heartbeats. All have Debezium's form, and are JSON;
-truncates in Avro are `TableEncoder.truncate`.
+Rows and truncates are encoded by compiled code (`encoding.py`). The records here are rare: logical
+messages, the begin and end of transactions, heartbeats. All have Debezium's form, and are JSON in
+either format.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from millstream.errors import ConfigError
 if TYPE_CHECKING:
     from millstream.client.schema_registry import RegistrySettings
     from millstream.connect.capture._encoder import StreamContext
-    from millstream.connect.capture.tables import Table
 
 CONNECTOR = "postgresql"
 MESSAGES = "message"  # the collection of logical messages
@@ -65,25 +64,6 @@ class TransactionSummary(NamedTuple):
 
     event_count: int
     collections: list[tuple[str, int]]
-
-
-def truncate_record(
-    table: Table, settings: EnvelopeSettings, context: StreamContext, lsn: int
-) -> Record | None:
-    """The truncate of one table; None if it was delivered before, or in the flat shape."""
-    block = context.count(table.full_name)
-    if block is None or settings.shape == "flat":
-        return None
-    source = _source(settings, context, lsn) | {"schema": table.schema, "table": table.name}
-    value = {
-        "before": None,
-        "after": None,
-        "source": _ordered(source),
-        "transaction": _transaction(settings, context, *block),
-        "op": "t",
-        **_times(context.now_us),
-    }
-    return Record(None, _json(value), context.commit_time_us // 1000)
 
 
 def message_record(
