@@ -139,7 +139,7 @@ def _compared(what: str, ours: dict[str, Rates], theirs: dict[str, Rates]) -> It
         name = f"rows {what}, {phase}"
         wall = Measurement(name, "rows/s", bar=5.0, peer=DEBEZIUM)
         cpu = Measurement(name, "rows per CPU-second", bar=10.0, peer=DEBEZIUM)
-        memory = Measurement(name, "MB", "lower is better", bar=1 / 3, peer=DEBEZIUM)
+        memory = Measurement(name, "MB", "lower is better", bar=0.33, peer=DEBEZIUM)
         for who, found in (("millstream", rates), (DEBEZIUM, theirs.get(phase))):
             if found is not None:
                 wall.add(who, found.per_second)
