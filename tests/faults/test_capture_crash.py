@@ -1,0 +1,174 @@
+"""A capture, its database and its broker, killed at random under writers."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from millstream.broker.embedded import Broker
+from millstream.client.cluster import Cluster
+from millstream.client.fetching import log_end_offset
+from tests.connect.capture.harness import (
+    TABLE,
+    Setup,
+    Writer,
+    check_versions,
+    end,
+    final_rows,
+    wait_until,
+)
+from tests.peers.cache import PeerMissing
+from tests.peers.postgres import PostgresServer, start_postgres
+
+TABLES = ["orders", "items"]
+CHANGES = {"chunk_rows": 60, "slice_bytes": 30_000, "heartbeat_seconds": 0.3}
+MOVES = ("kill", "kill", "twin", "snapshot", "broker", "database", "copy", "column")
+ROWS = 400
+
+
+@pytest.fixture
+def database() -> Iterator[PostgresServer]:
+    try:
+        server = start_postgres("fsync=off", "wal_level=logical", "max_prepared_transactions=5")
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.remove()
+
+
+class Scene:
+    """The processes, and what is done to them."""
+
+    def __init__(self, database: PostgresServer, broker: Broker, seed: int) -> None:
+        self.database, self.broker = database, broker
+        self.rng = random.Random(seed)
+        name = f"crash{uuid.uuid4().hex[:6]}"
+        self.setup = Setup(database.new_database(), broker.bootstrap_servers, name)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.writers: list[Writer] = []
+        self.versions: dict[tuple[str, int], int] = {}  # also of rows that are deleted now
+        self.copied = 0
+        self.columns = 0
+
+    def start_writers(self) -> None:
+        self.writers = [
+            Writer(
+                self.setup.url,
+                TABLES,
+                range(number, ROWS, 2),
+                seed=self.rng.randrange(1000),
+                versions=dict(self.versions),
+            )
+            for number in range(2)
+        ]
+        for writer in self.writers:
+            writer.start()
+
+    def stop_writers(self) -> None:
+        for number, writer in enumerate(self.writers):
+            writer.stop()
+            self.versions |= {it: v for it, v in writer.versions.items() if it[1] % 2 == number}
+        self.writers = []
+
+    def start_capture(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            self.process = self.setup.spawn(**CHANGES)
+
+    def kill(self) -> None:
+        """At some moment of the capture's work."""
+        written = self.written()
+        wait_until(lambda: self.written() > written + self.rng.randrange(3) or self.is_dead())
+        if self.process is not None:
+            end(self.process)
+
+    def is_dead(self) -> bool:
+        return self.process is None or self.process.poll() is not None
+
+    def written(self) -> int:
+        """The end of a topic that is being written."""
+        with Cluster(self.setup.bootstrap) as cluster:
+            return log_end_offset(cluster, f"{self.setup.name}.public.orders", 0)
+
+    def twin(self) -> None:
+        """Two processes: the one that becomes the writer last goes on, the other one ends."""
+        first, second = self.process, self.setup.spawn(**CHANGES)
+        assert first is not None
+        wait_until(lambda: first.poll() is not None or second.poll() is not None)
+        self.process = second if first.poll() is not None else first
+
+    def snapshot(self) -> None:
+        table = self.rng.choice(TABLES)
+        content = json.dumps({"resnapshot": [f"public.{table}"]})
+        prefix = f"millstream.capture.{self.setup.name}"
+        self.setup.execute("SELECT pg_logical_emit_message(true, %s, %s)", prefix, content)
+
+    def broker_restart(self) -> None:
+        self.broker.kill()
+        self.broker.restart()
+
+    def database_restart(self) -> None:
+        self.stop_writers()
+        self.rng.choice([self.database.stop, self.database.crash])()
+        self.database.start()
+        self.setup.connect()
+        self.start_writers()
+
+    def copy(self) -> None:
+        """Rows of one transaction that share LSNs, larger than a slice."""
+        first = ROWS + 2000 * self.copied
+        self.copied += 1
+        with self.setup.sql.cursor().copy("COPY orders (id, version) FROM STDIN") as copy:
+            for key in range(first, first + 2000):
+                copy.write_row((key, 0))
+
+    def column(self) -> None:
+        self.columns += 1
+        table = self.rng.choice(TABLES)
+        self.setup.execute(f"ALTER TABLE {table} ADD COLUMN c{self.columns} int")
+
+    def move(self, name: str) -> None:
+        methods = {"broker": self.broker_restart, "database": self.database_restart}
+        (methods[name] if name in methods else getattr(self, name))()
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_random_crashes_lose_and_double_nothing(
+    database: PostgresServer, tmp_path: Path, seed: int
+) -> None:
+    with Broker.start(tmp_path, in_process=False) as broker:
+        scene = Scene(database, broker, seed)
+        setup = scene.setup
+        for table in TABLES:
+            setup.execute(TABLE.format(table))
+            setup.execute(f"INSERT INTO {table} SELECT g, 0, '' FROM generate_series(0, 299) g")
+        scene.start_writers()
+        try:
+            moves = list(MOVES) if seed == 1 else scene.rng.choices(MOVES, k=12)
+            for name in moves:
+                scene.start_capture()
+                scene.move(name)
+            scene.stop_writers()
+        finally:
+            if scene.process is not None:
+                end(scene.process)
+        with setup.running(**CHANGES) as capture:
+            setup.caught_up(capture)
+        check(setup)
+
+
+def check(setup: Setup) -> None:
+    """As `Setup.check`; columns that were added without a change of the row are not streamed."""
+    for table in TABLES:
+        changes = setup.read(table)
+        check_versions(changes)
+        ours = {key: row["version"] for key, row in final_rows(changes).items()}
+        assert ours == {key: row["version"] for key, row in setup.rows(table).items()}
+    with psycopg.connect(setup.url, autocommit=True) as connection:
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (setup.slot,))
