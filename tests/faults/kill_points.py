@@ -258,7 +258,15 @@ def patch_tasks(kills: Kills, module: Any) -> None:
     around(kills, module, "write_open", after="task written", pipeline_of=of_topics)
 
 
+def use_patched_tasks(module: Any) -> None:
+    """Also in a module that was imported before."""
+    from millstream.pipelines.writing import tasks
+
+    module.write_open = tasks.write_open
+
+
 def patch_writing(kills: Kills, module: Any) -> None:
+    use_patched_tasks(module)
     writer = module.TopicStreamWriter
     around(kills, writer, "_prepare", after="prepared", pipeline_of=of_writer)
     around(kills, writer, "write", before="task begins", pipeline_of=of_writer)
@@ -267,6 +275,7 @@ def patch_writing(kills: Kills, module: Any) -> None:
 
 
 def patch_fan_out(kills: Kills, module: Any) -> None:
+    use_patched_tasks(module)
     patch_sink(kills, module.FanOutSink)
 
 
