@@ -234,7 +234,7 @@ def _capture_rates(server: PostgresServer, rows: int, target: Target) -> dict[st
         "name": name,
         "database": url,
         "tables": ["public.bench"],
-        "bootstrap_servers": target.bootstrap,
+        "broker": target.bootstrap,
     }
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(TABLE)

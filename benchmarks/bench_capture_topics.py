@@ -82,7 +82,7 @@ class _Bench:
             name=name,
             database=self.url,
             tables=["public.bench"],
-            bootstrap_servers=self.target.bootstrap,
+            broker=self.target.bootstrap,
         )
         thread = threading.Thread(target=capture.run)
         thread.start()

@@ -51,7 +51,7 @@ def main(url: str) -> None:
             name=NAME,
             database=url,
             tables=[f"public.{NAME}"],
-            bootstrap_servers=broker.bootstrap_servers,
+            broker=broker.bootstrap_servers,
         )
         thread = threading.Thread(target=capture.run)
         thread.start()

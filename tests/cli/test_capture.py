@@ -48,7 +48,7 @@ def file(postgres: PostgresServer, millstream: SharedBroker, tmp_path: Path) -> 
     path = tmp_path / "capture.toml"
     path.write_text(
         f'name = "{millstream.unique_topic("shop")}"\ndatabase = "{url}"\n'
-        f'tables = ["public.*"]\nbootstrap_servers = "{millstream.bootstrap_servers}"\n'
+        f'tables = ["public.*"]\nbroker = "{millstream.bootstrap_servers}"\n'
     )
     return path
 

@@ -210,7 +210,7 @@ class Setup:
             "name": name,
             "database": url,
             "tables": ["public.*"],
-            "bootstrap_servers": bootstrap,
+            "broker": bootstrap,
             "heartbeat_seconds": 0.5,
         }
 

@@ -52,7 +52,7 @@ def test_first_errors_are_raised_at_once(setup: Setup) -> None:
     assert "port 1 failed" in setup.failure(database="host=127.0.0.1 port=1 dbname=x user=y")
     setup.execute(TABLE.format("orders"))
     with pytest.raises(OSError, match=r"127\.0\.0\.1:1"):
-        Capture(**setup.settings | {"bootstrap_servers": "127.0.0.1:1"}).run()
+        Capture(**setup.settings | {"broker": "127.0.0.1:1"}).run()
 
 
 @pytest.mark.parametrize("how", ["stop", "crash"])

@@ -22,7 +22,7 @@ def settings(broker: Broker) -> CaptureSettings:
         name=f"o{uuid.uuid4().hex[:8]}",
         database="",
         tables=["public.*"],
-        bootstrap_servers=broker.bootstrap_servers,
+        broker=broker.bootstrap_servers,
         partitions=2,
     )
 
@@ -54,9 +54,7 @@ def test_position_is_committed_with_the_changes(settings: CaptureSettings) -> No
     second.open()
     assert second.read_position() == Position(10)
     assert second.read_state() == STATE
-    written = [
-        it.key for part in (0, 1) for it in read_topic(settings.bootstrap_servers, topic, part)
-    ]
+    written = [it.key for part in (0, 1) for it in read_topic(settings.broker, topic, part)]
     assert sorted(written) == [1, 3, 4]
     second.commit(Position(20))
     assert second.read_position() == Position(20)

@@ -4,7 +4,7 @@
         name="shop",
         database="postgresql://capture@localhost/shop",
         tables=["public.*"],
-        bootstrap_servers="localhost:9092",
+        broker="localhost:9092",
     )
     capture.run()                    # until stop(), from another thread or a signal handler
 

@@ -57,7 +57,7 @@ class Output:
     def __init__(self, settings: CaptureSettings, *, timeout_seconds: float = 60.0) -> None:
         self._settings = settings
         self._cluster = Cluster(
-            settings.bootstrap_servers,
+            settings.broker,
             client_id=f"capture-{settings.name}",
             security=settings.security or None,
             timeout_seconds=timeout_seconds,

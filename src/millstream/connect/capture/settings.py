@@ -30,7 +30,7 @@ class CaptureSettings:
     name: str  # the capture: in topics, in the transactional id, and as `source.name`
     database: str  # a libpq URL or connection string
     tables: Sequence[str]  # schema.table, with * and ? as wildcards; !schema.table excludes
-    bootstrap_servers: str = "127.0.0.1:9092"
+    broker: str = "127.0.0.1:9092"
     security: Mapping[str, str] = field(default_factory=dict)
     slot: str = ""  # default: millstream_<name>
     publication: str = ""  # default: millstream_<name>
