@@ -363,7 +363,8 @@ class Lifetimes(RuleBasedStateMachine):
     def clean(self) -> None:
         self.store.seal()
         self.store.clock.advance(2 * DAY_MS)
-        self.store.clean()
+        if self.store.plan().segments:  # none behind an open transaction
+            self.store.clean()
 
     @precondition(lambda self: not self.open)
     @rule(part=st.floats(0, 1))

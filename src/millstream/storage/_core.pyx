@@ -13,9 +13,9 @@ are C fields of two base classes, `LogCore` and `SegmentCore`, and the steps are
     note_flushed      move the durable ends
 
 `append_small` handles the common case only: one sound, uncompressed batch outside of transactions,
-whose versions fit, into a segment that has room and needs no index entry. It does nothing in all other cases, and
-the general path in `log.py` takes over and explains what is wrong. It is permitted by
-`accept_small_appends`, which the general path calls after each append, with the settings as they
+whose versions fit, into a segment that has room and needs no index entry. It does nothing in all
+other cases, and the general path in `log.py` takes over and explains what is wrong. It is permitted
+by `accept_small_appends`, which the general path calls after each append, with the settings as they
 are then; whatever changes the segments or the settings revokes that.
 
 The fields belong to the owner's thread, like those of the classes above them. They are declared in
@@ -39,6 +39,7 @@ from millstream.records.batch import BatchHeader
 include "../records/_read.pxi"
 include "../records/_check.pxi"
 include "../records/_hash.pxi"
+include "_conditions.pxi"
 include "_versions.pxi"
 
 cdef enum:

@@ -84,7 +84,7 @@ def test_capture_killed_at_a_point_continues(setup: Setup, point: str) -> None:
 def test_copy_in_one_transaction_survives_a_kill(setup: Setup) -> None:
     """Rows of COPY share their LSNs: only their number in the transaction identifies them."""
     setup.execute(TABLE.format("orders"))
-    changes = {"slice_bytes": 20_000}
+    changes = {"slice_bytes": 5_000}  # a twentieth of the transaction
     with setup.running(**changes) as capture:
         setup.caught_up(capture)
     with setup.sql.cursor().copy("COPY orders FROM STDIN") as copy:

@@ -6,12 +6,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from millstream.connect.capture.output import Output
+from millstream.connect.capture.output import Output, TransactionLost
 from millstream.connect.capture.pgoutput import format_lsn
 from millstream.connect.capture.position import CaptureState, TableState
 from millstream.connect.capture.settings import CaptureSettings
 from millstream.connect.capture.source import Slot, Source
 from millstream.connect.capture.tables import CaptureError
+
+START_OVER_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,16 @@ def request_snapshot(
 def start_over(settings: CaptureSettings) -> None:
     """Drop the slot, so that the next run creates another one and copies all tables again, each
     after a truncate. A running capture is fenced, and stops."""
+    for _ in range(START_OVER_ATTEMPTS - 1):
+        try:
+            return _start_over(settings)
+        except TransactionLost:
+            # The capture has tried to continue. That is refused, but aborts our transaction first.
+            continue
+    return _start_over(settings)
+
+
+def _start_over(settings: CaptureSettings) -> None:
     output, source = Output(settings), Source(settings)
     try:
         output.open()
