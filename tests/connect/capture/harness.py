@@ -234,6 +234,15 @@ class Setup:
     def execute(self, statement: str, *parameters: Any) -> Any:
         return self.sql.execute(statement, parameters or None)  # type: ignore[arg-type]
 
+    def wait_until_slot_is_free(self) -> None:
+        """The server may take a moment to notice that the capture is gone."""
+        free = "SELECT NOT active FROM pg_replication_slots WHERE slot_name = %s"
+        wait_until(lambda: self.sql.execute(free, (self.slot,)).fetchone() == (True,))
+
+    def drop_slot(self) -> None:
+        self.wait_until_slot_is_free()
+        self.execute("SELECT pg_drop_replication_slot(%s)", self.slot)
+
     def rows(self, table: str) -> dict[str, dict[str, Any]]:
         cursor = self.execute(f"SELECT * FROM {table}")
         names = [column.name for column in cursor.description]

@@ -37,7 +37,7 @@ def test_status_shows_a_lost_slot(setup: Setup) -> None:
     setup.execute(TABLE.format("orders"))
     with setup.running() as capture:
         setup.caught_up(capture)
-    setup.execute("SELECT pg_drop_replication_slot(%s)", setup.slot)
+    setup.drop_slot()
     assert "is gone" in (read_status(settings_of(setup)).problem or "")
 
 
@@ -62,7 +62,7 @@ def test_new_start_replaces_a_lost_slot(setup: Setup) -> None:
     setup.execute("INSERT INTO orders VALUES (1, 0), (2, 0)")
     with setup.running() as capture:
         setup.caught_up(capture)
-    setup.execute("SELECT pg_drop_replication_slot(%s)", setup.slot)
+    setup.drop_slot()
     setup.execute("DELETE FROM orders WHERE id = 1")
     assert "--new-slot" in setup.failure()
     start_over(settings_of(setup))

@@ -81,7 +81,7 @@ def test_role_with_the_least_rights_captures(setup: Setup) -> None:
 
 def test_slot_that_is_gone_is_refused(setup: Setup) -> None:
     stopped_after_one_row(setup)
-    setup.execute("SELECT pg_drop_replication_slot(%s)", setup.slot)
+    setup.drop_slot()
     message = setup.failure()
     assert f"slot {setup.slot} is gone" in message
     assert "resnapshot --new-slot" in message
@@ -89,7 +89,7 @@ def test_slot_that_is_gone_is_refused(setup: Setup) -> None:
 
 def test_recreated_slot_is_refused(setup: Setup) -> None:
     stopped_after_one_row(setup)
-    setup.execute("SELECT pg_drop_replication_slot(%s)", setup.slot)
+    setup.drop_slot()
     setup.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", setup.slot)
     assert "ahead of the stored position" in setup.failure()
 
@@ -97,6 +97,7 @@ def test_recreated_slot_is_refused(setup: Setup) -> None:
 def test_advanced_slot_is_refused(setup: Setup) -> None:
     stopped_after_one_row(setup)
     setup.execute("INSERT INTO orders VALUES (2, 0)")
+    setup.wait_until_slot_is_free()
     advance = "SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())"
     setup.execute(advance, setup.slot)
     assert "it was recreated or advanced, and the changes in between are lost" in setup.failure()

@@ -50,7 +50,7 @@ class CaptureSettings:
     messages: bool = True  # pg_logical_emit_message, to <name>.message
     snapshot: Literal["initial", "never"] = "initial"
     snapshot_workers: int = 2
-    chunk_rows: int = 10_000
+    chunk_rows: int = 50_000
     slice_bytes: int = 8 * 1024 * 1024  # a larger transaction is written in several
     atomic: bool = False  # a database transaction is never cut, however large
     heartbeat_seconds: float = 10.0  # an idle capture moves its slot so often
