@@ -19,25 +19,15 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.peers.cache import PeerMissing
 from tests.peers.postgres import PostgresServer, start_postgres
 
+from benchmarks.bench_capture import FILL, ROWS_PER_TRANSACTION, TABLE
 from benchmarks.measurement import Measurement, percentile
 from benchmarks.targets import Scale, Target
 from millstream.connect.capture.capture import Capture
 
 ROWS = 500_000
-ROWS_PER_TRANSACTION = 100
 LATENCY_SECONDS = 10.0
 ROWS_PER_TICK, TICK_SECONDS = 10, 0.01  # 1,000 rows a second
 POLL_SECONDS = 0.002
-TABLE = """
-CREATE TABLE bench (id bigint PRIMARY KEY, quantity int, customer text, remark text, price numeric,
-                    created timestamptz, is_paid bool, weight float8)
-"""
-FILL = """
-INSERT INTO bench
-SELECT i, i %% 1000, 'customer number ' || i, 'a remark of some length, with a comma, number ' || i,
-       i / 100.0, '2026-01-01'::timestamptz + i * interval '1.000123 seconds', i %% 2 = 0, i * 1.1
-  FROM generate_series(%s::int, %s::int) i
-"""
 
 
 def run(targets: Sequence[Target], scale: Scale) -> Iterator[Measurement]:

@@ -31,6 +31,7 @@ from millstream.connect.tables.sqlite_tables import (
     forget_identity,
     identity,
     open_database,
+    transaction,
 )
 
 _CREATE_POSITIONS = f"""
@@ -187,14 +188,8 @@ class SqliteSink(Sink):
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._reporting("write to"):
             connection = self._opened()
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            with transaction(connection):
                 yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:  # SQLite itself rolls back when the disk is full
-                    connection.execute("ROLLBACK")
-                raise
 
     @contextmanager
     def _reporting(self, doing: str) -> Iterator[None]:

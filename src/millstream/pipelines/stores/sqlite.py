@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING
 from millstream.connect.tables.rows import Rows
 from millstream.connect.tables.schema import Layout
 from millstream.connect.tables.spec import PROGRESS_TABLE, TableSpec
-from millstream.connect.tables.sqlite_tables import apply, explain, fit, identity, open_database
+from millstream.connect.tables.sqlite_tables import (
+    apply,
+    explain,
+    fit,
+    identity,
+    open_database,
+    transaction,
+)
 from millstream.pipelines.stores.fencing import is_due
 from millstream.pipelines.stores.spec import FORGOTTEN, BatchMark, Progress
 from millstream.pipelines.stores.store import Store
@@ -125,17 +132,10 @@ class SqliteStore(Store):
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """The file is this writer's alone until the end, which keeps all or nothing."""
         with self._reporting("write to"), self._lock:
             connection = self._opened()
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            with transaction(connection):
                 yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:  # SQLite itself rolls back when the disk is full
-                    connection.execute("ROLLBACK")
-                raise
 
     @contextmanager
     def _reporting(self, doing: str) -> Iterator[None]:
