@@ -28,6 +28,7 @@ ROWS = 500_000
 LATENCY_SECONDS = 10.0
 ROWS_PER_TICK, TICK_SECONDS = 10, 0.01  # 1,000 rows a second
 POLL_SECONDS = 0.002
+WARM_UP_SECONDS = 1.0  # in which the consumer connects and begins to fetch
 
 
 def run(targets: Sequence[Target], scale: Scale) -> Iterator[Measurement]:
@@ -120,7 +121,9 @@ class _Bench:
         with self.capturing(self.name) as capture:
             while capture.progress.phase != "streaming":
                 time.sleep(POLL_SECONDS)
-            reader = threading.Thread(target=self._consume, args=(times, stopping))
+            # Before the first row: one committed before the consumer knows the end is never read.
+            consumer = self._consumer()
+            reader = threading.Thread(target=_consume, args=(consumer, times, stopping))
             reader.start()
             started = time.perf_counter()
             ticks = int(seconds / TICK_SECONDS)
@@ -134,7 +137,8 @@ class _Bench:
             reader.join()
         return times
 
-    def _consume(self, times: list[float], stopping: threading.Event) -> None:
+    def _consumer(self) -> Consumer:
+        """A consumer that fetches from the end of the captured topic."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self.target.bootstrap,
@@ -144,15 +148,20 @@ class _Bench:
                 "fetch.wait.max.ms": 10,
             }
         )
-        topic = f"{self.name}.public.bench"
-        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
-        consumer.assign([TopicPartition(topic, 0, end)])
-        while not stopping.is_set():
-            message = consumer.poll(0.05)  # consume() would wait for a full batch
-            if message is None or message.error() is not None:
-                continue
-            value = message.value()
-            if value is not None:
-                commit_us = json.loads(value)["source"]["ts_us"]
-                times.append(time.time() * 1000 - commit_us / 1000)
-        consumer.close()
+        partition = TopicPartition(f"{self.name}.public.bench", 0)
+        _, partition.offset = consumer.get_watermark_offsets(partition, timeout=30)
+        consumer.assign([partition])
+        consumer.poll(WARM_UP_SECONDS)
+        return consumer
+
+
+def _consume(consumer: Consumer, times: list[float], stopping: threading.Event) -> None:
+    while not stopping.is_set():
+        message = consumer.poll(0.05)  # consume() would wait for a full batch
+        if message is None or message.error() is not None:
+            continue
+        value = message.value()
+        if value is not None:
+            commit_us = json.loads(value)["source"]["ts_us"]
+            times.append(time.time() * 1000 - commit_us / 1000)
+    consumer.close()
