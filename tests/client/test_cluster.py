@@ -102,6 +102,22 @@ def test_cluster_names_a_topic_and_a_partition_that_are_not_there(server: Server
             cluster.leader(topic, 7)
 
 
+def test_cluster_waits_as_long_for_a_missing_topic_as_it_is_asked_to(server: Server) -> None:
+    with Cluster(server.bootstrap, missing_topic_seconds=0.1) as cluster:
+        attempts: list[str] = []
+
+        def ask() -> None:
+            attempts.append("nowhere")
+            cluster.topic("nowhere")
+
+        with pytest.raises(ApiError, match="no topic nowhere"):
+            cluster.retrying(ask)
+        assert len(attempts) == 2
+        missing = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
+        other = ApiError(ErrorCode.NOT_COORDINATOR, "")
+        assert (cluster.retry_seconds(missing), cluster.retry_seconds(other)) == (0.1, 60.0)
+
+
 def test_cluster_finds_the_coordinator_of_a_group(server: Server) -> None:
     with Cluster(server.bootstrap) as cluster:
         broker_id = cluster.coordinator(CoordinatorKind.GROUP, "some-group")

@@ -2,7 +2,8 @@
 
 `Cluster` finds the broker for a request, and retries if that was the wrong one or is not ready:
 brokers restart, leaders move, coordinators load. It retries for the caller's `timeout_seconds`; a
-single request times out, and is sent again, after `request_timeout_seconds`.
+single request times out, and is sent again, after `request_timeout_seconds`. A topic that does not
+exist may be about to appear; callers that know better set `missing_topic_seconds`.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Cluster:
         security: Security | Mapping[str, str] | None = None,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         request_timeout_seconds: float = DEFAULT_REQUEST_TIMEOUT_SECONDS,
+        missing_topic_seconds: float | None = None,
     ) -> None:
         self._bootstrap = parse_addresses(bootstrap_servers)
         self._client_id = client_id
@@ -63,6 +65,7 @@ class Cluster:
         self._security = security
         self.timeout_seconds = timeout_seconds
         self.request_timeout_seconds = min(request_timeout_seconds, timeout_seconds)
+        self._missing_topic_seconds = missing_topic_seconds
         self._addresses: dict[int, tuple[str, int]] = {}
         self._refreshed_at = -math.inf  # when the list of brokers was last refreshed
         self._connections: dict[tuple[int, str], Connection] = {}
@@ -264,7 +267,7 @@ class Cluster:
 
     def retrying(self, attempt: Callable[[], Answer]) -> Answer:
         """`attempt` until it neither loses its connection nor raises a retriable `ApiError`."""
-        deadline = time.monotonic() + self.timeout_seconds
+        started = time.monotonic()
         backoff = BACKOFF_SECONDS
         while True:
             try:
@@ -272,13 +275,22 @@ class Cluster:
             except (OSError, ApiError) as error:
                 if isinstance(error, ApiError) and not error.code.retriable:
                     raise
-                if time.monotonic() + backoff > deadline:
+                if time.monotonic() + backoff > started + self.retry_seconds(error):
                     if isinstance(error, OSError):
                         raise _given_up(error, self.timeout_seconds) from error
                     raise
                 self._start_over(error)
             time.sleep(backoff)
             backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
+
+    def retry_seconds(self, error: OSError | ApiError) -> float:
+        """How long to retry after this error."""
+        is_missing = (
+            isinstance(error, ApiError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+        if is_missing and self._missing_topic_seconds is not None:
+            return self._missing_topic_seconds
+        return self.timeout_seconds
 
     def _start_over(self, error: OSError | ApiError) -> None:
         """Drop cached metadata, and after a lost connection all connections."""

@@ -267,12 +267,12 @@ class RawProducer:
 
     def _recover(self, error: OSError | ApiError) -> None:
         """Resend refused batches, in order, until all are accepted."""
-        deadline = time.monotonic() + self._cluster.timeout_seconds
+        started = time.monotonic()
         backoff = BACKOFF_SECONDS
         while True:
             self._take_remaining_answers()
             self._raise_what_lasts(error)
-            if time.monotonic() + backoff > deadline:
+            if time.monotonic() + backoff > started + self._cluster.retry_seconds(error):
                 raise error
             time.sleep(backoff)
             backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
@@ -283,7 +283,7 @@ class RawProducer:
             except (OSError, ApiError) as again:
                 error = again
             if len(self._unacknowledged) < before:
-                deadline = time.monotonic() + self._cluster.timeout_seconds
+                started = time.monotonic()
 
     def _take_remaining_answers(self) -> None:
         """Read the answers of all other requests in flight, unless their connection is lost."""

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from millstream.broker.embedded import Broker
+from millstream.connect.capture import output
 from millstream.connect.capture.capture import Capture
 from millstream.connect.capture.settings import CaptureSettings
 from tests.connect.capture.conftest import SETTINGS, new_setup
@@ -47,8 +48,9 @@ def test_capture_has_settings_from_python_or_from_a_file() -> None:
     )
 
 
-def test_first_errors_are_raised_at_once(setup: Setup) -> None:
+def test_first_errors_are_raised_at_once(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     """Later ones are retried: then the addresses are right."""
+    monkeypatch.setattr(output, "REACH_SECONDS", 0.3)
     assert "port 1 failed" in setup.failure(database="host=127.0.0.1 port=1 dbname=x user=y")
     setup.execute(TABLE.format("orders"))
     with pytest.raises(OSError, match=r"127\.0\.0\.1:1"):
@@ -94,7 +96,29 @@ def test_broker_restarts(postgres: PostgresServer, tmp_path: Path) -> None:
         setup.sql.close()
 
 
-def test_deleted_topic_is_created_again(setup: Setup) -> None:
+def test_broker_that_is_away_for_longer_than_a_first_error_takes(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A running capture tries again and again."""
+    monkeypatch.setattr(output, "REACH_SECONDS", 0.2)
+    with Broker.start(tmp_path, in_process=False) as broker:
+        setup = new_setup(postgres, broker.bootstrap_servers)
+        setup.execute(TABLE.format("orders"))
+        with setup.running(heartbeat_seconds=60, messages=False) as capture:
+            setup.caught_up(capture)
+            broker.kill()
+            # The connection to the database is lost, too: the next session finds no broker.
+            setup.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
+            setup.execute("INSERT INTO orders VALUES (1, 0)")
+            wait_until(lambda: "Check `broker`" in capture.progress.error, capture=capture)
+            broker.restart()
+            setup.caught_up(capture)
+        setup.check("orders")
+        setup.close()
+
+
+def test_deleted_topic_is_created_again(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "MISSING_TOPIC_SECONDS", 0.5)
     setup.execute(TABLE.format("orders"))
     with setup.running() as capture:
         setup.execute("INSERT INTO orders VALUES (1, 0)")

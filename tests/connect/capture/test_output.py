@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import uuid
+from dataclasses import replace
 
 import pytest
 
 from millstream.broker.embedded import Broker
+from millstream.connect.capture import output as module
 from millstream.connect.capture.encoding import ChangeBuffer, take_columns
 from millstream.connect.capture.output import CaptureFenced, Output, TransactionLost
 from millstream.connect.capture.position import CaptureState, Position
 from millstream.connect.capture.settings import CaptureSettings
-from tests.connect.capture.harness import read_topic
+from tests.connect.capture.harness import read_topic, wait_until
+from tests.peers.servers import free_port
 
 STATE = CaptureState("creating", "1", 1, "shop", "slot", "publication", 5)
 
@@ -25,6 +29,32 @@ def settings(broker: Broker) -> CaptureSettings:
         broker=broker.bootstrap_servers,
         partitions=2,
     )
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_unreachable_broker_is_reported_soon(
+    settings: CaptureSettings, is_silent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing listens there, or nothing answers."""
+    assert module.REACH_SECONDS <= 5
+    monkeypatch.setattr(module, "REACH_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1] if is_silent else 1
+        output = Output(replace(settings, broker=f"127.0.0.1:{port}"))
+        for attempt in (output.open, output.exists):
+            with pytest.raises(ConnectionError, match=r"gave up after 0\.3 s.* Check `broker`"):
+                attempt()
+        output.close()
+
+
+def test_unreachable_advertised_address_is_named(settings: CaptureSettings) -> None:
+    port = free_port()
+    config = {"advertised.listeners": "PLAINTEXT://127.0.0.1:1"}
+    with Broker.start(config=config, port=port):
+        output = Output(replace(settings, broker=f"127.0.0.1:{port}"))
+        with pytest.raises(ConnectionError, match=r"127\.0\.0\.1:1: .*advertised\.listeners"):
+            output.open()
+        output.close()
 
 
 def write(output: Output, topic: str, *keys: bytes, without: set[bytes] | None = None) -> None:
@@ -57,7 +87,8 @@ def test_position_is_committed_with_the_changes(settings: CaptureSettings) -> No
     written = [it.key for part in (0, 1) for it in read_topic(settings.broker, topic, part)]
     assert sorted(written) == [1, 3, 4]
     second.commit(Position(20))
-    assert second.read_position() == Position(20)
+    # The end of a transaction is answered before readers see it.
+    wait_until(lambda: second.read_position() == Position(20))
     assert second.read_state() == STATE
     first.close()
     second.close()
@@ -72,8 +103,9 @@ def test_the_last_position_is_found_behind_many_aborted_ones(
     output.commit(Position(10))
     for lsn in range(20, 30):
         output._send_own(0, Position(lsn).encode())
+        output.flush()
         output._producer.end(commit=False)
-    assert output.read_position() == Position(10)
+    wait_until(lambda: output.read_position() == Position(10))
     output.close()
 
 
@@ -91,7 +123,7 @@ def test_a_replaced_writer_finds_out(settings: CaptureSettings) -> None:
         CaptureFenced, match=f"another process has taken over capture {settings.name}"
     ):
         again.open(first.transaction)
-    assert second.read_position() == Position(20)
+    wait_until(lambda: second.read_position() == Position(20))
     for output in (first, second, again):
         output.close()
 
@@ -104,6 +136,6 @@ def test_a_writer_whose_transaction_was_aborted_may_go_on(settings: CaptureSetti
     again = Output(settings)
     again.open(first.transaction)
     again.commit(Position(10))
-    assert again.read_position() == Position(10)
+    wait_until(lambda: again.read_position() == Position(10))
     first.close()
     again.close()

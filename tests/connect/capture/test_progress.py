@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.connect.capture.progress import Progress
-from tests.connect.capture.harness import TABLE, Setup
+from tests.connect.capture.harness import TABLE, Setup, wait_until
 
 
 def test_progress_follows_the_capture(setup: Setup) -> None:
@@ -20,6 +20,15 @@ def test_progress_follows_the_capture(setup: Setup) -> None:
         assert progress.committed_at_us > 0
         assert progress.state is not None
         assert progress.state.tables["public.orders"].rows == 25
+
+
+def test_idle_capture_has_the_position_that_it_continues_from(setup: Setup) -> None:
+    setup.execute(TABLE.format("orders"))
+    with setup.running(heartbeat_seconds=60) as capture:
+        wait_until(lambda: capture.progress.phase == "streaming", capture=capture)
+        state = capture.progress.state
+        assert state is not None
+        assert capture.progress.lsn == state.start_lsn > 0
 
 
 def test_retries_are_reported() -> None:

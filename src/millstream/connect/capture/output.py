@@ -36,6 +36,8 @@ READ_BACK_OFFSETS = 1000  # the last position is among these, unless many transa
 TRANSACTION_TIMEOUT_MS = 60_000
 ATOMIC_TIMEOUT_MS = 15 * 60_000  # transaction.max.timeout.ms of brokers
 TOPIC_SECONDS_OLD_MAX = 300.0
+REACH_SECONDS = 5.0  # for an answer of a broker; a running capture then tries again
+MISSING_TOPIC_SECONDS = 5.0  # for a deleted topic; another `Output` then creates it again
 POSITION_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(16 * 1024 * 1024)}
 # Answers after the transaction was ended by others.
 LOST = (*FENCED, ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -56,16 +58,20 @@ class Output:
 
     def __init__(self, settings: CaptureSettings, *, timeout_seconds: float = 60.0) -> None:
         self._settings = settings
-        self._cluster = Cluster(
-            settings.broker,
-            client_id=f"capture-{settings.name}",
-            security=settings.security or None,
-            timeout_seconds=timeout_seconds,
-        )
+        self._cluster = self._new_cluster(timeout_seconds)
         self._producer = RawProducer(self._cluster)
         self._compression = COMPRESSIONS[settings.compression]
         self._existing: set[str] = set()
         self._is_open = False
+
+    def _new_cluster(self, timeout_seconds: float) -> Cluster:
+        return Cluster(
+            self._settings.broker,
+            client_id=f"capture-{self._settings.name}",
+            security=self._settings.security or None,
+            timeout_seconds=timeout_seconds,
+            missing_topic_seconds=MISSING_TOPIC_SECONDS,
+        )
 
     @property
     def transaction(self) -> Transaction | None:
@@ -84,6 +90,7 @@ class Output:
     def open(self, after: Transaction | None = None) -> None:
         """Become the writer of this capture. With `after`, the transaction of an earlier `Output`
         of this process: only if no other process has become it since."""
+        self._reach()
         new = NewTopic(self._settings.position_topic, len(KEYS), POSITION_SETTINGS)
         create_topics(self._cluster, [new])
         timeout_ms = ATOMIC_TIMEOUT_MS if self._settings.atomic else TRANSACTION_TIMEOUT_MS
@@ -98,6 +105,28 @@ class Output:
                 raise self._fenced() from error
             raise
 
+    def _reach(self) -> None:
+        """Fail soon if no broker answers: an address may be wrong."""
+        with self._new_cluster(REACH_SECONDS) as cluster:
+            try:
+                cluster.retrying(lambda: cluster.refresh([]))
+            except OSError as error:
+                raise ConnectionError(
+                    f"{error}. Check `broker` ({self._settings.broker}), that the broker runs, and "
+                    "that no firewall is in between"
+                ) from error
+            problems = []
+            for broker in cluster.broker_ids(seconds_old_max=REACH_SECONDS):
+                try:
+                    cluster.connection(broker)
+                    return
+                except OSError as error:
+                    problems.append(str(error))
+        raise ConnectionError(
+            f"{self._settings.broker} answers, but the addresses that it advertises cannot be "
+            f"reached ({'; '.join(problems)}). Check advertised.listeners of the broker"
+        )
+
     def _fenced(self) -> CaptureFenced:
         return CaptureFenced(
             f"another process has taken over capture {self._settings.name}; this one stops. Run "
@@ -106,6 +135,7 @@ class Output:
 
     def exists(self) -> bool:
         """Whether the position topic is there: before the first run it is not."""
+        self._reach()
         return bool(
             self._cluster.retrying(lambda: self._cluster.refresh([self._settings.position_topic]))
         )

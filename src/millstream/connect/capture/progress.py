@@ -37,8 +37,10 @@ class Progress:
         self.rows_copied += rows
         self.commits += 1
 
-    def begin_stream(self, state: CaptureState) -> None:
+    def begin_stream(self, state: CaptureState, lsn: int) -> None:
+        """`lsn`: of the stored position, from which the stream continues."""
         self.phase, self.state, self.waiting, self.error = "streaming", state, "", ""
+        self.lsn = lsn
 
     def streamed(
         self, records: int, stream: ChangeStream, state: CaptureState | None = None

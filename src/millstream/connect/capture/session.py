@@ -48,7 +48,7 @@ from millstream.connect.capture.tables import CaptureError, Table
 from millstream.connect.capture.types import TypeCatalogue
 from millstream.connect.capture.visibility import ChangedKeys, DatabaseSnapshot
 
-TAKE_SECONDS = 0.5
+TAKE_SECONDS = 0.1  # until a stop is noticed, at most
 SLOT_BUSY_SECONDS = 30.0
 WAIT_SECONDS = 0.2
 
@@ -365,7 +365,7 @@ class Session:
         )
         self._start(position)
         self._receiver = receiver = Receiver(self._replication, position.lsn)
-        self._progress.begin_stream(state)
+        self._progress.begin_stream(state, position.lsn)
         slicer = Slicer(self._settings.slice_bytes)
         self._written, self._written_at = position, time.monotonic()
         while not self._stopping.is_set():
