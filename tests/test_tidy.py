@@ -6,6 +6,7 @@ import ast
 import functools
 import re
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.pipelines.conftest import ALWAYS_RUN
@@ -63,11 +64,32 @@ def tracked_files(*suffixes: str) -> list[Path]:
     return sorted(file for file in files if file.suffix in suffixes and file.is_file())
 
 
+@dataclass(frozen=True)
+class PythonFile:
+    """What the checks need of a file. Trees are not kept: all together, they are a million objects,
+    which the garbage collector would visit again and again."""
+
+    path: str
+    text: str
+    docstring: str | None
+    functions: list[tuple[str, int, int]]  # name, first line, number of lines
+
+    @classmethod
+    def parse(cls, path: Path) -> PythonFile:
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        functions = [
+            (node.name, node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        return cls(str(path.relative_to(ROOT)), text, ast.get_docstring(tree), functions)
+
+
 @functools.cache
-def python_files() -> tuple[tuple[str, str, ast.Module], ...]:
-    """Each with its text and its tree: parsed once, for that takes seconds."""
-    texts = ((path, path.read_text(encoding="utf-8")) for path in tracked_files(".py"))
-    return tuple((str(path.relative_to(ROOT)), text, ast.parse(text)) for path, text in texts)
+def python_files() -> tuple[PythonFile, ...]:
+    """All of them, parsed once."""
+    return tuple(map(PythonFile.parse, tracked_files(".py")))
 
 
 def modules() -> list[str]:
@@ -81,28 +103,23 @@ def complain(rule: str, offenders: list[str]) -> None:
 
 
 def test_files_stay_short() -> None:
-    lengths = {name: len(source.splitlines()) for name, source, _ in python_files()}
-    long = [f"{name}: {count}" for name, count in lengths.items() if count > FILE_LINES_MAX]
+    lengths = {file.path: len(file.text.splitlines()) for file in python_files()}
+    long = [f"{path}: {count}" for path, count in lengths.items() if count > FILE_LINES_MAX]
     complain(f"files have at most {FILE_LINES_MAX} lines; make two rooms of one", long)
 
 
 def test_functions_fit_on_a_screen() -> None:
-    offenders = []
-    for name, _, tree in python_files():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                if lines > FUNCTION_LINES_MAX:
-                    offenders.append(f"{name}:{node.lineno}: {node.name} has {lines} lines")
+    offenders = [
+        f"{file.path}:{line}: {name} has {lines} lines"
+        for file in python_files()
+        for name, line, lines in file.functions
+        if lines > FUNCTION_LINES_MAX
+    ]
     complain(f"functions have at most {FUNCTION_LINES_MAX} lines", offenders)
 
 
 def test_modules_say_what_they_are_for() -> None:
-    silent = [
-        name
-        for name, source, tree in python_files()
-        if source.strip() and not ast.get_docstring(tree)
-    ]
+    silent = [it.path for it in python_files() if it.text.strip() and not it.docstring]
     complain("modules open with a docstring", silent)
 
 
@@ -178,7 +195,7 @@ def test_handlers_open_with_their_versions() -> None:
 
 def test_what_always_runs_is_there() -> None:
     """A test that was renamed would run no more where everybody sees it."""
-    tests = [(path, tree) for path, _, tree in python_files() if path.startswith("tests/")]
-    there = {Path(path).name for path, _ in tests}
-    there |= {it.name for _, tree in tests for it in tree.body if isinstance(it, ast.FunctionDef)}
+    tests = [file for file in python_files() if file.path.startswith("tests/")]
+    there = {Path(file.path).name for file in tests}
+    there |= {name for file in tests for name, _, _ in file.functions}
     complain("in ALWAYS_RUN, but not there", sorted(set(ALWAYS_RUN) - there))
