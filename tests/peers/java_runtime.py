@@ -23,6 +23,7 @@ from tests.peers.patience import PATIENCE_SECONDS
 KAFKA_VERSION = "4.3.1"
 OLD_CLIENT_VERSION = "3.9.1"  # what Spark's connector brings along
 DEBEZIUM_VERSION = "3.6.1.Final"
+OPENSEARCH_VERSION = "2.19.6"  # the last one for Java 17
 
 _BUNDLES = {
     "kafka": [
@@ -45,8 +46,17 @@ _BUNDLES = {
         ("io.debezium", "debezium-connector-postgres", DEBEZIUM_VERSION),
         ("io.debezium", "debezium-storage-file", DEBEZIUM_VERSION),
     ],
+    "opensearch": [
+        ("org.opensearch", "opensearch", OPENSEARCH_VERSION),
+        ("org.opensearch.plugin", "transport-netty4-client", OPENSEARCH_VERSION),
+        ("org.apache.logging.log4j", "log4j-core", "2.25.4"),
+    ],
 }
-_SOURCES = {"kafka-streams": "java/streams", "debezium": "java/debezium"}  # of the others: java
+_SOURCES = {  # of the others: java
+    "kafka-streams": "java/streams",
+    "debezium": "java/debezium",
+    "opensearch": "java/opensearch",
+}
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion>
 <groupId>millstream</groupId><artifactId>peers</artifactId><version>1</version>

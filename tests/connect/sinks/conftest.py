@@ -25,6 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from millstream.connect.sinks import SinkConfig, parse_config
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.peers.cache import PeerMissing
+from tests.peers.opensearch import OpenSearchServer, running_opensearch
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.postgres import PostgresServer, start_postgres
 from tests.peers.redis import RedisServer, running_redis
@@ -251,6 +252,42 @@ class Cache(Derived):
             self._copies.copy(key, key, destination_db=0)
 
 
+class SearchServer(Derived):
+    def __init__(self, server: OpenSearchServer) -> None:
+        self.server, self.to = server, server.url
+        self.topic_options = {}
+        for name in self.ask("GET", "/items*"):
+            self.ask("DELETE", f"/{name}")
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        status, answer = self.server.ask(method, path, body)
+        assert status < 300, answer
+        return answer
+
+    def hits(self, where: str = "items") -> list[Any]:
+        self.ask("POST", f"/{where}/_refresh")
+        found: list[Any] = self.ask("GET", f"/{where}/_search?size=10000&version=true")["hits"][
+            "hits"
+        ]
+        return found
+
+    def rows(self) -> dict[int, str]:
+        found = [it["_source"] for it in self.hits()]
+        return {row["id"]: row["name"] for row in found}
+
+    def drop(self) -> None:
+        for name in self.ask("GET", "/items"):
+            self.ask("DELETE", f"/{name}")
+
+
+@pytest.fixture(scope="session")
+def opensearch() -> Iterator[OpenSearchServer]:
+    try:
+        yield from running_opensearch()
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+
+
 @pytest.fixture(scope="session")
 def redis() -> Iterator[RedisServer]:
     try:
@@ -269,10 +306,16 @@ def postgres() -> Iterator[PostgresServer]:
     server.remove()
 
 
-KINDS: Sequence[str] = ("sqlite", "fts5", "postgresql", "redis", "duckdb")
+KINDS: Sequence[str] = ("sqlite", "fts5", "postgresql", "redis", "duckdb", "opensearch")
+SLOW_KINDS = ("opensearch",)
 
 
-@pytest.fixture(params=KINDS)
+def marked(kind: str) -> Any:
+    marks = [pytest.mark.slow, pytest.mark.java]
+    return pytest.param(kind, marks=marks) if kind in SLOW_KINDS else kind
+
+
+@pytest.fixture(params=[marked(it) for it in KINDS])
 def derived(request: pytest.FixtureRequest, tmp_path: Path) -> Derived:
     return make_derived(request.param, request, tmp_path)
 
@@ -289,6 +332,8 @@ def make_derived(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> D
             return Warehouse(tmp_path)
         case "redis":
             return Cache(request.getfixturevalue("redis"))
+        case "opensearch":
+            return SearchServer(request.getfixturevalue("opensearch"))
     raise AssertionError(kind)
 
 

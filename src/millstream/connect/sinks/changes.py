@@ -52,9 +52,13 @@ class Change(NamedTuple):
 class Changes:
     """Changes of one table, in order. With `clear`, all rows from before are deleted first."""
 
-    clear: bool = False
+    cleared_by: int | None = None  # the record that deletes all rows from before
     changes: list[Change] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def clear(self) -> bool:
+        return self.cleared_by is not None
 
     def last_by_key(self) -> dict[Key, Row | None]:
         """What remains of each key."""
@@ -99,7 +103,7 @@ def decode_changes(
                         "the truncation of a topic with several partitions has no place in the "
                         "order of their records; use one partition",
                     )
-                found.clear = True
+                found.cleared_by = number
                 found.changes.clear()
                 continue
             deleted = row is None or row.pop(DELETED, False)

@@ -3,6 +3,7 @@
 sqlite:///shop.db, sqlite:////var/lib/shop.db   tables of SQLite
 postgresql://user@host:port/database            tables of PostgreSQL
 fts5:///search.db                               a search index in a file of SQLite
+opensearch://user:password@host:9200            a search server; opensearchs:// with TLS
 """
 
 from __future__ import annotations
@@ -91,12 +92,25 @@ def _redis(scheme: str) -> Callable[[str, str, Sequence[Target]], Sink]:
     return make
 
 
+def _opensearch(scheme: str) -> Callable[[str, str, Sequence[Target]], Sink]:
+    def make(rest: str, name: str, targets: Sequence[Target]) -> Sink:
+        from millstream.connect.sinks.opensearch import OpenSearchSink
+
+        return OpenSearchSink(f"{scheme}://{rest}", name, targets)
+
+    return make
+
+
 _KINDS = {
     "sqlite": Kind(_sqlite, needs=("columns",)),
     "postgresql": Kind(_postgres, needs=("columns",)),
     "postgres": Kind(_postgres, needs=("columns",)),
     "fts5": Kind(_search, needs=("fields",), takes=("stored",)),
     "duckdb": Kind(_duckdb, needs=("columns",)),
+    "opensearch": Kind(_opensearch("http"), takes=("fields", "stored")),
+    "opensearchs": Kind(_opensearch("https"), takes=("fields", "stored")),
+    "elasticsearch": Kind(_opensearch("http"), takes=("fields", "stored")),
+    "elasticsearchs": Kind(_opensearch("https"), takes=("fields", "stored")),
     "redis": Kind(_redis("redis")),
     "rediss": Kind(_redis("rediss")),
 }

@@ -18,9 +18,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.client.cluster import Cluster
 from millstream.client.fetching import log_start_offset
@@ -30,9 +30,20 @@ from millstream.connect.sinks.config import SinkConfig, TopicConfig
 from millstream.connect.sinks.opening import open_sink
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, Step
 from millstream.connect.sinks.reading import Fetched, fetch, pairs, stable_end
-from millstream.connect.sinks.sink import Part, Sink, SinkUnavailable, Target, Write
+from millstream.connect.sinks.sink import (
+    Part,
+    RowsRefused,
+    Run,
+    Sink,
+    SinkUnavailable,
+    Target,
+    Write,
+)
 from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.records.columns import Columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +84,7 @@ class _Chunk(NamedTuple):
     place: Place
     columns: Columns
     records: Sequence[tuple[bytes | None, bytes | None]]
+    offsets: Sequence[int]
     first_row: int
     after: int
 
@@ -288,8 +300,12 @@ class _Turn:
                 parts[topic] = part
         for chunk in chunks:
             self._reach(chunk.place, chunk.after)
-        if parts:
-            self._write(parts)
+        while parts:
+            try:
+                self._write(parts)
+                break
+            except RowsRefused as refused:
+                parts = self._without(parts, by_topic, refused.failures)
         self._runner.progress.records += sum(len(chunk.records) for chunk in chunks)
 
     def _write(self, parts: Mapping[str, Part]) -> None:
@@ -307,24 +323,45 @@ class _Turn:
         records = [pair for chunk in chunks for pair in chunk.records]
         partitions = sum(place.topic == topic.topic for place in self.reached)
         changes = decode_changes(records, topic.key, topic.format, may_truncate=partitions == 1)
-        rows = None
-        columns = self._targets[topic.topic].columns
-        if columns is not None:
-            from millstream.connect.sinks.columns import to_arrow
-
-            rows = to_arrow(changes, columns, topic.key)
+        rows = self._rows(topic, changes)
         if changes.failures:
-            self._handle_bad(topic, chunks, changes)
-        return Part(changes, rows)
+            self._handle_bad(topic, chunks, changes.failures)
+        return Part(changes, rows, [Run(it.place.partition, it.offsets) for it in chunks])
 
-    def _handle_bad(self, topic: TopicConfig, chunks: Sequence[_Chunk], changes: Changes) -> None:
-        self._runner.progress.bad += len(changes.failures)
+    def _without(
+        self,
+        parts: Mapping[str, Part],
+        chunks: Mapping[str, Sequence[_Chunk]],
+        refused: Mapping[str, Sequence[Failure]],
+    ) -> dict[str, Part]:
+        """The parts without the records that the target refuses, which are bad records."""
+        left = dict(parts)
+        for topic, failures in refused.items():
+            self._handle_bad(self._topics[topic], chunks[topic], failures)
+            bad = {it.record for it in failures}
+            changes = parts[topic].changes
+            changes.changes = [it for it in changes.changes if it.record not in bad]
+            left[topic] = replace(parts[topic], rows=self._rows(self._topics[topic], changes))
+        return left
+
+    def _rows(self, topic: TopicConfig, changes: Changes) -> pa.Table | None:
+        columns = self._targets[topic.topic].columns
+        if columns is None:
+            return None
+        from millstream.connect.sinks.columns import to_arrow
+
+        return to_arrow(changes, columns, topic.key)
+
+    def _handle_bad(
+        self, topic: TopicConfig, chunks: Sequence[_Chunk], found: Sequence[Failure]
+    ) -> None:
+        self._runner.progress.bad += len(found)
         begin = 0
         for chunk in chunks:
             end = begin + len(chunk.records)
             failures = [
                 Failure(it.record - begin + chunk.first_row, it.reason, it.message)
-                for it in changes.failures
+                for it in found
                 if begin <= it.record < end
             ]
             begin = end
@@ -356,7 +393,9 @@ def in_writes(answers: Sequence[Fetched], rows_max: int) -> Iterator[list[_Chunk
         while start < len(records):
             end = min(start + room, len(records))
             after = next_offset if end == len(records) else offsets[end]
-            chunks.append(_Chunk(place, columns, records[start:end], start, after))
+            chunks.append(
+                _Chunk(place, columns, records[start:end], offsets[start:end], start, after)
+            )
             room -= end - start
             start = end
             if room == 0:

@@ -1,8 +1,11 @@
 """A sink: a target that takes changes together with the position in the log that they lead to.
 
-`apply` is atomic: all of a write and its position, or nothing. If it raises `PositionMoved`, the
-caller reads the positions and continues from there; if it raises `SinkUnavailable`, or anything
-else, the caller opens the sink again first, because the outcome of the write is unknown.
+`apply` is atomic: all of a write and its position, or nothing; a target without transactions may
+keep rows of a write that fails, and then repeating it changes nothing. If it raises
+`PositionMoved`, the caller reads the positions and continues from there; if it raises
+`RowsRefused`, the caller leaves these rows out and applies the write again; if it raises
+`SinkUnavailable`, or anything else, the caller opens the sink again first, because the outcome of
+the write is unknown.
 """
 
 from __future__ import annotations
@@ -10,9 +13,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
-from millstream.connect.sinks.changes import Changes
+from millstream.connect.sinks.changes import Changes, Failure
 from millstream.connect.sinks.positions import Place, Position, Step
 from millstream.errors import MillstreamError, StoreError
 
@@ -24,6 +27,14 @@ REBUILD_SUFFIX = "__rebuild"
 
 class SinkUnavailable(StoreError):
     """The target cannot be reached, or refuses temporarily; the same may succeed later."""
+
+
+class RowsRefused(MillstreamError):
+    """The target does not take some rows: their records, by topic."""
+
+    def __init__(self, failures: Mapping[str, Sequence[Failure]]) -> None:
+        super().__init__(f"rows are refused: {dict(failures)}")
+        self.failures = failures
 
 
 class RebuildUnsupported(MillstreamError):
@@ -42,12 +53,28 @@ class Target:
     stored: tuple[str, ...] = ()  # of a search index: stored beside it
 
 
+class Run(NamedTuple):
+    """Records of one partition that follow each other in a write."""
+
+    partition: int
+    offsets: Sequence[int]
+
+
 @dataclass(frozen=True)
 class Part:
     """The changes of one topic in a write: as Arrow columns if its target declares columns."""
 
     changes: Changes
     rows: pa.Table | None = None
+    runs: Sequence[Run] = ()  # of the records, in their order
+
+    def origin(self, record: int) -> tuple[int, int]:
+        """The partition and the offset of a record."""
+        for run in self.runs:
+            if record < len(run.offsets):
+                return run.partition, run.offsets[record]
+            record -= len(run.offsets)
+        raise IndexError(record)
 
 
 @dataclass(frozen=True)
