@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,12 @@ class PostgresServer:
         """Ends without a checkpoint: the next start recovers from the log."""
         self._end(signal.SIGQUIT)
 
+    def kill(self) -> None:
+        """SIGKILL to all its processes."""
+        assert self.process is not None
+        kill_with_children(self.process.pid)
+        self.process.wait(PATIENCE_SECONDS)
+
     def _end(self, how: signal.Signals) -> None:
         assert self.process is not None
         self.process.send_signal(how)
@@ -107,6 +114,31 @@ def start_postgres(*settings: str) -> PostgresServer:
         server.remove()
         raise
     return server
+
+
+def kill_with_children(pid: int) -> None:
+    """SIGKILL to a process and its children, and wait until the children are gone: a server does
+    not start while they use its memory."""
+    children = [it for it, (parent, _) in _processes().items() if parent == pid]
+    os.kill(pid, signal.SIGKILL)
+    for child in children:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while any(_processes().get(it, (0, "Z"))[1] != "Z" for it in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _processes() -> dict[int, tuple[int, str]]:
+    """The parent and the state of each process."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                found[int(entry.name)] = (int(fields[1]), fields[0])
+    return found
 
 
 def program(name: str) -> Path:

@@ -1,0 +1,81 @@
+"""Whatever is killed at whatever point, every derived system ends equal to the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.dying import Kill
+from tests.faults.step_scene import SINKS, Plan, Scene, random_plan
+from tests.peers.cache import PeerMissing
+from tests.peers.postgres import PostgresServer, start_postgres
+from tests.peers.redis import RedisServer, running_redis
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[PostgresServer]:
+    try:
+        server = start_postgres("fsync=off", "wal_level=logical", "max_replication_slots=50")
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.remove()
+
+
+@pytest.fixture(scope="module")
+def cache() -> Iterator[RedisServer]:
+    try:
+        yield from running_redis()
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+
+
+# Each system is killed once at least, and each kind of process continues once after another has
+# taken over.
+SHORT: Plan = {
+    "broker": [Kill("after prepare", 6)],
+    "capture": [Kill("before commit", 3, "zombie"), Kill("before commit", 3, "database")],
+    "table": [Kill("after rows", 2)],
+    "index": [Kill("before apply", 2, "zombie")],
+    "cache": [Kill("after apply", 2, "cache")],
+}
+# Mistakes of one role, and kills that bring them to light: while changes are streamed, since the
+# rows of a snapshot may be deleted soon.
+MISTAKES = {
+    "no fence": ("index", [Kill("before apply", 8, "zombie")] * 2),
+    "position by itself": ("capture", [Kill("before commit", 20)] * 2),
+    "position first": ("index", [Kill("before rows", 25)] * 2),
+}
+
+
+def test_derived_systems_equal_the_database_after_crashes(
+    tmp_path: Path, database: PostgresServer, cache: RedisServer
+) -> None:
+    scene = Scene(tmp_path, database, cache, SHORT, seed=1)
+    scene.run()
+    assert not scene.differences(), scene.struck
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(2, 12))
+def test_derived_systems_equal_the_database_after_random_crashes(
+    tmp_path: Path, database: PostgresServer, cache: RedisServer, seed: int
+) -> None:
+    scene = Scene(tmp_path, database, cache, random_plan(seed, 6), seed)
+    scene.run()
+    assert not scene.differences(), scene.struck
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_leave_differences(
+    tmp_path: Path, database: PostgresServer, cache: RedisServer, mistake: str
+) -> None:
+    role, kills = MISTAKES[mistake]
+    scene = Scene(tmp_path, database, cache, {role: kills}, seed=1, breaks={role: mistake})
+    scene.run()
+    wrong = SINKS if role == "capture" else [role]
+    assert sorted(scene.differences()) == sorted(wrong)
