@@ -131,6 +131,17 @@ def test_confirmed_position_moves_the_slot(setup: Setup, streaming: ReplicationC
     receiver.stop()
 
 
+def test_stopped_receiver_leaves_the_slot_free(
+    setup: Setup, streaming: ReplicationConnection
+) -> None:
+    """At once: the server does not have to notice first that the connection is gone."""
+    receiver = Receiver(streaming, 0)
+    setup.execute("INSERT INTO orders SELECT g, 0 FROM generate_series(1, 2000) g")
+    receiver.take(5)
+    receiver.stop()
+    setup.execute("SELECT pg_drop_replication_slot(%s)", setup.slot)
+
+
 def test_keepalive_comes_on_request(setup: Setup, streaming: ReplicationConnection) -> None:
     receiver = Receiver(streaming, 0)
     receiver.take(1)

@@ -35,6 +35,7 @@ CONFIRM_SECONDS = 0.2  # so soon a new position is confirmed, at the earliest
 RECEIVED_BYTES_MAX = 16 * 1024 * 1024
 HANDED_OVER_BYTES = 256 * 1024  # handed to the consumer at the latest then
 STOP_SECONDS = 5.0
+RELEASE_SECONDS = 1.0  # for the server to release the slot; in a large transaction it does not
 OBJECT_IN_USE = "55006"
 
 
@@ -196,7 +197,7 @@ class Receiver:
         self._notify()
 
     def stop(self) -> None:
-        """Send the last confirmed position, and close the connection."""
+        """Send the last confirmed position, end the stream, and close the connection."""
         self._stopping = True
         self._notify()
         self._thread.join(STOP_SECONDS)
@@ -245,6 +246,21 @@ class Receiver:
                 self._wait([self._waker])
                 self._send_status_if_due()
         self._send_status()
+        self._end_stream()
+
+    def _end_stream(self) -> None:
+        """Release the slot: after `stop` it can be dropped, or read by another connection."""
+        deadline = time.monotonic() + RELEASE_SECONDS
+        self._raw.put_copy_end()
+        self._raw.flush()
+        while (left := deadline - time.monotonic()) > 0:
+            count, _ = self._raw.get_copy_data(1)
+            if count < 0 and not self._raw.is_busy():
+                self._raw.get_result()
+                return
+            if count <= 0:
+                select.select([self._raw.socket], [], [], left)
+                self._raw.consume_input()
 
     def _hand_over(self, pending: list[bytes], size: int) -> None:
         if pending:
