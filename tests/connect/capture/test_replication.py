@@ -14,6 +14,7 @@ from millstream.connect.capture.replication import (
     ReplicationConnection,
     ReplicationLost,
     connection_string,
+    parse_timeline_history,
 )
 from tests.connect.capture.harness import TABLE, Setup, wait_until
 
@@ -53,6 +54,14 @@ def test_system_is_identified(setup: Setup) -> None:
         "SELECT system_identifier::text FROM pg_control_system()"
     ).fetchone()
     assert (system.id, system.database) == (expected, setup.url.rpartition("/")[2])
+    connection.close()
+
+
+def test_timeline_history_is_parsed(setup: Setup) -> None:
+    text = "# restored\n1\t0/19000F8\tno recovery target specified\n\n2\t1/3000000\tbefore x\n"
+    assert parse_timeline_history(text) == [(1, 0x19000F8), (2, 0x103000000)]
+    connection = ReplicationConnection(setup.url)
+    assert connection.timeline_history(1) == []
     connection.close()
 
 

@@ -60,6 +60,13 @@ class System(NamedTuple):
     database: str
 
 
+class TimelineEnd(NamedTuple):
+    """A timeline that the current one descends from, and where it ended."""
+
+    timeline: int
+    end_lsn: int
+
+
 class CreatedSlot(NamedTuple):
     consistent_lsn: int
     snapshot: str  # for SET TRANSACTION SNAPSHOT, until the next command
@@ -72,6 +79,16 @@ def connection_string(database: str, **more: str) -> str:
     defaults = {"connect_timeout": "10", "application_name": "millstream capture"}
     chosen = {name: it for name, it in defaults.items() if name not in given}
     return make_conninfo(database, **chosen, **more, options=options)
+
+
+def parse_timeline_history(content: str) -> list[TimelineEnd]:
+    """A history file: one ancestor per line, with comments."""
+    lines = [line.split() for line in content.splitlines()]
+    return [
+        TimelineEnd(int(words[0]), parse_lsn(words[1]))
+        for words in lines
+        if len(words) >= 2 and not words[0].startswith("#")
+    ]
 
 
 class ReplicationConnection:
@@ -95,6 +112,13 @@ class ReplicationConnection:
         result = self._execute("IDENTIFY_SYSTEM")
         values = [(result.get_value(0, column) or b"").decode() for column in range(4)]
         return System(values[0], int(values[1]), parse_lsn(values[2]), values[3])
+
+    def timeline_history(self, timeline: int) -> list[TimelineEnd]:
+        """The ancestors of a timeline. A failover or a point-in-time recovery begins a new one."""
+        if timeline == 1:
+            return []
+        content = self._execute(f"TIMELINE_HISTORY {timeline}").get_value(0, 1) or b""
+        return parse_timeline_history(content.decode())
 
     def create_slot(self, slot: str, wait: Callable[[], None]) -> CreatedSlot:
         """Create a slot and export its snapshot. `wait` is called every 0.2 s while the server

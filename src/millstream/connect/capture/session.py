@@ -294,7 +294,12 @@ class Session:
         assert self._replication is not None
         self._system = self._replication.identify()  # not earlier: the position may be new
         publication = source.publication()
-        source.check_identity(state, position, self._system, publication)
+        history = (
+            self._replication.timeline_history(self._system.timeline)
+            if self._system.timeline != state.timeline
+            else []
+        )
+        source.check_identity(state, position, self._system, history, publication)
         if state.timeline != self._system.timeline:
             log.warning("timeline %d follows %d", self._system.timeline, state.timeline)
         assert publication is not None

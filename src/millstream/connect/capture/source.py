@@ -16,7 +16,7 @@ from psycopg import sql
 
 from millstream.connect.capture.pgoutput import Relation, format_lsn, parse_lsn
 from millstream.connect.capture.position import CaptureState, Position
-from millstream.connect.capture.replication import System, connection_string
+from millstream.connect.capture.replication import System, TimelineEnd, connection_string
 from millstream.connect.capture.settings import CaptureSettings
 from millstream.connect.capture.tables import CaptureError, Column, Table
 
@@ -74,6 +74,10 @@ SELECT DISTINCT virtualtransaction FROM pg_locks
                 'AccessExclusiveLock')
    AND pid IS DISTINCT FROM pg_backend_pid()
 """
+
+
+class NotPrimary(OSError):
+    """The server is a standby: it may be promoted soon."""
 
 
 class SourceTable(NamedTuple):
@@ -136,6 +140,12 @@ class Source:
         if self.version < SERVER_VERSION_MIN:
             raise CaptureError(
                 f"the server is PostgreSQL {self.version // 10_000}; capture needs 14 or newer"
+            )
+        (is_standby,) = self._row("SELECT pg_is_in_recovery()")
+        if is_standby:
+            raise NotPrimary(
+                f"{self.connection.info.host}:{self.connection.info.port} is a standby; connect to "
+                "the primary, or list all hosts and add target_session_attrs=read-write"
             )
         (level,) = self._row("SHOW wal_level")
         if level != "logical":
@@ -322,8 +332,9 @@ class Source:
         name = self._settings.slot
         if slot is None:
             raise CaptureError(
-                f"slot {name} is gone: changes after {format_lsn(position.lsn)} are lost. "
-                f"{START_OVER}"
+                f"slot {name} is gone: changes after {format_lsn(position.lsn)} are lost. It was "
+                "dropped, or a failover went to a server without it: before PostgreSQL 17, "
+                f"standbys have no slots. {START_OVER}"
             )
         if slot.plugin != "pgoutput" or slot.database != self.database:
             raise CaptureError(
@@ -347,6 +358,7 @@ class Source:
         state: CaptureState,
         position: Position,
         system: System,
+        history: Sequence[TimelineEnd],
         publication: Publication | None,
     ) -> None:
         """Refuse another database, one that has lost transactions, and a publication that was
@@ -357,6 +369,8 @@ class Source:
                 f"{state.system_id}, but this is {system.database} of {system.id}. Restored from a "
                 f"dump, or another server? {START_OVER}"
             )
+        if system.timeline != state.timeline:
+            _check_timeline(state, position, system, history)
         if system.lsn < position.lsn:
             raise CaptureError(
                 f"the database is at {format_lsn(system.lsn)} (timeline {system.timeline}), behind "
@@ -392,6 +406,27 @@ class Source:
         """A transactional message in the log, flushed, without waiting for standbys."""
         self.connection.execute("SET synchronous_commit = local")
         self.connection.execute("SELECT pg_logical_emit_message(true, %s, %s)", (prefix, content))
+
+
+def _check_timeline(
+    state: CaptureState, position: Position, system: System, history: Sequence[TimelineEnd]
+) -> None:
+    """Refuse a timeline that has left the one of the stored position before that position. The end
+    of the log does not show it: new transactions may have moved it further already."""
+    end_lsn = dict(history).get(state.timeline)
+    if end_lsn is None:
+        raise CaptureError(
+            f"the database is on timeline {system.timeline}, which does not continue timeline "
+            f"{state.timeline} of the stored position: an old primary, or an older backup. Connect "
+            f"to the current primary. If this is the one: {START_OVER}"
+        )
+    needed = max(position.lsn, position.commit_lsn)
+    if end_lsn < needed:
+        raise CaptureError(
+            f"timeline {system.timeline} began at {format_lsn(end_lsn)}, before the stored "
+            f"position {format_lsn(needed)}: a failover or an older backup has lost transactions "
+            f"that are in the topics. {START_OVER}"
+        )
 
 
 def connect(database: str) -> psycopg.Connection[tuple[Any, ...]]:
