@@ -84,6 +84,9 @@ def test_mistake_in_the_file_is_one_line(millstream: SharedBroker, tmp_path: Pat
 
 def test_progress_is_described() -> None:
     progress = Progress(records=1234, lag=5, bad=1, conflicts=2)
+    assert describe(Progress(records=1, conflicts=1)) == (
+        "1 record applied, lag 0, 1 conflict with another writer"
+    )
     text = "1,234 records applied, lag 5, 1 bad, 2 conflicts with another writer"
     assert describe(progress) == text
     Lines("shop")(progress)  # too early for a line

@@ -111,11 +111,13 @@ class Lines:
 
 
 def describe(progress: Progress) -> str:
-    parts = [f"{progress.records:,} records applied", f"lag {progress.lag:,}"]
+    records = "record" if progress.records == 1 else "records"
+    parts = [f"{progress.records:,} {records} applied", f"lag {progress.lag:,}"]
     if progress.bad:
         parts.append(f"{progress.bad:,} bad")
     if progress.conflicts:
-        parts.append(f"{progress.conflicts:,} conflicts with another writer")
+        conflicts = "conflict" if progress.conflicts == 1 else "conflicts"
+        parts.append(f"{progress.conflicts:,} {conflicts} with another writer")
     return ", ".join(parts)
 
 

@@ -20,7 +20,14 @@ import psycopg
 import pytest
 import redis as redis_client
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
+from deltalake import DeltaTable
 
 from millstream.connect.sinks import SinkConfig, parse_config
 from millstream.testing.pytest_plugin import SharedBroker
@@ -31,6 +38,15 @@ from tests.peers.postgres import PostgresServer, start_postgres
 from tests.peers.redis import RedisServer, running_redis
 
 COLUMNS = "id long, name string"
+# As the guide has it: the last change of each key since the last truncation.
+TABLE_OF_CHANGES = """
+    WITH changes AS (FROM read_parquet('{}/*/*.parquet', hive_partitioning = false))
+    SELECT id, name FROM (
+        FROM changes
+        WHERE __offset > (SELECT coalesce(max(__offset), -1) FROM changes WHERE __op = 't')
+        QUALIFY row_number() OVER (PARTITION BY id ORDER BY __offset DESC) = 1
+    ) WHERE __op = 'u'
+"""
 
 
 class Log:
@@ -45,6 +61,13 @@ class Log:
     def create(self, partitions: int = 1, **settings: str) -> None:
         new = NewTopic(self.topic, partitions, 1, config=settings)
         self.admin.create_topics([new])[self.topic].result(60)
+
+    def set(self, name: str, value: str) -> None:
+        """A setting of the topic."""
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, self.topic)
+        resource.add_incremental_config(entry)
+        self.admin.incremental_alter_configs([resource])[resource].result(60)
 
     def recreate(self) -> None:
         self.admin.delete_topics([self.topic])[self.topic].result(60)
@@ -88,6 +111,7 @@ class Derived(ABC):
     topic_options: dict[str, Any]
 
     def config(self, log: Log, **given: Any) -> SinkConfig:
+        given = {"pause_seconds": 0, **given}
         topic = {"table": "items", "key": "id", **self.topic_options, **given.pop("topic", {})}
         base = {"name": "shop", "broker": log.bootstrap, "to": self.to}
         return parse_config({**base, **given, "topics": {log.topic: topic}})
@@ -252,6 +276,43 @@ class Cache(Derived):
             self._copies.copy(key, key, destination_db=0)
 
 
+class DeltaTables(Derived):
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "lake"
+        self.to = f"delta:///{self.path}"
+        self.topic_options = {"columns": COLUMNS}
+
+    def rows(self) -> dict[int, str]:
+        found = DeltaTable(str(self.path / "items")).to_pyarrow_table().to_pylist()
+        assert len({it["id"] for it in found}) == len(found)
+        return {it["id"]: it["name"] for it in found}
+
+    def drop(self) -> None:
+        shutil.rmtree(self.path / "items")
+
+    def back_up(self) -> None:
+        shutil.copytree(self.path, f"{self.path}.copy", symlinks=True)
+
+    def restore(self) -> None:
+        shutil.rmtree(self.path)
+        shutil.copytree(f"{self.path}.copy", self.path, symlinks=True)
+
+
+class ParquetFiles(DeltaTables):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.to = f"parquet:///{self.path}"
+
+    def rows(self) -> dict[int, str]:
+        assert (self.path / "items").exists()
+        return dict(duckdb.sql(TABLE_OF_CHANGES.format(f"{self.path}/items")).fetchall())
+
+    def drop(self) -> None:
+        home = (self.path / "items").resolve()
+        (self.path / "items").unlink()
+        shutil.rmtree(home)
+
+
 class SearchServer(Derived):
     def __init__(self, server: OpenSearchServer) -> None:
         self.server, self.to = server, server.url
@@ -306,7 +367,16 @@ def postgres() -> Iterator[PostgresServer]:
     server.remove()
 
 
-KINDS: Sequence[str] = ("sqlite", "fts5", "postgresql", "redis", "duckdb", "opensearch")
+KINDS: Sequence[str] = (
+    "sqlite",
+    "fts5",
+    "postgresql",
+    "redis",
+    "duckdb",
+    "delta",
+    "parquet",
+    "opensearch",
+)
 SLOW_KINDS = ("opensearch",)
 
 
@@ -330,6 +400,10 @@ def make_derived(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> D
             return PostgresTables(request.getfixturevalue("postgres"))
         case "duckdb":
             return Warehouse(tmp_path)
+        case "delta":
+            return DeltaTables(tmp_path)
+        case "parquet":
+            return ParquetFiles(tmp_path)
         case "redis":
             return Cache(request.getfixturevalue("redis"))
         case "opensearch":

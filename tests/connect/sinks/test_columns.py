@@ -10,7 +10,13 @@ import pyarrow as pa
 import pytest
 
 from millstream.connect.sinks.changes import Change, Changes
-from millstream.connect.sinks.columns import parse_columns, refuse_missing, to_arrow
+from millstream.connect.sinks.columns import (
+    parse_columns,
+    refuse_missing,
+    to_arrow,
+    to_json,
+    typed_keys,
+)
 from millstream.errors import ConfigError
 
 
@@ -108,4 +114,31 @@ def test_deleted_rows_have_only_their_key() -> None:
     assert table.to_pylist() == [
         {"id": 1, "v": "a", "__deleted": False},
         {"id": 2, "v": None, "__deleted": True},
+    ]
+
+
+def test_keys_have_the_types_of_the_table_and_those_that_do_not_fit_are_left_out() -> None:
+    schema = parse_columns("id long, at timestamp, price decimal(4,1)", "here")
+    given = [(1, "2026-01-31T10:00:00Z"), ("x", "2026-01-31T10:00:00Z"), (2, "2026-01-31T11:00Z")]
+    found = typed_keys(given, schema, ("id", "at"))
+    assert found == {
+        (1, datetime(2026, 1, 31, 10, tzinfo=UTC)): given[0],
+        (2, datetime(2026, 1, 31, 11, tzinfo=UTC)): given[2],
+    }
+
+
+def test_values_of_a_table_are_those_of_json() -> None:
+    given = [
+        Decimal("1.50"),
+        b"\0\1",
+        date(2026, 1, 31),
+        datetime(2026, 1, 31, 10, tzinfo=UTC),
+        "x",
+    ]
+    assert [to_json(it) for it in given] == [
+        "1.50",
+        "AAE=",
+        "2026-01-31",
+        "2026-01-31T10:00:00+00:00",
+        "x",
     ]

@@ -18,6 +18,19 @@ GIVEN: dict[str, Any] = {
 }
 
 
+def test_registry_and_pause_are_read() -> None:
+    config = parse_config({**GIVEN, "registry": "http://r:1/", "registry_user_info": "a:b"})
+    assert config.registry is not None
+    assert (config.registry.urls, config.registry.user_info) == (("http://r:1",), "a:b")
+    assert (config.pause_seconds, parse_config({**GIVEN, "pause_seconds": 2}).pause_seconds) == (
+        None,
+        2.0,
+    )
+    for wrong in ({"pause_seconds": -1}, {"registry": 1}, {"registry": "host"}):
+        with pytest.raises(ConfigError):
+            parse_config({**GIVEN, **wrong})
+
+
 def test_file_is_read_with_its_defaults_and_overrides(tmp_path: Path) -> None:
     path = tmp_path / "sink.toml"
     path.write_text(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from uuid import uuid4
 
 import pytest
@@ -9,7 +10,13 @@ from confluent_kafka import Producer
 
 from millstream.client.cluster import Cluster
 from millstream.connect.sinks.positions import Place, Position
-from millstream.connect.sinks.reading import fetch, pairs, stable_end
+from millstream.connect.sinks.reading import (
+    begins_after,
+    delete_retention_seconds,
+    fetch,
+    pairs,
+    stable_end,
+)
 from millstream.errors import ApiError, ErrorCode
 from tests.connect.sinks.conftest import Log, wait_for
 
@@ -64,3 +71,22 @@ def test_other_topic_id_and_offset_are_refused(log: Log) -> None:
         with pytest.raises(ApiError, match="from 5 on") as outside:
             fetch(cluster, {place: positions_of(cluster, log)[place]._replace(offset=5)})
         assert outside.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_age_of_the_record_at_a_position(log: Log) -> None:
+    log.send((b"1", b"a"), (b"1", b"b"))
+    place = Place(log.topic, 0)
+    with Cluster(log.bootstrap) as cluster:
+        topic_id = str(cluster.topic(log.topic).id)
+        now = time.time()
+        assert begins_after(cluster, place, Position(topic_id, 1), now - 3600)
+        assert not begins_after(cluster, place, Position(topic_id, 1), now + 3600)
+        assert not begins_after(cluster, place, Position(topic_id, 2), 0)  # there is none
+
+
+def test_time_that_tombstones_are_kept(log: Log) -> None:
+    with Cluster(log.bootstrap) as cluster:
+        assert delete_retention_seconds(cluster, log.topic) is None
+        log.set("cleanup.policy", "compact,delete")
+        log.set("delete.retention.ms", "1500")
+        assert delete_retention_seconds(cluster, log.topic) == 1.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -277,6 +278,69 @@ def test_bad_record_stops_the_sink_if_it_must_not_be_skipped(derived: Derived, l
     log.send(set_row(3, "three"))
     run_once(derived.config(log, bad_records="drop"))
     assert derived.rows() == {1: "one", 3: "three"}
+
+
+def test_unchanged_values_are_kept(derived: Derived, log: Log) -> None:
+    """An update without a large value that it leaves unchanged."""
+    placeholder = "__debezium_unavailable_value"
+    log.put((1, "one"), (2, "two"))
+    config = derived.config(log)
+    run_once(config)
+    log.send(set_row(1, placeholder), set_row(2, "2"), set_row(2, placeholder))
+    log.send(set_row(9, placeholder))
+    runner = run_once(config)
+    if open_sink(config).keeps_history:
+        assert derived.rows() == {1: None, 2: None, 9: None}
+        assert runner.progress.bad == 0
+    else:
+        assert derived.rows() == {1: "one", 2: "2"}
+        assert runner.progress.bad == 1
+
+
+def test_tombstones_that_compaction_may_have_removed_stop_the_sink(
+    derived: Derived, log: Log
+) -> None:
+    config = derived.config(log)
+    log.put((1, "one"))
+    run_once(config)
+    log.set("cleanup.policy", "compact")
+    log.set("delete.retention.ms", "1")
+    run_once(config)  # it has everything, however old that is
+    log.put((2, "two"))
+    log.set("delete.retention.ms", "86400000")
+    with open_sink(config) as sink:
+        sink.open()
+        written = sink.written_at()
+    assert written is not None
+    assert abs(time.time() - written) < PATIENCE_SECONDS
+    log.set("delete.retention.ms", "1")
+    with pytest.raises(OutOfStep, match=r"keeps tombstones for 0 seconds.*--rebuild"):
+        run_once(config)
+    SinkRunner(config).rebuild()
+    assert derived.rows() == {1: "one", 2: "two"}
+
+
+def test_target_that_was_in_step_all_the_time_continues(derived: Derived, log: Log) -> None:
+    """Its last write is marked with the time, also if no records come."""
+    log.set("cleanup.policy", "compact")
+    log.set("delete.retention.ms", "100")
+    config = derived.config(log)
+    log.put((1, "one"))
+    run_once(config)
+    stop = threading.Event()
+    runner = threading.Thread(target=lambda: SinkRunner(config, stop=stop).run())
+    runner.start()
+    try:
+        with open_sink(config) as sink:
+            sink.open()
+            first = sink.written_at()
+            wait_for(lambda: sink.written_at() != first)
+            assert sink.positions()[Place(log.topic, 0)].offset == 1
+        log.put((2, "two"))
+        wait_for(lambda: _rows(derived) == {1: "one", 2: "two"})
+    finally:
+        stop.set()
+        runner.join(PATIENCE_SECONDS)
 
 
 def test_partitions_are_followed_independently(derived: Derived, log: Log) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from millstream.connect.sinks.changes import Change, Changes
 from millstream.connect.sinks.positions import Place, Position
-from millstream.connect.sinks.sink import Part, RebuildUnsupported, Sink, Write
+from millstream.connect.sinks.sink import Part, RebuildUnsupported, Run, Sink, Target, Write
 
 
 class Plain(Sink):
@@ -18,6 +18,9 @@ class Plain(Sink):
         return {}
 
     def apply(self, write: Write) -> None: ...
+
+    def written_at(self) -> float | None:
+        return None
 
     def close(self) -> None:
         self.closed = True
@@ -40,3 +43,15 @@ def test_sink_that_cannot_be_rebuilt_reports_it() -> None:
 def test_rows_of_a_write_are_counted() -> None:
     changes = Changes(changes=[Change(0, (1,), None)])
     assert Write((), {"a": Part(changes), "b": Part(changes)}).row_count == 2
+
+
+def test_record_of_a_part_is_found_in_its_partition() -> None:
+    part = Part(Changes(), runs=[Run(0, [5, 6]), Run(3, [9])])
+    assert [part.origin(it) for it in range(3)] == [(0, 5), (0, 6), (3, 9)]
+    with pytest.raises(IndexError):
+        part.origin(3)
+
+
+def test_names_of_a_target_are_its_columns_or_fields() -> None:
+    assert Target("t", "t", ("id",), fields=("a",)).names == ("id", "a")
+    assert Target("t", "t", ("id",)).names is None

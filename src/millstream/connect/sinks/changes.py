@@ -8,12 +8,16 @@
 In both, a record without a value (a tombstone) deletes the row of its key. The columns of the key
 come from the row, or else from the record's key: a JSON object with fields of these names, or, if
 the key is a single column, any JSON value or text.
+
+PostgreSQL does not send large values that an update leaves unchanged; the record has a placeholder
+instead. Such a value is taken from the change before it, or else from the target's row.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -46,6 +50,7 @@ class Change(NamedTuple):
     record: int
     key: Key
     row: Row | None
+    unchanged: tuple[str, ...] = ()  # columns whose value the record does not have
 
 
 @dataclass
@@ -62,7 +67,7 @@ class Changes:
 
     def last_by_key(self) -> dict[Key, Row | None]:
         """What remains of each key."""
-        return {key: row for _, key, row in self.changes}
+        return {it.key: it.row for it in self.changes}
 
 
 class BadRecord(ValueError):
@@ -74,6 +79,8 @@ class BadRecord(ValueError):
 
 
 _UNAVAILABLE_BYTES = UNAVAILABLE.encode()
+_UNAVAILABLE_BASE64 = base64.b64encode(_UNAVAILABLE_BYTES)  # of a binary column
+_PLACEHOLDERS = (UNAVAILABLE, _UNAVAILABLE_BASE64.decode(), [UNAVAILABLE])
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _TRUNCATED = object()
 _SKIPPED = object()
@@ -85,15 +92,19 @@ def decode_changes(
     format: Format,
     *,
     may_truncate: bool = True,
+    parse: Callable[[bytes], Any] | None = None,
+    parse_key: Callable[[bytes], Any] | None = None,
 ) -> Changes:
-    """The changes of (key, value) pairs; the number of a record is its index."""
+    """The changes of (key, value) pairs; the number of a record is its index. Contents are JSON
+    unless `parse` and `parse_key` are given, which raise `BadRecord`."""
+    parse = parse or parse_json
     read: Callable[[Any], Any] = {"debezium": _read_envelope, "json": _read_row}[format]
     found = Changes()
     add = found.changes.append
     single = key_columns[0] if len(key_columns) == 1 else None
     for number, (key, value) in enumerate(records):
         try:
-            row: Any = None if value is None else read(_parse(value))
+            row: Any = None if value is None else read(parse(value))
             if row is _SKIPPED:
                 continue
             if row is _TRUNCATED:
@@ -110,16 +121,21 @@ def decode_changes(
             if single is not None and row is not None and row.get(single) is not None:
                 values: Key = (row[single],)
             else:
-                values = key_of(row, key, key_columns)
-            if not deleted and value is not None and _UNAVAILABLE_BYTES in value:
-                _refuse_unavailable(row)
-            add(Change(number, values, None if deleted else row))
+                values = key_of(row, key, key_columns, parse_key)
+            if deleted:
+                add(Change(number, values, None))
+            elif value is not None and (
+                _UNAVAILABLE_BYTES in value or _UNAVAILABLE_BASE64 in value
+            ):
+                add(Change(number, values, row, _take_placeholders(row)))
+            else:
+                add(Change(number, values, row))
         except BadRecord as error:
             found.failures.append(Failure(number, error.reason, str(error)))
     return found
 
 
-def _parse(content: bytes) -> Any:
+def parse_json(content: bytes) -> Any:
     try:
         text = content.decode()
         try:
@@ -170,7 +186,12 @@ def _read_row(value: Any) -> Any:
     return value
 
 
-def key_of(row: Row | None, key: bytes | None, columns: tuple[str, ...]) -> Key:
+def key_of(
+    row: Row | None,
+    key: bytes | None,
+    columns: tuple[str, ...],
+    parse: Callable[[bytes], Any] | None = None,
+) -> Key:
     """The values of the key's columns; those that the row lacks are added to it."""
     if row is not None:
         values = tuple([row.get(name) for name in columns])
@@ -179,7 +200,7 @@ def key_of(row: Row | None, key: bytes | None, columns: tuple[str, ...]) -> Key:
     if key is None:
         missing = [name for name in columns if row is None or row.get(name) is None]
         raise BadRecord(MISSING_FIELD, f"neither value nor key of the record has {missing}")
-    parts = _key_parts(key, columns)
+    parts = _key_parts((parse or _parse_key)(key), columns)
     for name in columns:
         value = parts.get(name) if row is None or row.get(name) is None else row[name]
         if value is None:
@@ -190,31 +211,58 @@ def key_of(row: Row | None, key: bytes | None, columns: tuple[str, ...]) -> Key:
     return tuple(parts[name] for name in columns)
 
 
-def _key_parts(key: bytes, columns: tuple[str, ...]) -> Row:
+def _parse_key(key: bytes) -> Any:
     try:
-        parsed = json.loads(key)
+        return json.loads(key)
     except (ValueError, RecursionError):
         try:
-            parsed = key.decode()
+            return key.decode()
         except UnicodeDecodeError:
             raise BadRecord(MALFORMED, "the key is neither JSON nor text") from None
+
+
+def _key_parts(parsed: Any, columns: tuple[str, ...]) -> Row:
     if isinstance(parsed, dict):
         inner = parsed.get("payload")
         return inner if "schema" in parsed and isinstance(inner, dict) else parsed
     if len(columns) == 1 and not isinstance(parsed, list):
         return {columns[0]: parsed}
-    raise BadRecord(MALFORMED, f"the key is not a JSON object with {list(columns)}")
+    raise BadRecord(MALFORMED, f"the key is not an object with {list(columns)}")
 
 
-def _refuse_unavailable(row: Row) -> None:
-    names = [name for name, value in row.items() if value == UNAVAILABLE]
-    if not names:
-        return  # it is in another part of the record
-    raise BadRecord(
-        UNAVAILABLE_VALUE,
-        f"the record does not contain the unchanged value of {names}; use REPLICA IDENTITY FULL "
-        "for the source table",
-    )
+def _take_placeholders(row: Row) -> tuple[str, ...]:
+    names = tuple(name for name, value in row.items() if value in _PLACEHOLDERS)
+    for name in names:
+        del row[name]
+    return names
+
+
+def fill_unchanged(
+    found: Changes, stored: Mapping[Key, Row], wanted: Container[str] | None
+) -> None:
+    """Give the changes the values that their records do not have: from the change before, or from
+    the `stored` rows. If neither has one, the record is bad, unless the target does not want it."""
+    if not any(it.unchanged for it in found.changes):
+        return
+    latest: dict[Key, Row | None] = {} if found.clear else dict(stored)
+    filled = []
+    for change in found.changes:
+        before = latest.get(change.key) or {}
+        names = [it for it in change.unchanged if wanted is None or it in wanted]
+        lost = [it for it in names if it not in before]
+        if lost:
+            message = (
+                f"the record does not contain the unchanged value of {lost}, nor does the target "
+                "have it; use REPLICA IDENTITY FULL for the source table, or --rebuild"
+            )
+            found.failures.append(Failure(change.record, UNAVAILABLE_VALUE, message))
+            continue
+        if change.row is not None:
+            change.row.update({name: before[name] for name in names})
+        latest[change.key] = change.row
+        filled.append(change._replace(unchanged=()))
+    found.changes = filled
+    found.failures.sort()
 
 
 def document_id(key: Key) -> str:

@@ -33,6 +33,7 @@ from millstream.connect.sinks.changes import (
     Change,
     Changes,
     Failure,
+    Key,
     Row,
 )
 from millstream.errors import ConfigError
@@ -231,10 +232,37 @@ def _date(value: Any) -> date | int:
     return value if isinstance(value, int) else date.fromisoformat(value)
 
 
+def typed_keys(
+    keys: Sequence[Key], schema: pa.Schema, names: tuple[str, ...]
+) -> dict[tuple[Any, ...], Key]:
+    """Keys as the values that a table has, with what they are in JSON; others are left out."""
+    changes = Changes(changes=[Change(number, key, None) for number, key in enumerate(keys)])
+    rows = to_arrow(changes, pa.schema([schema.field(name) for name in names]), names)
+    values = zip(*(rows.column(name).to_pylist() for name in names), strict=True)
+    return {it: change.key for it, change in zip(values, changes.changes, strict=True)}
+
+
+def to_json(value: Any) -> Any:
+    """A value of a table as JSON has it."""
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, bytes | memoryview):
+        return base64.b64encode(value).decode("ascii")
+    return value.isoformat() if isinstance(value, date) else value
+
+
 def refuse_missing(schema: pa.Schema, key: tuple[str, ...], where: str) -> None:
     missing = [name for name in key if name not in schema.names]
     if missing:
         raise ConfigError(f"{where}: the key names {missing}, which are not in its columns")
 
 
-__all__ = ["MISSING_FIELD", "converter", "parse_columns", "refuse_missing", "to_arrow"]
+__all__ = [
+    "MISSING_FIELD",
+    "converter",
+    "parse_columns",
+    "refuse_missing",
+    "to_arrow",
+    "to_json",
+    "typed_keys",
+]

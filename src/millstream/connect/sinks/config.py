@@ -5,6 +5,9 @@
     to = "sqlite:///shop.db"                 # see below
     format = "debezium"                      # or "json"; also per topic
     bad_records = "deadletter"               # or "drop" or "fail"; also per topic
+    registry = "http://127.0.0.1:8081"       # a schema registry, if records are Avro
+    registry_user_info = "user:password"
+    pause_seconds = 10                       # between writes; default: 0, for Delta and Parquet 10
 
     [topics."shop.public.orders"]
     table = "orders"                         # default: the last part of the topic's name
@@ -30,6 +33,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
+from millstream.client.schema_registry import RegistrySettings, parse_urls
 from millstream.client.security import SETTINGS as SECURITY_SETTINGS
 from millstream.connect.dead_letters import DEAD_LETTER_PREFIX
 from millstream.connect.sinks.changes import Format, check_format
@@ -38,7 +42,8 @@ from millstream.errors import ConfigError
 BAD_RECORDS = ("deadletter", "drop", "fail")
 PATIENCE_SECONDS = 300.0
 _NAMES = (
-    "name", "broker", "to", "format", "bad_records", "patience_seconds", "topics", "kafka",
+    "name", "broker", "to", "format", "bad_records", "registry", "registry_user_info",
+    "pause_seconds", "patience_seconds", "topics", "kafka",
 )  # fmt: skip
 _TOPIC_NAMES = (
     "table", "key", "columns", "fields", "stored", "format", "bad_records", "dead_letters",
@@ -87,6 +92,8 @@ class SinkConfig:
     topics: tuple[TopicConfig, ...]
     patience_seconds: float = PATIENCE_SECONDS  # how long a broker or target is waited for
     kafka: Mapping[str, str] = field(default_factory=dict)
+    registry: RegistrySettings | None = None
+    pause_seconds: float | None = None  # between writes; None: what the kind of target needs
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -130,17 +137,33 @@ def parse_config(given: Mapping[str, Any], where: str = "sink") -> SinkConfig:
     ):
         raise ConfigError(f'{where}: topics must be tables: [topics."name"]')
     shared = {name: given[name] for name in ("format", "bad_records") if name in given}
-    patience = given.get("patience_seconds", PATIENCE_SECONDS)
-    if isinstance(patience, bool) or not isinstance(patience, int | float) or patience < 0:
-        raise ConfigError(f"{where}: patience_seconds must be a number of seconds")
+    pause = None if "pause_seconds" not in given else _seconds(given, "pause_seconds", where)
     return SinkConfig(
         name=given["name"],
         broker=given["broker"],
         to=given["to"],
         topics=tuple(_parse_topic(name, shared | dict(it), where) for name, it in topics.items()),
-        patience_seconds=float(patience),
+        patience_seconds=_seconds(given, "patience_seconds", where, PATIENCE_SECONDS),
         kafka={name: str(it) for name, it in kafka.items()},
+        registry=_registry(given, where),
+        pause_seconds=pause,
     )
+
+
+def _seconds(given: Mapping[str, Any], name: str, where: str, default: float = 0.0) -> float:
+    value = given.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise ConfigError(f"{where}: {name} must be a number of seconds")
+    return float(value)
+
+
+def _registry(given: Mapping[str, Any], where: str) -> RegistrySettings | None:
+    for name in ("registry", "registry_user_info"):
+        if not isinstance(given.get(name, ""), str):
+            raise ConfigError(f"{where}: {name} must be a string")
+    if "registry" not in given:
+        return None
+    return RegistrySettings(parse_urls(given["registry"]), given.get("registry_user_info"))
 
 
 def _parse_topic(topic: str, given: Mapping[str, Any], where: str) -> TopicConfig:

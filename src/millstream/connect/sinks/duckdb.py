@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from millstream.connect.sinks.changes import Key, Row
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, check_steps
 from millstream.connect.sinks.sink import REBUILD_SUFFIX, Part, Sink, SinkUnavailable, Target, Write
 from millstream.connect.sinks.sqlite import layouts_of
@@ -64,6 +65,26 @@ class DuckdbSink(Sink):
                     self._write(connection, self._layouts[target.topic], part)
             for place, _, after in write.steps:
                 self._store(connection, place, after)
+
+    def written_at(self) -> float | None:
+        with self._transaction() as connection:
+            found = connection.execute(
+                f"SELECT epoch(max(written_at)) FROM {POSITIONS_TABLE} WHERE sink = ?", [self.name]
+            ).fetchall()
+        return None if found[0][0] is None else float(found[0][0])
+
+    def stored_rows(self, target: Target, keys: Sequence[Key]) -> dict[Key, Row]:
+        from millstream.connect.sinks.columns import to_json, typed_keys
+
+        layout = self._layouts[target.topic]
+        condition = " AND ".join(f"{quote(it.name)} = ?" for it in layout.key)
+        statement = f"SELECT {quoted(layout.columns)} FROM {quote(target.table)} WHERE {condition}"
+        found = {}
+        with self._transaction() as connection:
+            for values, key in typed_keys(keys, target.columns, target.key).items():
+                for row in connection.execute(statement, list(values)).fetchall():
+                    found[key] = dict(zip(layout.names, map(to_json, row), strict=True))
+        return found
 
     def close(self) -> None:
         """The file is open only during a write."""

@@ -3,6 +3,9 @@
 sqlite:///shop.db, sqlite:////var/lib/shop.db   tables of SQLite
 postgresql://user@host:port/database            tables of PostgreSQL
 fts5:///search.db                               a search index in a file of SQLite
+duckdb:///warehouse.db                          tables of DuckDB
+delta:///lake, parquet:///lake                  a directory with tables of Delta, or with files
+redis://host:port/database                      a cache; rediss:// with TLS
 opensearch://user:password@host:9200            a search server; opensearchs:// with TLS
 """
 
@@ -33,7 +36,10 @@ def open_sink(config: SinkConfig) -> Sink:
         known = ", ".join(f"{name}://" for name in _KINDS)
         raise ConfigError(f"sink {config.name}: to is {config.to!r}; it must start with {known}")
     targets = [_target(it, kind, scheme) for it in config.topics]
-    return kind.make(rest, config.name, targets)
+    sink = kind.make(rest, config.name, targets)
+    if config.pause_seconds is not None:
+        sink.pause_seconds = config.pause_seconds
+    return sink
 
 
 def _target(given: TopicConfig, kind: Kind, scheme: str) -> Target:
@@ -83,6 +89,18 @@ def _duckdb(rest: str, name: str, targets: Sequence[Target]) -> Sink:
     return DuckdbSink(_path(rest), name, targets)
 
 
+def _delta(rest: str, name: str, targets: Sequence[Target]) -> Sink:
+    from millstream.connect.sinks.delta import DeltaSink
+
+    return DeltaSink(_path(rest), name, targets)
+
+
+def _parquet(rest: str, name: str, targets: Sequence[Target]) -> Sink:
+    from millstream.connect.sinks.parquet import ParquetSink
+
+    return ParquetSink(_path(rest), name, targets)
+
+
 def _redis(scheme: str) -> Callable[[str, str, Sequence[Target]], Sink]:
     def make(rest: str, name: str, targets: Sequence[Target]) -> Sink:
         from millstream.connect.sinks.redis import RedisSink
@@ -107,6 +125,8 @@ _KINDS = {
     "postgres": Kind(_postgres, needs=("columns",)),
     "fts5": Kind(_search, needs=("fields",), takes=("stored",)),
     "duckdb": Kind(_duckdb, needs=("columns",)),
+    "delta": Kind(_delta, needs=("columns",)),
+    "parquet": Kind(_parquet, needs=("columns",)),
     "opensearch": Kind(_opensearch("http"), takes=("fields", "stored")),
     "opensearchs": Kind(_opensearch("https"), takes=("fields", "stored")),
     "elasticsearch": Kind(_opensearch("http"), takes=("fields", "stored")),

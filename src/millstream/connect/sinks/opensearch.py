@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from millstream.connect.sinks.changes import MALFORMED, WRONG_TYPE, Failure, Row, document_id
+from millstream.connect.sinks.changes import MALFORMED, WRONG_TYPE, Failure, Key, Row, document_id
 from millstream.connect.sinks.http import Answer, JsonServer
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, Step, check_steps
 from millstream.connect.sinks.sink import (
@@ -135,6 +135,20 @@ class OpenSearchSink(Sink):
             if target.topic in stored:
                 self._store(target, stored[target.topic], write.steps)
         self._purge()
+
+    def written_at(self) -> float | None:
+        times = [self._stored(target).written_at for target in self.targets]
+        return max((it for it in times if it is not None), default=None)
+
+    def stored_rows(self, target: Target, keys: Sequence[Key]) -> dict[Key, Row]:
+        path = f"/{quote(self._indexes[target.topic].name)}/_mget"
+        body = {"ids": [document_id(key) for key in keys]}
+        answer = self._checked(self._server.ask("POST", path, body))
+        return {
+            key: it["_source"]
+            for key, it in zip(keys, answer.body["docs"], strict=True)
+            if it.get("found") and HIDDEN not in it["_source"]
+        }
 
     def close(self) -> None:
         self._server.close()
@@ -262,7 +276,7 @@ class OpenSearchSink(Sink):
                 self._bulk(index, [Item(_index_action(it["_id"], number), _gone()) for it in hits])
         last = {it.key: it for it in part.changes.changes}
         items = []
-        for record, key, row in last.values():
+        for record, key, row, _ in last.values():
             id = document_id(key)
             try:
                 _check_id(id)

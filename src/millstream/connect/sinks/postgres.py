@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from millstream.connect.sinks.changes import Key, Row
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, check_steps
 from millstream.connect.sinks.sink import REBUILD_SUFFIX, Part, Sink, SinkUnavailable, Target, Write
 from millstream.connect.sinks.sqlite import layouts_of
@@ -88,6 +89,36 @@ class PostgresSink(Sink):
                 connection.execute(_INSERT, row)
 
         self._run(commit, "write rows")
+
+    def written_at(self) -> float | None:
+        statement = (
+            "SELECT extract(epoch FROM max(written_at))::float8 "
+            f"FROM {POSITIONS_TABLE} WHERE sink = %s"
+        )
+
+        def find(connection: psycopg.Connection) -> float | None:
+            ((found,),) = connection.execute(statement, (self.name,)).fetchall()
+            return found  # type: ignore[no-any-return]
+
+        return self._run(find, "read positions")
+
+    def stored_rows(self, target: Target, keys: Sequence[Key]) -> dict[Key, Row]:
+        from millstream.connect.sinks.columns import to_json, typed_keys
+
+        layout = self._layouts[target.topic]
+        condition = " AND ".join(f"{quoted([it])} = %s" for it in layout.key)
+        statement = (
+            f"SELECT {quoted(layout.columns)} FROM {table_name(layout.table)} WHERE {condition}"
+        )
+
+        def find(connection: psycopg.Connection) -> dict[Key, Row]:
+            found = {}
+            for values, key in typed_keys(keys, target.columns, target.key).items():
+                for row in connection.execute(statement, values).fetchall():
+                    found[key] = dict(zip(layout.names, map(to_json, row), strict=True))
+            return found
+
+        return self._run(find, "read rows")
 
     def close(self) -> None:
         if self._connection is not None:

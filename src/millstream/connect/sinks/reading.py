@@ -24,6 +24,7 @@ FETCH_BYTES = 8 * 1024 * 1024
 PARTITION_BYTES = 4 * 1024 * 1024
 READ_COMMITTED = 1
 PURPOSE = "sink"
+DELETE_HORIZON = 0x40  # of a batch that compaction has seen: its first time is something else
 
 
 class Fetched(NamedTuple):
@@ -140,6 +141,38 @@ def stable_end(cluster: Cluster, place: Place) -> int:
     found = answer.topics[0].partitions[0]
     check(found.error_code, f"where {place} ends")
     return int(found.offset)
+
+
+def delete_retention_seconds(cluster: Cluster, topic: str) -> float | None:
+    """How long compaction keeps tombstones; None if the topic is not compacted, or if the settings
+    may not be read."""
+    asked = {
+        "resource_type": 2,  # a topic
+        "resource_name": topic,
+        "configuration_keys": ["cleanup.policy", "delete.retention.ms"],
+    }
+    answer = cluster.ask_broker(cluster.broker_ids()[0], "describe_configs", {"resources": [asked]})
+    found = {it.name: it.value or "" for it in answer.results[0].configs}
+    if "compact" not in found.get("cleanup.policy", ""):
+        return None
+    return int(found["delete.retention.ms"]) / 1000
+
+
+def begins_after(cluster: Cluster, place: Place, position: Position, seconds: float) -> bool:
+    """Whether the record at the position is there, and was written after a time.
+
+    If so, all tombstones behind it are there, too: compaction removes only older ones.
+    """
+    connection = cluster.connection(cluster.leader(*place), PURPOSE)
+    version = connection.version_for("fetch", newest=FETCH_VERSION_MAX)
+    connection.send_fields("fetch", version, _request({place: position}, 0))
+    partition = connection.receive().responses[0].partitions[0]
+    check(partition.error_code, f"fetching {place} from {position.offset} on")
+    for _, header in iterate_headers(partition.records or b""):
+        was_cleaned = bool(header.attributes & DELETE_HORIZON)
+        is_newer = header.base_timestamp > seconds * 1000 and not was_cleaned
+        return header.base_offset <= position.offset and is_newer
+    return False
 
 
 def pairs(columns: Columns) -> list[tuple[bytes | None, bytes | None]]:

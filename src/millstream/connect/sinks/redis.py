@@ -1,7 +1,8 @@
 """A cache that speaks Redis's protocol: Redis, Valkey and others.
 
     items:42                    the row as JSON, at the table's name and the key
-    millstream:positions:shop   a hash: topic/partition -> topic id and next offset
+    millstream:positions:shop   a hash: topic/partition -> topic id and next offset, and the time
+                                of the last write
 
 A Lua script compares the positions, then writes rows and positions. Redis runs a script without
 interruption and logs it as one unit, so that rows and positions survive, are replicated and are
@@ -15,12 +16,13 @@ with SWAPDB. So the database must be the sink's own: a rebuild is refused if it 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
-from millstream.connect.sinks.changes import document_id
+from millstream.connect.sinks.changes import Key, Row, document_id
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, check_steps
 from millstream.connect.sinks.sink import Sink, SinkUnavailable, Target, Write
 from millstream.errors import ConfigError, StoreError
@@ -29,10 +31,11 @@ if TYPE_CHECKING:
     import redis
 
 POSITIONS_PREFIX = "millstream:positions:"
+_WRITTEN_AT = "written_at"
 _SCAN_COUNT = 1000
 _TIMEOUT_SECONDS = 30.0
 # KEYS: the positions, then rows. ARGV: the number of steps; of each its field, the position before
-# and after; then the rows, empty if deleted.
+# and after; the time; then the rows, empty if deleted.
 _SCRIPT = """
 local steps = tonumber(ARGV[1])
 for i = 1, steps do
@@ -42,7 +45,8 @@ end
 for i = 1, steps do
     redis.call('HSET', KEYS[1], ARGV[3 * i - 1], ARGV[3 * i + 1])
 end
-local first = 3 * steps
+redis.call('HSET', KEYS[1], 'written_at', ARGV[3 * steps + 2])
+local first = 3 * steps + 1
 for i = 2, #KEYS do
     local row = ARGV[first + i]
     if row == '' then redis.call('DEL', KEYS[i]) else redis.call('SET', KEYS[i], row) end
@@ -84,6 +88,7 @@ class RedisSink(Sink):
         with self._reporting():
             found: Any = self._opened().hgetall(self._positions_key)
         positions = {}
+        found.pop(_WRITTEN_AT, None)
         for place, position in found.items():
             topic, _, partition = place.rpartition("/")
             topic_id, _, offset = position.partition(" ")
@@ -105,6 +110,7 @@ class RedisSink(Sink):
         arguments: list[str | int] = [len(write.steps)]
         for place, before, after in write.steps:
             arguments += [f"{place.topic}/{place.partition}", _text(before), _text(after)]
+        arguments.append(str(time.time()))
         assert self._script is not None, "open() first"
         with self._reporting():
             keys = [self._positions_key, *rows]
@@ -112,6 +118,19 @@ class RedisSink(Sink):
         if moved:
             check_steps(write.steps, self.positions())
             raise PositionMoved(f"the target was at {moved!r} for a moment; another process writes")
+
+    def written_at(self) -> float | None:
+        with self._reporting():
+            found: Any = self._opened().hget(self._positions_key, _WRITTEN_AT)
+        return None if found is None else float(found)
+
+    def stored_rows(self, target: Target, keys: Sequence[Key]) -> dict[Key, Row]:
+        names = [f"{target.table}:{document_id(key)}" for key in keys]
+        with self._reporting():
+            found: Any = self._opened().mget(names)
+        return {
+            key: json.loads(text) for key, text in zip(keys, found, strict=True) if text is not None
+        }
 
     def close(self) -> None:
         if self._client is not None:

@@ -9,8 +9,9 @@ Two runners of one sink may run at once: each record is applied by one of them. 
 longer and longer between its attempts, and takes over when the first one ends.
 
 The runner stops with an error if it cannot keep the target in step: if a topic was deleted and
-created again, or if records were deleted before they were applied. `rebuild` fills a second target
-beside the first one from the beginning of the topics, and then switches to it.
+created again, or if records, or the tombstones of a compacted topic, were deleted before they were
+applied. `rebuild` fills a second target beside the first one from the beginning of the topics, and
+then switches to it.
 """
 
 from __future__ import annotations
@@ -19,17 +20,26 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from threading import Event
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.client.cluster import Cluster
 from millstream.client.fetching import log_start_offset
+from millstream.client.schema_registry import registry_for
 from millstream.connect.dead_letters import compose, partition_count, send_letters
-from millstream.connect.sinks.changes import Changes, Failure, decode_changes
+from millstream.connect.sinks.changes import Changes, Failure, decode_changes, fill_unchanged
 from millstream.connect.sinks.config import SinkConfig, TopicConfig
 from millstream.connect.sinks.opening import open_sink
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, Step
-from millstream.connect.sinks.reading import Fetched, fetch, pairs, stable_end
+from millstream.connect.sinks.reading import (
+    Fetched,
+    begins_after,
+    delete_retention_seconds,
+    fetch,
+    pairs,
+    stable_end,
+)
 from millstream.connect.sinks.sink import (
     Part,
     RowsRefused,
@@ -49,6 +59,7 @@ logger = logging.getLogger(__name__)
 
 WAIT_MS = 500
 EMPTY_ANSWERS_MAX = 3  # a log may end in a hole that compaction left
+TOUCH_SECONDS_MAX = 3_600.0  # a target in step is marked as such at least so often
 REFRESH_SECONDS = 30.0  # new partitions are found after this time
 BACKOFF_SECONDS = 0.05
 BACKOFF_SECONDS_MAX = 2.0
@@ -148,6 +159,15 @@ class SinkRunner:
             self._close(sink)
         return self.progress
 
+    @cached_property
+    def parse(self) -> Callable[[bytes], Any] | None:
+        """Of contents; None: they are JSON."""
+        if self.config.registry is None:
+            return None
+        from millstream.connect.sinks.avro import AvroReader
+
+        return AvroReader(registry_for(self.config.registry))
+
     def _close(self, sink: Sink) -> None:
         sink.close()
         self._cluster.close()
@@ -170,6 +190,8 @@ class SinkRunner:
                     return
                 turn.advance(wait_ms=WAIT_MS if ends is None else 50)
                 patience.renew()
+                if ends is None and sink.pause_seconds:
+                    self.stop.wait(sink.pause_seconds)
             except PositionMoved as moved:
                 logger.info("%s", moved)
                 self.progress.conflicts += 1
@@ -210,6 +232,8 @@ class _Turn:
         self._empty_answers = 0
         self._refreshed_at = 0.0
         self._targets: dict[str, Target] = {}
+        self._touch_seconds: float | None = None  # with compacted topics
+        self._touched_at = 0.0
 
     def begin(self) -> None:
         """Open the sink and continue where it is."""
@@ -220,6 +244,35 @@ class _Turn:
         for name in self._topics:
             self._find_partitions(name, stored)
         self._refreshed_at = time.monotonic()
+        self._refuse_lost_deletes()
+
+    def _refuse_lost_deletes(self) -> None:
+        """Raise if compaction may have removed tombstones that were not applied."""
+        written = self._sink.written_at()
+        self._touch_seconds = None
+        for name in self._topics:
+            kept = delete_retention_seconds(self._cluster, name)
+            if kept is None:
+                continue
+            self._touch_seconds = min(kept / 4, self._touch_seconds or TOUCH_SECONDS_MAX)
+            if written is None or time.time() - written <= kept:
+                continue
+            for place, position in self._committed.items():
+                if place.topic == name and position is not None:
+                    self._refuse_lost_deletes_of(place, position, written, kept)
+        self._touched_at = time.monotonic()
+
+    def _refuse_lost_deletes_of(
+        self, place: Place, position: Position, written: float, kept: float
+    ) -> None:
+        if position.offset >= stable_end(self._cluster, place):
+            return  # nothing is missing
+        if not begins_after(self._cluster, place, position, time.time() - kept):
+            raise OutOfStep(
+                f"{place}: the target was written to {time.time() - written:,.0f} seconds ago, and "
+                f"the topic keeps tombstones for {kept:,.0f} seconds (delete.retention.ms): rows "
+                "that were deleted meanwhile would remain. Run with --rebuild"
+            )
 
     def _find_partitions(self, name: str, stored: Mapping[Place, Position]) -> None:
         info = self._cluster.retrying(lambda: self._cluster.topic(name, seconds_old_max=0.0))
@@ -268,6 +321,7 @@ class _Turn:
         self._runner.progress.lag = sum(it.end_offset - it.next_offset for it in answers)
         if all(it.columns is None for it in answers):
             self._skip_holes(answers)
+            self._touch()
             return
         self._empty_answers = 0
         for chunks in in_writes(answers, self._sink.rows_max):
@@ -280,6 +334,19 @@ class _Turn:
         if self._empty_answers >= EMPTY_ANSWERS_MAX:
             for it in answers:
                 self._reach(it.place, max(it.next_offset, it.end_offset))
+
+    def _touch(self) -> None:
+        """Write the time at which the target is in step, also if nothing changes for long."""
+        if (
+            self._touch_seconds is not None
+            and self._runner.progress.lag == 0
+            and time.monotonic() - self._touched_at > self._touch_seconds
+        ):
+            places = self.reached.items()
+            steps = [Step(place, self._committed[place], reached) for place, reached in places]
+            self._sink.apply(Write(tuple(steps), {}))
+            self._committed |= self.reached
+            self._touched_at = time.monotonic()
 
     def _reach(self, place: Place, offset: int) -> None:
         self.reached[place] = self.reached[place]._replace(offset=offset)
@@ -322,11 +389,25 @@ class _Turn:
     def _decode(self, topic: TopicConfig, chunks: Sequence[_Chunk]) -> Part:
         records = [pair for chunk in chunks for pair in chunk.records]
         partitions = sum(place.topic == topic.topic for place in self.reached)
-        changes = decode_changes(records, topic.key, topic.format, may_truncate=partitions == 1)
+        changes = decode_changes(
+            records,
+            topic.key,
+            topic.format,
+            may_truncate=partitions == 1,
+            parse=self._runner.parse,
+            parse_key=self._runner.parse,
+        )
+        self._fill_unchanged(self._targets[topic.topic], changes)
         rows = self._rows(topic, changes)
         if changes.failures:
             self._handle_bad(topic, chunks, changes.failures)
         return Part(changes, rows, [Run(it.place.partition, it.offsets) for it in chunks])
+
+    def _fill_unchanged(self, target: Target, changes: Changes) -> None:
+        keys = [it.key for it in changes.changes if it.unchanged]
+        if keys and not self._sink.keeps_history:
+            stored = self._sink.stored_rows(target, list(dict.fromkeys(keys)))
+            fill_unchanged(changes, stored, target.names)
 
     def _without(
         self,

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 
-from millstream.connect.sinks.changes import document_id
+from millstream.connect.sinks.changes import Key, Row, document_id
 from millstream.connect.sinks.sink import Part, Target
 from millstream.connect.sinks.sqlite import SqliteSink
 from millstream.connect.tables.schema import quote
@@ -87,6 +88,19 @@ class SearchSink(SqliteSink):
             f"SELECT id, {places}, key FROM {keys} WHERE key = ?{len(names) + 1}",
             documents,
         )
+
+    def stored_rows(self, target: Target, keys: Sequence[Key]) -> dict[Key, Row]:
+        index, names = quote(target.table), [*target.fields, *target.stored]
+        statement = (
+            f"SELECT {', '.join(map(quote, names))} FROM {index} "
+            f"WHERE rowid = (SELECT id FROM {quote(keys_table(target))} WHERE key = ?)"
+        )
+        found = {}
+        with self._reporting("read documents of"):
+            for key in keys:
+                for row in self._opened().execute(statement, (document_id(key),)):
+                    found[key] = dict(zip(names, row, strict=True))
+        return found
 
     def _replace(self, connection: sqlite3.Connection, target: Target, other: Target) -> None:
         columns = ", ".join(map(quote, ["key", *target.fields, *target.stored]))

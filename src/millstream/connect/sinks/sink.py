@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from millstream.connect.sinks.changes import Changes, Failure
+from millstream.connect.sinks.changes import Changes, Failure, Key, Row
 from millstream.connect.sinks.positions import Place, Position, Step
 from millstream.errors import MillstreamError, StoreError
 
@@ -51,6 +51,13 @@ class Target:
     columns: pa.Schema | None = None  # None: rows are documents and have any fields
     fields: tuple[str, ...] = ()  # of a search index: indexed text
     stored: tuple[str, ...] = ()  # of a search index: stored beside it
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The columns or fields that the target has; None: any."""
+        if self.columns is not None:
+            return tuple(self.columns.names)
+        return (*self.key, *self.fields, *self.stored) if self.fields or self.stored else None
 
 
 class Run(NamedTuple):
@@ -93,6 +100,8 @@ class Sink(ABC):
     """See the module. One thread at a time."""
 
     rows_max = 50_000  # of one write
+    pause_seconds = 0.0  # between writes, while the topics are followed
+    keeps_history = False  # the target keeps changes instead of rows
 
     def __init__(self, name: str, targets: Sequence[Target]) -> None:
         self.name, self.targets = name, tuple(targets)
@@ -108,6 +117,14 @@ class Sink(ABC):
     @abstractmethod
     def apply(self, write: Write) -> None:
         """Apply a write, or raise; see the module."""
+
+    @abstractmethod
+    def written_at(self) -> float | None:
+        """The time of the last write in seconds since 1970, by the clock of its writer."""
+
+    def stored_rows(self, target: Target, keys: Sequence[Key]) -> dict[Key, Row]:
+        """Rows that the target has, in the form of JSON; not if it keeps changes instead."""
+        raise NotImplementedError
 
     @abstractmethod
     def close(self) -> None: ...

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from millstream.connect.sinks.changes import DELETED
+from millstream.connect.sinks.changes import DELETED, Key, Row
 from millstream.connect.sinks.positions import Place, Position, PositionMoved, check_steps
 from millstream.connect.sinks.sink import REBUILD_SUFFIX, Part, Sink, SinkUnavailable, Target, Write
 from millstream.connect.tables.rows import make_ready
@@ -98,6 +98,28 @@ class SqliteSink(Sink):
                     for place, _, after in write.steps
                 ],
             )
+
+    def written_at(self) -> float | None:
+        with self._reporting("read the positions in"):
+            ((found,),) = self._opened().execute(
+                f"SELECT strftime('%s', max(written_at)) FROM {POSITIONS_TABLE} WHERE sink = ?",
+                (self.name,),
+            )
+        return None if found is None else float(found)
+
+    def stored_rows(self, target: Target, keys: Sequence[Key]) -> dict[Key, Row]:
+        from millstream.connect.sinks.columns import to_json, typed_keys
+
+        layout = self._layouts()[target.topic]
+        condition = " AND ".join(f"{quote(it.name)} = ?" for it in layout.key)
+        statement = f"SELECT {quoted(layout.columns)} FROM {quote(target.table)} WHERE {condition}"
+        found = {}
+        with self._reporting("read rows of"):
+            for values, key in typed_keys(keys, target.columns, target.key).items():
+                bound = [to_json(it) for it in values]
+                for row in self._opened().execute(statement, bound):
+                    found[key] = dict(zip(layout.names, map(to_json, row), strict=True))
+        return found
 
     def close(self) -> None:
         if self._connection is not None:

@@ -1,0 +1,95 @@
+"""Tables of Delta; what they have in common with other targets is tested with the runner."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from millstream.connect.sinks.opening import open_sink
+from millstream.connect.sinks.positions import Place, PositionMoved
+from millstream.errors import SchemaMismatch
+from tests.connect.sinks.conftest import DeltaTables, Log, delete_row
+from tests.connect.sinks.test_runner import capture_writes, run_once
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> DeltaTables:
+    return DeltaTables(tmp_path)
+
+
+def test_types_are_kept(lake: DeltaTables, log: Log) -> None:
+    columns = "id long, price decimal(9,2), at timestamp, day date, tags json, raw binary"
+    row = {"id": 1, "price": "1.50", "at": "2026-01-31T10:00:00Z", "day": 20_000, "tags": ["a"]}
+    log.send((b"1", row | {"raw": "AAE="}))
+    run_once(lake.config(log, format="json", topic={"columns": columns}))
+    (found,) = DeltaTable(str(lake.path / "items")).to_pyarrow_table().to_pylist()
+    assert found == {
+        "id": 1,
+        "price": Decimal("1.50"),
+        "at": datetime(2026, 1, 31, 10, tzinfo=UTC),
+        "day": date(2024, 10, 4),
+        "tags": '["a"]',
+        "raw": b"\0\1",
+    }
+
+
+def test_rows_and_position_are_one_commit(lake: DeltaTables, log: Log) -> None:
+    log.put((1, "one"), (2, "two"))
+    run_once(lake.config(log))
+    log.send(delete_row(99))  # changes no row
+    run_once(lake.config(log))
+    table = DeltaTable(str(lake.path / "items"))
+    assert table.version() == 2  # and the one that created it
+    prefix = f"millstream/shop/{log.topic}"
+    assert table.transaction_version(f"{prefix}/0") == 3
+    assert table.transaction_version(f"{prefix}/partitions") == 1
+
+
+def test_second_commit_from_the_same_position_fails(
+    lake: DeltaTables, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was paused after it had read the position."""
+    config = lake.config(log)
+    log.put((1, "old"))
+    with open_sink(config) as zombie:
+        zombie.open()
+        seen = DeltaTable(str(lake.path / "items"))
+        written = capture_writes(config)
+        log.put((1, "new"))
+        run_once(config)
+        monkeypatch.setattr(zombie, "_load", lambda target: seen)
+        with pytest.raises(PositionMoved, match="another commit was faster"):
+            zombie.apply(written[0])
+    assert lake.rows() == {1: "new"}
+
+
+def test_table_that_does_not_fit_is_refused(lake: DeltaTables, log: Log) -> None:
+    lake.path.mkdir()
+    write_deltalake(str(lake.path / "items"), pa.table({"id": pa.array([1], pa.int32())}))
+    with (
+        open_sink(lake.config(log)) as sink,
+        pytest.raises(SchemaMismatch, match="'id' is int32 there, and the rows need int64"),
+    ):
+        sink.open()
+
+
+def test_position_survives_checkpoints_and_maintenance(lake: DeltaTables, log: Log) -> None:
+    config = lake.config(log)
+    log.put((1, "one"))
+    run_once(config)
+    table = DeltaTable(str(lake.path / "items"))
+    table.optimize.compact()
+    table.create_checkpoint()
+    for left in sorted((lake.path / "items" / "_delta_log").glob("*.json"))[:-1]:
+        left.unlink()  # as the log's retention does
+    with open_sink(config) as sink:
+        sink.open()
+        assert sink.positions()[Place(log.topic, 0)].offset == 1
+    log.put((2, "two"))
+    run_once(config)
+    assert lake.rows() == {1: "one", 2: "two"}
