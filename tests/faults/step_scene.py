@@ -153,6 +153,7 @@ class Scene:
     plan: Plan
     seed: int = 0
     breaks: Mapping[str, str] = field(default_factory=dict)  # by role: one of dying.BREAKS
+    patience_seconds: float = PATIENCE_SECONDS
 
     def __post_init__(self) -> None:
         self.source, self.target = self.database.new_database(), self.database.new_database()
@@ -202,7 +203,7 @@ class Scene:
 
     def _follow(self, is_done: Callable[[], bool]) -> None:
         """Start what is not running, until it is done."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + self.patience_seconds
         while True:
             self._restart_servers()
             for role in ROLES:
@@ -241,7 +242,7 @@ class Scene:
         kill = self._armed[role]
         assert kill is not None
         if kill.victim == "zombie":
-            wait_until(lambda: is_stopped(process))
+            wait_until(lambda: is_stopped(process), f"{role} does not stop")
             self._zombies.append(process)
         elif kill.victim == "self":
             process.wait(PATIENCE_SECONDS)
@@ -276,7 +277,8 @@ class Scene:
                 stdout=log,
                 stderr=log,
             )
-        self._note_pid(role, process.pid)
+        if role == "broker":
+            self._note_pid(role, process.pid)
 
     def _command(self, role: str) -> list[str]:
         file = str(self.directory / f"{role}.toml")
@@ -286,7 +288,11 @@ class Scene:
         return ["capture", "run", file] if role == "capture" else ["connect", file]
 
     def _note_pid(self, name: str, pid: int) -> None:
-        (self.directory / "pids" / name).write_text(str(pid))
+        file = self.directory / "pids" / name
+        if not file.exists() or file.read_text() != str(pid):
+            new = file.with_suffix(".new")
+            new.write_text(str(pid))
+            new.rename(file)  # whole, whenever it is read
 
     def _report(self, role: str) -> Path:
         return self.directory / f"{role}.struck"
@@ -397,8 +403,8 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait(PATIENCE_SECONDS)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool], otherwise: str) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, otherwise
         time.sleep(0.01)

@@ -10,6 +10,7 @@ import pytest
 from tests.faults.dying import Kill
 from tests.faults.step_scene import SINKS, Plan, Scene, random_plan
 from tests.peers.cache import PeerMissing
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.postgres import PostgresServer, start_postgres
 from tests.peers.redis import RedisServer, running_redis
 
@@ -64,7 +65,8 @@ def test_derived_systems_equal_the_database_after_crashes(
 def test_derived_systems_equal_the_database_after_random_crashes(
     tmp_path: Path, database: PostgresServer, cache: RedisServer, seed: int
 ) -> None:
-    scene = Scene(tmp_path, database, cache, random_plan(seed, 6), seed)
+    plan = random_plan(seed, 6)
+    scene = Scene(tmp_path, database, cache, plan, seed, patience_seconds=4 * PATIENCE_SECONDS)
     scene.run()
     assert not scene.differences(), scene.struck
 

@@ -30,7 +30,8 @@ def demo(
 
     Simulates a shop: page views and orders, some late, some duplicated, some malformed.
     Pipelines on Spark turn them into windowed tables in SQLite, an enriched topic and an
-    alerts topic. Halfway through they are killed with kill -9 and restarted. At the end, a
+    alerts topic. If PostgreSQL is installed, the products are in it, and a search index and
+    a table follow them. Halfway through all are killed with kill -9 and restarted. At the end, a
     batch over the log computes the expected result, and both are compared. Needs Java 17;
     [bold]demo crash[/bold], which only kills a broker, does not.
 

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from millstream.cli.shop.audit import Finding, Verdict
+from millstream.cli.shop.catalogue import CatalogueLook
 from millstream.cli.shop.run import ShopRun
 from millstream.cli.shop.screen import line_of, screen_of, spark_line, verdict_panel
 from millstream.cli.shop.story import Story
@@ -44,6 +45,16 @@ def test_screen_shows_rates_lags_products_alerts_and_dead_letters(story: Story) 
         assert words in text
     assert "2 wrong type" in text
     assert "it begins" in text
+
+
+def test_screen_shows_how_the_catalogue_is_followed(story: Story) -> None:
+    assert "CATALOGUE" not in shown(screen_of(story))
+    assert "products" not in line_of(story)
+    story.catalogue = CatalogueLook(312, {"index": 41, "table": 42}, ("desk red", "mug blue"))
+    text = shown(screen_of(story))
+    for words in ("312 changes", "index 41, table 42 products", '"oak": desk red, mug blue'):
+        assert words in text
+    assert "products: index 41, table 42" in line_of(story)
 
 
 def test_line_shows_the_same_in_short(story: Story) -> None:

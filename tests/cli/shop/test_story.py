@@ -30,6 +30,17 @@ def test_story_passes_the_time_and_looks_around() -> None:
         assert [it.pipeline for it in story.look.positions] == ["enrich", "sales", "interest"]
 
 
+def test_story_goes_on_without_a_database() -> None:
+    with ShopRun(rate=1, seed=1) as run:
+        run.catalogue.missing = "PostgreSQL is not installed"
+        story = Story(run, seconds=1)
+        story.start_catalogue()
+        assert list(story.open_catalogue()) == []
+        story.restart_catalogue()
+        (event,) = story.events
+        assert "without a database and its search index: PostgreSQL is not" in event.plain
+
+
 def test_story_ends_with_what_it_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(story_module, "PATIENCE_S", 0.3)
     with ShopRun(rate=1, seed=1) as run:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,7 +112,7 @@ def judge(ledger: Ledger, history: Mapping[str, Rows], made: Made) -> Verdict:
     return Verdict(len(ledger.orders), total(made.rows["sales"], 2), findings)
 
 
-def counted(rows: Rows) -> Counter[Hashable]:
+def counted(rows: Iterable[Sequence[Any]]) -> Counter[Hashable]:
     return Counter(tuple(row) for row in rows)
 
 

@@ -24,6 +24,7 @@ from millstream.cli.cluster import wait_each
 from millstream.cli.failures import CommandFailed
 from millstream.cli.shop import history, pipelines
 from millstream.cli.shop.audit import Verdict, judge, read_made
+from millstream.cli.shop.catalogue import Catalogue
 from millstream.cli.shop.traffic import Customers
 from millstream.cli.shop.watching import Desk, Watcher
 from millstream.testing.histories.faults import BrokerProcess
@@ -52,6 +53,7 @@ class ShopRun:
         self.customers = Customers(self.broker.address, rate, seed)
         self.watcher = Watcher(self.broker.address, self.store)
         self.desk = Desk(self.broker.address)
+        self.catalogue = Catalogue(self.directory, self.broker.address, seed, self._spawn)
         self._driver: subprocess.Popen[bytes] | None = None
         self._history: subprocess.Popen[bytes] | None = None
 
@@ -66,6 +68,7 @@ class ShopRun:
     ) -> None:
         for process in (self._driver, self._history):
             kill_group(process)
+        self.catalogue.stop()
         self.customers.stop()
         self.desk.stop()
         self.broker.stop()
@@ -144,7 +147,11 @@ class ShopRun:
 
     def audit(self) -> Verdict:
         rows = json.loads(self._history_rows.read_text())
-        return judge(self.customers.ledger, rows, read_made(self.broker.address, self.store))
+        made = read_made(self.broker.address, self.store)
+        verdict = judge(self.customers.ledger, rows, made)
+        if self.catalogue.missing is None:
+            verdict.findings.extend(self.catalogue.audit())
+        return verdict
 
     @property
     def _history_rows(self) -> Path:

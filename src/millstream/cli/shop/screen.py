@@ -13,6 +13,7 @@ from rich.text import Text
 
 from millstream.cli.output import console
 from millstream.cli.shop.audit import Verdict
+from millstream.cli.shop.catalogue import SEARCHED
 from millstream.cli.shop.story import ORDERS, VIEWS, Story
 from millstream.cli.shop.watching import ALL, Position
 
@@ -59,6 +60,7 @@ def line_of(story: Story) -> str:
     return (
         f"{story.state.plain.strip():14}  {len(ledger.orders):>7,} orders  "
         f"{story.rates.of(ORDERS):>6,.0f}/s  lag: {lags}  dead letters {story.run.desk.letters:,}"
+        + (f"  products: {catalogue_counts(story)}" if story.catalogue.products else "")
     )
 
 
@@ -124,7 +126,26 @@ def desk_notes(story: Story) -> Group:
         "",
         Text(f"DEAD LETTERS  {desk.letters:,}", style="bold"),
         *(Text(f"{count:,} {it}", style="dim") for it, count in sorted(desk.reasons.items())),
+        *catalogue_notes(story),
     )
+
+
+def catalogue_notes(story: Story) -> list[RenderableType]:
+    """How the search index and the table follow the database; nothing if there is none."""
+    if not story.catalogue.products:
+        return []
+    found = f'search "{SEARCHED}": {", ".join(story.catalogue.found) or "nothing yet"}'
+    return [
+        "",
+        Text(f"CATALOGUE  {story.catalogue.changes:,} changes in PostgreSQL", style="bold"),
+        Text(f"{catalogue_counts(story)} products", style="dim"),
+        Text(found, style="dim", no_wrap=True, overflow="ellipsis"),
+    ]
+
+
+def catalogue_counts(story: Story) -> str:
+    products = story.catalogue.products or {}
+    return ", ".join(f"{name} {count:,}" for name, count in products.items())
 
 
 def plain_table(*headings: str) -> Table:

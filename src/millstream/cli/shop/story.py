@@ -11,6 +11,7 @@ from rich.text import Text
 
 from millstream.cli.failures import CommandFailed
 from millstream.cli.shop.audit import Verdict
+from millstream.cli.shop.catalogue import CatalogueLook
 from millstream.cli.shop.run import ShopRun
 from millstream.cli.shop.watching import ALL, Look
 
@@ -57,6 +58,7 @@ class Story:
     state: Text = field(default_factory=lambda: Text("opening", style="yellow"))
     events: list[Text] = field(default_factory=list)
     look: Look = field(default_factory=Look)
+    catalogue: CatalogueLook = field(default_factory=CatalogueLook)
     rates: Rates = field(default_factory=Rates)
     verdict: Verdict | None = None
     _next_look: float = 0.0
@@ -74,9 +76,12 @@ class Story:
         self.run.open()
         self.tell(f"the shop is open; its broker is {self.run.broker.address}")
         yield from self.start_pipelines()
+        self.start_catalogue()
         yield from self.pass_time(self.seconds / 2)
+        yield from self.open_catalogue()
         yield from self.crash()
         yield from self.start_pipelines()
+        self.restart_catalogue()
         self.run.start_history()
         yield from self.pass_time(self.seconds / 2)
         yield from self.close()
@@ -90,22 +95,44 @@ class Story:
         self.tell(f"batches are coming after {time.monotonic() - began:.1f} s", "green")
         self.state = Text("running", style="bold green")
 
+    def start_catalogue(self) -> None:
+        """After the first batches: Spark needs the processor until then."""
+        catalogue = self.run.catalogue
+        catalogue.start()
+        if catalogue.missing is not None:
+            self.tell(f"without a database and its search index: {catalogue.missing}", "yellow")
+
+    def open_catalogue(self) -> Iterator[None]:
+        catalogue = self.run.catalogue
+        if catalogue.missing is None:
+            yield from self.wait_for(lambda: catalogue.is_open, "the catalogue")
+            self.tell("products are in PostgreSQL; a search index and a table follow", "green")
+
+    def restart_catalogue(self) -> None:
+        if self.run.catalogue.missing is None:
+            self.run.catalogue.restart()
+
     def crash(self) -> Iterator[None]:
         left_open = self.run.kill_pipelines()
+        killed = self.run.catalogue.kill()
         self.state = Text(" KILLED ", style="bold white on red")
         transactions = "a transaction" if left_open == 1 else f"{left_open} transactions"
-        self.tell(f"kill -9, with {transactions} open; the customers go on", "bold red")
+        also = f", also of the {' and the '.join(killed)}" if killed else ""
+        self.tell(f"kill -9, with {transactions} open{also}; the customers go on", "bold red")
         yield from self.pass_time(DEAD_FOR_S)
 
     def close(self) -> Iterator[None]:
         self.state = Text("closing", style="bold cyan")
         self.run.customers.stop()
+        self.run.catalogue.close()
         ledger = self.run.customers.ledger
         self.tell(f"the shop closes with {len(ledger.orders):,} orders; the rest is read")
         self.run.compute_history()
         self.look_around()
         yield from self.wait_for(lambda: self.look.lag == 0, "the end of the topics")
         self.run.stop_pipelines()
+        if self.run.catalogue.missing is None:
+            yield from self.wait_for(self.run.catalogue.has_followed, "the end of the catalogue")
 
     def audit(self) -> Iterator[None]:
         self.state = Text("auditing", style="bold cyan")
@@ -138,6 +165,8 @@ class Story:
     def look_around(self) -> None:
         self._next_look = time.monotonic() + LOOK_EVERY_S
         self.look = self.run.watcher.look()
+        if self.run.catalogue.missing is None and self.run.catalogue.is_open:
+            self.catalogue = self.run.catalogue.look()
         ledger = self.run.customers.ledger
         sent = {ORDERS: len(ledger.orders), VIEWS: ledger.views}
         self.rates.take(
