@@ -27,7 +27,6 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewTopic,
 )
-from deltalake import DeltaTable
 
 from millstream.connect.sinks import SinkConfig, parse_config
 from millstream.testing.pytest_plugin import SharedBroker
@@ -283,6 +282,8 @@ class DeltaTables(Derived):
         self.topic_options = {"columns": COLUMNS}
 
     def rows(self) -> dict[int, str]:
+        from deltalake import DeltaTable  # only the tests of this kind need it
+
         found = DeltaTable(str(self.path / "items")).to_pyarrow_table().to_pylist()
         assert len({it["id"] for it in found}) == len(found)
         return {it["id"]: it["name"] for it in found}
