@@ -166,6 +166,47 @@ def test_keyless_table_is_copied_as_a_whole(setup: Setup) -> None:
     assert [it.op for it in changes] == ["r"] * 30 + ["t"] + ["r"] * 30
 
 
+def test_keyless_table_is_complete_although_it_is_written_meanwhile(setup: Setup) -> None:
+    """Without keys, rows cannot be dropped one by one: the whole table is read again."""
+    setup.execute("CREATE TABLE keyless (n int)")
+    setup.execute("ALTER TABLE keyless REPLICA IDENTITY FULL")
+    setup.execute("INSERT INTO keyless SELECT g FROM generate_series(1, 3000) g")
+    stopping = threading.Event()
+
+    def write() -> None:
+        with psycopg.connect(setup.url, autocommit=True) as connection:
+            number = 10_000
+            while not stopping.wait(0.002):
+                number += 1
+                connection.execute("INSERT INTO keyless VALUES (%s)", (number,))
+                connection.execute("DELETE FROM keyless WHERE n = %s", (number - 9_000,))
+
+    writer = threading.Thread(target=write)
+    with setup.running() as capture:
+        setup.caught_up(capture)
+        writer.start()
+        try:
+            for _ in range(3):
+                request(setup, "keyless")
+                before = capture.progress.commits
+                wait_until(lambda: capture.progress.commits > before + 20, capture=capture)  # noqa: B023
+        finally:
+            stopping.set()
+            writer.join()
+        setup.caught_up(capture)
+    rows: list[int] = []
+    for change in setup.read("keyless"):
+        assert change.value is not None
+        if change.op == "t":
+            rows.clear()
+        elif change.op == "d":
+            rows.remove(change.value["before"]["n"])
+        else:
+            rows.append(change.value["after"]["n"])
+    assert sorted(rows) == [n for (n,) in setup.execute("SELECT n FROM keyless ORDER BY n")]
+    assert any(it.op == "t" for it in setup.read("keyless"))
+
+
 def test_column_dropped_while_a_table_is_copied(setup: Setup) -> None:
     setup.execute(TABLE.format("orders"))
     setup.execute("INSERT INTO orders SELECT g, 0, '' FROM generate_series(1, 200) g")

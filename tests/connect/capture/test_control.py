@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from millstream.connect.capture import control
 from millstream.connect.capture.control import read_status, request_snapshot, start_over
 from millstream.connect.capture.settings import CaptureSettings
 from tests.connect.capture.harness import TABLE, Setup, wait_until
@@ -54,6 +55,20 @@ def test_requested_snapshot_is_made_by_the_running_capture(setup: Setup) -> None
         assert request_snapshot(settings, [], replaces=True) == ["public.orders"]
         setup.caught_up(capture)
     assert [it.op for it in setup.read("orders")] == ["r", "t", "r"]
+
+
+def test_snapshot_of_a_large_keyless_table_is_refused(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the capture has to end because of it."""
+    setup.execute("CREATE TABLE keyless (n int)")
+    setup.execute("ALTER TABLE keyless REPLICA IDENTITY FULL")
+    setup.execute("INSERT INTO keyless SELECT g FROM generate_series(1, 1000) g")
+    with setup.running() as capture:
+        setup.caught_up(capture)
+        monkeypatch.setattr(control, "KEYLESS_BYTES_MAX", 1000)
+        with pytest.raises(Exception, match=r"public.keyless has no key.*--new-slot"):
+            request_snapshot(settings_of(setup), [])
 
 
 def test_new_start_replaces_a_lost_slot(setup: Setup) -> None:

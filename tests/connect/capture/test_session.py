@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import signal
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
-from millstream.connect.capture.output import CaptureFenced
+from millstream.connect.capture import replication
+from millstream.connect.capture.output import CaptureFenced, Output
+from millstream.connect.capture.stream import Slicer
 from tests.connect.capture.conftest import new_setup
 from tests.connect.capture.driver import NAMES
 from tests.connect.capture.harness import TABLE, Setup, Writer, end, wait_until
@@ -100,6 +104,42 @@ def test_copy_in_one_transaction_survives_a_kill(setup: Setup) -> None:
         setup.caught_up(capture)
     keys = [change.key["id"] for change in setup.read("orders")]
     assert keys == list(range(2000))
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_large_transaction_is_held_slice_by_slice(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, atomic: bool
+) -> None:
+    """What is held at once depends on the limits, and not on the size of the transaction."""
+    monkeypatch.setattr(replication, "RECEIVED_BYTES_MAX", 100_000)
+    monkeypatch.setattr(replication, "HANDED_OVER_BYTES", 20_000)
+    pending_bytes, written_rows = [0], [0]
+    add, write = Slicer.add, Output.write
+
+    def watched_add(slicer: Slicer, payloads: list[bytes], in_transaction: bool) -> Any:
+        yield from add(slicer, payloads, in_transaction)
+        pending_bytes.append(slicer._pending_bytes)
+
+    def watched_write(output: Output, topic: str, columns: Any, without: Any = ()) -> None:
+        written_rows.append(columns.row_count)
+        write(output, topic, columns, without)
+
+    monkeypatch.setattr(Slicer, "add", watched_add)
+    monkeypatch.setattr(Output, "write", watched_write)
+    setup.execute(TABLE.format("orders"))
+    with setup.running(slice_bytes=50_000, atomic=atomic) as capture:
+        setup.caught_up(capture)
+        rows = "SELECT g, 0, repeat('x', 100) FROM generate_series"
+        with setup.sql.transaction():
+            setup.execute(f"INSERT INTO orders {rows}(1, 10000) g")
+            with contextlib.suppress(psycopg.errors.DivisionByZero), setup.sql.transaction():
+                setup.execute(f"INSERT INTO orders {rows}(10001, 20000) g")
+                setup.execute("SELECT 1 / 0")
+        setup.caught_up(capture)
+    assert [it.key["id"] for it in setup.read("orders")] == list(range(1, 10_001))
+    assert max(pending_bytes) < 50_000 + 100_000 + 2 * 20_000
+    assert max(written_rows) <= 2 * 50_000 // 100  # a row has more than 100 bytes
+    assert len(written_rows) > 20
 
 
 def test_a_second_process_takes_over_and_the_first_one_stops(setup: Setup) -> None:

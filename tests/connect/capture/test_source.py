@@ -40,6 +40,10 @@ def test_server_without_logical_log_is_refused() -> None:
         server.remove()
 
 
+def test_failover_slots_need_a_newer_server(setup: Setup) -> None:
+    assert "failover is set, but the server is PostgreSQL 15" in setup.failure(failover=True)
+
+
 def test_no_matching_table_is_refused(setup: Setup) -> None:
     assert "no table matches sales.*" in setup.failure(tables=["sales.*"])
 

@@ -31,7 +31,7 @@ def test_keys_of_invisible_transactions_are_stale() -> None:
     changed.begin(11)
     changed.add("t", 11, [b"seen"])
     changed.begin(12)
-    changed.add("t", 12, [b"unseen", None])
+    changed.add("t", 12, [b"unseen"])
     assert changed.stale_keys("t", EARLY) == {b"unseen"}
     assert changed.stale_keys("t", LATE) == set()
 
@@ -70,6 +70,16 @@ def test_truncate_supersedes_any_row() -> None:
     changed.begin(12)
     changed.add_all("t", 12)
     changed.add("t", 12, [b"k"])
+    assert changed.stale_keys("t", EARLY) is None
+    assert changed.stale_keys("t", LATE) == set()
+
+
+def test_rows_without_a_key_supersede_any_row() -> None:
+    """Of a table without a key: what the chunk does not see would be lost."""
+    changed = ChangedKeys()
+    changed.track("t")
+    changed.begin(12)
+    changed.add("t", 12, [None])
     assert changed.stale_keys("t", EARLY) is None
     assert changed.stale_keys("t", LATE) == set()
 

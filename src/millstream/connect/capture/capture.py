@@ -19,6 +19,7 @@ import threading
 from typing import Any, Self
 
 from millstream.client.transactions import Transaction
+from millstream.connect.capture.metrics import MetricsServer
 from millstream.connect.capture.output import TransactionLost
 from millstream.connect.capture.progress import Progress
 from millstream.connect.capture.session import LOST, Session, TablesChanged
@@ -55,6 +56,13 @@ class Capture:
 
     def run(self) -> None:
         """Capture until `stop`."""
+        if not self.settings.metrics:
+            self._run()
+            return
+        with MetricsServer(self.settings, self.progress):
+            self._run()
+
+    def _run(self) -> None:
         backoff = BACKOFF_SECONDS
         while not self._stopping.is_set():
             commits = self.progress.commits

@@ -10,6 +10,7 @@ from millstream.connect.capture.output import Output, TransactionLost
 from millstream.connect.capture.pgoutput import format_lsn
 from millstream.connect.capture.position import CaptureState, TableState
 from millstream.connect.capture.settings import CaptureSettings
+from millstream.connect.capture.snapshot import KEYLESS_BYTES_MAX, keyless_problem
 from millstream.connect.capture.source import Slot, Source
 from millstream.connect.capture.tables import CaptureError
 
@@ -96,6 +97,10 @@ def request_snapshot(
                 "capture first, or use --new-slot if the slot was lost"
             )
         chosen = list(tables) or list(known)
+        for name in chosen:
+            plan = source.copy_plan(known[name])
+            if not plan.table.key and source.size_bytes(known[name]) > KEYLESS_BYTES_MAX:
+                raise CaptureError(keyless_problem(name))
         content = json.dumps({"resnapshot": chosen, "replace": replaces})
         source.emit(settings.signal_prefix, content)
         return chosen

@@ -23,11 +23,14 @@ class Progress:
     records: int = 0  # written from the stream
     transactions: int = 0  # of the database
     commits: int = 0  # of Kafka
+    retries: int = 0  # sessions that ended with an error
+    written_at: float = 0.0  # when a position was last written, since 1970
     lsn: int = 0
     committed_at_us: int = 0  # commit time of the last transaction that is written
     state: CaptureState | None = None
     slot: Slot | None = None
     started_at: float = field(default_factory=time.monotonic)
+    _streamed: int = 0  # transactions of this session
 
     def begin_copy(self, state: CaptureState) -> None:
         self.phase, self.state, self.waiting, self.error = "copying", state, "", ""
@@ -36,23 +39,28 @@ class Progress:
         self.state = state
         self.rows_copied += rows
         self.commits += 1
+        self.written_at = time.time()
 
     def begin_stream(self, state: CaptureState, lsn: int) -> None:
         """`lsn`: of the stored position, from which the stream continues."""
         self.phase, self.state, self.waiting, self.error = "streaming", state, "", ""
         self.lsn = lsn
+        self._streamed = 0
 
     def streamed(
         self, records: int, stream: ChangeStream, state: CaptureState | None = None
     ) -> None:
         """Records were written; with the state, they are committed."""
         self.records += records
-        self.transactions = stream.transactions
+        self.transactions += stream.transactions - self._streamed
+        self._streamed = stream.transactions
         if state is not None:
             self.commits += 1
+            self.written_at = time.time()
             self.lsn = stream.position.lsn
             self.committed_at_us = stream.commit_time_us
             self.state = state
 
     def retrying(self, error: Exception) -> None:
         self.phase, self.error = "retrying", str(error)
+        self.retries += 1

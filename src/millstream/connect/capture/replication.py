@@ -120,11 +120,14 @@ class ReplicationConnection:
         content = self._execute(f"TIMELINE_HISTORY {timeline}").get_value(0, 1) or b""
         return parse_timeline_history(content.decode())
 
-    def create_slot(self, slot: str, wait: Callable[[], None]) -> CreatedSlot:
+    def create_slot(
+        self, slot: str, wait: Callable[[], None], *, failover: bool = False
+    ) -> CreatedSlot:
         """Create a slot and export its snapshot. `wait` is called every 0.2 s while the server
-        waits for open transactions, and can raise."""
+        waits for open transactions, and can raise. `failover`: standbys copy it."""
+        options = "(SNAPSHOT 'export', FAILOVER true)" if failover else "EXPORT_SNAPSHOT"
         self._connection.send_query(
-            f"CREATE_REPLICATION_SLOT {slot} LOGICAL pgoutput EXPORT_SNAPSHOT".encode()
+            f"CREATE_REPLICATION_SLOT {slot} LOGICAL pgoutput {options}".encode()
         )
         self._connection.flush()
         try:

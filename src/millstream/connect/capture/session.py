@@ -176,7 +176,9 @@ class Session:
         )
         self._output.commit_state(state)
         source.drop_slot()
-        slot = replication.create_slot(self._settings.slot, self._wait_for_slot())
+        slot = replication.create_slot(
+            self._settings.slot, self._wait_for_slot(), failover=self._settings.failover
+        )
         position = Position(slot.consistent_lsn)
         is_copied = self._settings.snapshot == "initial"
         state = replace(state, phase="snapshot", start_lsn=slot.consistent_lsn)

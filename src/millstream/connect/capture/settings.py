@@ -55,6 +55,8 @@ class CaptureSettings:
     atomic: bool = False  # a database transaction is never cut, however large
     heartbeat_seconds: float = 10.0  # an idle capture moves its slot so often
     heartbeat_topic: bool = False  # and writes to __debezium-heartbeat.<name>
+    failover: bool = False  # standbys copy the slot; PostgreSQL 17
+    metrics: str = ""  # host:port where metrics are served; none by default
     slot_timeout_seconds: float = 120.0  # creating a slot waits for open transactions
     lag_alarm_bytes: int = 1024**3
 
@@ -76,6 +78,8 @@ class CaptureSettings:
             raise ConfigError(f"topic {self.topic!r} needs {{table}}: each table has its own topic")
         if (self.format == "avro") != bool(self.registry):
             raise ConfigError("registry: a schema registry is needed for format avro, only there")
+        if self.metrics and not re.fullmatch(r".+:\d+", self.metrics):
+            raise ConfigError(f"metrics {self.metrics!r}: write host:port")
         for name in ("partitions", "snapshot_workers", "chunk_rows", "slice_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")

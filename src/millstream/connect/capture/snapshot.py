@@ -51,6 +51,14 @@ class Chunk:
     begins_after: tuple[str, ...] = ()
 
 
+def keyless_problem(table: str) -> str:
+    return (
+        f"table {table} has no key and more than {KEYLESS_BYTES_MAX // 2**20} MB: it cannot be "
+        "copied beside the stream. Add a primary key, or exclude the table, or copy all tables "
+        "with `millstream capture resnapshot --new-slot`"
+    )
+
+
 def copy_query(plan: CopyPlan, after: Sequence[str] = (), limit: int | None = None) -> sql.Composed:
     """COPY of the published columns in the order of the key, behind `after`."""
     table = sql.Identifier(plan.table.schema, plan.table.name)
@@ -299,10 +307,7 @@ class ChunkReader:
                 rows.append(row)
                 size += len(row)
                 if not plan.table.key and size > KEYLESS_BYTES_MAX:
-                    raise CaptureError(
-                        f"table {table} has no key and more than {KEYLESS_BYTES_MAX} bytes: it "
-                        "cannot be copied beside the stream. Add a primary key"
-                    )
+                    raise CaptureError(keyless_problem(table))
         # A visible transaction may be in the log without being flushed yet.
         end = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
         assert end is not None

@@ -22,6 +22,7 @@ from millstream.connect.capture.tables import CaptureError, Column, Table
 
 SERVER_VERSION_MIN = 140_000
 COLUMN_LISTS_VERSION = 150_000  # and row filters, in pg_publication_tables
+FAILOVER_VERSION = 170_000
 LISTED_MAX = 5
 START_OVER = "`millstream capture resnapshot --new-slot` starts over with a new snapshot"
 
@@ -141,6 +142,11 @@ class Source:
             raise CaptureError(
                 f"the server is PostgreSQL {self.version // 10_000}; capture needs 14 or newer"
             )
+        if self._settings.failover and self.version < FAILOVER_VERSION:
+            raise CaptureError(
+                f"failover is set, but the server is PostgreSQL {self.version // 10_000}; standbys "
+                "copy slots since 17"
+            )
         (is_standby,) = self._row("SELECT pg_is_in_recovery()")
         if is_standby:
             raise NotPrimary(
@@ -215,6 +221,16 @@ class Source:
             table.oid, table.schema, table.name, layout, key, table.replica_identity, ()
         )
         return CopyPlan(described, table.kind, row_filter)
+
+    def size_bytes(self, table: SourceTable) -> int:
+        """The rows on disk, with those of partitions."""
+        (size,) = self._row(
+            "SELECT coalesce(sum(pg_table_size(t)), 0)::int8"
+            " FROM (SELECT %s::oid UNION SELECT relid FROM pg_partition_tree(%s)) tree(t)",
+            table.oid,
+            table.oid,
+        )
+        return int(size)
 
     # Publication
 

@@ -98,14 +98,19 @@ class ChangedKeys:
             unknown.discard(xid)  # its keys are coming
 
     def add(self, table: str, xid: int, keys: Iterable[bytes | None]) -> None:
-        """Keys of rows that the transaction has changed."""
+        """Keys of rows that the transaction has changed; None: of rows without a key."""
         changes = self._changes[table].setdefault(xid, _Changes())
         if changes.keys is None:
             return
         before = len(changes.keys)
-        changes.keys.update(key for key in keys if key is not None)
+        is_keyed = True
+        for key in keys:
+            if key is None:
+                is_keyed = False
+            else:
+                changes.keys.add(key)
         self._count += len(changes.keys) - before
-        if self._count > KEYS_MAX:
+        if self._count > KEYS_MAX or not is_keyed:
             self.add_all(table, xid)
 
     def add_all(self, table: str, xid: int) -> None:
