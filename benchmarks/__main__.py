@@ -50,6 +50,7 @@ EXTRA = (
     "slow_clients",
     "cold_reads",
     "soak",
+    "conditional",
     "capture",
     "stores",
     "sinks",

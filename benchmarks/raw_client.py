@@ -22,6 +22,11 @@ PRODUCE_VERSION, METADATA_VERSION = 8, 1
 def produce_request(topic: str, partition: int, acks: int, value_bytes: int = 100) -> bytes:
     """A Produce request (v8) with one record, framed and ready to send."""
     batch = encode_batch([Record(0, int(time.time() * 1000), None, b"x" * value_bytes, ())])
+    return produce_request_of(topic, partition, acks, batch)
+
+
+def produce_request_of(topic: str, partition: int, acks: int, batch: bytes) -> bytes:
+    """The same with any batch."""
     name = topic.encode()
     body = (
         struct.pack(">hhi", -1, acks, 30_000)

@@ -32,6 +32,13 @@ cdef inline uint64_t load_little(const uint8_t* at, Py_ssize_t size) noexcept no
     return value
 
 
+cdef inline uint64_t load_little_word(const uint8_t* at) noexcept nogil:
+    """Eight bytes, in a form that compilers turn into one load."""
+    return (<uint64_t>at[0] | (<uint64_t>at[1] << 8) | (<uint64_t>at[2] << 16)
+            | (<uint64_t>at[3] << 24) | (<uint64_t>at[4] << 32) | (<uint64_t>at[5] << 40)
+            | (<uint64_t>at[6] << 48) | (<uint64_t>at[7] << 56))
+
+
 cdef Hash sip_hash(const uint8_t* key, Py_ssize_t size, const uint64_t* secret) noexcept nogil:
     """SipHash-2-4 with 128 bits: no sender can make two keys collide without the secret."""
     cdef uint64_t v[4]
@@ -43,7 +50,7 @@ cdef Hash sip_hash(const uint8_t* key, Py_ssize_t size, const uint64_t* secret) 
     v[2] = secret[0] ^ 0x6C7967656E657261ULL
     v[3] = secret[1] ^ 0x7465646279746573ULL
     while left >= 8:
-        word = load_little(key, 8)
+        word = load_little_word(key)
         v[3] ^= word
         sip_rounds(v, 2)
         v[0] ^= word

@@ -72,6 +72,7 @@ cdef struct Record:
     const uint8_t* end
     const uint8_t* after_timestamp
     const uint8_t* key
+    const uint8_t* headers      # at their count
     int64_t key_length          # -1: null
     int64_t value_length        # -1: null
     int64_t timestamp
@@ -197,6 +198,7 @@ cdef inline Status read_record(const uint8_t** at, const Batch* batch, Record* r
     status = read_field(&position, end, &record.value_length)
     if status != DONE:
         return status
+    record.headers = position
     status = read_headers(&position, end)
     if status != DONE:
         return status

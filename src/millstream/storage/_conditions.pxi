@@ -46,9 +46,9 @@ cdef inline int64_t parse_digits(const uint8_t* at, int64_t size) noexcept nogil
     return value
 
 
-cdef void read_condition(const Record* record, Condition* condition) noexcept nogil:
+cdef inline void read_condition(const Record* record, Condition* condition) noexcept nogil:
     """The headers of a record that `read_record` has accepted; the last of a name counts."""
-    cdef const uint8_t* at = record.key + (record.key_length if record.key_length > 0 else 0)
+    cdef const uint8_t* at = record.headers
     cdef const uint8_t* name
     cdef const uint8_t* value
     cdef int64_t length, count, name_length
@@ -56,7 +56,6 @@ cdef void read_condition(const Record* record, Condition* condition) noexcept no
     condition.offset = NO_VERSION
     condition.event = NULL
     condition.event_length = 0
-    read_field(&at, record.end, &length)
     read_varint(&at, record.end, &count)
     while count > 0:
         count -= 1
