@@ -79,6 +79,8 @@ func main() {
 			answer, err = transact(c)
 		case "transform":
 			answer, err = transform(c)
+		case "conditional":
+			answer, err = conditional(c)
 		case "share":
 			say(map[string]bool{"joined": true})
 			if err := share(c, commands); err != nil {
