@@ -30,16 +30,27 @@ class Kind(NamedTuple):
 
 def open_sink(config: SinkConfig) -> Sink:
     """The sink of a configuration; `open` it before use."""
-    scheme, colon, rest = config.to.partition("://")
-    kind = _KINDS.get(scheme)
-    if kind is None or not colon or not rest:
-        known = ", ".join(f"{name}://" for name in _KINDS)
-        raise ConfigError(f"sink {config.name}: to is {config.to!r}; it must start with {known}")
+    scheme, kind = _kind(config.to, config.name)
     targets = [_target(it, kind, scheme) for it in config.topics]
-    sink = kind.make(rest, config.name, targets)
+    sink = sink_for(config.to, config.name, targets)
     if config.pause_seconds is not None:
         sink.pause_seconds = config.pause_seconds
     return sink
+
+
+def sink_for(url: str, name: str, targets: Sequence[Target]) -> Sink:
+    """The sink of an address."""
+    _, kind = _kind(url, name)
+    return kind.make(url.partition("://")[2], name, targets)
+
+
+def _kind(url: str, name: str) -> tuple[str, Kind]:
+    scheme, _, rest = url.partition("://")
+    kind = _KINDS.get(scheme)
+    if kind is None or not rest:
+        known = ", ".join(f"{it}://" for it in _KINDS)
+        raise ConfigError(f"sink {name}: to is {url!r}; it must start with {known}")
+    return scheme, kind
 
 
 def _target(given: TopicConfig, kind: Kind, scheme: str) -> Target:

@@ -91,7 +91,7 @@ class RedisSink(Sink):
         found.pop(_WRITTEN_AT, None)
         for place, position in found.items():
             topic, _, partition = place.rpartition("/")
-            topic_id, _, offset = position.partition(" ")
+            topic_id, _, offset = position.rpartition(" ")
             positions[Place(topic, int(partition))] = Position(topic_id, int(offset))
         return positions
 

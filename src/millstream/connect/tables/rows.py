@@ -151,7 +151,7 @@ def json_texts(values: Any, column: Column) -> pa.Array:
     assert column.kind == "json"
     try:
         texts = [
-            None if value is None else json.dumps(_plain(value), ensure_ascii=False)
+            None if value is None else json.dumps(plain(value), ensure_ascii=False)
             for value in values.to_pylist(maps_as_pydicts="strict")
         ]
     except (KeyError, ValueError, OverflowError) as error:
@@ -174,11 +174,12 @@ def _json_problem(error: Exception) -> str:
             )
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as JSON has it."""
     if isinstance(value, dict):
-        return {str(_plain(name)): _plain(member) for name, member in value.items()}
+        return {str(plain(name)): plain(member) for name, member in value.items()}
     if isinstance(value, list):
-        return [_plain(member) for member in value]
+        return [plain(member) for member in value]
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value.astimezone(UTC).isoformat()
     if isinstance(value, datetime | date):

@@ -1,4 +1,4 @@
-"""Stores: tables that pipelines keep up to date, exactly once, in SQLite or PostgreSQL.
+"""Stores: tables that pipelines keep up to date, exactly once, in SQLite, PostgreSQL and others.
 
 store = open_store("sqlite:///shop.db")
 table = TableSpec("revenue", key=("minute",))
@@ -20,10 +20,16 @@ __all__ = ["Mode", "Progress", "Store", "TableSpec", "open_store"]
 
 _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
+SCHEMES = (
+    "duckdb", "fts5", "delta", "redis", "rediss", "opensearch", "opensearchs", "elasticsearch",
+    "elasticsearchs",
+)  # fmt: skip
 
 
 def open_store(url: str) -> Store:
-    """`sqlite:///shop.db` (relative), `sqlite:////var/lib/shop.db`, or `postgresql://...`."""
+    """`sqlite:///shop.db` (relative), `sqlite:////var/lib/shop.db`, `postgresql://...`, or a target
+    of `millstream connect`: `duckdb:///...`, `fts5:///...`, `delta:///...`, `redis://...`,
+    `opensearch://...`."""
     if url.startswith(_SQLITE) and len(url) > len(_SQLITE):
         from millstream.pipelines.stores.sqlite import SqliteStore
 
@@ -32,7 +38,12 @@ def open_store(url: str) -> Store:
         from millstream.pipelines.stores.postgres import PostgresStore
 
         return PostgresStore(url)
+    if url.partition("://")[0] in SCHEMES:
+        from millstream.pipelines.stores.sink_store import SinkStore
+
+        return SinkStore(url)
     raise ConfigError(
-        f"store {url!r}: give sqlite:///relative/path.db, sqlite:////absolute/path.db "
-        "or postgresql://user@host:port/database"
+        f"store {url!r}: give sqlite:///relative/path.db, sqlite:////absolute/path.db, "
+        "postgresql://user@host:port/database, or an address that starts with "
+        + ", ".join(f"{it}://" for it in SCHEMES)
     )
