@@ -58,6 +58,7 @@ def long_on_spark(paths: list[Path]) -> list[Any]:
         "shop.py",
         "real_time.py",
         "windows.md",
+        "patterns.md",
         "testing-streams.md",
         "test_revenue.py",
     }

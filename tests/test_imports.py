@@ -15,7 +15,8 @@ from pathlib import Path
 
 from tests.test_tidy import PACKAGE, ROOT, complain, tracked_files
 
-FLAT = ("analytics", "joins", "times", "windows")  # packages of the pipelines that users import
+# Packages of the pipelines that users import.
+FLAT = ("analytics", "joins", "patterns", "times", "windows")
 DEEP_IMPORT = r"from (millstream\.pipelines\.\w+)\.\w+ import (\([^)]*\)|[^\n]+)"
 
 

@@ -1,7 +1,7 @@
 """Pipelines on Spark: reading and writing topics, and everything else that imports pyspark.
 
     from millstream.pipelines import pipeline, table, topic
-    from millstream.pipelines import analytics, joins, times, windows
+    from millstream.pipelines import analytics, joins, patterns, times, windows
 
 Importing this package before a Spark session is made has its workers run this Python
 (interpreter.py). A Kafka cluster is reached over the wire, Millstream's or Apache's alike. Use what

@@ -39,6 +39,7 @@ def test_operator_describes_itself() -> None:
         "buckets": 16,
         "inputs": {"rows": list(KEYS)},
         "tables": {"held": "until the watermark is past them", "counts": "forever"},
+        "details": {},
     }
     operator.title = "a hold"
     assert json.loads(operator.describe(4))["title"] == "a hold"

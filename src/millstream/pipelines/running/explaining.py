@@ -272,6 +272,7 @@ def operator_step(description: Mapping[str, Any], inputs: tuple[Step, ...]) -> S
     details = [(f"keys of {name}", ", ".join(keys)) for name, keys in description["inputs"].items()]
     details.append(("state", f"{description['buckets']} buckets of keys, in Python"))
     details += [(f"kept, {name}", kept) for name, kept in description["tables"].items()]
+    details += description.get("details", {}).items()
     union = inputs[0].inputs if len(inputs) == 1 and len(description["inputs"]) > 1 else inputs
     grows = any(kept.startswith("forever") for kept in description["tables"].values())
     return Step(description["title"], union or inputs, tuple(details), True, grows)

@@ -67,6 +67,10 @@ class Operator(ABC):
             for name, time in times.items()
         }
 
+    def details(self) -> Mapping[str, str]:
+        """More lines for `explain`, by name."""
+        return {}
+
     def describe(self, bucket_count: int) -> str:
         """A description for Spark's plan, as JSON; `running/explaining.py` reads it."""
         return json.dumps(
@@ -75,6 +79,7 @@ class Operator(ABC):
                 "buckets": bucket_count,
                 "inputs": {name: spec.keys for name, spec in self.inputs.items()},
                 "tables": self.kept(),
+                "details": self.details(),
             }
         )
 
