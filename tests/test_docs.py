@@ -55,6 +55,7 @@ def long_on_spark(paths: list[Path]) -> list[Any]:
         "stores.md",
         "cluster.md",
         "movers.py",
+        "projection.py",
         "shop.py",
         "real_time.py",
         "windows.md",
