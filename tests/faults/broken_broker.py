@@ -120,6 +120,15 @@ def ignore_versions() -> None:
     Partition._check_condition = lambda self, *batch: None  # type: ignore[method-assign]
 
 
+def ignore_versions_in_transactions() -> None:
+    honest = Partition._check_condition
+
+    def check(self: Partition, produced: Any, header: Any, acks: int) -> Any:
+        return None if header.is_transactional else honest(self, produced, header, acks)
+
+    Partition._check_condition = check  # type: ignore[method-assign]
+
+
 def forget_versions_at_the_start() -> None:
     def build(log: Log) -> Iterator[Any]:
         if log.needs_versions:
@@ -138,6 +147,7 @@ FLAWS: dict[str, Callable[[], None]] = {
     "offsets-forgotten": forget_offsets_of_transactions,
     "deleted-logs-kept": keep_logs_of_deleted_topics,
     "versions-ignored": ignore_versions,
+    "versions-ignored-in-transactions": ignore_versions_in_transactions,
     "versions-forgotten": forget_versions_at_the_start,
 }
 

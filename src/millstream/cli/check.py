@@ -81,6 +81,7 @@ def check(
         prefix=f"millstream-check-{seed}-{random.randrange(16**6):06x}",
         transactors=2 if transactions else 0,
         workers=2 if transactions else 0,
+        transactional_claimants=1 if transactions else 0,
         protocols=("classic",) if classic_only else ("classic", "consumer"),
     )
     note(f"seed {seed}, {seconds:g} s, topics {plan.prefix}-in, -out, -recreated-0, -claims")

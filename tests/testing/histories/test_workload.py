@@ -26,7 +26,7 @@ def test_everybody_takes_part(address: str) -> None:
     names = {operation.process.partition(".")[0] for operation in history}
     assert names == {
         *("writer-0", "writer-1", "transactor-0", "transactor-1", "browser-0", "final"),
-        *("recreator-0", "claimant-0", "claimant-1", "claimant-2"),
+        *("recreator-0", "claimant-0", "claimant-1", "claimant-2", "transactional-claimant-0"),
         *(
             f"{protocol}-{role}-{number}"
             for protocol in ("classic", "consumer")

@@ -185,7 +185,8 @@ class Batch:
         self.offsets: dict[int, int | None] = {}
         self.errors: dict[int, KafkaError] = {}
 
-    def send(self, producer: Producer, topic: str, partition: int) -> None:
+    def send(self, producer: Producer, topic: str, partition: int, **fields: Any) -> None:
+        """`fields` are the key and the headers, if any."""
         value = next(self.scene.values)
         self.places.append((f"{topic}-{partition}", value))
         try:
@@ -194,6 +195,7 @@ class Batch:
                 b"%d" % value,
                 partition=partition,
                 on_delivery=lambda error, message: self.on_delivery(value, error, message),
+                **fields,
             )
         except (BufferError, KafkaException) as error:
             self.errors[value] = KafkaError(KafkaError._PURGE_QUEUE)

@@ -10,12 +10,16 @@ version is always the one appended. For a key whose versions are in the log this
   of that of n: all that time, n was the next version.
 
 A claim without an answer may have happened at any time after its beginning.
+
+A claim in a transaction is a transaction with a key. It holds the key from its beginning until its
+client has begun something else, since markers are written after the answer. A claim of others that
+is refused meanwhile needs no other reason.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from millstream.testing.histories.evidence import Evidence
@@ -31,18 +35,26 @@ class Appended(NamedTuple):
     operation: int
 
 
+class Hold(NamedTuple):
+    """A transaction that may hold a key; until None: forever."""
+
+    began_ns: int
+    until_ns: int | None
+
+
 def find_broken_conditions(evidence: Evidence) -> Iterator[Case]:
     keys: dict[tuple[str, str], list[Appended]] = defaultdict(list)
     refused: dict[tuple[str, str], list[int]] = defaultdict(list)
+    holds = _find_holds(evidence)
     for number, operation in enumerate(evidence.operations):
-        if operation.kind is not Kind.CLAIM or operation.key is None:
+        if operation.kind not in (Kind.CLAIM, Kind.TXN) or operation.key is None:
             continue
         for send in operation.sends:
             place = (send.partition, operation.key)
             offset = evidence.found.get(send.value)
             if offset is not None:
                 keys[place].append(Appended(offset, operation.version, number))
-            elif operation.outcome is Outcome.FAIL:
+            elif operation.outcome is Outcome.FAIL and operation.kind is Kind.CLAIM:
                 refused[place].append(number)
     for place, appended in keys.items():
         yield from _check_log(evidence, *place, sorted(appended))
@@ -50,7 +62,33 @@ def find_broken_conditions(evidence: Evidence) -> Iterator[Case]:
         if place[0] in evidence.final_partitions:
             versions = {it.version: it.operation for it in keys.get(place, ())}
             for number in numbers:
+                if _is_held(evidence, holds.get(place, ()), number):
+                    continue
                 yield from _check_refusal(evidence, *place, versions, number)
+
+
+def _find_holds(evidence: Evidence) -> dict[tuple[str, str], list[Hold]]:
+    """How long transactions may have held keys."""
+    holds: dict[tuple[str, str], list[Hold]] = defaultdict(list)
+    next_of: dict[str, int] = {}  # by client: when its next operation has ended
+    for operation in sorted(evidence.operations, key=lambda it: it.began_ns, reverse=True):
+        client = operation.process.rpartition(".")[0] or operation.process
+        if operation.kind is Kind.TXN and operation.key is not None:
+            until_ns = next_of.get(client)
+            for send in operation.sends:
+                hold = Hold(operation.began_ns, until_ns)
+                holds[send.partition, operation.key].append(hold)
+        next_of[client] = operation.ended_ns
+    return holds
+
+
+def _is_held(evidence: Evidence, holds: Iterable[Hold], number: int) -> bool:
+    operation = evidence.operations[number]
+    return any(
+        hold.began_ns < operation.ended_ns
+        and (hold.until_ns is None or hold.until_ns > operation.began_ns)
+        for hold in holds
+    )
 
 
 def _check_log(

@@ -23,7 +23,12 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream.testing.histories.claiming import Claimant, claimed_topic, create_claimed_topic
+from millstream.testing.histories.claiming import (
+    Claimant,
+    TransactionalClaimant,
+    claimed_topic,
+    create_claimed_topic,
+)
 from millstream.testing.histories.clients import (
     ANSWER_SECONDS_MAX,
     IMPATIENT,
@@ -64,6 +69,7 @@ class Plan:
     browsers: int = 1
     recreators: int = 1
     claimants: int = 3
+    transactional_claimants: int = 1
     protocols: tuple[str, ...] = ("classic", "consumer")  # each has its groups
     rate: float = 50.0  # operations a second of each producer
     prefix: str = ""  # of topics, groups and transactional ids; empty: one that nobody has
@@ -145,7 +151,11 @@ class Run:
         self.consumers += [Browser(scene, f"browser-{i}") for i in range(plan.browsers)]
         self.recreators = [Recreator(scene, i) for i in range(plan.recreators)]
         known: dict[str, int] = {}
-        self.claimants = [Claimant(scene, i, known) for i in range(plan.claimants)]
+        self.claimants: list[Client] = [Claimant(scene, i, known) for i in range(plan.claimants)]
+        self.transactional_claimants = [
+            TransactionalClaimant(scene, i, known) for i in range(plan.transactional_claimants)
+        ]
+        self.claimants += self.transactional_claimants
 
     def go(self, nemesis: Nemesis | None) -> History:
         self.create_topics()
@@ -175,7 +185,7 @@ class Run:
             future.result(ANSWER_SECONDS_MAX)
         if self.claimants and not create_claimed_topic(self.scene):
             logger.info("the cluster has no conditional append: it is not checked")
-            self.claimants = []
+            self.claimants, self.transactional_claimants = [], []
 
     def pass_time(self, seconds: float, phase: str) -> None:
         until = time.monotonic() + seconds
@@ -203,7 +213,7 @@ class Run:
 
     def abort_leftovers(self) -> None:
         """Abort open transactions by taking over their transactional ids."""
-        for client in [*self.transactors, *self.workers]:
+        for client in [*self.transactors, *self.workers, *self.transactional_claimants]:
             persist(self.scene.transactional_producer(client.name).init_transactions)
             self.report("aborting what was left open")
 
