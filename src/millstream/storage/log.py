@@ -14,7 +14,8 @@ Four offsets:
 `recovery_point`: all below it is durable in its segment's file; recovery scans from there.
 
 Its files are created with its first append (`creation.py`), and it may be deleted at any moment
-(`lifetime.py`). What else is done with a log is in modules that import this one.
+(`lifetime.py`). `log_versions.py` is the part for conditional appends. What else is done with a log
+is in modules that import this one.
 """
 
 from __future__ import annotations
@@ -23,12 +24,11 @@ import errno
 import logging
 from bisect import bisect_right
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
-from millstream.config.topic import VERSION_OF_KEY, TopicConfig
+from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError, CorruptBatch, ErrorCode, FileGone, LogGone, NotCached
 from millstream.records._walk import stamp_batch
 from millstream.records.batch import (
@@ -38,15 +38,13 @@ from millstream.records.batch import (
     BatchHeader,
     Buffer,
 )
-from millstream.records.record import ControlType, decode_end_transaction
 from millstream.storage import names
-from millstream.storage._core import VersionTable
 from millstream.storage.checkpoints import write_partition_metadata
 from millstream.storage.directory import LogDirectory
 from millstream.storage.epochs import LeaderEpochs
 from millstream.storage.file_range import FileRange
 from millstream.storage.filesystem import write_file
-from millstream.storage.lifetime import LogLifetime
+from millstream.storage.log_versions import LogVersions
 from millstream.storage.producers import ProducerStates, replay_marker
 from millstream.storage.segment import Segment
 
@@ -66,22 +64,19 @@ class Appended(NamedTuple):
     next_offset: int
 
 
-class Log(LogLifetime):
+class Log(LogVersions):
     """See the module. Created by `LogDirectories` only."""
 
     __slots__ = (
         "_active",
         "_bases",
         "aborted_segments",
-        "config",
         "epochs",
         "has_files",
-        "path",
         "producers",
         "saved_recovery_point",
         "snapshots",
         "topic_id",
-        "version_snapshot",
     )
 
     def __init__(
@@ -92,14 +87,12 @@ class Log(LogLifetime):
         topic_id: UUID | None,
         config: TopicConfig,
     ) -> None:
-        super().__init__(directory, topic, partition)
+        super().__init__(directory, topic, partition, config)
         self.topic_id: UUID | None = None
         # Its id in the journal; a log of an unknown topic has none.
         self.log_id = None
         if topic_id is not None:
             self.set_topic_id(topic_id)
-        self.config = config
-        self.path = directory.log_path(topic, partition)
         self.epochs = LeaderEpochs(self.path)
         self.producers = ProducerStates()
         self.log_start_offset = 0
@@ -120,10 +113,6 @@ class Log(LogLifetime):
         self.is_truncating = False  # nothing may be appended
         # Offsets of the producer snapshots, ascending.
         self.snapshots: list[int] = []
-        # The versions of its keys (`versions.py`), if its topic wants them and they are known, and
-        # the offset of their newest snapshot.
-        self.versions = None
-        self.version_snapshot: int | None = None
         self._segments = []
         self._bases: list[int] = []
         self.aborted_segments: list[Segment] = []  # in which a transaction was aborted
@@ -311,10 +300,7 @@ class Log(LogLifetime):
     def _note_marker(
         self, segment: Segment, header: BatchHeader, batch: memoryview, offset: int
     ) -> None:
-        if self.versions is not None:
-            marker = decode_end_transaction(batch)
-            if marker is not None:
-                self.versions.end_transaction(header.producer_id, marker[0] is ControlType.COMMIT)
+        self.end_transaction_of_versions(header, batch)
         aborted = replay_marker(self.producers, header, batch, offset)
         if aborted is not None:
             segment.note_aborted(aborted)
@@ -552,37 +538,6 @@ class Log(LogLifetime):
         self.config = config
         self.refuse_small_appends()
         self.match_versions()
-
-    @property
-    def needs_versions(self) -> bool:
-        """Whether the versions of its keys are to be read before anything can be appended."""
-        return (
-            self.versions is None
-            and self.config.millstream_conditional_append == VERSION_OF_KEY
-            and not self.is_deleted
-        )
-
-    def match_versions(self) -> None:
-        """Begin with the versions of no keys if the log is empty; forget all, also on the disk, if
-        its topic does not want them: the log may change unnoticed."""
-        if self.config.millstream_conditional_append == VERSION_OF_KEY:
-            if self.versions is None and self.log_start_offset == self.log_end_offset:
-                self.versions = VersionTable()
-            return
-        self.versions = None
-        if self.version_snapshot is not None:
-            try:
-                self.drop_version_snapshot()
-            except OSError as error:
-                raise self.storage_error("forget the versions of", error) from error
-
-    def drop_version_snapshot(self) -> None:
-        """Remove the snapshot of the versions."""
-        if self.version_snapshot is not None:
-            path = names.offset_file(self.path, self.version_snapshot, names.VERSIONS_SUFFIX)
-            with suppress(FileNotFoundError):
-                self.directory.fs.unlink(path)
-            self.version_snapshot = None
 
     def unsynced_names(self) -> list[str]:
         """Directories to sync so that the names of the log's files are durable."""
