@@ -242,7 +242,10 @@ class Scene:
         kill = self._armed[role]
         assert kill is not None
         if kill.victim == "zombie":
-            wait_until(lambda: is_stopped(process), f"{role} does not stop")
+            # Its process group may be continued when the shell that started the tests ends.
+            wait_until(
+                lambda: process.poll() is not None or is_stopped(process), f"{role} does not stop"
+            )
             self._zombies.append(process)
         elif kill.victim == "self":
             process.wait(PATIENCE_SECONDS)
