@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from millstream.cli.shop.database import why_missing
 from tests.cli.conftest import Run
 
 FIGURE = re.compile(r"│ +(\w+) +([\d,]+) +│")
@@ -47,3 +48,6 @@ def test_demo_counts_every_order_once_over_a_kill() -> None:
     sent, counted, lost, doubled = (int(it.replace(",", "")) for it in summary.groups())
     assert sent == counted > 0
     assert lost == doubled == 0
+    if why_missing() is None:
+        assert "also of the capture and the index" in done.stdout
+        assert "products in the index" in done.stdout
