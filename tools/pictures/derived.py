@@ -64,7 +64,7 @@ def _dual(canvas: Canvas) -> None:
     canvas.text(x, y + 22, "crash", color=canvas.theme.late, size=11, anchor="middle")
     _state(canvas, 16, 196, "database", ("blue", "hat"), canvas.theme.late)
     _state(canvas, 16, 216, "index", ("red",), canvas.theme.late)
-    canvas.text(330, 206, "different for ever", color=canvas.theme.late, bold=True)
+    canvas.text(330, 206, "different forever", color=canvas.theme.late, bold=True)
 
 
 def _logged(canvas: Canvas) -> None:
@@ -76,7 +76,7 @@ def _logged(canvas: Canvas) -> None:
     canvas.text(x - 5, y + 5, "×", color=canvas.theme.late, size=18, bold=True)
     canvas.line(x + 12, y, x + STEP * 2 - 12, y, color=canvas.theme.late, dashed=True)
     theme = canvas.theme
-    canvas.text(x + STEP, y + 20, "killed, restarted", color=theme.late, size=11, anchor="middle")
+    canvas.text(x + STEP, y - 8, "killed, restarted", color=theme.late, size=11, anchor="middle")
     _state(canvas, PANEL + 16, 196, "database", ("blue", "hat"), canvas.theme.good)
     _state(canvas, PANEL + 16, 216, "index", ("blue", "hat"), canvas.theme.good)
     canvas.text(PANEL + 330, 206, "equal", color=canvas.theme.good, bold=True)

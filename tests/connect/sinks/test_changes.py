@@ -174,3 +174,33 @@ def test_key_is_one_string() -> None:
 def test_unknown_format_is_refused() -> None:
     with pytest.raises(ConfigError, match="must be one of debezium, json"):
         check_format("orders", "xml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"before":null,"after":{"id":1,"op":"d"},"source":{"lsn":5},"op":"u","ts_ms":7}',
+        '{"before": null, "after": {"id": 1, "op": "d"}, "op": "c"}',
+        '{"op":"r","before":null,"after":{"id":1,"op":"d"}}',
+        '{"before":null,"after":{"id":1,"op":"d"},"op":"\\u0075"}',
+    ],
+)
+def test_row_is_found_wherever_it_is_in_the_envelope(text: str) -> None:
+    found = decode((None, text.encode()), format="debezium")
+    assert found.changes == [Change(0, (1,), {"id": 1, "op": "d"})]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"before":null,"after":{"id":1},"op":"u"', "not JSON"),
+        ('{"before":null,"after":{"id":1}', "not JSON"),
+        ('{"before":null,"after":{"id":1,}', "not JSON"),
+        ('{"before":null,"after":{"id":1}}', "not a Debezium envelope"),
+        ('{"before":null,"after":null,"op":"u"}', "has no row"),
+        ('{"before":null,"after":{"id":1},"op":"x"}', "unknown operation"),
+    ],
+)
+def test_envelope_that_begins_as_usual_and_is_broken_is_reported(text: str, message: str) -> None:
+    found = decode((None, text.encode()), format="debezium")
+    assert [message in it.message for it in found.failures] == [True]

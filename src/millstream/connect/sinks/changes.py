@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
@@ -82,6 +83,10 @@ _UNAVAILABLE_BYTES = UNAVAILABLE.encode()
 _UNAVAILABLE_BASE64 = base64.b64encode(_UNAVAILABLE_BYTES)  # of a binary column
 _PLACEHOLDERS = (UNAVAILABLE, _UNAVAILABLE_BASE64.decode(), [UNAVAILABLE])
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+# How an envelope begins if it has no row from before, and how its operation follows the row. What
+# else it has is of no interest here, and is often longer than the row.
+_BEGINNINGS = ('{"before":null,"after":', '{"before": null, "after": ')
+_OPERATION = re.compile(r',\s?"op":\s?"([cur])"[,}]')
 _TRUNCATED = object()
 _SKIPPED = object()
 
@@ -97,14 +102,13 @@ def decode_changes(
 ) -> Changes:
     """The changes of (key, value) pairs; the number of a record is its index. Contents are JSON
     unless `parse` and `parse_key` are given, which raise `BadRecord`."""
-    parse = parse or parse_json
-    read: Callable[[Any], Any] = {"debezium": _read_envelope, "json": _read_row}[format]
+    read = _reader(format, parse)
     found = Changes()
     add = found.changes.append
     single = key_columns[0] if len(key_columns) == 1 else None
     for number, (key, value) in enumerate(records):
         try:
-            row: Any = None if value is None else read(parse(value))
+            row: Any = None if value is None else read(value)
             if row is _SKIPPED:
                 continue
             if row is _TRUNCATED:
@@ -133,6 +137,29 @@ def decode_changes(
         except BadRecord as error:
             found.failures.append(Failure(number, error.reason, str(error)))
     return found
+
+
+def _reader(format: Format, parse: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
+    if parse is not None:
+        shape = {"debezium": _read_envelope, "json": _read_row}[format]
+        return lambda content: shape(parse(content))
+    if format == "json":
+        return lambda content: _read_row(parse_json(content))
+    return _read_after
+
+
+def _read_after(content: bytes) -> Any:
+    """As `_read_envelope`; the row alone is parsed, if it is where it usually is."""
+    try:
+        text = content.decode()
+        for beginning in _BEGINNINGS:
+            if text.startswith(beginning):
+                row, end = _scan(text, len(beginning))
+                if type(row) is dict and _OPERATION.search(text, end) and text[-1] == "}":
+                    return row
+    except (ValueError, StopIteration, RecursionError):
+        pass  # the message comes from the whole of it
+    return _read_envelope(parse_json(content))
 
 
 def parse_json(content: bytes) -> Any:

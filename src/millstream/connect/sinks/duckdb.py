@@ -1,7 +1,7 @@
 """Tables of DuckDB: a warehouse in a file. Rows and positions change in one transaction.
 
 DuckDB lets one process at a time open a file for writing, and none read it meanwhile. So the sink
-opens it for each write and closes it again; while another process has it open, the sink waits.
+closes it whenever it has applied all records; while another process has it open, the sink waits.
 
 Tables have no key index: rows of a batch are deleted by their keys and inserted, in whole columns.
 The identity of a table is in its comment, which a dropped table does not keep.
@@ -42,8 +42,10 @@ class DuckdbSink(Sink):
         self._path = path
         self._layouts = layouts_of(targets)
         self._identities: dict[str, str] = {}
+        self._connection: Any = None
 
     def open(self) -> None:
+        self.close()
         with self._transaction() as connection:
             connection.execute(_CREATE_POSITIONS)
             for target in self.targets:
@@ -86,8 +88,13 @@ class DuckdbSink(Sink):
                     found[key] = dict(zip(layout.names, map(to_json, row), strict=True))
         return found
 
+    def rest(self) -> None:
+        self.close()
+
     def close(self) -> None:
-        """The file is open only during a write."""
+        if self._connection is not None:
+            self._connection.close()  # rolls back what is not committed
+            self._connection = None
 
     def rebuilt(self) -> DuckdbSink:
         targets = [replace(it, table=it.table + REBUILD_SUFFIX) for it in self.targets]
@@ -180,13 +187,15 @@ class DuckdbSink(Sink):
             raise ConfigError("DuckDB needs: pip install 'millstream[duckdb]'") from error
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            connection = duckdb.connect(str(self._path))
+            if self._connection is None:
+                self._connection = duckdb.connect(str(self._path))
             try:
-                connection.execute("BEGIN")
-                yield connection
-                connection.execute("COMMIT")
-            finally:
-                connection.close()  # rolls back what is not committed
+                self._connection.execute("BEGIN")
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self.close()
+                raise
         except duckdb.IOException as error:
             raise SinkUnavailable(f"{self._path} cannot be opened or written: {error}") from error
         except duckdb.Error as error:

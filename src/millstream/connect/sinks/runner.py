@@ -322,12 +322,15 @@ class _Turn:
         if all(it.columns is None for it in answers):
             self._skip_holes(answers)
             self._touch()
+            self._sink.rest()
             return
         self._empty_answers = 0
         for chunks in in_writes(answers, self._sink.rows_max):
             self._apply(chunks)
         for it in answers:
             self._reach(it.place, it.next_offset)
+        if self._runner.progress.lag == 0:
+            self._sink.rest()
 
     def _skip_holes(self, answers: Sequence[Fetched]) -> None:
         self._empty_answers += 1

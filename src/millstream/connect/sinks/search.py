@@ -1,6 +1,7 @@
 """A search index in a file: SQLite's FTS5, without a server or a dependency.
 
-Each topic has a table that is searched, and one that finds a document by its key:
+Each topic has a table that is searched. The rowid of a document is its key, if that is a whole
+number; other keys have a negative one from a second table:
 
     products        fts5(key UNINDEXED, title, body, price UNINDEXED)
     products_keys   id INTEGER PRIMARY KEY, key TEXT UNIQUE     id is the rowid in `products`
@@ -52,12 +53,17 @@ class SearchSink(SqliteSink):
                 "(id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL)"
             )
             forget_identity(connection, target.table)
-        elif found != wanted:
+        elif found != wanted or self._has_old_keys(connection, target):
             raise SchemaMismatch(
                 f"index {target.table!r} has the columns {found}, and the sink wants {wanted}; "
                 "drop it, and the sink fills it from the beginning"
             )
         identify(connection, target.table)
+
+    def _has_old_keys(self, connection: sqlite3.Connection, target: Target) -> bool:
+        """From a version in which all keys were in the second table."""
+        statement = f"SELECT 1 FROM {quote(keys_table(target))} WHERE id > 0 LIMIT 1"
+        return bool(connection.execute(statement).fetchall())
 
     def _write(self, connection: sqlite3.Connection, target: Target, part: Part) -> None:
         index, keys = quote(target.table), quote(keys_table(target))
@@ -65,41 +71,56 @@ class SearchSink(SqliteSink):
             connection.execute(f"DELETE FROM {index}")
             connection.execute(f"DELETE FROM {keys}")
         remaining = {document_id(key): row for key, row in part.changes.last_by_key().items()}
-        gone = [(key,) for key, row in remaining.items() if row is None]
+        gone = [key for key, row in remaining.items() if row is None]
         if gone:
-            connection.executemany(
-                f"DELETE FROM {index} WHERE rowid = (SELECT id FROM {keys} WHERE key = ?)", gone
-            )
-            connection.executemany(f"DELETE FROM {keys} WHERE key = ?", gone)
+            numbers = self._numbers(connection, target, gone)
+            found = [(number,) for number in numbers.values()]
+            connection.executemany(f"DELETE FROM {index} WHERE rowid = ?", found)
+            connection.executemany(f"DELETE FROM {keys} WHERE id = ?", found)
+        kept = [key for key, row in remaining.items() if row is not None]
+        connection.executemany(
+            f"INSERT INTO {keys} (id, key) "
+            f"SELECT min(0, coalesce((SELECT min(id) FROM {keys}), 0)) - 1, ? WHERE true "
+            "ON CONFLICT DO NOTHING",
+            [(key,) for key in kept if whole_number(key) is None],
+        )
+        numbers = self._numbers(connection, target, kept)
         names = [*target.fields, *target.stored]
-        documents = [
-            (*[_text(row.get(name)) for name in names], key)
-            for key, row in remaining.items()
-            if row is not None
-        ]
-        connection.executemany(
-            f"INSERT INTO {keys} (key) VALUES (?) ON CONFLICT DO NOTHING",
-            [(it[-1],) for it in documents],
-        )
         columns = ", ".join(map(quote, names))
-        places = ", ".join(f"?{number + 1}" for number in range(len(names)))
+        places = ", ".join("?" * len(names))
         connection.executemany(
-            f"INSERT OR REPLACE INTO {index} (rowid, {columns}, key) "
-            f"SELECT id, {places}, key FROM {keys} WHERE key = ?{len(names) + 1}",
-            documents,
+            f"INSERT OR REPLACE INTO {index} (rowid, key, {columns}) VALUES (?, ?, {places})",
+            [
+                (number, key, *[_text(row.get(name)) for name in names])
+                for key, number in numbers.items()
+                if (row := remaining[key]) is not None
+            ],
         )
+
+    def _numbers(
+        self, connection: sqlite3.Connection, target: Target, keys: Sequence[str]
+    ) -> dict[str, int]:
+        """The rowids of documents; unknown keys are left out."""
+        statement = f"SELECT id FROM {quote(keys_table(target))} WHERE key = ?"
+        found = {}
+        for key in keys:
+            number = whole_number(key)
+            if number is None:
+                for (number,) in connection.execute(statement, (key,)):
+                    found[key] = number
+            else:
+                found[key] = number
+        return found
 
     def stored_rows(self, target: Target, keys: Sequence[Key]) -> dict[Key, Row]:
         index, names = quote(target.table), [*target.fields, *target.stored]
-        statement = (
-            f"SELECT {', '.join(map(quote, names))} FROM {index} "
-            f"WHERE rowid = (SELECT id FROM {quote(keys_table(target))} WHERE key = ?)"
-        )
-        found = {}
+        statement = f"SELECT {', '.join(map(quote, names))} FROM {index} WHERE rowid = ?"
+        texts, found = {document_id(key): key for key in keys}, {}
         with self._reporting("read documents of"):
-            for key in keys:
-                for row in self._opened().execute(statement, (document_id(key),)):
-                    found[key] = dict(zip(names, row, strict=True))
+            connection = self._opened()
+            for text, number in self._numbers(connection, target, list(texts)).items():
+                for row in connection.execute(statement, (number,)):
+                    found[texts[text]] = dict(zip(names, row, strict=True))
         return found
 
     def _replace(self, connection: sqlite3.Connection, target: Target, other: Target) -> None:
@@ -116,6 +137,13 @@ class SearchSink(SqliteSink):
     def _drop_target(self, connection: sqlite3.Connection, target: Target) -> None:
         connection.execute(f"DROP TABLE IF EXISTS {quote(target.table)}")
         connection.execute(f"DROP TABLE IF EXISTS {quote(keys_table(target))}")
+
+
+def whole_number(key: str) -> int | None:
+    """The number that a key is, if a rowid can be it."""
+    if key.isdecimal() and key.isascii() and len(key) < 19 and (key[0] != "0" or key == "0"):
+        return int(key)
+    return None
 
 
 def _text(value: Any) -> Any:

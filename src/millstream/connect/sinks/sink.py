@@ -118,6 +118,9 @@ class Sink(ABC):
     def apply(self, write: Write) -> None:
         """Apply a write, or raise; see the module."""
 
+    def rest(self) -> None:  # noqa: B027 - most targets have nothing to let go of
+        """Everything is applied for now: let go of what others may wait for."""
+
     @abstractmethod
     def written_at(self) -> float | None:
         """The time of the last write in seconds since 1970, by the clock of its writer."""

@@ -247,7 +247,9 @@ class SinkStore(Store):
         deadline, pause = time.monotonic() + PATIENCE_SECONDS, _PAUSE_SECONDS
         while True:
             try:
-                return action()
+                result = action()
+                self._opened(query).rest()
+                return result
             except SinkUnavailable:
                 sink = self._sinks.pop(query, None)
                 if sink is not None:
