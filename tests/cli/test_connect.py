@@ -83,7 +83,7 @@ def test_mistake_in_the_file_is_one_line(millstream: SharedBroker, tmp_path: Pat
 
 
 def test_progress_is_described() -> None:
-    progress = Progress(records=1234, lag=5, bad=1, conflicts=2)
+    progress = Progress(records=1235, lag=5, bad=1, conflicts=2)
     assert describe(Progress(records=1, conflicts=1)) == (
         "1 record applied, lag 0, 1 conflict with another writer"
     )

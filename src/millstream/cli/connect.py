@@ -111,8 +111,9 @@ class Lines:
 
 
 def describe(progress: Progress) -> str:
-    records = "record" if progress.records == 1 else "records"
-    parts = [f"{progress.records:,} {records} applied", f"lag {progress.lag:,}"]
+    applied = progress.records - progress.bad
+    records = "record" if applied == 1 else "records"
+    parts = [f"{applied:,} {records} applied", f"lag {progress.lag:,}"]
     if progress.bad:
         parts.append(f"{progress.bad:,} bad")
     if progress.conflicts:
