@@ -30,6 +30,7 @@ _SETTINGS = {
     "publication.autocreate.mode": "disabled",
     "key.converter.schemas.enable": "false",
     "value.converter.schemas.enable": "false",
+    "header.converter.schemas.enable": "false",
     "skipped.operations": "none",
 }
 
@@ -41,6 +42,7 @@ class DebeziumEvent:
     topic: str
     key: Any
     value: Any
+    headers: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass
@@ -56,8 +58,9 @@ class Debezium:
         return line
 
     def next_event(self) -> DebeziumEvent:
-        topic, key, value = self.next_line().rstrip("\n").split("\t")
-        return DebeziumEvent(topic, json.loads(key), json.loads(value))
+        topic, key, value, *headers = self.next_line().rstrip("\n").split("\t")
+        named = zip(headers[::2], map(json.loads, headers[1::2]), strict=True)
+        return DebeziumEvent(topic, json.loads(key), json.loads(value), tuple(named))
 
     def events_until(self, topic: str) -> list[DebeziumEvent]:
         """The events before the next one of a topic, which is taken, too."""

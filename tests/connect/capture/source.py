@@ -8,6 +8,7 @@ from __future__ import annotations
 import select
 import struct
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -64,6 +65,7 @@ class Source:
     buffer: ChangeBuffer = field(default_factory=ChangeBuffer)
     feed: ChangeFeed = field(default_factory=ChangeFeed)
     tables: dict[str, Table] = field(default_factory=dict)
+    encoders: dict[int, TableEncoder] = field(default_factory=dict)
 
     def execute(self, statement: str, parameters: Sequence[Any] | None = None) -> None:
         self.connection.execute(statement, parameters)
@@ -99,8 +101,10 @@ class Source:
         """The table that a Relation message describes, with its primary key."""
         table = parse_relation(relation)
         keys = [row[0] for row in self.connection.execute(_PRIMARY_KEY, [table.oid])]
-        if table.replica_identity == "i":
-            keys = list(table.identity)
+        if table.replica_identity == "i" or (
+            table.replica_identity == "d" and {*keys} != {*table.identity}
+        ):
+            keys = list(table.identity)  # the catalogue may be newer
         return replace(table, key=tuple(keys))
 
     def encoder(self, table: Table) -> TableEncoder:
@@ -129,7 +133,13 @@ class Source:
             case b"R":
                 table = self.table(payload)
                 self.tables[table.name] = table
-                self.feed.register(self.encoder(table))
+                self.encoders[table.oid] = self.encoder(table)
+                self.feed.register(self.encoders[table.oid])
+            case b"T":
+                (lsn,) = struct.unpack_from(">Q", message, 1)
+                (count,) = struct.unpack_from(">I", payload, 1)
+                for oid in struct.unpack_from(f">{count}I", payload, 6):
+                    self.encoders[oid].truncate(lsn)
 
     def changes(self) -> list[Change]:
         return self.encode(self.messages())
@@ -198,19 +208,21 @@ def open_source(url: str) -> Iterator[Source]:
     """Publish all tables of a database, and read its changes from now on."""
     with psycopg.connect(url, autocommit=True, options=SESSION_OPTIONS) as connection:
         connection.execute("CREATE PUBLICATION everything FOR ALL TABLES")
-        target = psycopg.conninfo.make_conninfo(
-            url, replication="database", options=SESSION_OPTIONS
-        )
+        # The stream is not read, and so not alive, while a test waits for something else.
+        options = f"{SESSION_OPTIONS} -c wal_sender_timeout=0"
+        target = psycopg.conninfo.make_conninfo(url, replication="database", options=options)
         stream = pq.PGconn.connect(target.encode())
         try:
             assert stream.status == pq.ConnStatus.OK, stream.error_message
+            slot = f"test_{uuid.uuid4().hex[:8]}"
             created = stream.exec_(
-                b"CREATE_REPLICATION_SLOT test TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT"
+                f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput"
+                " NOEXPORT_SNAPSHOT".encode()
             )
             assert created.status == pq.ExecStatus.TUPLES_OK, created.error_message
             started = stream.exec_(
-                b"START_REPLICATION SLOT test LOGICAL 0/0 "
-                b"(proto_version '1', publication_names 'everything', messages 'true')"
+                f"START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '1',"
+                " publication_names 'everything', messages 'true')".encode()
             )
             assert started.status == pq.ExecStatus.COPY_BOTH, started.error_message
             stream.nonblocking = 1

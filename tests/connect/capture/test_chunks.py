@@ -119,7 +119,9 @@ def test_table_that_is_created_later_is_copied(setup: Setup) -> None:
     setup.check("items", "orders")
 
 
-def test_table_written_while_it_is_added_is_complete(setup: Setup) -> None:
+def test_table_written_while_it_is_added_is_complete(
+    setup: Setup, caplog: pytest.LogCaptureFixture
+) -> None:
     """A transaction that began before the table was published is not streamed."""
     setup.execute(TABLE.format("orders"))
     setup.execute(TABLE.format("items"))
@@ -130,6 +132,12 @@ def test_table_written_while_it_is_added_is_complete(setup: Setup) -> None:
         with setup.running() as capture:
             query = "SELECT 1 FROM pg_publication_tables WHERE tablename = 'items'"
             wait_until(lambda: setup.execute(query).fetchall(), capture=capture)
+            # Without the wait, the table would be copied before this transaction ends.
+            caplog.set_level("INFO", "millstream.capture")
+            wait_until(
+                lambda: "new tables wait for" in caplog.text or "items is copied" in caplog.text,
+                capture=capture,
+            )
             other.commit()
             setup.caught_up(capture)
     setup.check("items")

@@ -15,7 +15,7 @@ from millstream.connect.capture.output import CaptureFenced, Output
 from millstream.connect.capture.stream import Slicer
 from tests.connect.capture.conftest import new_setup
 from tests.connect.capture.driver import NAMES
-from tests.connect.capture.harness import TABLE, Setup, Writer, end, wait_until
+from tests.connect.capture.harness import TABLE, Setup, Writer, end, read_topic, wait_until
 from tests.peers.kafka import start_kafka
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.postgres import PostgresServer
@@ -71,7 +71,9 @@ def test_capture_killed_at_a_point_continues(setup: Setup, point: str) -> None:
     setup.execute("INSERT INTO orders SELECT g, 0, 'old' FROM generate_series(1, 300) g")
     writer = Writer(setup.url, ["orders"], range(600), seed=1)
     writer.start()
-    counts = [1, 5] if point.endswith(("send", "commit", "confirm")) else [1]
+    counts = [1, 5] if point.endswith(("send", "confirm")) else [1]
+    if point.endswith("commit"):
+        counts = [1, 5, 14]  # the last one is in the stream
     try:
         for count in counts:
             process = setup.spawn(f"{point}:{count}", chunk_rows=50)
@@ -88,7 +90,8 @@ def test_capture_killed_at_a_point_continues(setup: Setup, point: str) -> None:
 def test_copy_in_one_transaction_survives_a_kill(setup: Setup) -> None:
     """Rows of COPY share their LSNs: only their number in the transaction identifies them."""
     setup.execute(TABLE.format("orders"))
-    changes = {"slice_bytes": 5_000}  # a twentieth of the transaction
+    # A slice is a twentieth of the transaction.
+    changes = {"slice_bytes": 5_000, "transactions": True}
     with setup.running(**changes) as capture:
         setup.caught_up(capture)
     with setup.sql.cursor().copy("COPY orders FROM STDIN") as copy:
@@ -104,6 +107,21 @@ def test_copy_in_one_transaction_survives_a_kill(setup: Setup) -> None:
         setup.caught_up(capture)
     keys = [change.key["id"] for change in setup.read("orders")]
     assert keys == list(range(2000))
+    boundaries = read_topic(setup.bootstrap, f"{setup.name}.transaction")
+    assert [it.value["status"] for it in boundaries if it.value] == ["BEGIN", "END"]
+
+
+def test_atomic_transaction_is_invisible_until_it_is_complete(setup: Setup) -> None:
+    setup.execute(TABLE.format("orders"))
+    changes = {"slice_bytes": 5_000, "atomic": True}
+    with setup.running(**changes) as capture:
+        setup.caught_up(capture)
+    setup.execute("INSERT INTO orders SELECT g, 0, repeat('x', 20) FROM generate_series(1, 2000) g")
+    assert setup.spawn("after send:9", **changes).wait(PATIENCE_SECONDS) == -9
+    assert setup.read("orders") == []
+    with setup.running(**changes) as capture:
+        setup.caught_up(capture)
+    assert [it.key["id"] for it in setup.read("orders")] == list(range(1, 2001))
 
 
 @pytest.mark.parametrize("atomic", [False, True])

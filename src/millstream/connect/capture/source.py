@@ -183,9 +183,12 @@ class Source:
     def describe(self, relation: Relation) -> Table:
         """A table as a Relation message has it, with the key from the catalogue."""
         key = self._key(relation.oid, relation.replica_identity)
-        names = {column.name for column in relation.columns}
-        if not set(key) <= names:  # the catalogue is newer than the message
-            key = relation.identity if relation.replica_identity != "f" else ()
+        # The catalogue may be newer than the message.
+        if relation.replica_identity in ("d", "i"):
+            if set(key) != set(relation.identity):
+                key = relation.identity
+        elif not set(key) <= {column.name for column in relation.columns}:
+            key = ()
         return Table(
             relation.oid,
             relation.schema,

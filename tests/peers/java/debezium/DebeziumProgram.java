@@ -1,7 +1,9 @@
 import com.sun.management.OperatingSystemMXBean;
 import io.debezium.engine.ChangeEvent;
 import io.debezium.engine.DebeziumEngine;
+import io.debezium.engine.Header;
 import io.debezium.engine.format.Json;
+import io.debezium.engine.format.KeyValueHeaderChangeEventFormat;
 import java.io.FileReader;
 import java.io.PrintStream;
 import java.io.Reader;
@@ -11,7 +13,7 @@ import java.util.Properties;
 
 /**
  * Runs Debezium's embedded engine: `DebeziumProgram properties print` prints each event as topic,
- * key and value between tabs; `DebeziumProgram properties count 1000` counts events, and prints
+ * key, value, and name and value of each header, between tabs; `DebeziumProgram properties count 1000` counts events, and prints
  * count, milliseconds and CPU milliseconds at every thousandth.
  */
 public class DebeziumProgram {
@@ -22,22 +24,45 @@ public class DebeziumProgram {
         try (Reader reader = new FileReader(arguments[0], StandardCharsets.UTF_8)) {
             properties.load(reader);
         }
-        boolean prints = arguments[1].equals("print");
-        long every = prints ? 0 : Long.parseLong(arguments[2]);
         PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
-        OperatingSystemMXBean system =
-            (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
-        DebeziumEngine<ChangeEvent<String, String>> engine = DebeziumEngine.create(Json.class)
+        DebeziumEngine<ChangeEvent<String, String>> engine = arguments[1].equals("print")
+            ? printing(properties, out)
+            : counting(properties, out, Long.parseLong(arguments[2]));
+        engine.run();
+    }
+
+    private static DebeziumEngine<ChangeEvent<String, String>> printing(
+            Properties properties, PrintStream out) {
+        return DebeziumEngine
+            .create(KeyValueHeaderChangeEventFormat.of(Json.class, Json.class, Json.class))
             .using(properties)
-            .using((success, message, error) -> {
-                System.err.println(message);
-                System.exit(success ? 0 : 1);
-            })
+            .using(DebeziumProgram::ended)
             .notifying((events, committer) -> {
                 for (ChangeEvent<String, String> event : events) {
-                    if (prints) {
-                        out.println(event.destination() + "\t" + event.key() + "\t" + event.value());
-                    } else if (++count % every == 0) {
+                    out.print(event.destination() + "\t" + event.key() + "\t" + event.value());
+                    for (Object given : event.headers()) {
+                        Header<?> header = (Header<?>) given;
+                        out.print("\t" + header.getKey() + "\t" + header.getValue());
+                    }
+                    out.println();
+                    committer.markProcessed(event);
+                }
+                committer.markBatchFinished();
+                out.flush();
+            })
+            .build();
+    }
+
+    private static DebeziumEngine<ChangeEvent<String, String>> counting(
+            Properties properties, PrintStream out, long every) {
+        OperatingSystemMXBean system =
+            (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
+        return DebeziumEngine.create(Json.class)
+            .using(properties)
+            .using(DebeziumProgram::ended)
+            .notifying((events, committer) -> {
+                for (ChangeEvent<String, String> event : events) {
+                    if (++count % every == 0) {
                         out.println(count + "\t" + System.nanoTime() / 1_000_000 + "\t"
                             + system.getProcessCpuTime() / 1_000_000);
                     }
@@ -47,6 +72,10 @@ public class DebeziumProgram {
                 out.flush();
             })
             .build();
-        engine.run();
+    }
+
+    private static void ended(boolean success, String message, Throwable error) {
+        System.err.println(message);
+        System.exit(success ? 0 : 1);
     }
 }
