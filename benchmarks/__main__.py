@@ -63,6 +63,7 @@ EXTRA = (
     "avro",
     "state",
     "analytics",
+    "standing",
     "nexmark",
     "nexmark_engines",
 )

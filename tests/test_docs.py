@@ -52,6 +52,7 @@ def long_on_spark(paths: list[Path]) -> list[Any]:
         "analytics.py",
         "avro.md",
         "pipelines.md",
+        "standing-queries.md",
         "stores.md",
         "cluster.md",
         "movers.py",

@@ -18,10 +18,12 @@ from millstream.pipelines.offsets import (
     limit_total,
     parse_offsets,
     plan_tasks,
+    queries_end,
     split,
     to_json,
     topic_ids_in,
     with_idle_until,
+    with_queries_end,
     with_topic_ids,
 )
 
@@ -89,3 +91,12 @@ def test_offsets_of_a_stream_have_the_ids_of_their_topics() -> None:
     assert topic_ids_in(nested) == {"a": UUID(int=1)}
     assert topic_ids_in(offsets) == {}
     assert with_topic_ids(offsets, {}) == offsets
+
+
+def test_end_of_the_queries_is_kept_beside_the_offsets() -> None:
+    offsets = {("topic", 0): 5}
+    assert with_queries_end(to_json(offsets), None) == to_json(offsets)
+    planned = with_queries_end(to_json(offsets), 12)
+    assert planned == {"topic": {"0": 5}, "#queries": {"end": 12}}
+    assert (queries_end(planned), queries_end(to_json(offsets))) == (12, None)
+    assert from_json(planned) == offsets

@@ -80,6 +80,7 @@ def test_table_replaces_by_key_or_appends() -> None:
         (lambda: topic("t", start_at="yesterday"), "must be earliest, latest, a datetime"),
         (lambda: topic("t", start_at=datetime(2026, 1, 31)), "has no time zone"),
         (lambda: topic("t", watermark="at"), r'write \("column", "10 minutes"\)'),  # type: ignore[arg-type]
+        (lambda: topic("t", queries="searches"), "queries needs a schema"),
         (lambda: table("1; drop"), "cannot name a table"),
         (lambda: table("t", mode="merge"), "must be upsert, append or replace"),
         (lambda: table("t", mode="upsert"), "needs a key"),

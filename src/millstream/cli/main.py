@@ -49,6 +49,9 @@ COMMANDS = {
         "Manage consumer and share groups: members, lag, offsets, settings.", USE
     ),
     "dlq": CommandGroup("Show, replay and purge dead letters.", USE),
+    "queries": CommandGroup(
+        "Add, list, remove and test standing queries, which are matched with every event.", USE
+    ),
     "transaction": CommandGroup("Show transactions, and abort hanging ones.", USE),
     "check": CommandGroup(
         "Check whether a cluster loses, duplicates, reorders or tears records.", USE

@@ -21,6 +21,7 @@ POSITION_COLUMN = "_position"
 DELETED_COLUMN = "_deleted"
 IDLE_COLUMN = "_idle"
 ERROR_COLUMN = "_error"
+QUERIES_COLUMN = "_queries"
 
 WATERMARK_DELAY = "spark.watermarkDelayMs"  # Spark's metadata of a column with a watermark
 TABLE_KEY = "millstream.table_key"  # metadata of the key columns of a topic that is a table

@@ -9,6 +9,9 @@ nothing: {"topic": {"0": 5}, "#idle": {"until_ms": 1767225600000}}. Names of top
 
 The offsets of a pipeline also have the ids of its topics, because a recreated topic starts over:
 {"topic": {"0": 5}, "#ids": {"topic": "<uuid>"}}.
+
+The offsets of a source whose events are matched with standing queries also have the end of the
+queries' topic when the batch was planned: {"topic": {"0": 5}, "#queries": {"end": 12}}.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ _MARK = "#"  # of entries that are no topics
 _IDLE = "#idle"
 _UNTIL = "until_ms"
 _IDS = "#ids"
+_QUERIES = "#queries"
+_END = "end"
 # Where writers keep what is decided (writing/decisions.py); readers of a pattern pass over it.
 DECISIONS_TOPIC = "__millstream_decisions"
 
@@ -74,6 +79,19 @@ def with_idle_until(
     """The offsets with the time up to which the source was idle."""
     offsets = {topic: dict(partitions) for topic, partitions in nested.items()}
     return offsets if time_ms is None else {**offsets, _IDLE: {_UNTIL: time_ms}}
+
+
+def queries_end(nested: Mapping[str, Mapping[str, Any]]) -> int | None:
+    """The end of the queries' topic in a stream's offsets; None if there is none."""
+    return nested[_QUERIES][_END] if _QUERIES in nested else None
+
+
+def with_queries_end(
+    nested: Mapping[str, Mapping[str, Any]], end: int | None
+) -> dict[str, dict[str, Any]]:
+    """The offsets with the end of the queries' topic."""
+    offsets = {topic: dict(partitions) for topic, partitions in nested.items()}
+    return offsets if end is None else {**offsets, _QUERIES: {_END: end}}
 
 
 def with_topic_ids(

@@ -35,9 +35,11 @@ from millstream.pipelines.offsets import (
     Offsets,
     from_json,
     idle_until_ms,
+    queries_end,
     to_json,
     topic_ids_in,
     with_idle_until,
+    with_queries_end,
     with_topic_ids,
 )
 from millstream.pipelines.options import GivenOptions
@@ -120,16 +122,21 @@ def _read_options(
 
 
 class RangePartition(InputPartition):
-    """The range of offsets of one task, the id of its topic, and the watermark of the batch if the
-    schema names it."""
+    """The range of offsets of one task, the id of its topic, and, if the schema names them, the
+    watermark of the batch and the end of the queries' topic."""
 
     def __init__(
-        self, wanted: OffsetRange, topic_id: UUID | None, watermark_ms: int | None = None
+        self,
+        wanted: OffsetRange,
+        topic_id: UUID | None,
+        watermark_ms: int | None = None,
+        queries_end: int | None = None,
     ) -> None:
         super().__init__(wanted)
         self.wanted = wanted
         self.topic_id = topic_id
         self.watermark_ms = watermark_ms
+        self.queries_end = queries_end
 
 
 class TickPartition(InputPartition):
@@ -159,7 +166,8 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
         from millstream.pipelines.row_positions import log_number
 
         log = log_number(wanted.topic, partition.topic_id, wanted.partition)
-        yield from typed_batches(options, wanted, TaskConstants(partition.watermark_ms, log))
+        constants = TaskConstants(partition.watermark_ms, log, partition.queries_end)
+        yield from typed_batches(options, wanted, constants)
     else:
         for columns in fetch_columns(options, wanted):
             yield raw_batch(wanted.topic, wanted.partition, columns)
@@ -176,7 +184,8 @@ class TopicReader(DataSourceReader):
         positions = Positions(self._options)
         try:
             tasks = plan_batch(self._options, positions)
-            return [RangePartition(it, positions.topic_ids.get(it.topic)) for it in tasks]
+            ids, end = positions.topic_ids, positions.queries_end()
+            return [RangePartition(it, ids.get(it.topic), None, end) for it in tasks]
         finally:
             positions.close()
 
@@ -220,7 +229,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         idle_ms = self._planner.idle_until_ms(begin, idle_until_ms(start))
         # While it waits, nothing must change.
         ids = begin_ids if end is begin else self._topic_ids
-        return with_idle_until(with_topic_ids(to_json(end), ids), idle_ms)
+        # Read after the ends of the events: a query that is older than an event is in it.
+        queries = queries_end(start) if end == begin else self._positions.queries_end()
+        planned = with_idle_until(with_topic_ids(to_json(end), ids), idle_ms)
+        return with_queries_end(planned, queries)
 
     @property
     def _topic_ids(self) -> Mapping[str, UUID | None]:
@@ -238,7 +250,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         watermark_ms = self._watermark_ms(ends) if tasks else None
         topic_ids = self._positions.topic_ids
         ticks = [TickPartition(it) for it in self._ticks_ms(start, end)]
-        return [RangePartition(it, topic_ids.get(it.topic), watermark_ms) for it in tasks] + ticks
+        queries = queries_end(end)
+        return [
+            *(RangePartition(it, topic_ids.get(it.topic), watermark_ms, queries) for it in tasks),
+            *ticks,
+        ]
 
     def _ticks_ms(self, start: JsonOffsets, end: JsonOffsets) -> list[int]:
         """The time of the tick between these offsets, if there is one."""

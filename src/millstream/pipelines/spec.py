@@ -51,6 +51,7 @@ class Topic:
     idle_after: str | None = None
     table_key: tuple[str, ...] = ()
     load_first: bool | None = None
+    queries: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -97,6 +98,7 @@ def topic(
     idle_after: str | None = None,
     table_key: str | tuple[str, ...] = (),
     load_first: bool | None = None,
+    queries: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Topic:
     """Declare a topic.
@@ -122,6 +124,9 @@ def topic(
     whenever the pipeline starts, it is read to its current end before other topics are read, at
     most a million records in a batch unless `options` say otherwise.
 
+    `queries` names a topic of standing queries. Each micro-batch is planned with the end of that
+    topic, in the column `_queries`, which `match_queries` needs.
+
     To write: `key` names the columns that make the key; all columns make the value, as JSON unless
     said otherwise. A column `value`, with or without `key`, is written as it is.
 
@@ -141,6 +146,7 @@ def topic(
         idle_after=idle_after,
         table_key=_names(table_key),
         load_first=load_first,
+        queries=queries or "",
         options={it: _option_text(value) for it, value in (options or {}).items()},
     )
     _check_topic(declared)
@@ -340,6 +346,8 @@ def _check_topic(declared: Topic) -> None:
         )
     if (declared.load_first or declared.table_key) and start_at != "earliest":
         raise ConfigError(f"topic {name}: a table is read from its beginning; leave out start_at")
+    if declared.queries and declared.schema is None:
+        raise ConfigError(f"topic {name}: queries needs a schema, for the columns of the events")
     if declared.idle_after is not None and (watermark is None or declared.schema is None):
         raise ConfigError(
             f"topic {name}: idle_after needs a schema and a watermark, which is what it moves"

@@ -88,3 +88,14 @@ def test_skip_deleted_fails_or_warns_and_goes_on(caplog: pytest.LogCaptureFixtur
     assert skip_deleted(lenient, start, earliest) == {("t", 0): 8, ("t", 1): 9}
     assert "t-0 offsets 5 to 7" in caplog.text
     assert skip_deleted(strict, start, {("t", 0): 0}) == start
+
+
+def test_end_of_the_queries_needs_a_topic_of_one_partition(topics: Topics) -> None:
+    events, searches, wide = topics.create(), topics.create(), topics.create(partitions=2)
+    assert positions_of(topics, subscribe=events).queries_end() is None
+    topics.fill(searches, [b"a", b"b"])
+    assert positions_of(topics, subscribe=events, queriesTopic=searches).queries_end() == 2
+    with pytest.raises(ConfigError, match=f"topic {wide} of standing queries has 2 partitions"):
+        positions_of(topics, subscribe=events, queriesTopic=wide).queries_end()
+    with pytest.raises(ConfigError, match="nowhere of standing queries does not exist"):
+        positions_of(topics, subscribe=events, queriesTopic="nowhere").queries_end()

@@ -177,6 +177,22 @@ def test_tick_has_a_time_and_nothing_else() -> None:
             typed_options(parse_read_options(given, streaming=True), wrong)
 
 
+def test_rows_have_the_end_of_the_queries_if_the_topic_is_named() -> None:
+    from pyspark.sql.types import StructType
+
+    schema = StructType().add("id", "long").add("_queries", "long")
+    given = {"kafka.bootstrap.servers": "a:1", "subscribe": "t", "valueFormat": "json"}
+    with pytest.raises(ConfigError, match="queriesTopic and the column _queries bigint belong"):
+        typed_options(parse_read_options(given, streaming=True), schema)
+    typed_options(parse_read_options(given | {"queriesTopic": "q"}, streaming=True), schema)
+    values = [b'{"id": 1}', b"{", b'{"id": 2}']
+    fields = pa.schema([("id", pa.int64()), ("_queries", pa.int64())])
+    decoded = decode(pa.schema([("id", pa.int64())]), *values)
+    constants = TaskConstants(queries_end=7)
+    rows = assemble(fields, OffsetRange("t", 0, 0, 3), columns_of(values), decoded, constants)
+    assert rows.to_pylist() == [{"id": 1, "_queries": 7}, {"id": 2, "_queries": 7}]
+
+
 def test_rows_have_their_position_and_whether_they_are_deletes() -> None:
     values = [b"{}", b"x", None]
     schema = pa.schema([("_position", pa.binary()), ("_deleted", pa.bool_())])

@@ -48,3 +48,14 @@ def test_broker_that_is_not_there_is_named(
     declared = pipeline(reads=topic("x"), writes=table("t"), name="p")(lambda frame: frame)
     with pytest.raises(BrokerUnreachable, match=f"no broker answers at {address}"):
         check_topics(replace(settings, broker=address), [declared])
+
+
+def test_missing_topic_of_queries_is_named_or_created(topics: Topics, settings: Settings) -> None:
+    there, searches = topics.create(), f"a-{uuid.uuid4().hex}"
+    reads = topic(there, schema="a long", queries=searches)
+    declared = pipeline(reads=reads, writes=table("t"), name="fine")(lambda frame: frame)
+    with pytest.raises(ConfigError, match=f"millstream queries create {searches}"):
+        check_topics(settings, [declared])
+    assert set(check_topics(replace(settings, create_topics=True), [declared])) == {there}
+    with Cluster(topics.bootstrap) as cluster:
+        assert len(cluster.refresh([searches])[searches].partitions) == 1

@@ -66,6 +66,7 @@ READ_OPTIONS = (
     "loadFirst",
     "idleAfter",
     "idleColumn",
+    "queriesTopic",
     *CSV_OPTIONS,
     *AVRO_OPTIONS,
     *REGISTRY_ALIASES,
@@ -142,6 +143,7 @@ class ReadOptions:
     load_first: Offsets = field(default_factory=dict)  # how far others are read before this begins
     idle_after_ms: int | None = None
     idle_column: str = ""  # the time of ticks
+    queries_topic: str | None = None  # of standing queries, whose end is part of a batch
     csv: CsvDialect = field(default_factory=CsvDialect)
     avro: AvroOptions = field(default_factory=AvroOptions)
     fetch_bytes_max: int = 8 * 1024 * 1024
@@ -195,6 +197,7 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
         load_first=_load_first(given),
         idle_after_ms=_idle_after_ms(given),
         idle_column=given.get("idleColumn") or "",
+        queries_topic=given.get("queriesTopic"),
         csv=_csv_dialect(given, value_format),
         avro=parse_avro_options(given, value_format),
         fetch_bytes_max=given.integer("kafka.max.partition.fetch.bytes", 1)

@@ -134,6 +134,23 @@ class Positions:
         """The end: for a read-committed reader, where the oldest open transaction begins."""
         return self.lookup(dict.fromkeys(partitions, LATEST))
 
+    def queries_end(self) -> int | None:
+        """The end of the topic of standing queries; None if there is none. Raises `ConfigError`
+        unless it has one partition, in which offsets order the queries."""
+        name = self._options.queries_topic
+        if name is None:
+            return None
+        found = self._cluster.retrying(lambda: self._cluster.refresh([name])).get(name)
+        if found is None or len(found.partitions) != 1:
+            problem = (
+                "does not exist" if found is None else f"has {len(found.partitions)} partitions"
+            )
+            raise ConfigError(
+                f"topic {name} of standing queries {problem}; it must have one: create it with "
+                f"`millstream queries create {name}`"
+            )
+        return self.latest([(name, 0)])[name, 0]
+
     def log_ends(self, partitions: Iterable[TopicPartition]) -> Offsets:
         """The end of all records, of open transactions too."""
         return self.lookup(dict.fromkeys(partitions, LATEST), read_committed=False)

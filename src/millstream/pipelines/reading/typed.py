@@ -12,6 +12,8 @@ The schema has the columns of the value, and may also name these:
     _idle                       boolean: whether this is no record but a tick (idleness.py)
     _watermark                  timestamp: the batch's watermark, by which rows are late; null if
                                 there is none yet. It needs the option checkpointLocation
+    _queries                    long: the end, when the batch was planned, of the topic of standing
+                                queries that the option queriesTopic names
 
 A record that does not decode ends the query (mode `fail`), is left out (`drop`), or is written to
 the dead-letter topic and left out (`deadletter`). If the schema names `_error`, it becomes a row
@@ -38,6 +40,7 @@ from millstream.pipelines.columns import (
     IDLE_COLUMN,
     OFFSET_COLUMN,
     POSITION_COLUMN,
+    QUERIES_COLUMN,
     WATERMARK_COLUMN,
 )
 from millstream.pipelines.reading.arrow import raw_batch
@@ -70,6 +73,7 @@ METADATA_TYPES = {
     ERROR_COLUMN: "string",
     IDLE_COLUMN: "boolean",
     WATERMARK_COLUMN: "timestamp",
+    QUERIES_COLUMN: "bigint",
 }
 
 
@@ -78,6 +82,7 @@ class TaskConstants(NamedTuple):
 
     watermark_ms: int | None = None
     log: int = 0  # the task's partition, in `_position`
+    queries_end: int | None = None
 
 
 class RecordFailed(MillstreamError):
@@ -98,6 +103,7 @@ def typed_options(options: ReadOptions, schema: StructType) -> ReadOptions:
                 f"column {field.name} is {field.dataType.simpleString()}; it must be {expected}"
             )
     _check_idle(options, schema)
+    _check_queries(options, schema)
     wants_headers = "_headers" in schema.names or options.mode == "deadletter"
     options = replace(
         options, row_schema=schema, include_headers=options.include_headers or wants_headers
@@ -118,6 +124,14 @@ def _check_idle(options: ReadOptions, schema: StructType) -> None:
     kind = schema[column].dataType.simpleString() if column in schema.names else "not there"
     if kind != "timestamp":
         raise ConfigError(f"idleColumn {column!r} is {kind}; it must be a timestamp of the schema")
+
+
+def _check_queries(options: ReadOptions, schema: StructType) -> None:
+    if (options.queries_topic is not None) != (QUERIES_COLUMN in schema.names):
+        raise ConfigError(
+            f"queriesTopic and the column {QUERIES_COLUMN} bigint belong together: it has the end "
+            "of that topic. In pipelines, use topic(..., queries=...)"
+        )
 
 
 def idle_row(options: ReadOptions, time_ms: int) -> pa.RecordBatch:
@@ -229,6 +243,8 @@ def assemble(
             watermark_ms = constants.watermark_ms
             watermark_us = None if watermark_ms is None else watermark_ms * 1000
             arrays.append(pa.repeat(pa.scalar(watermark_us, field.type), count))
+        elif field.name == QUERIES_COLUMN:
+            arrays.append(pa.repeat(pa.scalar(constants.queries_end, field.type), count))
         elif field.name in METADATA_TYPES:
             array = _metadata(field.name, raw, columns, constants)
             array = array if rows is None else array.take(rows)

@@ -42,6 +42,7 @@ from millstream.pipelines.running.sinks import make_sink
 from millstream.pipelines.running.tables import as_table, mark_bad_keys, reader_schema
 from millstream.pipelines.running.topics import check_topics
 from millstream.pipelines.spec import PipelineSpec, Topic
+from millstream.pipelines.standing.matching import mark_queries
 from millstream.pipelines.times.idleness import with_idle_watermark
 
 if TYPE_CHECKING:
@@ -249,6 +250,8 @@ def read_stream(
     if is_shared:
         frame = share(frame)
     frame = as_table(frame, topic)
+    if topic.queries:
+        frame = mark_queries(frame, topic.queries, options)
     return frame if topic.watermark is None else with_watermark(frame, topic)
 
 
@@ -329,7 +332,8 @@ def read_history(
             options = {n: v for n, v in options.items() if n != "deadLetterTopic"}
             options["mode"] = "drop"
         rows = mark_bad_keys(load(reader.options(**options)), it)
-        frames[parameter] = as_table(rows, it)
+        rows = as_table(rows, it)
+        frames[parameter] = mark_queries(rows, it.queries, options) if it.queries else rows
     return frames
 
 
@@ -356,6 +360,8 @@ def read_options(pipeline: PipelineSpec, topic: Topic, settings: Settings) -> di
         }
         if topic.bad_records == "deadletter":
             options["deadLetterTopic"] = topic.dead_letters
+    if topic.queries:
+        options["queriesTopic"] = topic.queries
     return options | dict(topic.options)
 
 

@@ -21,6 +21,7 @@ from millstream.pipelines.columns import (
     IDLE_COLUMN,
     OFFSET_COLUMN,
     POSITION_COLUMN,
+    QUERIES_COLUMN,
     TABLE_KEY,
     WATERMARK_COLUMN,
     as_column,
@@ -55,8 +56,8 @@ def declared_schema(topic: Topic) -> StructType | None:
 
 
 def reader_schema(topic: Topic) -> StructType | None:
-    """The columns that the reader is asked for: the declared ones, and the watermark if there is
-    one. Those of a table may be null: a delete has none."""
+    """The columns that the reader is asked for: the declared ones, and the watermark and the end of
+    the queries' topic if there are any. Those of a table may be null: a delete has none."""
     from pyspark.sql.types import StructField, StructType
 
     declared = declared_schema(topic)
@@ -64,6 +65,8 @@ def reader_schema(topic: Topic) -> StructType | None:
         return None
     if topic.watermark is not None and WATERMARK_COLUMN not in declared.names:
         declared = StructType([*declared.fields]).add(WATERMARK_COLUMN, "timestamp")
+    if topic.queries and QUERIES_COLUMN not in declared.names:
+        declared = StructType([*declared.fields]).add(QUERIES_COLUMN, "long")
     if not topic.table_key:
         return declared
     columns = StructType(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from uuid import UUID
 
 from millstream.client.cluster import Cluster
@@ -10,6 +10,7 @@ from millstream.client.topics import NewTopic, create_topics
 from millstream.errors import ConfigError, MillstreamError
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.spec import PipelineSpec, Topic
+from millstream.pipelines.standing.topic import new_topic
 
 CONNECT_SECONDS = 10.0
 
@@ -33,7 +34,9 @@ def check_topics(settings: Settings, pipelines: Iterable[PipelineSpec]) -> dict[
 
     Dead-letter topics are created by the first reader that needs one.
     """
+    pipelines = list(pipelines)
     needed = needed_topics(pipelines)
+    queries = {it.queries for each in pipelines for it in each.reads.values() if it.queries}
     address = settings.required_broker()
     with Cluster(
         address,
@@ -42,10 +45,11 @@ def check_topics(settings: Settings, pipelines: Iterable[PipelineSpec]) -> dict[
         timeout_seconds=CONNECT_SECONDS,
     ) as cluster:
         try:
-            found = cluster.retrying(lambda: cluster.refresh(list(needed)))
+            found = cluster.retrying(lambda: cluster.refresh([*needed, *queries]))
         except OSError as error:
             raise BrokerUnreachable(f"no broker answers at {address}: {error}") from error
         missing = [name for name in needed if name not in found]
+        _check_queries(cluster, settings, queries - found.keys())
         if missing and not settings.create_topics:
             raise ConfigError(
                 f"there is no topic {', '.join(missing)} at {address}: create it with `millstream "
@@ -54,4 +58,19 @@ def check_topics(settings: Settings, pipelines: Iterable[PipelineSpec]) -> dict[
         if missing:
             create_topics(cluster, [NewTopic(name, needed[name].partitions) for name in missing])
             found |= cluster.retrying(lambda: cluster.refresh(missing))
-        return {name: it.id for name, it in found.items() if it.id is not None and it.id.int}
+        return {
+            name: it.id
+            for name, it in found.items()
+            if it.id is not None and it.id.int and name in needed
+        }
+
+
+def _check_queries(cluster: Cluster, settings: Settings, missing: Collection[str]) -> None:
+    """Create missing topics of standing queries, or raise `ConfigError`."""
+    if missing and not settings.create_topics:
+        raise ConfigError(
+            f"there is no topic {', '.join(sorted(missing))} of standing queries: create it with "
+            f"`millstream queries create {min(missing)} --schema ...`, or let `millstream run "
+            "--create-topics` do so"
+        )
+    create_topics(cluster, [new_topic(name) for name in missing])
