@@ -1,6 +1,6 @@
 """Benchmarks must not rot: each runs here on small sizes. What they measure is not asserted.
 
-Those that start Spark take long, and run in `make test-all`.
+Those that take long, as do all that start Spark, run in `make test-all`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from benchmarks.__main__ import DEFAULT, EXTRA
 from benchmarks.measurement import Measurement
 
 ROOT = Path(__file__).resolve().parent.parent
+LONG = ("analytics", "footprint")
 
 
-def starts_spark(name: str) -> bool:
-    return "from benchmarks.spark import" in (ROOT / f"benchmarks/bench_{name}.py").read_text()
+def is_long(name: str) -> bool:
+    source = (ROOT / f"benchmarks/bench_{name}.py").read_text()
+    return name in LONG or "from benchmarks.spark import" in source
 
 
 BENCHMARKS = [
-    pytest.param(name, marks=pytest.mark.slow) if starts_spark(name) else name
+    pytest.param(name, marks=pytest.mark.slow) if is_long(name) else name
     for name in (*DEFAULT, *EXTRA)
 ]
 

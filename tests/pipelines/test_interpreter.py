@@ -52,6 +52,7 @@ def test_script_that_imports_pipelines_finds_the_source(tmp_path: Path) -> None:
     assert found.split()[:2] == ["key", "value"]
 
 
+@pytest.mark.slow
 def test_session_that_was_there_before_learns_of_the_source(tmp_path: Path) -> None:
     late = "from millstream import pipelines\npipelines.register(spark)\n"
     found = run_script(tmp_path, f"{MAKE_SESSION}{late}{READ}")
