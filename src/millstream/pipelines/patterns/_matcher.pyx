@@ -26,82 +26,15 @@ lowest bit. Unfinished matches are many and alike, so numbers of rows and times 
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
 import numpy as np
 
-cdef extern from *:
-    """
-    #define ADD_OVERFLOWS(a, b, to) __builtin_add_overflow((long long)(a), (long long)(b), (long long *)(to))
-    #define SUB_OVERFLOWS(a, b, to) __builtin_sub_overflow((long long)(a), (long long)(b), (long long *)(to))
-    #define MUL_OVERFLOWS(a, b, to) __builtin_mul_overflow((long long)(a), (long long)(b), (long long *)(to))
-    """
-    bint ADD_OVERFLOWS(int64_t a, int64_t b, int64_t* to) nogil
-    bint SUB_OVERFLOWS(int64_t a, int64_t b, int64_t* to) nogil
-    bint MUL_OVERFLOWS(int64_t a, int64_t b, int64_t* to) nogil
+cdef extern from "Python.h":
+    void Py_FatalError(const char* message) noexcept
 
-# Instructions, as in program.py.
-cdef enum:
-    TAKE, SPLIT, JUMP, LOOP, START, END, DONE
-
-# Registers, as in conditions.py.
-cdef enum:
-    COUNT_ROWS, COUNT_VALUES, SUM_LONG, SUM_DOUBLE, SUM_LONG_AS_DOUBLE
-    MIN_LONG, MIN_DOUBLE, MAX_LONG, MAX_DOUBLE, FIRST_VALUE, LAST_VALUE, EARLIER_VALUE
-    FIRST_ROW, LAST_ROW
-
-# Operations of conditions, as in conditions.py.
-cdef enum:
-    CONSTANT, NULL_CONSTANT, VALUE, REGISTER, TO_DOUBLE
-    ADD_LONG, SUB_LONG, MUL_LONG, ADD_DOUBLE, SUB_DOUBLE, MUL_DOUBLE, DIV_DOUBLE
-    NEG_LONG, NEG_DOUBLE, ABS_LONG, ABS_DOUBLE
-    EQ_LONG, LT_LONG, LE_LONG, EQ_DOUBLE, LT_DOUBLE, LE_DOUBLE, SAME_LONG, SAME_DOUBLE
-    AND, OR, NOT, IS_NULL, COALESCE
-
-cdef enum:
-    SKIP_PAST_LAST, SKIP_TO_NEXT, SKIP_TO_ROW
-
-MATCH, UNMATCHED, TIMED_OUT, TOO_LONG = range(4)
-cdef enum:
-    EV_MATCH, EV_UNMATCHED, EV_TIMED_OUT, EV_TOO_LONG
-cdef enum:
-    STATE_VERSION = 1
-    THREADS_MAX = 2000
-    STACK_MAX = 256
-EXCLUDED = 0x80
-
-ctypedef struct Attempt:
-    int64_t start
-    int64_t start_us
-    int64_t best_end
-    int64_t end  # where it was given up
-    int kind  # the event of an attempt that was given up, or -1
-    int count
-    int capacity
-    int64_t* threads
-    int64_t* best
-
-
-cdef inline double as_double(int64_t bits) noexcept nogil:
-    cdef double value
-    memcpy(&value, &bits, 8)
-    return value
-
-
-cdef inline int64_t as_bits(double value) noexcept nogil:
-    cdef int64_t bits
-    memcpy(&bits, &value, 8)
-    return bits
-
-
-cdef inline int compare_doubles(double a, double b) noexcept nogil:
-    """Spark's order: NaN equals NaN, and is greater than all numbers."""
-    if a != a:
-        return 0 if b != b else 1
-    if b != b:
-        return -1
-    return -1 if a < b else (1 if a > b else 0)
+include "_instructions.pxi"
 
 
 cdef class Machine:
@@ -155,24 +88,24 @@ cdef class Machine:
         self.register_count = len(registers)
         self.value_count = value_count
         self.stride = 3 + self.register_count
-        self.op = <int32_t*>malloc(4 * self.size)
-        self.x = <int32_t*>malloc(4 * self.size)
-        self.y = <int32_t*>malloc(4 * self.size)
+        self.op = <int32_t*>resized(NULL, 4 * self.size)
+        self.x = <int32_t*>resized(NULL, 4 * self.size)
+        self.y = <int32_t*>resized(NULL, 4 * self.size)
         for at in range(self.size):
             self.op[at], self.x[at], self.y[at] = instructions[at]
-        self.condition_begin = <int32_t*>malloc(4 * (variable_count + 1))
-        self.condition_end = <int32_t*>malloc(4 * (variable_count + 1))
+        self.condition_begin = <int32_t*>resized(NULL, 4 * (variable_count + 1))
+        self.condition_end = <int32_t*>resized(NULL, 4 * (variable_count + 1))
         for at in range(variable_count):
             self.condition_begin[at], self.condition_end[at] = conditions[at]
-        self.code = <int32_t*>malloc(4 * (len(code) + 1))
-        self.operand = <int64_t*>malloc(8 * (len(code) + 1))
+        self.code = <int32_t*>resized(NULL, 4 * (len(code) + 1))
+        self.operand = <int64_t*>resized(NULL, 8 * (len(code) + 1))
         for at in range(len(code)):
             self.code[at], self.operand[at] = code[at]
-        self.register_kind = <int32_t*>malloc(4 * (self.register_count + 1))
-        self.register_variables = <int64_t*>malloc(8 * (self.register_count + 1))
-        self.register_value = <int32_t*>malloc(4 * (self.register_count + 1))
-        self.register_other = <int32_t*>malloc(4 * (self.register_count + 1))
-        self.register_depth = <int32_t*>malloc(4 * (self.register_count + 1))
+        self.register_kind = <int32_t*>resized(NULL, 4 * (self.register_count + 1))
+        self.register_variables = <int64_t*>resized(NULL, 8 * (self.register_count + 1))
+        self.register_value = <int32_t*>resized(NULL, 4 * (self.register_count + 1))
+        self.register_other = <int32_t*>resized(NULL, 4 * (self.register_count + 1))
+        self.register_depth = <int32_t*>resized(NULL, 4 * (self.register_count + 1))
         for at in range(self.register_count):
             (self.register_kind[at], self.register_variables[at], self.register_value[at],
              self.register_other[at], self.register_depth[at]) = registers[at]
@@ -185,16 +118,16 @@ cdef class Machine:
         self.keeps_always = keeps_always
         self.wants_time_outs = wants_time_outs
         self.next_capacity = 16
-        self.next_threads = <int64_t*>malloc(8 * self.stride * self.next_capacity)
-        self.fresh = <int64_t*>malloc(8 * self.stride)
-        self.done = <int64_t*>malloc(8 * self.stride)
-        self.marks = <int64_t*>malloc(8 * self.size)
+        self.next_threads = <int64_t*>resized(NULL, 8 * self.stride * self.next_capacity)
+        self.fresh = <int64_t*>resized(NULL, 8 * self.stride)
+        self.done = <int64_t*>resized(NULL, 8 * self.stride)
+        self.marks = <int64_t*>resized(NULL, 8 * self.size)
         for at in range(self.size):
             self.marks[at] = -1
-        self.stack = <int32_t*>malloc(4 * (2 * self.size + 2))
+        self.stack = <int32_t*>resized(NULL, 4 * (2 * self.size + 2))
         self.history_capacity = 64
-        self.history_parent = <int64_t*>malloc(8 * self.history_capacity)
-        self.history_label = <uint8_t*>malloc(self.history_capacity)
+        self.history_parent = <int64_t*>resized(NULL, 8 * self.history_capacity)
+        self.history_label = <uint8_t*>resized(NULL, self.history_capacity)
 
     def __dealloc__(self):
         free(self.op); free(self.x); free(self.y)
@@ -397,7 +330,7 @@ cdef class Machine:
                     return
         if self.next_count == self.next_capacity:
             self.next_capacity *= 2
-            self.next_threads = <int64_t*>realloc(
+            self.next_threads = <int64_t*>resized(
                 self.next_threads, 8 * self.stride * self.next_capacity
             )
         thread = self.next_threads + self.next_count * self.stride
@@ -511,10 +444,10 @@ cdef class Machine:
     cdef void remember(self, int variable, int is_excluded) noexcept:
         if self.history_count == self.history_capacity:
             self.history_capacity *= 2
-            self.history_parent = <int64_t*>realloc(
+            self.history_parent = <int64_t*>resized(
                 self.history_parent, 8 * self.history_capacity
             )
-            self.history_label = <uint8_t*>realloc(self.history_label, self.history_capacity)
+            self.history_label = <uint8_t*>resized(self.history_label, self.history_capacity)
         self.history_parent[self.history_count] = self.fresh[2]
         self.history_label[self.history_count] = variable | (0x80 if is_excluded else 0)
         self.fresh[2] = self.history_count
@@ -595,7 +528,7 @@ cdef class Machine:
             history = -1
             for row in range(first[at], end[at]):
                 count = self.next_count
-                threads = <int64_t*>realloc(threads, 8 * self.stride * (count + 1))
+                threads = <int64_t*>resized(threads, 8 * self.stride * (count + 1))
                 memcpy(threads, self.next_threads, 8 * self.stride * count)
                 self.step(threads, count, row, row)
             if kind[at] != EV_MATCH:
@@ -605,7 +538,7 @@ cdef class Machine:
                     history = self.done[2]
                 if ends_key[at] and self.next_count:
                     count = self.next_count
-                    threads = <int64_t*>realloc(threads, 8 * self.stride * (count + 1))
+                    threads = <int64_t*>resized(threads, 8 * self.stride * (count + 1))
                     memcpy(threads, self.next_threads, 8 * self.stride * count)
                     self.finish(threads, count)
                     if self.is_done:
@@ -628,372 +561,5 @@ cdef class Machine:
         self.nulls = None
 
 
-cdef class Reader:
-    """Reads the bytes of a key. Never trusts them: every read is checked against their end."""
-
-    cdef const uint8_t[::1] data
-    cdef Py_ssize_t at
-
-    def __cinit__(self, state):
-        self.data = state
-        self.at = 1
-        if not len(state) or self.data[0] != STATE_VERSION:
-            raise ValueError("the state of a pattern is of another version")
-
-    cdef Py_ssize_t left(self) noexcept:
-        return self.data.shape[0] - self.at
-
-    cdef int64_t number(self) except? -7:
-        cdef uint64_t found = 0
-        cdef int shift = 0
-        cdef uint8_t byte = 0x80
-        while byte & 0x80:
-            if self.at >= self.data.shape[0] or shift > 63:
-                raise ValueError("the state of a pattern is too short")
-            byte = self.data[self.at]
-            self.at += 1
-            found |= <uint64_t>(byte & 0x7F) << shift
-            shift += 7
-        return <int64_t>(found >> 1) ^ -<int64_t>(found & 1)
-
-    cdef words(self, int64_t* to, int count):
-        if self.left() < 8 * count:
-            raise ValueError("the state of a pattern is too short")
-        memcpy(to, &self.data[self.at], 8 * count)
-        self.at += 8 * count
-
-
-cdef class Writer:
-    """Writes the bytes of a key."""
-
-    cdef uint8_t* data
-    cdef Py_ssize_t size, capacity
-
-    def __cinit__(self):
-        self.capacity = 256
-        self.data = <uint8_t*>malloc(self.capacity)
-
-    def __dealloc__(self):
-        free(self.data)
-
-    cdef void begin(self) noexcept:
-        self.data[0] = STATE_VERSION
-        self.size = 1
-
-    cdef void reserve(self, Py_ssize_t more) noexcept:
-        if self.size + more > self.capacity:
-            self.capacity = 2 * (self.size + more)
-            self.data = <uint8_t*>realloc(self.data, self.capacity)
-
-    cdef void number(self, int64_t value) noexcept:
-        cdef uint64_t rest = (<uint64_t>value << 1) ^ <uint64_t>(value >> 63)
-        self.reserve(10)
-        while rest >= 0x80:
-            self.data[self.size] = <uint8_t>(rest & 0x7F) | 0x80
-            self.size += 1
-            rest >>= 7
-        self.data[self.size] = <uint8_t>rest
-        self.size += 1
-
-    cdef void words(self, const int64_t* values, int count) noexcept:
-        self.reserve(8 * count)
-        memcpy(self.data + self.size, values, 8 * count)
-        self.size += 8 * count
-
-    cdef written(self):
-        return PyBytes_FromStringAndSize(<char*>self.data, self.size)
-
-
-def open_since(state):
-    """The time of the first undecided row in the bytes of a key, or None if all are decided."""
-    cdef Reader reader = Reader(state)
-    cdef int at
-    for at in range(4):
-        reader.number()
-    if not reader.number():
-        return None
-    reader.number()
-    return reader.number()
-
-
-cdef class Scan:
-    """The state of one key during a scan."""
-
-    cdef Machine machine
-    cdef Attempt* attempts
-    cdef int head, count, capacity
-    cdef int64_t next_number, position, last_matched, match_count, first_number
-    cdef Py_ssize_t key
-    cdef list events
-    cdef bint is_new
-    cdef Writer writer
-
-    def __cinit__(self, Machine machine):
-        self.machine = machine
-        self.capacity = 16
-        self.attempts = <Attempt*>malloc(sizeof(Attempt) * self.capacity)
-        self.events = []
-        self.writer = Writer()
-
-    def __dealloc__(self):
-        self.clear()
-        free(self.attempts)
-
-    cdef void clear(self) noexcept:
-        cdef int at
-        for at in range(self.head, self.count):
-            free(self.attempts[at].threads)
-            free(self.attempts[at].best)
-        self.head = self.count = 0
-
-    cdef load(self, Py_ssize_t key, state, int64_t first_number):
-        cdef int64_t attempt_count, at, thread, count, length, place
-        cdef int64_t start = 0, start_us = 0
-        cdef Attempt* attempt
-        self.key = key
-        self.is_new = state is None
-        self.first_number = first_number
-        if state is None:
-            self.next_number = self.position = first_number
-            self.last_matched = first_number - 1
-            self.match_count = 0
-            return
-        cdef Reader reader = Reader(state)
-        self.next_number = reader.number()
-        self.position = self.next_number - reader.number()
-        self.last_matched = self.next_number - reader.number()
-        self.match_count = reader.number()
-        attempt_count = reader.number()
-        for at in range(attempt_count):
-            start += reader.number()
-            start_us += reader.number()
-            length = reader.number()
-            count = reader.number()
-            if count < 0 or count > reader.left() or attempt_count > len(state):
-                raise ValueError("the state of a pattern is too short")
-            attempt = self.add(start, start_us)
-            attempt.best_end = start + length - 1 if length else -1
-            self.set_count(attempt, <int>count)
-            if length:
-                self.load_registers(reader, attempt.best)
-            for thread in range(count):
-                place = reader.number()
-                if not 0 <= place < self.machine.size:
-                    raise ValueError("the state of a pattern is of another program")
-                attempt.threads[thread * self.machine.stride] = place
-                self.load_registers(reader, attempt.threads + thread * self.machine.stride)
-
-    cdef load_registers(self, Reader reader, int64_t* thread):
-        thread[1] = 0
-        thread[2] = -1
-        if self.machine.register_count:
-            thread[1] = reader.number()
-            reader.words(thread + 3, self.machine.register_count)
-
-    cdef save(self):
-        """The bytes of the key, or None if nothing is undecided; forgets the key."""
-        cdef int at, thread
-        cdef int64_t start = 0, start_us = 0
-        cdef Attempt* attempt
-        cdef Writer writer = self.writer
-        if self.head == self.count and not self.machine.keeps_always:
-            return None
-        writer.begin()
-        writer.number(self.next_number)
-        writer.number(self.next_number - self.position)
-        writer.number(self.next_number - self.last_matched)
-        writer.number(self.match_count)
-        writer.number(self.count - self.head)
-        for at in range(self.head, self.count):
-            attempt = &self.attempts[at]
-            writer.number(attempt.start - start)
-            writer.number(attempt.start_us - start_us)
-            writer.number(0 if attempt.best_end < 0 else attempt.best_end - attempt.start + 1)
-            writer.number(attempt.count)
-            start = attempt.start
-            start_us = attempt.start_us
-            if attempt.best_end >= 0:
-                self.save_registers(attempt.best)
-            for thread in range(attempt.count):
-                writer.number(attempt.threads[thread * self.machine.stride])
-                self.save_registers(attempt.threads + thread * self.machine.stride)
-        self.clear()
-        return writer.written()
-
-    cdef void save_registers(self, const int64_t* thread) noexcept:
-        if self.machine.register_count:
-            self.writer.number(thread[1])
-            self.writer.words(thread + 3, self.machine.register_count)
-
-    cdef Attempt* add(self, int64_t start, int64_t start_us) noexcept:
-        cdef Attempt* attempt
-        if self.count == self.capacity:
-            self.capacity *= 2
-            self.attempts = <Attempt*>realloc(self.attempts, sizeof(Attempt) * self.capacity)
-        attempt = &self.attempts[self.count]
-        self.count += 1
-        attempt.start = start
-        attempt.start_us = start_us
-        attempt.best_end = -1
-        attempt.kind = -1
-        attempt.count = 0
-        attempt.capacity = 4
-        attempt.threads = <int64_t*>malloc(8 * self.machine.stride * attempt.capacity)
-        attempt.best = <int64_t*>malloc(8 * self.machine.stride)
-        memcpy(attempt.best, self.machine.fresh, 8 * self.machine.stride)
-        return attempt
-
-    cdef void set_count(self, Attempt* attempt, int count) noexcept:
-        if count > attempt.capacity:
-            attempt.capacity = count
-            attempt.threads = <int64_t*>realloc(
-                attempt.threads, 8 * self.machine.stride * count
-            )
-        attempt.count = count
-
-    cdef void store(self, Attempt* attempt, int64_t end) noexcept:
-        """Take over the threads of the machine, and a match that is done at `end`."""
-        cdef Machine machine = self.machine
-        self.set_count(attempt, machine.next_count)
-        memcpy(attempt.threads, machine.next_threads, 8 * machine.stride * machine.next_count)
-        if machine.is_done:
-            attempt.best_end = end
-            memcpy(attempt.best, machine.done, 8 * machine.stride)
-
-    cdef void give_up(self, Attempt* attempt, int kind) noexcept:
-        """End an attempt; what it has matched so far counts."""
-        if attempt.count:
-            attempt.count = 0
-            if attempt.best_end < 0:
-                attempt.kind = kind
-                attempt.end = self.next_number
-
-    cdef read(self, Py_ssize_t begin, Py_ssize_t end):
-        cdef Machine machine = self.machine
-        cdef Py_ssize_t row
-        cdef int at
-        cdef int64_t time_us
-        cdef Attempt* attempt
-        for row in range(begin, end):
-            time_us = machine.times[row]
-            if self.count > self.head:
-                for at in range(self.head, self.count):
-                    attempt = &self.attempts[at]
-                    if not attempt.count:
-                        continue
-                    if time_us - attempt.start_us >= machine.within:
-                        self.give_up(attempt, EV_TIMED_OUT)
-                    elif self.next_number - attempt.start >= machine.max_rows:
-                        self.give_up(attempt, EV_TOO_LONG)
-                    else:
-                        machine.step(attempt.threads, attempt.count, row, self.next_number)
-                        self.store(attempt, self.next_number + 1)
-                        if machine.register_count and attempt.count > THREADS_MAX:
-                            attempt.best_end = -1
-                            self.give_up(attempt, EV_TOO_LONG)
-                self.resolve(self.next_number)
-            if self.next_number >= self.position:
-                self.start(row, time_us)
-            self.next_number += 1
-            self.resolve(self.next_number)
-
-    cdef void start(self, Py_ssize_t row, int64_t time_us) noexcept:
-        """Begin an attempt at a row, if a thread can take it, or the match is empty."""
-        cdef Machine machine = self.machine
-        cdef Attempt* attempt
-        cdef int at
-        cdef int64_t mask = machine.mask[row] | machine.always
-        cdef bint is_possible
-        machine.at_first_row = self.is_new and self.next_number == self.first_number
-        machine.begin()
-        is_possible = machine.is_done
-        for at in range(machine.next_count):
-            if is_possible:
-                break
-            if machine.op[machine.next_threads[at * machine.stride]] == TAKE:
-                is_possible = (
-                    mask >> machine.x[machine.next_threads[at * machine.stride]]
-                ) & 1
-        if not is_possible:
-            return
-        attempt = self.add(self.next_number, time_us)
-        self.store(attempt, self.next_number)
-        machine.step(attempt.threads, attempt.count, row, self.next_number)
-        self.store(attempt, self.next_number + 1)
-        if not attempt.count and attempt.best_end < 0:
-            self.count -= 1
-            free(attempt.threads)
-            free(attempt.best)
-
-    cdef end(self, int64_t watermark_us, bint at_end):
-        """End attempts whose time is over, or all at the end of the rows."""
-        cdef Machine machine = self.machine
-        cdef int at
-        cdef Attempt* attempt
-        for at in range(self.head, self.count):
-            attempt = &self.attempts[at]
-            if at_end and attempt.count:
-                machine.finish(attempt.threads, attempt.count)
-                if machine.is_done:
-                    attempt.count = 0
-                    attempt.best_end = self.next_number
-                    memcpy(attempt.best, machine.done, 8 * machine.stride)
-                else:
-                    self.give_up(attempt, EV_TIMED_OUT)
-            elif watermark_us + 1 - attempt.start_us >= machine.within:
-                self.give_up(attempt, EV_TIMED_OUT)
-        self.resolve(self.next_number)
-
-    cdef resolve(self, int64_t limit):
-        """Decide attempts in order, as far as the first one that is open; rows before `limit` were
-        read."""
-        cdef Machine machine = self.machine
-        cdef Attempt* attempt
-        cdef int64_t target
-        while True:
-            target = self.attempts[self.head].start if self.head < self.count else limit
-            if self.position < target:
-                if machine.wants_unmatched and self.last_matched + 1 < target:
-                    self.events.append((
-                        self.key, EV_UNMATCHED, max(self.position, self.last_matched + 1), target, 0
-                    ))
-                self.position = target
-            if self.head == self.count or self.attempts[self.head].count:
-                break
-            attempt = &self.attempts[self.head]
-            if attempt.best_end >= 0:
-                self.match(attempt)
-            elif attempt.kind == EV_TOO_LONG or (
-                attempt.kind == EV_TIMED_OUT and machine.wants_time_outs
-            ):
-                self.events.append((self.key, attempt.kind, attempt.start, attempt.end, 0))
-            free(attempt.threads)
-            free(attempt.best)
-            self.head += 1
-            while self.head < self.count and self.attempts[self.head].start < self.position:
-                free(self.attempts[self.head].threads)
-                free(self.attempts[self.head].best)
-                self.head += 1
-        if self.head == self.count:
-            self.head = self.count = 0
-
-    cdef match(self, Attempt* attempt):
-        cdef Machine machine = self.machine
-        self.match_count += 1
-        self.events.append(
-            (self.key, EV_MATCH, attempt.start, attempt.best_end, self.match_count)
-        )
-        if attempt.best_end == attempt.start:
-            self.position = attempt.start + 1
-            return
-        self.last_matched = max(self.last_matched, attempt.best_end - 1)
-        if machine.skip == SKIP_PAST_LAST:
-            self.position = attempt.best_end
-        elif machine.skip == SKIP_TO_NEXT:
-            self.position = attempt.start + 1
-        elif (attempt.best[1] >> machine.skip_register) & 1:
-            raise LookupError("absent")
-        elif attempt.best[3 + machine.skip_register] == attempt.start:
-            raise LookupError("first")
-        else:
-            self.position = attempt.best[3 + machine.skip_register]
+include "_state_bytes.pxi"
+include "_scan.pxi"

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from millstream.errors import ConfigError
+from millstream.pipelines.pointing import point_at
 
 REPEATS_MAX = 1000  # of one quantifier
 PERMUTED_MAX = 6  # the parts of PERMUTE: 720 orders
@@ -41,10 +42,7 @@ class PatternError(ConfigError):
     """Text that is wrong; the message has a caret under the place."""
 
     def __init__(self, problem: str, text: str, place: int) -> None:
-        line_start = text.rfind("\n", 0, place) + 1
-        line_end = text.find("\n", place)
-        line = text[line_start : None if line_end < 0 else line_end]
-        super().__init__(f"{problem}\n    {line}\n    {' ' * (place - line_start)}^")
+        super().__init__(f"{problem}\n{point_at(text, place)}")
         self.place = place
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from millstream.errors import MillstreamError
+from millstream.pipelines.pointing import point_at
 from millstream.pipelines.standing.words import words_of
 
 TEXT_CHARACTERS_MAX = 10_000
@@ -59,18 +60,8 @@ class QueryError(MillstreamError):
         self.place = place
         self.problem = problem
         self.advice = advice
-        super().__init__(self._message())
-
-    def _message(self) -> str:
-        """The problem, the line of the query with a caret under the place, and the advice."""
-        start = self.text.rfind("\n", 0, self.place) + 1
-        line = self.text[start:].split("\n", 1)[0].replace("\t", " ")
-        at = self.place - start
-        if at > 60:  # long lines are cut so that the caret is visible
-            line, at = "..." + line[at - 40 :], 43
-        shown = line if len(line) <= 100 else line[:97] + "..."
-        lines = [self.problem, f"    {shown}", f"    {' ' * at}^"]
-        return "\n".join([*lines, self.advice] if self.advice else lines)
+        lines = [problem, point_at(text, place)]
+        super().__init__("\n".join([*lines, advice] if advice else lines))
 
     def reason(self) -> str:
         """The error in one line, for a dead letter."""
