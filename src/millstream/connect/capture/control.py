@@ -70,7 +70,7 @@ def read_status(settings: CaptureSettings) -> Status:
 
 
 def _alarm(settings: CaptureSettings, slot: Slot | None) -> str | None:
-    if slot is None or (slot.retained_bytes or 0) <= settings.lag_alarm_bytes:
+    if slot is None or not slot.keeps_more_than(settings.lag_alarm_bytes):
         return None
     return (
         f"slot {settings.slot} keeps {slot.retained_bytes} bytes of log on the database's disk, "

@@ -63,7 +63,7 @@ def _metrics(
         for name, (text, size) in sizes.items():
             if size is not None:
                 yield name, "gauge", text, {"": size}
-        is_alarm = (slot.retained_bytes or 0) > settings.lag_alarm_bytes
+        is_alarm = slot.keeps_more_than(settings.lag_alarm_bytes)
         text = "1 if the slot keeps more than lag_alarm_bytes."
         yield "lag_alarm", "gauge", text, {"": int(is_alarm)}
     if progress.state is not None:

@@ -450,7 +450,7 @@ class Session:
 
     def _check_lag(self) -> None:
         slot = self._progress.slot
-        if slot is not None and (slot.retained_bytes or 0) > self._settings.lag_alarm_bytes:
+        if slot is not None and slot.keeps_more_than(self._settings.lag_alarm_bytes):
             log.warning(
                 "slot %s keeps %d MB of log on the database's disk (wal_status %s)",
                 self._settings.slot,

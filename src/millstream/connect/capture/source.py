@@ -116,6 +116,9 @@ class Slot(NamedTuple):
     retained_bytes: int | None  # kept on disk for the slot
     safe_bytes: int | None  # until it is invalidated; None: never
 
+    def keeps_more_than(self, limit_bytes: int) -> bool:
+        return (self.retained_bytes or 0) > limit_bytes
+
 
 class CopyPlan(NamedTuple):
     """How a table is copied: the layout, and the published rows."""
