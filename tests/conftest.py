@@ -1,13 +1,18 @@
-"""What all tests share: the `--peer` option, which adds Apache Kafka beside Millstream."""
+"""What all tests share: the `--peer` option, which adds Apache Kafka beside Millstream, and servers
+that several rooms use."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
 from tests.conformance.differences import DIFFERENCES
+from tests.peers.cache import PeerMissing
+from tests.peers.opensearch import OpenSearchServer, running_opensearch
+from tests.peers.redis import RedisServer, running_redis
 
 # An example may take as long as a busy machine makes it: no test asserts a time.
 settings.register_profile("patient", deadline=None)
@@ -31,3 +36,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"declared differences from Apache Kafka: {len(DIFFERENCES)}")
     for name, difference in DIFFERENCES.items():
         terminalreporter.write_line(f"  {name}: {difference.reason}")
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[RedisServer]:
+    try:
+        yield from running_redis()
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def opensearch() -> Iterator[OpenSearchServer]:
+    try:
+        yield from running_opensearch()
+    except PeerMissing as missing:
+        pytest.skip(str(missing))

@@ -31,10 +31,10 @@ from confluent_kafka.admin import (
 from millstream.connect.sinks import SinkConfig, parse_config
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.peers.cache import PeerMissing
-from tests.peers.opensearch import OpenSearchServer, running_opensearch
+from tests.peers.opensearch import OpenSearchServer
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.postgres import PostgresServer, start_postgres
-from tests.peers.redis import RedisServer, running_redis
+from tests.peers.redis import RedisServer
 
 COLUMNS = "id long, name string"
 # As the guide has it: the last change of each key since the last truncation.
@@ -340,22 +340,6 @@ class SearchServer(Derived):
     def drop(self) -> None:
         for name in self.ask("GET", "/items"):
             self.ask("DELETE", f"/{name}")
-
-
-@pytest.fixture(scope="session")
-def opensearch() -> Iterator[OpenSearchServer]:
-    try:
-        yield from running_opensearch()
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
-
-
-@pytest.fixture(scope="session")
-def redis() -> Iterator[RedisServer]:
-    try:
-        yield from running_redis()
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,8 @@ import redis as redis_client
 from millstream.connect.sinks.opensearch import OpenSearchSink
 from millstream.errors import ConfigError, StoreError, WriterFenced
 from millstream.pipelines.stores import Store, TableSpec, open_store
-from tests.peers.cache import PeerMissing
-from tests.peers.opensearch import OpenSearchServer, running_opensearch
-from tests.peers.redis import RedisServer, running_redis
+from tests.peers.opensearch import OpenSearchServer
+from tests.peers.redis import RedisServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,22 +25,6 @@ if TYPE_CHECKING:
 COUNTS = TableSpec("counts", ("id",), delete="gone")
 NAMES = TableSpec("names", ("id",))
 JAVA = [pytest.mark.slow, pytest.mark.java]
-
-
-@pytest.fixture(scope="session")
-def redis() -> Iterator[RedisServer]:
-    try:
-        yield from running_redis()
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
-
-
-@pytest.fixture(scope="session")
-def opensearch() -> Iterator[OpenSearchServer]:
-    try:
-        yield from running_opensearch()
-    except PeerMissing as missing:
-        pytest.skip(str(missing))
 
 
 class Target:

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millstream.connect.sinks.changes import DELETED
@@ -198,7 +199,7 @@ class ParquetSink(Sink):
         partitions = pa.array([it for it, _ in origins], pa.int32())
         found = {}
         for partition in partitions.unique().to_pylist():
-            here = pa.compute.equal(partitions, partition)
+            here = pc.equal(partitions, partition)
             found[partition] = rows.filter(here).cast(_schema(target))
         return found
 

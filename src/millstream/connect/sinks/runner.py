@@ -499,11 +499,14 @@ class _Patience:
     def renew(self) -> None:
         self._deadline = time.monotonic() + self._seconds
         self._backoff = BACKOFF_SECONDS
+        self._logged = ""
 
     def wait(self, error: Exception) -> None:
         if time.monotonic() + self._backoff > self._deadline:
             raise error
-        logger.warning("trying again: %s", error)
+        if str(error) != self._logged:  # not with every attempt
+            self._logged = str(error)
+            logger.warning("trying again for %.0f seconds: %s", self._seconds, error)
         self.back_off()
 
     def back_off(self) -> None:

@@ -53,11 +53,17 @@ class SearchSink(SqliteSink):
                 "(id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL)"
             )
             forget_identity(connection, target.table)
-        elif found != wanted or self._has_old_keys(connection, target):
-            raise SchemaMismatch(
-                f"index {target.table!r} has the columns {found}, and the sink wants {wanted}; "
-                "drop it, and the sink fills it from the beginning"
-            )
+        else:
+            cure = "drop it, and the sink fills it from the beginning"
+            if found != wanted:
+                raise SchemaMismatch(
+                    f"index {target.table!r} has the columns {found}, and the sink wants {wanted}; "
+                    + cure
+                )
+            if self._has_old_keys(connection, target):
+                raise SchemaMismatch(
+                    f"index {target.table!r} was written by an older version of Millstream; {cure}"
+                )
         identify(connection, target.table)
 
     def _has_old_keys(self, connection: sqlite3.Connection, target: Target) -> bool:

@@ -13,7 +13,6 @@ that of the table that is furthest behind, and a batch that is repeated goes to 
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +39,7 @@ from millstream.connect.tables.rows import Rows, plain
 from millstream.connect.tables.schema import Layout, arrow_schema, is_text
 from millstream.connect.tables.spec import TableSpec
 from millstream.errors import ConfigError, StoreError
+from millstream.pipelines.query_files import replace_file
 from millstream.pipelines.stores.fencing import is_due
 from millstream.pipelines.stores.spec import FORGOTTEN, BatchMark, Progress
 from millstream.pipelines.stores.store import Store
@@ -281,14 +281,7 @@ class _Files:
 
     def keep(self, text: str) -> str:
         name = str(uuid.uuid5(uuid.NAMESPACE_OID, text))
-        self._directory.mkdir(parents=True, exist_ok=True)
-        path = self._directory / f"{name}.json"
-        temporary = path.with_suffix(f".{uuid.uuid4().hex}")
-        with temporary.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
+        replace_file(self._directory / f"{name}.json", text)
         return name
 
     def find(self, kept: str) -> str:
