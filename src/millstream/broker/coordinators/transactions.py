@@ -80,13 +80,12 @@ class TransactionCoordinator:
         self._write_marker = write_marker
         self._timers = timers
         self._clock = clock
-        self._markers: dict[str, Markers] = {}  # of the transactions that are being ended
-        self._waiting_for_end: dict[
-            str, list[asyncio.Future[bool]]
-        ] = {}  # requests that wait for such an end
-        self._unconfirmed: set[tuple[str, str, int]] = (
-            set()
-        )  # partitions whose addition is not durable yet
+        # Of the transactions that are being ended.
+        self._markers: dict[str, Markers] = {}
+        # Requests that wait for such an end.
+        self._waiting_for_end: dict[str, list[asyncio.Future[bool]]] = {}
+        # Partitions whose addition is not durable yet.
+        self._unconfirmed: set[tuple[str, str, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._runtime = CoordinatorRuntime(
             topic,
