@@ -20,6 +20,7 @@ from benchmarks.spark import (
     OURS,
     QUERY_SECONDS_MAX,
     SETTINGS,
+    WARM_UP_ROUNDS,
     produced_every,
     read_stream,
     running_query,
@@ -58,9 +59,10 @@ def _topic_to_topic(spark: SparkSession, target: Target, scale: Scale) -> Iterat
         return percentile(latencies, 0.5)
 
     contenders = {name: partial(sample, name) for name in FORMATS}
-    yield compare(p50, contenders, scale.rounds, warm_up=1, shown=True)
+    warm_up = 1 if scale.is_quick else WARM_UP_ROUNDS
+    yield compare(p50, contenders, scale.rounds, warm_up=warm_up, shown=True)
     for samples in p99.samples.values():
-        del samples[0]  # the warm-up
+        del samples[:warm_up]
     yield p99
 
 
