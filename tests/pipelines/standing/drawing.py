@@ -46,7 +46,7 @@ def _quoted(text: str) -> str:
 
 LITERALS = {
     "n": st.integers(-2, 5).map(str),
-    "x": st.sampled_from(("0", "0.5", "-1", "1e0", "2.5", ".5")),
+    "x": st.sampled_from(("0", "-0", "0.5", "-1", "1e0", "2.5", ".5")),
     "city": st.sampled_from(CITIES).map(_quoted),
     "at": moments.map(lambda it: _quoted(it.isoformat())),
     "day": days.map(lambda it: _quoted(it.isoformat())),

@@ -9,6 +9,7 @@ import pytest
 from millstream.pipelines.standing.events import Events
 from millstream.pipelines.standing.segment import Segment
 from millstream.pipelines.standing.templates import Compiler
+from millstream.pipelines.standing.whys import Whys
 from tests.pipelines.standing.drawing import SCHEMA, batch_of
 
 COMPILER = Compiler(SCHEMA)
@@ -17,7 +18,7 @@ ROWS = [{"n": 1, "city": f"c{it}", "text": "tea" if it else "tea leaf"} for it i
 
 def candidates(text: str, rows: list[dict[str, Any]]) -> int:
     """How many pairs are evaluated for one query."""
-    segment = Segment([COMPILER.compile(text)])
+    segment = Segment([COMPILER.compile(text)], Whys())
     events = Events(batch_of(rows), COMPILER.columns)
     segment.match(events)
     return segment.candidate_count
@@ -40,7 +41,7 @@ def test_condition_with_the_fewest_candidates_is_used(text: str, count: int) -> 
 
 
 def test_choice_is_made_again_for_a_larger_batch() -> None:
-    segment = Segment([COMPILER.compile("n = 1 AND city = 'c3'")])
+    segment = Segment([COMPILER.compile("n = 1 AND city = 'c3'")], Whys())
     first = Events(batch_of([{"n": 2, "city": "c3"}]), COMPILER.columns)
     segment.match(first)
     segment.match(Events(batch_of(ROWS), COMPILER.columns))

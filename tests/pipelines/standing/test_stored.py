@@ -189,7 +189,7 @@ def test_many_changes_are_merged_into_one_part(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_more_candidates_than_are_evaluated_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millstream.pipelines.standing.segment.PAIRS_MAX", 10)
+    monkeypatch.setattr("millstream.pipelines.standing.paths.PAIRS_MAX", 10)
     index = StoredQueries(SCHEMA)
     index.advance([record(at, f"q{at}", f"n < {at}") for at in range(9)], 9)
     found = index.match(batch_of([{"n": it} for it in range(9)]), None)

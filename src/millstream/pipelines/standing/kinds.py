@@ -121,7 +121,7 @@ def _float(literal: str) -> float:
     value = float(literal)
     if math.isinf(value):
         raise LiteralError(f"{literal} is beyond the range of a double")
-    return value
+    return value + 0.0  # -0.0 is 0.0: the index keeps equal values together
 
 
 def _integer(operator: str, literal: str) -> int:

@@ -21,9 +21,10 @@ are in force; the others are suspended.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,8 +33,10 @@ import pyarrow as pa
 from millstream.errors import ConfigError, MillstreamError
 from millstream.pipelines.standing.events import Events, Rows
 from millstream.pipelines.standing.lexing import QueryError
-from millstream.pipelines.standing.segment import Segment
+from millstream.pipelines.standing.segment import Hits, Segment
 from millstream.pipelines.standing.templates import Compiler, Query
+from millstream.pipelines.standing.whys import TYPE as WHY_TYPE
+from millstream.pipelines.standing.whys import Whys
 
 FOREVER = np.iinfo(np.int64).max
 NO_TIME = np.iinfo(np.int64).min  # of an event without a time
@@ -49,7 +52,7 @@ MATCHES = pa.schema(
     [
         pa.field("_query", pa.string(), nullable=False),
         pa.field("_version", pa.int64(), nullable=False),
-        pa.field("_why", pa.list_(pa.string()), nullable=False),
+        pa.field("_why", WHY_TYPE, nullable=False),
     ]
 )
 
@@ -111,37 +114,70 @@ class Version:
         return not self.query.shape.is_indexed
 
 
-@dataclass
 class _Part:
     """Compiled versions, in the order of the segment's rows."""
 
-    versions: list[Version]
-    segment: Segment = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.segment = Segment([it.query for it in self.versions])
-        self.versions = [self.versions[it] for it in self.segment.order]
-        self.ids = pa.array([it.query_id for it in self.versions], pa.string())
-        self.numbers = np.array([it.version for it in self.versions], np.int64)
-        self.since_us = np.array([it.since_us for it in self.versions], np.int64)
+    def __init__(self, versions: list[Version], whys: Whys) -> None:
+        self._segment = Segment([it.query for it in versions], whys)
+        self.versions = [versions[it] for it in self._segment.order]
+        self._since_us = np.array([it.since_us for it in self.versions], np.int64)
         self.refresh()
 
     def refresh(self) -> None:
         """Take over when versions end."""
-        self.until_us = np.array([it.until_us for it in self.versions], np.int64)
+        self._until_us = np.array([it.until_us for it in self.versions], np.int64)
 
-    def match(self, events: Events, times_us: Rows | None) -> tuple[Rows, pa.RecordBatch]:
-        hits, whys, indices = self.segment.match(events)
-        queries = hits.queries
+    def match(self, events: Events, times_us: Rows | None) -> Hits:
+        """The hits of versions that are in force, in any order."""
+        hits = self._segment.match(events)
         if times_us is None:
-            keep = self.until_us[queries] == FOREVER
+            keep = self._until_us[hits.queries] == FOREVER
         else:
             time_us = times_us[hits.events]
-            keep = (self.since_us[queries] <= time_us) & (time_us < self.until_us[queries])
-        rows, queries = hits.events[keep], queries[keep]
-        why = pa.array(whys, MATCHES.field("_why").type).take(pa.array(indices[keep]))
-        columns = [self.ids.take(pa.array(queries)), pa.array(self.numbers[queries]), why]
-        return rows, pa.RecordBatch.from_arrays(columns, schema=MATCHES)
+            keep = (self._since_us[hits.queries] <= time_us) & (
+                time_us < self._until_us[hits.queries]
+            )
+        return hits if keep.all() else Hits(*(it[keep] for it in hits))
+
+
+class _Compiled:
+    """Parts that are matched one after another: a large one, and one of recent versions."""
+
+    def __init__(self, parts: Sequence[_Part], whys: Whys) -> None:
+        self.parts = parts
+        self._whys = whys
+        versions = [version for part in self.parts for version in part.versions]
+        numbers = np.array([it.version for it in versions], np.int64)
+        order = np.argsort(numbers)
+        self._numbers = numbers[order]
+        self._ids = pa.array([versions[it].query_id for it in order.tolist()], pa.string())
+        ranks = np.empty(len(order), np.int64)
+        ranks[order] = np.arange(len(order))
+        ends = np.cumsum([0, *(len(it.versions) for it in parts)]).tolist()
+        self._ranks = [ranks[start:end] for start, end in pairwise(ends)]
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def match(self, events: Events, times_us: Rows | None) -> Matches:
+        """The hits, in the order of events and versions."""
+        self._whys.trim()
+        keys, whys = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for part, ranks in zip(self.parts, self._ranks, strict=True):
+            if not part.versions:
+                continue
+            hits = part.match(events, times_us)
+            keys.append(hits.events * len(self) + ranks[hits.queries])
+            whys.append(hits.whys)
+        every = np.concatenate(keys)
+        order = np.argsort(every)
+        rows, found = np.divmod(every[order], max(len(self), 1))
+        columns = [
+            self._ids.take(pa.array(found)),
+            pa.array(self._numbers[found]),
+            self._whys.take(np.concatenate(whys)[order]),
+        ]
+        return Matches(rows, pa.RecordBatch.from_arrays(columns, schema=MATCHES))
 
 
 class StoredQueries:
@@ -153,7 +189,8 @@ class StoredQueries:
         self._versions: dict[str, list[Version]] = {}
         self._recent: list[Version] = []
         self._scans: dict[str, Version] = {}  # the newest versions that are evaluated for all
-        self._parts: list[_Part] = []
+        self._whys = Whys()
+        self._compiled = _Compiled([], self._whys)
         self._is_changed = False
         self.version_count = 0
         self.position = 0
@@ -205,14 +242,7 @@ class StoredQueries:
         `times_us`, the versions count that are in force at the time of the event; one with
         `NO_TIME` matches nothing. Without, the newest count."""
         self._compile()
-        events = Events(batch, self._compiler.columns)
-        found = [it.match(events, times_us) for it in self._parts if it.versions]
-        if not found:
-            return Matches(np.zeros(0, np.int64), pa.RecordBatch.from_pylist([], MATCHES))
-        rows = np.concatenate([it for it, _ in found])
-        columns = pa.concat_batches([it for _, it in found])
-        order = np.lexsort((columns.column("_version").to_numpy(), rows))
-        return Matches(rows[order], columns.take(pa.array(order)))
+        return self._compiled.match(Events(batch, self._compiler.columns), times_us)
 
     def current(self) -> dict[str, Version]:
         """The newest version of each query that is not removed."""
@@ -236,7 +266,7 @@ class StoredQueries:
     @property
     def compiled_count(self) -> int:
         """The versions that events were last matched with."""
-        return sum(len(it.versions) for it in self._parts)
+        return len(self._compiled)
 
     def _compile(self) -> None:
         """Compile new versions: a small part again and again, until it is merged into the large
@@ -245,16 +275,21 @@ class StoredQueries:
             return
         self._is_changed = False
         has_moved = self._suspend()
-        large = self._parts[0] if self._parts else None
+        large = self._compiled.parts[0] if self._compiled.parts else None
         size = 0 if large is None else len(large.versions)
         recent_max = max(RECENT_MIN, size // RECENT_SHARE)
         if large is not None and not has_moved and len(self._recent) <= recent_max:
             large.refresh()
-            self._parts = [large, _Part(_compiled(self._recent))]
-            return
-        every = (version for versions in self._versions.values() for version in versions)
-        self._parts = [_Part(_compiled(every))]
-        self._recent = []
+            parts = [large, self._part(self._recent)]
+        else:
+            parts = [self._part(it for known in self._versions.values() for it in known)]
+            self._recent = []
+        self._compiled = _Compiled(parts, self._whys)
+
+    def _part(self, versions: Iterable[Version]) -> _Part:
+        """The versions that are evaluated, compiled."""
+        wanted = [it for it in versions if not it.is_over and not it.is_suspended]
+        return _Part(wanted, self._whys)
 
     def _suspend(self) -> bool:
         """Suspend what is more than `scans_max`; returns whether that has changed for a version
@@ -266,11 +301,6 @@ class StoredQueries:
             has_moved |= is_suspended != it.is_suspended and it not in recent
             it.is_suspended = is_suspended
         return has_moved
-
-
-def _compiled(versions: Iterable[Version]) -> list[Version]:
-    """Those that are evaluated."""
-    return [it for it in versions if not it.is_over and not it.is_suspended]
 
 
 def parse_id(key: bytes | None) -> str:

@@ -56,13 +56,16 @@ def tokenize(column: pa.Array) -> Words:
     text = _TABLE[np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]]
     ends = ends - ends[0]
     is_word = text != 0
-    begins = is_word.copy()
+    begins, stops = is_word.copy(), is_word.copy()
     begins[1:] &= ~is_word[:-1]
+    stops[:-1] &= ~is_word[1:]
     row_starts = ends[:-1][ends[:-1] < ends[1:]]
     begins[row_starts] = is_word[row_starts]  # a word does not span rows
+    row_stops = row_starts[1:] - 1
+    stops[row_stops] = is_word[row_stops]
     starts = np.flatnonzero(begins)
-    lengths_before = np.cumsum(is_word)  # of the data without separators, including this byte
-    offsets = np.append(lengths_before[starts] - 1, lengths_before[-1])
+    lengths = np.flatnonzero(stops) - starts + 1
+    offsets = np.append(0, np.cumsum(lengths))  # in the text without separators
     words = pa.LargeStringArray.from_buffers(
         len(starts), pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(text[is_word])
     )
