@@ -12,6 +12,9 @@
     +-- StoreError           a database refused a batch
     |   +-- SchemaMismatch   a table that does not match the rows
     |   +-- WriterFenced     a newer run of the same query has taken over
+    +-- ViewError            a read of maintained views that cannot be answered
+    |   +-- NotReached       the views have not reached a position in time
+    |   +-- TooMuch          a query of a reader takes too long, or has too many rows
     +-- ProtocolError        the peer violated the protocol; its connection is closed
 
 `ErrorCode` holds the codes of Kafka 4.3 with Kafka's names, so that a log line, a response and a
@@ -511,6 +514,18 @@ class SchemaMismatch(StoreError):
 
 class WriterFenced(StoreError):
     """A newer run of the same query has taken over; this one must end."""
+
+
+class ViewError(MillstreamError):
+    """A read of maintained views cannot be answered."""
+
+
+class NotReached(ViewError):
+    """The views have not reached a position in time."""
+
+
+class TooMuch(ViewError):
+    """A query of a reader takes too long, or has too many rows."""
 
 
 class ProtocolError(MillstreamError):

@@ -13,11 +13,15 @@ imported when one of them is called.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from millstream.errors import ConfigError
 from millstream.pipelines.spec import Output, PipelineSpec, Topic, by_name
+from millstream.views.positions import Position
+from millstream.views.reading import TIMEOUT_SECONDS, Snapshot, read_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,6 +84,30 @@ class Pipeline(PipelineSpec):
             return {name: without_watermark(it) for name, it in made.items()}
         return without_watermark(made) if hasattr(made, "isStreaming") else made
 
+    def read(
+        self,
+        at_least: Position = None,
+        *,
+        timeout: float = TIMEOUT_SECONDS,
+        store: str | None = None,
+        topic_ids: Mapping[str, object] | None = None,
+    ) -> AbstractContextManager[Snapshot]:
+        """All of its views at one stamp, in a `with` block; needs no Spark.
+
+        `at_least` is a position in the log that the views must have seen, such as a producer's
+        delivery report; waits for at most `timeout` seconds. See `millstream.views`.
+        """
+        from millstream.pipelines.running.settings import load_settings
+
+        if not self.views:
+            raise ConfigError(
+                f'pipeline {self.name} has no views to read: writes={{"name": view(key="...")}}'
+            )
+        settings = load_settings(self.home, overrides={"store": store})
+        return read_once(
+            settings.store_url, [self.identity], at_least, timeout=timeout, topic_ids=topic_ids
+        )
+
     def run(
         self, *, once: bool = False, allow_new_checkpoint: bool = False, **settings: str
     ) -> None:
@@ -107,8 +135,9 @@ def pipeline(
     """Make a pipeline of the function that follows.
 
     `reads`: a topic, or `{"parameter": topic}` where the function has several parameters.
-    `writes`: a topic or a table, or `{"name": output}`; the function then returns a DataFrame for
-    each name, or one DataFrame with a struct column for each (null: no row for that output).
+    `writes`: a topic, a table or a view, or `{"name": output}`; the function then returns a
+    DataFrame for each name, or one DataFrame with a struct column for each (null: no row for that
+    output).
     Unless given, `name` is the function's own, `group` the name, and `output_mode`, which is
     Spark's, the one that fits.
     """

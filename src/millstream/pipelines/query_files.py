@@ -18,6 +18,7 @@ again. `sync_batch` makes both durable before the decision.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -26,7 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from millstream.errors import ConfigError
-from millstream.pipelines.offsets import Offsets, merge_lowest, offsets_if_ours
+from millstream.pipelines.offsets import (
+    Offsets,
+    merge_lowest,
+    offsets_if_ours,
+    topic_ids_in,
+)
 
 _synced: set[str] = set()  # checkpoints whose metadata and directories are synced
 
@@ -60,6 +66,15 @@ def ends_in(offset_log: str) -> Offsets:
 def ends_of_sources(lines: Iterable[str]) -> Offsets:
     """The offsets of sources, one on each line: of the sources that are ours."""
     return merge_lowest(_offsets_of(line) for line in lines)
+
+
+def topic_ids_of_sources(lines: Iterable[str]) -> dict[str, str]:
+    """The ids of the topics in the offsets of sources, one on each line."""
+    found: dict[str, str] = {}
+    for line in lines:
+        with contextlib.suppress(ValueError, AttributeError, TypeError):
+            found |= {name: str(it) for name, it in topic_ids_in(json.loads(line)).items()}
+    return found
 
 
 def newest_local_batch(location: str) -> int | None:

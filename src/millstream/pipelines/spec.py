@@ -28,6 +28,8 @@ OUTPUT_MODES = ("append", "update", "complete")
 RECORD_COLUMNS = {"key", "value", "topic", "partition", "timestamp", "headers"}
 DEAD_LETTER_PREFIX = "dlq."
 FIRST_VERSION = "1"
+STAMPS_KEPT = 100
+STAMPS_KEPT_MAX = 100_000
 ONLY = "result"  # what the output is called where there is only one
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -79,6 +81,13 @@ class Table:
     key: tuple[str, ...] = ()
     mode: Mode = "append"
     delete: str | None = None
+
+
+@dataclass(frozen=True)
+class View(Table):
+    """A table that readers read at a stamp. Make one with `view`."""
+
+    keeps: int = 0
 
 
 Output: TypeAlias = Topic | Table
@@ -180,6 +189,32 @@ def table(
     return Table(name, keys, mode, delete)
 
 
+def view(
+    name: str | None = None,
+    *,
+    key: str | tuple[str, ...],
+    keeps: int = STAMPS_KEPT,
+) -> View:
+    """Declare a maintained view: a table of the store, with one row for each `key`.
+
+    All views of a pipeline change in one transaction, which is stamped with the offsets that it
+    stands for; `Pipeline.read` reads them at one stamp. Rows with `_weight`, from `changes`,
+    `table_join` and `millstream.pipelines.views`, add and remove rows; other rows take the place of
+    the row with their key. The name is that of the output, unless one is given.
+
+    The last `keeps` stamps can be read as well: for changes as they happen, and for a common stamp
+    with the views of other pipelines.
+    """
+    if not isinstance(keeps, int) or isinstance(keeps, bool) or not 1 <= keeps <= STAMPS_KEPT_MAX:
+        raise ConfigError(f"view: keeps={keeps!r}; it must be between 1 and {STAMPS_KEPT_MAX}")
+    if name is not None and not _TABLE_NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} cannot name a view: use letters, digits and underscores")
+    keys = _names(key)
+    if not keys:
+        raise ConfigError('a view has one row for each key: view(key="user")')
+    return View(name or "", keys, "upsert", None, keeps)
+
+
 @dataclass(frozen=True)
 class PipelineSpec:
     """A function with its inputs, by parameter, and its outputs, by name.
@@ -242,6 +277,11 @@ class PipelineSpec:
         }
 
     @property
+    def views(self) -> Mapping[str, View]:
+        """The outputs that are views, by their names among the outputs."""
+        return {name: it for name, it in self.writes.items() if isinstance(it, View)}
+
+    @property
     def identity(self) -> str:
         """The name, and the version unless it is the first: `revenue`, `revenue@2`."""
         return self.name if self.version == FIRST_VERSION else f"{self.name}@{self.version}"
@@ -271,15 +311,24 @@ def by_name(declared: Any, function: Callable[..., Any], which: str) -> Mapping[
     allowed = (Topic,) if which == "reads" else (Topic, Table)
     if isinstance(declared, allowed):
         if which == "writes":
-            return {ONLY: declared}
+            return {ONLY: _named(declared, function.__name__)}
         parameters = _parameters(function)
         return {parameters[0] if parameters else ONLY: declared}
     if isinstance(declared, Mapping) and all(isinstance(it, allowed) for it in declared.values()):
-        return dict(declared)
+        return {name: _named(it, name) for name, it in declared.items()}
     what = 'topic("...")' if which == "reads" else 'topic("...") or table("...")'
     raise ConfigError(
         f'{function.__name__}: {which} must be {what}, or several by name: {{"name": {what}}}'
     )
+
+
+def _named(declared: Any, name: str) -> Any:
+    """A view without a name of its own has that of its output."""
+    if not isinstance(declared, View) or declared.name:
+        return declared
+    if not _TABLE_NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} cannot name a view: use letters, digits and underscores")
+    return replace(declared, name=name)
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:

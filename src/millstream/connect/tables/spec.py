@@ -28,7 +28,9 @@ Mode = Literal["upsert", "append", "replace"]
 PROGRESS_TABLE = "millstream_progress"
 POSITIONS_TABLE = "millstream_positions"
 IDENTITIES_TABLE = "millstream_tables"
-RESERVED = (PROGRESS_TABLE, POSITIONS_TABLE, IDENTITIES_TABLE)
+VIEWS_TABLE = "millstream_views"
+STAMPS_TABLE = "millstream_stamps"
+RESERVED = (PROGRESS_TABLE, POSITIONS_TABLE, IDENTITIES_TABLE, VIEWS_TABLE, STAMPS_TABLE)
 DELETE_WORDS = ("d", "delete")
 
 

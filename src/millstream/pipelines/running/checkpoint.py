@@ -23,7 +23,13 @@ from uuid import UUID
 
 from millstream.errors import ConfigError
 from millstream.pipelines.offsets import Offsets, from_json, to_json
-from millstream.pipelines.query_files import ends_of_sources, is_local, local_path, replace_file
+from millstream.pipelines.query_files import (
+    ends_of_sources,
+    is_local,
+    local_path,
+    replace_file,
+    topic_ids_of_sources,
+)
 from millstream.pipelines.running.progress import parse_offset_log
 
 if TYPE_CHECKING:
@@ -58,6 +64,11 @@ class Checkpoint:
         """Where a batch that was begun ends, according to its file."""
         text = self._read(f"offsets/{batch_id}")
         return None if text is None else parse_offset_log(text)
+
+    def topic_ids(self, batch_id: int) -> dict[str, str]:
+        """The ids of the topics that a batch reads, as far as they are known."""
+        lines = (self._read(f"offsets/{batch_id}") or "").splitlines()[2:]
+        return topic_ids_of_sources(lines)
 
     def batch_start(self, batch_id: int) -> Offsets:
         """Where a batch begins: where the one before ended; nothing if that is not known."""

@@ -269,6 +269,7 @@ class FanOutSink:
             json.dumps(to_json(decision.ends or {})),
             decision=encode_decision(decision).decode() if self.topics else None,
             begins=json.dumps(to_json(self.checkpoint.batch_start(decision.batch_id))),
+            topic_ids=json.dumps(self.checkpoint.topic_ids(decision.batch_id)),
         )
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.client.security import Security
+from millstream.connect.tables.schema import WEIGHT
 from millstream.errors import ConfigError
 from millstream.pipelines.running.checkpoint import Checkpoint
 from millstream.pipelines.running.outputs import rows_of
 from millstream.pipelines.running.progress import GroupProgress
 from millstream.pipelines.running.settings import Settings
-from millstream.pipelines.spec import ONLY, PipelineSpec, Table, Topic
+from millstream.pipelines.spec import ONLY, PipelineSpec, Table, Topic, View
 from millstream.pipelines.writing.options import parse_write_options
 from millstream.pipelines.writing.writer import check_schema
 
@@ -50,7 +51,7 @@ def make_sink(
     }
     for name, options in topics.items():
         check_schema(options, frames[name].schema)
-    tables = table_specs(pipeline)
+    tables = table_specs(pipeline, {name: it.columns for name, it in frames.items()})
     store = open_checked(pipeline, result, tables, settings) if tables else None
     progress = GroupProgress(
         settings.required_broker(),
@@ -82,14 +83,18 @@ def write_options(
     return options | dict(output.options)
 
 
-def table_specs(pipeline: PipelineSpec) -> dict[str, TableSpec]:
+def table_specs(
+    pipeline: PipelineSpec, columns: Mapping[str, Sequence[str]]
+) -> dict[str, TableSpec]:
+    """The tables, by output; those of views remove rows by weight, if rows have one."""
     from millstream.pipelines.stores import TableSpec
 
-    return {
-        name: TableSpec(it.name, it.key, it.mode, it.delete)
-        for name, it in pipeline.writes.items()
-        if isinstance(it, Table)
-    }
+    specs = {}
+    for name, it in pipeline.writes.items():
+        if isinstance(it, Table):
+            has_weights = isinstance(it, View) and WEIGHT in columns[name]
+            specs[name] = TableSpec(it.name, it.key, it.mode, WEIGHT if has_weights else it.delete)
+    return specs
 
 
 def open_checked(
@@ -103,6 +108,12 @@ def open_checked(
         rows = result if name == ONLY else rows_of(result, name)
         store.prepare(rows.schema, spec)
         _check_own_table(pipeline, store, spec)
+    views = [
+        (it.name if name == ONLY else name, specs[name], it.keeps)
+        for name, it in pipeline.views.items()
+    ]
+    if views:
+        store.list_views(pipeline.identity, views)
     return store
 
 

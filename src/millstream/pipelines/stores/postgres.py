@@ -34,6 +34,7 @@ from millstream.pipelines.stores.staging import (
     stage_prefix,
 )
 from millstream.pipelines.stores.store import Store
+from millstream.views.stamping import PostgresStamps
 
 if TYPE_CHECKING:
     import psycopg
@@ -68,6 +69,7 @@ class PostgresStore(Store):
         self._connection: psycopg.Connection | None = None
         self._was_connected = False
         self._found: dict[TableSpec, FoundTable] = {}
+        self._stamps: dict[str, PostgresStamps] = {}  # of queries that have views
 
     def progress(self, query: str) -> Progress | None:
         return self._run(lambda connection: _stored(connection, query), "read progress")
@@ -87,7 +89,13 @@ class PostgresStore(Store):
             f"ON CONFLICT (query) DO UPDATE SET batch_id = {FORGOTTEN}, offsets = NULL, "
             "decision = NULL, checkpoint = NULL, tables = NULL"
         )
-        self._run(lambda connection: connection.execute(statement, (query,)), "forget progress")
+
+        def forget(connection: psycopg.Connection) -> None:
+            connection.execute(statement, (query,))
+            if query in self._stamps:
+                self._stamps[query].forget(connection)
+
+        self._run(forget, "forget progress")
 
     def close(self) -> None:
         with self._lock:
@@ -103,6 +111,16 @@ class PostgresStore(Store):
         )
         self._found[layout.table] = found
         return replace(layout, stays_in_order=found.decides_equality(layout))
+
+    def _list_views(self, query: str, views: Sequence[tuple[str, Layout, int]]) -> None:
+        stamps = PostgresStamps(query, views)
+
+        def list_them(connection: psycopg.Connection) -> None:
+            connection.execute(f"SELECT pg_advisory_xact_lock({CREATION_LOCK})")
+            stamps.list_views(connection)
+
+        self._run(list_them, "list views")
+        self._stamps[query] = stamps
 
     def _raise_epoch(self, query: str) -> int:
         def raise_it(connection: psycopg.Connection) -> int:
@@ -152,6 +170,8 @@ class PostgresStore(Store):
             tables = {it.table.name: identity(connection, it.table) for _, it in outputs}
             if not is_due(stored, self._epochs[mark.query], replace(mark, tables=tables)):
                 return False
+            if mark.query in self._stamps:
+                self._stamps[mark.query].begin(connection, mark.offsets, mark.topic_ids)
             for number, (sources, layout) in enumerate(outputs):
                 stages = [
                     _stage_here(connection, f"millstream_rows_{number}_{part}", source, layout)

@@ -34,3 +34,4 @@ class BatchMark:
     # The identities of the tables it goes to, by name: a table that was dropped and created again
     # has another one. None while that is not known.
     tables: Mapping[str, str] | None = None
+    topic_ids: str | None = None  # of its sources, as JSON, for the stamp of views

@@ -27,6 +27,7 @@ from millstream.connect.tables.sqlite_tables import (
 from millstream.pipelines.stores.fencing import is_due
 from millstream.pipelines.stores.spec import FORGOTTEN, BatchMark, Progress
 from millstream.pipelines.stores.store import Store
+from millstream.views.stamping import SqliteStamps
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,6 +46,7 @@ class SqliteStore(Store):
         super().__init__()
         self._path = path
         self._connection: sqlite3.Connection | None = None
+        self._stamps: dict[str, SqliteStamps] = {}  # of queries that have views
 
     def progress(self, query: str) -> Progress | None:
         with self._reporting("read the progress of"), self._lock:
@@ -66,6 +68,8 @@ class SqliteStore(Store):
                 "decision = NULL, checkpoint = NULL, tables = NULL",
                 (query,),
             )
+            if query in self._stamps:
+                self._stamps[query].forget(connection)
 
     def close(self) -> None:
         with self._lock:
@@ -77,6 +81,12 @@ class SqliteStore(Store):
         with self._transaction() as connection:
             fit(connection, layout)
         return layout
+
+    def _list_views(self, query: str, views: Sequence[tuple[str, Layout, int]]) -> None:
+        stamps = SqliteStamps(query, views)
+        with self._transaction() as connection:
+            stamps.list_views(connection)
+        self._stamps[query] = stamps
 
     def _raise_epoch(self, query: str) -> int:
         with self._transaction() as connection:
@@ -114,6 +124,8 @@ class SqliteStore(Store):
             tables = _identities(connection, [layout.table for _, layout in outputs])
             if not self._judge(replace(mark, tables=tables)):
                 return False
+            if mark.query in self._stamps:
+                self._stamps[mark.query].begin(connection, mark.offsets, mark.topic_ids)
             for rows, layout in outputs:
                 apply(connection, rows, layout)
             connection.execute(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 from millstream.connect.tables.rows import Rows, make_ready
 from millstream.connect.tables.schema import Layout, layout_of
 from millstream.connect.tables.spec import TableSpec, check_tables_differ
+from millstream.errors import ConfigError
 from millstream.pipelines.stores.spec import FORGOTTEN, BatchMark, Progress
 
 if TYPE_CHECKING:
@@ -76,6 +77,17 @@ class Store(ABC):
         """Forget how far the query was: its next batch is written, whatever its number, wherever
         it begins, and whichever tables it goes to."""
 
+    def list_views(self, query: str, views: Sequence[tuple[str, TableSpec, int]]) -> None:
+        """Declare which tables of a query are views: their names, tables, which `prepare` has
+        created, and how many stamps each keeps. From then on every batch is stamped."""
+        with self._lock:
+            self._list_views(query, [(view, self._layouts[it], n) for view, it, n in views])
+
+    def _list_views(self, query: str, views: Sequence[tuple[str, Layout, int]]) -> None:
+        raise ConfigError(
+            "views need a store that reads several tables at one moment: SQLite or PostgreSQL"
+        )
+
     def write(
         self,
         batch: DataFrame,
@@ -100,16 +112,21 @@ class Store(ABC):
         *,
         decision: str | None = None,
         begins: str | None = None,
+        topic_ids: str | None = None,
     ) -> bool:
         """Several tables in one transaction: all of the batch is there, or nothing.
 
         The frames are computed one after another; cache what they have in common. `decision` is
         kept with the progress: whatever else is decided with this batch. `begins` is where the
         batch begins in its sources, as `offsets` is where it ends: with it, tables that lack
-        batches before this one are noticed.
+        batches before this one are noticed. `topic_ids` are those of the sources, as JSON; they
+        are part of the stamp of views.
         """
         check_tables_differ([table for _, table in outputs])
-        mark = BatchMark(query, batch_id, offsets, decision, _checkpoint_id(outputs), begins)
+        checkpoint = _checkpoint_id(outputs)
+        mark = BatchMark(
+            query, batch_id, offsets, decision, checkpoint, begins, topic_ids=topic_ids
+        )
         for frame, table in outputs:
             self.prepare(frame.schema, table)
         self.claim(query)
@@ -128,10 +145,11 @@ class Store(ABC):
         *,
         decision: str | None = None,
         begins: str | None = None,
+        topic_ids: str | None = None,
     ) -> bool:
         """The same with rows that are here already, without Spark."""
         check_tables_differ([table for _, table in outputs])
-        mark = BatchMark(query, batch_id, offsets, decision, begins=begins)
+        mark = BatchMark(query, batch_id, offsets, decision, begins=begins, topic_ids=topic_ids)
         return self._write_tables(outputs, mark)
 
     @abstractmethod

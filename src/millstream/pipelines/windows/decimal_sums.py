@@ -39,6 +39,18 @@ def decimal_totals(values: pa.Array, first: Numbers, end: Numbers) -> pa.Array:
     return _decimals(carry_limbs(sums), sum_type(values.type))
 
 
+def decimal_sums(values: pa.Array, weights: Numbers, codes: Numbers, count: int) -> pa.Array:
+    """The sum of `value * weight` for each code, with all digits; nulls count as nothing."""
+    if values.null_count:
+        weights = np.where(values.is_valid().to_numpy(zero_copy_only=False), weights, 0)
+    sums = []
+    for limb in _limbs_of(values):
+        total = np.zeros(count, np.int64)
+        np.add.at(total, codes, limb * weights)
+        sums.append(total)
+    return _decimals(carry_limbs(sums), pa.decimal128(DIGITS_MAX, values.type.scale))
+
+
 def decimal_averages(sums: pa.Array, counts: Numbers, kind: pa.DataType) -> pa.Array:
     """Sums, none of which is null, divided by counts between 1 and 2^32; `kind` is of the result,
     whose scale is that of the sums or greater."""

@@ -44,12 +44,11 @@ class Comparison:
 
     def table(self, batches: Iterable[Sequence[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
         """What the rows of all batches, one after another, amount to."""
-        if self.key:
-            return self._by_key(batches)
+        batches = [*batches]
         rows = [row for batch in batches for row in batch]
-        if rows and WEIGHT in rows[0]:
+        if rows and WEIGHT in rows[0] and self.delete in (None, WEIGHT):
             return _add_up(rows)
-        return rows
+        return self._by_key(batches) if self.key else rows
 
     def _by_key(self, batches: Iterable[Sequence[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
         latest: dict[Values, list[Mapping[str, Any]]] = {}
