@@ -5,14 +5,17 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from millstream.connect.sinks.delta import DeltaSink
 from millstream.connect.sinks.opening import open_sink
-from millstream.connect.sinks.positions import Place, PositionMoved
-from millstream.errors import SchemaMismatch
+from millstream.connect.sinks.positions import Place, Position, PositionMoved, Step
+from millstream.connect.sinks.sink import Write
+from millstream.errors import SchemaMismatch, StoreError
 from tests.connect.sinks.conftest import DeltaTables, Log, delete_row
 from tests.connect.sinks.test_runner import capture_writes, run_once
 
@@ -93,3 +96,79 @@ def test_position_survives_checkpoints_and_maintenance(lake: DeltaTables, log: L
     log.put((2, "two"))
     run_once(config)
     assert lake.rows() == {1: "one", 2: "two"}
+
+
+@pytest.mark.parametrize("how", ["version", "time", "twice"])
+def test_restored_table_continues_from_the_position_of_its_rows(
+    lake: DeltaTables, log: Log, how: str
+) -> None:
+    """Delta keeps the numbers of the newest commit, while the rows become old."""
+    config = lake.config(log)
+    log.put((1, "one"))
+    run_once(config)
+    table = DeltaTable(str(lake.path / "items"))
+    version, at = table.version(), table.history(1)[0]["timestamp"]
+    log.put((2, "two"))
+    run_once(config)
+    log.put((3, "three"))
+    run_once(config)
+    table.update_incremental()
+    if how == "time":
+        table.restore(datetime.fromtimestamp(at / 1000, UTC))
+    else:
+        table.restore(version)
+    if how == "twice":
+        table.restore(version + 2)
+        table.restore(version + 3)  # the commit of the first one
+    assert lake.rows() == {1: "one"}
+    run_once(config)
+    assert lake.rows() == {1: "one", 2: "two", 3: "three"}
+    log.put((2, "last"))
+    run_once(config)  # whose position is the newest again
+    assert lake.rows() == {1: "one", 2: "last", 3: "three"}
+
+
+def test_commit_of_the_position_alone_fails_if_the_table_is_restored_meanwhile(
+    lake: DeltaTables, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = lake.config(log)
+    log.put((1, "one"))
+    run_once(config)
+    version = DeltaTable(str(lake.path / "items")).version()
+    log.put((2, "two"))
+    run_once(config)
+    make_properties, restored = DeltaSink._properties, list[int]()
+
+    def restoring(*arguments: Any) -> Any:
+        made = make_properties(*arguments)
+        if not restored:
+            restored.append(version)
+            DeltaTable(str(lake.path / "items")).restore(version)
+        return made
+
+    with open_sink(config) as sink:
+        sink.open()
+        (stored,) = sink.positions().items()
+        place, position = stored
+        step = Step(place, position, Position(position.topic_id, position.offset + 1))
+        monkeypatch.setattr(DeltaSink, "_properties", restoring)
+        with pytest.raises(PositionMoved, match="another commit was faster"):
+            sink.apply(Write((step,), {}))
+    assert lake.rows() == {1: "one"}
+    run_once(config)
+    assert lake.rows() == {1: "one", 2: "two"}
+
+
+def test_restored_version_without_its_log_asks_for_a_rebuild(lake: DeltaTables, log: Log) -> None:
+    config = lake.config(log)
+    for id in (1, 2, 3):
+        log.put((id, "name"))
+        run_once(config)
+    table = DeltaTable(str(lake.path / "items"))
+    table.restore(1)
+    table.create_checkpoint()
+    (lake.path / "items" / "_delta_log" / f"{1:020d}.json").unlink()
+    with open_sink(config) as sink:
+        sink.open()
+        with pytest.raises(StoreError, match=r"was restored .* run with --rebuild"):
+            sink.positions()

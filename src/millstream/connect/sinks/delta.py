@@ -11,16 +11,21 @@ commits that begin at the same version replace the same number, the second one f
     millstream/SINK/TOPIC/id/0, id/1   the halves of the topic's id
     millstream/SINK/TOPIC/written_at   the time of the last commit, in milliseconds
 
+RESTORE takes back rows, but not these numbers. So each commit of a sink has its name in the
+metadata; if the table was restored since then, the numbers of the restored version count.
+
 Tables are independent: a write to several topics is a commit for each of their tables.
 """
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
 _SWITCH_TRIES = 10
 _MARK = "millstream deleted"
 _HALF = 1 << 64
+_WRITER = "millstreamSink"  # in the metadata of a commit
 
 
 class DeltaSink(Sink):
@@ -127,13 +133,10 @@ class DeltaSink(Sink):
         positions = self._stored(filled, other)
         for left in reversed(range(_SWITCH_TRIES)):
             rows = filled.to_pyarrow_dataset().scanner().to_reader()
+            table = self._load(target)
+            properties = self._properties(target, positions)
             try:
-                write_deltalake(
-                    self._load(target),
-                    rows,
-                    mode="overwrite",
-                    commit_properties=self._properties(target, positions),
-                )
+                write_deltalake(table, rows, mode="overwrite", commit_properties=properties)
                 return
             except CommitFailedError:  # a running sink was faster
                 if not left:
@@ -209,6 +212,8 @@ class DeltaSink(Sink):
         return f"millstream/{self.name}/{target.topic}/{what}"
 
     def _stored(self, table: DeltaTable, target: Target) -> dict[Place, Position]:
+        table = self._origin(table, target)
+
         def number(what: object) -> int | None:
             return table.transaction_version(self._number(target, what))
 
@@ -222,14 +227,44 @@ class DeltaSink(Sink):
             if (offset := number(partition)) is not None and offset >= 0
         }
 
+    def _origin(self, table: DeltaTable, target: Target) -> DeltaTable:
+        """The version that the rows come from: an older one if the table was restored."""
+        for commit in _commits(self._path(target), table.version()):
+            if commit.get(_WRITER) == self._number(target, ""):
+                break
+            if commit.get("operation") == "RESTORE":
+                return self._origin(self._restored(target, commit["operationParameters"]), target)
+        return table
+
+    def _restored(self, target: Target, parameters: Mapping[str, str]) -> DeltaTable:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        path = str(self._path(target))
+        when = parameters.get("datetime") or parameters.get("timestamp")
+        try:
+            if when is None:
+                return DeltaTable(path, version=int(parameters["version"]))
+            if when.isdecimal():  # milliseconds, as delta-rs writes them
+                when = datetime.fromtimestamp(int(when) / 1000, UTC).isoformat()
+            table = DeltaTable(path)
+            table.load_as_version(when)
+            return table
+        except (DeltaError, KeyError, ValueError) as error:
+            raise StoreError(
+                f"table {target.table!r} was restored ({dict(parameters)}), and the position of "
+                f"that version cannot be read: {error}; run with --rebuild"
+            ) from error
+
     def _properties(self, target: Target, positions: Mapping[Place, Position]) -> Any:
         from deltalake import CommitProperties, Transaction
 
         return CommitProperties(
+            custom_metadata={_WRITER: self._number(target, "")},
             app_transactions=[
                 Transaction(self._number(target, what), version)
                 for what, version in _numbers(positions)
-            ]
+            ],
         )
 
     # Files
@@ -258,6 +293,19 @@ class DeltaSink(Sink):
             raise StoreError(
                 f"{self._directory}: {error}; nothing of the batch was kept"
             ) from error
+
+
+def _commits(path: Path, last: int) -> Iterator[dict[str, Any]]:
+    """What the log says about the commits up to a version, the newest first. (`history` of a table
+    counts from its own version, but begins at the newest commit.)"""
+    for version in range(last, -1, -1):
+        try:
+            lines = (path / "_delta_log" / f"{version:020d}.json").read_text().splitlines()
+        except FileNotFoundError:
+            return  # older ones are deleted after a checkpoint
+        for line in lines:
+            if line.startswith('{"commitInfo"'):
+                yield json.loads(line)["commitInfo"]
 
 
 def _numbers(positions: Mapping[Place, Position]) -> Iterable[tuple[object, int]]:
