@@ -8,12 +8,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
 from millstream.errors import ConfigError
 from millstream.pipelines import Pipeline, pipeline, table, topic
-from millstream.pipelines.standing import match_queries
+from millstream.pipelines.standing import match_queries, matching
+from millstream.pipelines.standing.stored import QueryRecord, StoredQueries
 from millstream.testing.streams import Source, check_stream
 from tests.pipelines.conftest import Topics, run_to_end
 from tests.pipelines.running.test_launching import stored
@@ -219,6 +221,21 @@ def test_what_is_missing_is_named_before_anything_runs(spark: SparkSession, topi
     assert "scans_max=-1" in refused(plain, searches, options=options, scans_max=-1)
     stream = spark.readStream.format("rate").load().selectExpr("value", "timestamp AS at")
     assert 'topic(..., queries="' in refused(stream, searches, options=options)
+
+
+def test_rows_with_many_matches_are_matched_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(matching, "ROWS_AT_ONCE", 20)
+    monkeypatch.setattr(matching, "RESULTS_AT_ONCE", 20)
+    schema = pa.schema([("n", pa.int64())])
+    queries = StoredQueries(schema)
+    values = [json.dumps({"where": f"n > {it}"}).encode() for it in range(5)]
+    queries.advance([QueryRecord(at, 0, b"q%d" % at, it) for at, it in enumerate(values)], 5)
+    rows = pa.RecordBatch.from_pylist([{"n": 9}] * 13 + [{"n": 0}] * 40, schema)
+    found = list(matching.match_in_pieces(queries, rows, None))
+    assert [it.num_rows for it in found] == [10, 20, 20, 15, 0, 0, 0]
+    assert sum(it.num_rows for it in found) == 65
 
 
 def test_frame_of_any_source_is_matched_as_a_batch(spark: SparkSession, topics: Topics) -> None:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 QUERIES_SOURCE = "millstream.queries"  # metadata of the column _queries
 ROWS_AT_ONCE = 10_000
+RESULTS_AT_ONCE = 100_000  # about; rows that match many queries are matched a few at a time
 
 # The options of the readers of pipelines, by the metadata of their frames: they can have secrets,
 # which are not to be in plans.
@@ -143,8 +144,7 @@ def _runner(source: QuerySource, inner: pa.Schema, time: str | None) -> Any:
             batch = batch.cast(inner)
             for end, rows in by_end(batch):
                 stored = queries.at(end, writes_letters=is_first_task())
-                for start in range(0, rows.num_rows, ROWS_AT_ONCE):
-                    yield match_rows(stored, rows.slice(start, ROWS_AT_ONCE), time)
+                yield from match_in_pieces(stored, rows, time)
         freeze_imports("match_queries")
 
     return run
@@ -158,6 +158,21 @@ def by_end(batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
     if len(distinct) == 1:
         return [(int(distinct[0]), rows)]
     return [(int(it), rows.filter(pa.array(ends == it))) for it in distinct]
+
+
+def match_in_pieces(
+    stored: StoredQueries, rows: pa.RecordBatch, time: str | None
+) -> Iterator[pa.RecordBatch]:
+    """The results for slices of the rows; each slice is as long as the results of the one before
+    it suggest."""
+    start, length = 0, ROWS_AT_ONCE // 10
+    while start < rows.num_rows:
+        piece = rows.slice(start, length)
+        found = match_rows(stored, piece, time)
+        yield found
+        start += piece.num_rows
+        per_row = max(found.num_rows / piece.num_rows, RESULTS_AT_ONCE / ROWS_AT_ONCE)
+        length = max(int(RESULTS_AT_ONCE / per_row), 1)
 
 
 def match_rows(stored: StoredQueries, rows: pa.RecordBatch, time: str | None) -> pa.RecordBatch:
