@@ -11,7 +11,9 @@ from tests.peers.share_consumers import SHARE_CLIENTS
 
 
 def main() -> None:
-    steps = {name: partial(classpath, name) for name in ("kafka", "kafka-streams", "opensearch")}
+    steps = {
+        name: partial(classpath, name) for name in ("kafka", "kafka-streams", "opensearch", "trino")
+    }
     steps |= {name: client.prepare for name, client in CLIENTS.items()}
     steps |= {f"{name} (share)": client.prepare for name, client in SHARE_CLIENTS.items()}
     for name, prepare in steps.items():

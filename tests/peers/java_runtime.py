@@ -24,6 +24,7 @@ KAFKA_VERSION = "4.3.1"
 OLD_CLIENT_VERSION = "3.9.1"  # what Spark's connector brings along
 DEBEZIUM_VERSION = "3.6.1.Final"
 OPENSEARCH_VERSION = "2.19.6"  # the last one for Java 17
+TRINO_VERSION = "435"  # the last one for Java 17
 
 _BUNDLES = {
     "kafka": [
@@ -51,11 +52,16 @@ _BUNDLES = {
         ("org.opensearch.plugin", "transport-netty4-client", OPENSEARCH_VERSION),
         ("org.apache.logging.log4j", "log4j-core", "2.25.4"),
     ],
+    "trino": [
+        ("io.trino", "trino-main", TRINO_VERSION),
+        ("org.slf4j", "slf4j-jdk14", "2.0.9"),
+    ],
 }
 _SOURCES = {  # of the others: java
     "kafka-streams": "java/streams",
     "debezium": "java/debezium",
     "opensearch": "java/opensearch",
+    "trino": "java/trino",
 }
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion>

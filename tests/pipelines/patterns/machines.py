@@ -55,7 +55,7 @@ def compiled(
     skipped = None
     if skip_to:
         skipped = (settings["skip"].removeprefix("to "), bits[skip_to])
-    code = compile_conditions(parsed, kinds or {}, skipped)
+    code = compile_conditions(parsed, kinds or {}, skipped, program.universal)
     always = 1 << len(names) if program.has_gap else 0
     return Compiled(program, code, always, **settings)
 
@@ -102,7 +102,7 @@ def run(
 
 def _labelled(events: Any, labels: Any, names: Sequence[str]) -> Any:
     at = 0
-    for _, kind, start, end, number in events:
+    for _, kind, start, end, number, _ in events:
         own = labels[at : at + end - start].tolist()
         at += end - start
         shown = tuple(names[it & ~EXCLUDED] for it in own) if kind != 1 else ()

@@ -70,7 +70,7 @@ def operator_of(
     if rest.get("rows", "one") == "one":
         rest = {"first_at": "first(at)", "last_at": "last(at)", "n": "count(*)"} | rest
     it = match(pattern, key="key", time="at", where=where, within=within, max_rows=max_rows, **rest)
-    code = compile_conditions(it.conditions, {"(u)": "long"}, it.skip_to)
+    code = compile_conditions(it.conditions, {"(u)": "long"}, it.skip_to, it.scope.universal)
     values = tuple(ValueColumn("_v0", value.shift) for value in code.values)
     parts = {}
     for place, text in enumerate(it.measures.values()):
@@ -86,7 +86,7 @@ def operator_of(
         it.max_rows,
         it.skip[0],
         wants_unmatched=it.rows == "all with unmatched",
-        keeps_always=it.has_match_number,
+        keeps_always=it.remembers_keys,
         wants_time_outs=wants_time_outs,
     )
     output = Output(
@@ -95,7 +95,8 @@ def operator_of(
         it.rows != "one",
         it.rows != "all omitting empty",
     )
-    return kind(Ordered(SCHEMA, ("key",), "at", ("_offset",), values), compiled, output, "test")
+    ordered = Ordered(SCHEMA, ("key",), "at", ("_offset",), values, it.order == "arrival")
+    return kind(ordered, compiled, output, "test")
 
 
 def by_backtracking(
@@ -104,12 +105,14 @@ def by_backtracking(
     skip: str = "past last row",
     skip_to: str = "",
     holds: Callable[[str, int, Any, list[int]], bool] | None = None,
+    order: str = "time",
 ) -> Callable[..., list[dict[str, Any]]]:
     """Matches as `operator_of` has them, with the measures first_at, last_at and n."""
     tree = match(pattern, time="at", within="1 s", n="count(*)").tree
 
     def expected(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        ordered = sorted(events, key=lambda it: (str(it["key"]), it["at"], it["_offset"]))
+        columns = ("at", "_offset") if order == "time" else ("_offset",)
+        ordered = sorted(events, key=lambda it: (str(it["key"]), *(it[name] for name in columns)))
         found = []
         for key, group in groupby(ordered, key=lambda it: it["key"]):
             rows = list(group)

@@ -60,10 +60,10 @@ def test_classifier_is_the_own_name() -> None:
     [
         ("upper(a.name) = 'X'", "upper cannot read the match"),
         ("case when a.x > 1 then true end", "case cannot read the match"),
-        ("a.x in (1, 2)", "in cannot read the match"),
         ("a.x like 'b'", "like cannot read the match"),
         ("match_number() > 1", "match_number cannot read"),
-        ("last(classifier(), 1) = 'A'", "classifier"),
+        ("prev(first(classifier())) = 'A'", "PREV of that of its last row"),
+        ("last(upper(classifier())) = 'A'", "classifier\\(\\) of other rows alone"),
         ("x > last(a.at) - interval 1 fortnight", "interval"),
     ],
 )

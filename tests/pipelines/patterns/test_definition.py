@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -160,6 +161,7 @@ def test_conditions_may_be_columns(payments: DataFrame) -> None:
         ({"n": "sum(shop)"}, "there is no sum"),
         ({"card": "count(*)"}, "there is a column card already"),
         ({"n": "count(*)", "order_by": "shop"}, "order_by shop is string"),
+        ({"n": "count(*)", "order": "arrival"}, "the order of arrival is not known"),
         ({"n": "count(*)", "where": {"b": "a.shop > shop"}}, "= and <> only"),
     ],
 )
@@ -174,9 +176,9 @@ def test_definitions_that_do_not_fit_the_rows_are_refused(
     ("pattern", "given", "problem"),
     [
         ("a b", {}, "needs a limit"),
-        ("^ a", {"within": "1 minute"}, "a stream has no last row"),
+        ("a $", {"within": "1 minute"}, "a stream has no last row"),
         ("a b", {"within": "1 minute", "where": {"a": "next(value) > 1"}}, "reads NEXT"),
-        ("a b", {"within": "1 minute", "m": "prev(a.value)"}, "reads PREV"),
+        ("a b", {"within": "1 minute", "m": "next(a.value)"}, "reads NEXT"),
         ("a b", {"within": "1 minute"}, "needs a watermark"),
     ],
 )
@@ -228,3 +230,13 @@ def test_stream_equals_batch_on_spark(spark: SparkSession) -> None:
     outcomes = check_stream(lost, {"visits": VISITS}, spark=spark, seed=3, rows=24, examples=1)
     assert all(it.rows() for it in outcomes)
     assert [it.dropped_by_spark for it in outcomes] == [0] * len(outcomes)
+
+
+def test_stream_by_arrival_equals_batch_on_spark(spark: SparkSession) -> None:
+    alerts = replace(LOST, order="arrival", measures={**LOST.measures, "before": "prev(home.x)"})
+
+    def lost(visits: DataFrame) -> DataFrame:
+        return visits.transform(alerts)
+
+    outcomes = check_stream(lost, {"visits": VISITS}, spark=spark, seed=3, rows=24, examples=1)
+    assert all(it.rows() for it in outcomes)

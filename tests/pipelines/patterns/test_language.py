@@ -95,7 +95,6 @@ def test_longest_match(text: str, rows: int | None) -> None:
         ("a{0}", "occurs 0 times", 1),
         ("a+*", "a quantifier of a quantifier", 2),
         ("a & b", "unexpected '&'", 2),
-        ("{- a {- b -} -}", "an exclusion within an exclusion", 5),
         ("then a", "missing before 'then'", 0),
         ("a then", "missing after 'then'", 6),
         ("permute(a, b, c, d, e, f, g)", "at most 6", 0),

@@ -140,12 +140,12 @@ def test_state_of_another_version_is_refused() -> None:
     empty = np.empty((0, 0), np.int64), np.empty((0, 0), np.uint8)
     bounds, first = np.zeros(2, np.int64), np.zeros(1, np.int64)
     for state, problem in (
-        (b"\2" + bytes(9), "another version"),
+        (b"\1" + bytes(9), "another version"),
         (b"", "another version"),
-        (b"\1\0", "too short"),
-        (b"\1\0\0\0\0\6\0\0\0", "too short"),
-        (b"\1" + b"\xff" * 20, "too short"),
-        (b"\1\0\0\0\0\2\0\0\0\2\x20", "another program"),
+        (b"\2\0", "too short"),
+        (b"\2\0\0\0\0\6\0\0\0", "too short"),
+        (b"\2" + b"\xff" * 20, "too short"),
+        (b"\2\0\0\0\0\2\0\0\0\2\x20", "another program"),
     ):
         with pytest.raises(ValueError, match=problem):
             machine.scan(bounds, nothing, nothing, *empty, [state], first, 0, False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -10,11 +12,14 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.pipelines.patterns import matching
+from millstream.pipelines.patterns._matcher import open_since
 from millstream.pipelines.patterns.matching import PatternMatch
 from millstream.pipelines.state import BucketState
+from millstream.pipelines.state.trial import Trial
 from millstream.testing.streams import Disorder, StreamDiffers, check_operator
-from tests.pipelines.patterns.operators import by_backtracking, operator_of, source
+from tests.pipelines.patterns.operators import SCHEMA, by_backtracking, operator_of, row, source
 
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SEED = 1
 EXAMPLES = 8
 
@@ -28,21 +33,76 @@ def check(operator: PatternMatch, **rest: Any) -> None:
     check_operator(operator, {"events": source(operator)}, **settings)
 
 
+ORDERS = pytest.mark.parametrize("order", ["time", "arrival"])
+
+
 @pytest.mark.parametrize(
-    "pattern",
-    ["a b+ c", "a b*? c", "a then c", "(a | b)+ c", "a{2,3} b?", "permute(a, b, c)", "a* c??"],
+    ("order", "pattern"),
+    [
+        ("time", "a b+ c"),
+        ("time", "a b*? c"),
+        ("time", "a then c"),
+        ("time", "(a | b)+ c"),
+        ("time", "a{2,3} b?"),
+        ("time", "permute(a, b, c)"),
+        ("time", "a* c??"),
+        ("time", "^ (a | b) c | b c"),
+        ("arrival", "a b+ c"),
+        ("arrival", "a{2,3} b?"),
+        ("arrival", "^ a b*"),
+    ],
 )
-def test_stream_equals_backtracking(pattern: str) -> None:
-    check(operator_of(pattern), reference=by_backtracking(pattern))
+def test_stream_equals_backtracking(order: Any, pattern: str) -> None:
+    check(operator_of(pattern, order=order), reference=by_backtracking(pattern, order=order))
 
 
-def test_late_rows_are_left_out() -> None:
+@ORDERS
+def test_late_rows_are_left_out(order: Any) -> None:
     check(
-        operator_of("a b+ c"),
-        reference=by_backtracking("a b+ c"),
+        operator_of("a b+ c", order=order),
+        reference=by_backtracking("a b+ c", order=order),
         disorder=Disorder(late=0.3),
         late_when="0 seconds",
     )
+
+
+def test_rows_of_a_match_by_arrival_are_kept_as_long_as_its_first_one() -> None:
+    """Also those that are older than the first one, and come with a low watermark."""
+    check(
+        operator_of("a then c", order="arrival", within="12 seconds"),
+        reference=by_backtracking("a then c", 12, order="arrival"),
+        disorder=Disorder(within="9 seconds"),
+    )
+
+
+def fed(operator: PatternMatch, rows: list[tuple[int, int, int]]) -> list[list[dict[str, Any]]]:
+    """Results of rows that arrive one by one, as seconds, u, and the seconds of the watermark."""
+    trial = Trial(operator)
+    found = []
+    for place, (second, u, mark) in enumerate(rows):
+        made = row("abc", "x", BEGIN + timedelta(seconds=second), u) | {"_offset": place}
+        mark_us = round((BEGIN + timedelta(seconds=mark)).timestamp() * 1e6)
+        batch = pa.RecordBatch.from_pylist([made], schema=SCHEMA)
+        found.append(trial.feed({"events": batch}, mark_us).to_pylist())
+    return [*found, trial.finish().to_pylist()]
+
+
+def test_by_arrival_matches_come_with_their_last_row() -> None:
+    rows = [(10, 1, 0), (5, 5, 0), (7, 9, 0), (8, 1, 0), (20, 5, 0)]  # the second is the oldest
+    found = fed(operator_of("a b+ c", order="arrival"), rows)
+    assert [len(it) for it in found] == [0, 0, 1, 0, 0, 0]
+
+
+# The third row is late. In its batch, the second one is further behind the watermark than `within`.
+OLD_ROW = [(20, 1, 10), (11, 5, 10), (12, 5, 25), (28, 9, 25)]
+
+
+def test_rows_that_are_older_than_the_first_are_kept_as_long() -> None:
+    found = fed(operator_of("a b c", order="arrival", within="12 seconds"), OLD_ROW)
+    assert [it["m2_0"] for it in found[3]] == [3]
+    broken = operator_of("a b c", order="arrival", within="12 seconds", kind=WithoutClocks)
+    with pytest.raises((AssertionError, IndexError, pa.ArrowException)):
+        assert fed(broken, OLD_ROW) == found
 
 
 @pytest.mark.parametrize(
@@ -90,14 +150,36 @@ def test_prev_reaches_rows_of_earlier_batches() -> None:
     )
 
 
+@ORDERS
+def test_prev_of_measures_reaches_rows_before_the_match(order: Any) -> None:
+    def expected(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        columns = ("at", "_offset") if order == "time" else ("_offset",)
+        ordered = sorted(events, key=lambda it: tuple(it[name] for name in columns))
+        return [
+            {"key": it["key"], "m0_0": it["u"], "m1_0": before and before["u"], "_kind": "final"}
+            for key in ("x", "y", None)
+            for rows in [[it for it in ordered if it["key"] == key]]
+            for before, it in zip([None, None, *rows], rows, strict=False)
+            if it["u"] >= 6
+        ]
+
+    operator = operator_of(
+        "c", order=order, first_at="u", last_at="prev(c.u, 2)", n="match_number()"
+    )
+    check(operator, reference=expected, ignore=["m2_0"])
+
+
+@ORDERS
 @pytest.mark.parametrize("rows", ["all", "all omitting empty", "all with unmatched"])
-def test_all_rows_equal_a_batch(rows: Any) -> None:
+def test_all_rows_equal_a_batch(rows: Any, order: Any) -> None:
     measures = {"n": "count(b)", "whole": "final count(*)", "which": "classifier()"}
-    check(operator_of("a b* c?", rows=rows, number="match_number()", **measures))
+    measures |= {"number": "match_number()", "before": "prev(u)"}
+    check(operator_of("a b* c?", rows=rows, order=order, **measures))
 
 
-def test_time_outs_equal_a_batch() -> None:
-    check(operator_of("a b{2,} c", wants_time_outs=True), examples=20)
+@ORDERS
+def test_time_outs_equal_a_batch(order: Any) -> None:
+    check(operator_of("a b{2,} c", order=order, wants_time_outs=True), examples=20)
 
 
 def test_long_attempts_are_given_up_alike() -> None:
@@ -139,21 +221,79 @@ class Unordered(PatternMatch):
     """Orders rows of one time by chance."""
 
     def _sorted(self, state: BucketState, ripe: pa.RecordBatch, *rest: Any) -> Any:
-        self._rows = self._rows.__class__(
-            self._rows.schema, self._rows.keys, self._rows.time, (), self._rows.values
-        )
+        self._rows = replace(self._rows, order=())
         return super()._sorted(state, ripe, *rest)
 
 
-@pytest.mark.parametrize("broken", [NotWaiting, Forgetful, NeverDue, Unordered])
-def test_harness_finds_what_is_broken(broken: type[PatternMatch]) -> None:
-    pattern = "a b+"
+class ByTime(PatternMatch):
+    """Orders rows that arrive together by time."""
+
+    def _sorted(self, state: BucketState, ripe: pa.RecordBatch, *rest: Any) -> Any:
+        self._rows = replace(self._rows, order=("at", "_offset"))
+        return super()._sorted(state, ripe, *rest)
+
+
+class WithoutClocks(PatternMatch):
+    """Keeps the rows of a match by their own time."""
+
+    def _numbered(self, new: Any, scanned: Any) -> pa.RecordBatch:
+        rows = super()._numbered(new, scanned)
+        place = rows.schema.get_field_index("_clock")
+        return rows.set_column(place, rows.schema.field(place), rows.column("at"))
+
+
+class FirstAgain(PatternMatch):
+    """Forgets which keys it has seen."""
+
+    def _keep(self, state: BucketState, keys: Any, new: Any, scanned: Any, *rest: Any) -> None:
+        is_open = [
+            blob if blob is not None and open_since(blob) is not None else None
+            for blob in scanned.states
+        ]
+        super()._keep(state, keys, new, scanned._replace(states=is_open), *rest)
+
+
+class WithoutPrevious(PatternMatch):
+    """Keeps no rows for PREV."""
+
+    def _last_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        return rows.slice(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("broken", "pattern", "settings"),
+    [
+        (NotWaiting, "a b+", {}),
+        (Forgetful, "a b+", {}),
+        (NeverDue, "a b+", {}),
+        (Unordered, "a b+", {}),
+        (ByTime, "a b+", {"order": "arrival"}),
+        (FirstAgain, "^ a", {}),
+        (WithoutPrevious, "a", {"before": "prev(u)"}),
+    ],
+)
+def test_harness_finds_what_is_broken(
+    broken: type[PatternMatch], pattern: str, settings: dict[str, Any]
+) -> None:
     with pytest.raises(StreamDiffers):
         check(
-            operator_of(pattern, kind=broken),
-            reference=by_backtracking(pattern),
-            examples=100,
+            operator_of(pattern, kind=broken, **settings),
+            examples=200,
+            reference=batch_of(operator_of(pattern, **settings)),
         )
+
+
+def batch_of(operator: PatternMatch) -> Any:
+    """The results of a correct operator for all rows at once."""
+
+    def expected(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        trial = Trial(operator)
+        rows = pa.RecordBatch.from_pylist(events, schema=SCHEMA)
+        found: list[dict[str, Any]] = trial.feed({"events": rows}).to_pylist()
+        found += trial.finish().to_pylist()
+        return found
+
+    return expected
 
 
 def test_skip_to_the_first_row_is_refused() -> None:

@@ -34,8 +34,12 @@ cdef enum:
 MATCH, UNMATCHED, TIMED_OUT, TOO_LONG = range(4)
 cdef enum:
     EV_MATCH, EV_UNMATCHED, EV_TIMED_OUT, EV_TOO_LONG
+# In place of the number of a value: what classifier() is for the row.
 cdef enum:
-    STATE_VERSION = 1
+    LABEL = -1
+
+cdef enum:
+    STATE_VERSION = 2
     THREADS_MAX = 2000
     STACK_MAX = 256
 EXCLUDED = 0x80
@@ -46,6 +50,7 @@ ctypedef struct Attempt:
     int64_t best_end
     int64_t end  # where it was given up
     int kind  # the event of an attempt that was given up, or -1
+    bint is_first  # it begins with the first row of the key
     int count
     int capacity
     int64_t* threads

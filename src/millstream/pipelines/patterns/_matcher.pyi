@@ -20,7 +20,7 @@ class Machine:
     def __init__(
         self,
         instructions: Sequence[tuple[int, int, int]],
-        variable_count: int,
+        labels: Sequence[int],
         conditions: Sequence[tuple[int, int]],
         code: Sequence[tuple[int, int]],
         registers: Sequence[tuple[int, int, int, int, int]],
@@ -46,7 +46,7 @@ class Machine:
         watermark_us: int,
         at_end: bool,
     ) -> tuple[
-        list[tuple[int, int, int, int, int]], list[bytes | None], _Longs, _Longs, _Longs
+        list[tuple[int, int, int, int, int, bool]], list[bytes | None], _Longs, _Longs, _Longs
     ]: ...
     def label(
         self,

@@ -18,7 +18,8 @@ lowest bit. Unfinished matches are many and alike, so numbers of rows and times 
 
     next row, position, last matched row, number of matches, number of attempts
     of each attempt: first row and its time, as differences from the attempt before; the length of
-                     the best match so far plus 1, or 0; number of threads
+                     the best match so far plus 1, or 0, times 2, plus 1 if it begins with the first
+                     row of the key; number of threads
                      if there is a best match, its registers
                      of each thread: place, registers
     registers        nulls as bits; of each its value, 8 bytes little-endian
@@ -53,6 +54,7 @@ cdef class Machine:
     cdef int32_t* register_value
     cdef int32_t* register_other
     cdef int32_t* register_depth
+    cdef int64_t* labels  # of each variable, what classifier() is, as a value
     cdef int64_t always, within, max_rows
     cdef int skip, skip_register
     cdef bint wants_unmatched, keeps_always, wants_time_outs
@@ -79,10 +81,11 @@ cdef class Machine:
     cdef bint has_overflowed
     cdef bint at_first_row, at_end
 
-    def __cinit__(self, instructions, int variable_count, conditions, code, registers,
-                  int value_count, int64_t always, int64_t within, int64_t max_rows, int skip,
+    def __cinit__(self, instructions, labels, conditions, code, registers, int value_count,
+                  int64_t always, int64_t within, int64_t max_rows, int skip,
                   int skip_register, bint wants_unmatched, bint keeps_always, bint wants_time_outs):
         cdef int at
+        cdef int variable_count = len(labels)
         self.size = len(instructions)
         self.variable_count = variable_count
         self.register_count = len(registers)
@@ -95,7 +98,9 @@ cdef class Machine:
             self.op[at], self.x[at], self.y[at] = instructions[at]
         self.condition_begin = <int32_t*>resized(NULL, 4 * (variable_count + 1))
         self.condition_end = <int32_t*>resized(NULL, 4 * (variable_count + 1))
+        self.labels = <int64_t*>resized(NULL, 8 * (variable_count + 1))
         for at in range(variable_count):
+            self.labels[at] = labels[at]
             self.condition_begin[at], self.condition_end[at] = conditions[at]
         self.code = <int32_t*>resized(NULL, 4 * (len(code) + 1))
         self.operand = <int64_t*>resized(NULL, 8 * (len(code) + 1))
@@ -132,7 +137,7 @@ cdef class Machine:
     def __dealloc__(self):
         free(self.op); free(self.x); free(self.y)
         free(self.condition_begin); free(self.condition_end)
-        free(self.code); free(self.operand)
+        free(self.code); free(self.operand); free(self.labels)
         free(self.register_kind); free(self.register_variables)
         free(self.register_value); free(self.register_other); free(self.register_depth)
         free(self.next_threads); free(self.fresh); free(self.done)
@@ -272,8 +277,12 @@ cdef class Machine:
                     nulls &= ~((<int64_t>1) << at)
                 continue
             column = self.register_value[at]
-            value = self.values[column, row]
-            is_null = self.nulls[column, row] != 0
+            if column == LABEL:
+                value = self.labels[variable]
+                is_null = False
+            else:
+                value = self.values[column, row]
+                is_null = self.nulls[column, row] != 0
             if kind == LAST_VALUE:
                 new[at] = value
                 if is_null:
@@ -460,9 +469,9 @@ cdef class Machine:
         """Scan the new rows of each key: `bounds` are their ranges in the columns, `states` the
         bytes of each key or None, `first_numbers` the number of the first row of a key without.
 
-        Returns events as rows of (key, kind, first row, end, number of the match); the bytes of
-        each key, or None; for each key the first row that is undecided, the number of the next row,
-        and the time of the first undecided row, or None.
+        Returns events as rows of (key, kind, first row, end, number of the match, whether it begins
+        with the first row of the key); the bytes of each key, or None; for each key the first row
+        that is undecided, the number of the next row, and the time of the first undecided row.
         """
         cdef const int64_t[::1] edges = bounds
         cdef const int64_t[::1] firsts = first_numbers

@@ -32,6 +32,7 @@ cdef class Scan:
 
     cdef load(self, Py_ssize_t key, state, int64_t first_number):
         cdef int64_t attempt_count, at, thread, count, length, place
+        cdef bint is_first
         cdef int64_t start = 0, start_us = 0
         cdef Attempt* attempt
         self.key = key
@@ -52,10 +53,13 @@ cdef class Scan:
             start += reader.number()
             start_us += reader.number()
             length = reader.number()
+            is_first = length & 1
+            length >>= 1
             count = reader.number()
             if count < 0 or count > reader.left() or attempt_count > len(state):
                 raise ValueError("the state of a pattern is too short")
             attempt = self.add(start, start_us)
+            attempt.is_first = is_first
             attempt.best_end = start + length - 1 if length else -1
             self.set_count(attempt, <int>count)
             if length:
@@ -77,7 +81,7 @@ cdef class Scan:
     cdef save(self):
         """The bytes of the key, or None if nothing is undecided; forgets the key."""
         cdef int at, thread
-        cdef int64_t start = 0, start_us = 0
+        cdef int64_t start = 0, start_us = 0, length
         cdef Attempt* attempt
         cdef Writer writer = self.writer
         if self.head == self.count and not self.machine.keeps_always:
@@ -92,7 +96,8 @@ cdef class Scan:
             attempt = &self.attempts[at]
             writer.number(attempt.start - start)
             writer.number(attempt.start_us - start_us)
-            writer.number(0 if attempt.best_end < 0 else attempt.best_end - attempt.start + 1)
+            length = 0 if attempt.best_end < 0 else attempt.best_end - attempt.start + 1
+            writer.number(length << 1 | attempt.is_first)
             writer.number(attempt.count)
             start = attempt.start
             start_us = attempt.start_us
@@ -120,6 +125,7 @@ cdef class Scan:
         attempt.start_us = start_us
         attempt.best_end = -1
         attempt.kind = -1
+        attempt.is_first = False
         attempt.count = 0
         attempt.capacity = 4
         attempt.threads = <int64_t*>resized(NULL, 8 * self.machine.stride * attempt.capacity)
@@ -201,6 +207,7 @@ cdef class Scan:
         if not is_possible:
             return
         attempt = self.add(self.next_number, time_us)
+        attempt.is_first = self.is_new and self.next_number == self.first_number
         self.store(attempt, self.next_number)
         machine.step(attempt.threads, attempt.count, row, self.next_number)
         self.store(attempt, self.next_number + 1)
@@ -239,7 +246,8 @@ cdef class Scan:
             if self.position < target:
                 if machine.wants_unmatched and self.last_matched + 1 < target:
                     self.events.append((
-                        self.key, EV_UNMATCHED, max(self.position, self.last_matched + 1), target, 0
+                        self.key, EV_UNMATCHED, max(self.position, self.last_matched + 1), target,
+                        0, 0
                     ))
                 self.position = target
             if self.head == self.count or self.attempts[self.head].count:
@@ -250,7 +258,9 @@ cdef class Scan:
             elif attempt.kind == EV_TOO_LONG or (
                 attempt.kind == EV_TIMED_OUT and machine.wants_time_outs
             ):
-                self.events.append((self.key, attempt.kind, attempt.start, attempt.end, 0))
+                self.events.append((
+                    self.key, attempt.kind, attempt.start, attempt.end, 0, attempt.is_first
+                ))
             free(attempt.threads)
             free(attempt.best)
             self.head += 1
@@ -264,9 +274,9 @@ cdef class Scan:
     cdef match(self, Attempt* attempt):
         cdef Machine machine = self.machine
         self.match_count += 1
-        self.events.append(
-            (self.key, EV_MATCH, attempt.start, attempt.best_end, self.match_count)
-        )
+        self.events.append((
+            self.key, EV_MATCH, attempt.start, attempt.best_end, self.match_count, attempt.is_first
+        ))
         if attempt.best_end == attempt.start:
             self.position = attempt.start + 1
             return

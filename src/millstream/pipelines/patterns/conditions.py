@@ -16,6 +16,7 @@ compared for equality only.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,8 @@ REGISTERS_MAX = 60
     AND, OR, NOT, IS_NULL, COALESCE,
 ) = range(29)  # fmt: skip
 
+LABEL = -1  # in place of the number of a value: what classifier() is for the row
+
 Kind: TypeAlias = str  # long, double, boolean, string, timestamp, date, interval or null
 STACK_MAX = 200
 
@@ -63,12 +66,14 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """What a condition reads of the match: `function` is count, sum, avg, min, max, first, last."""
+    """What a condition reads of the match: `function` is count, sum, avg, min, max, first, last,
+    or first_label or last_label, of classifier()."""
 
     function: str
     variables: int
-    value: Value | None  # None for count of rows
+    value: Value | None  # None for count of rows, and for labels
     depth: int = 0
+    before: int | None = None  # of a label: that of the row so many rows before
 
 
 @dataclass(frozen=True)
@@ -148,10 +153,12 @@ def compile_conditions(
     conditions: Sequence[Condition],
     kinds: Mapping[str, Kind],
     skip_to: tuple[str, int] | None = None,
+    universal: int = 0,
 ) -> Code:
     """Code for all variables. `kinds` are the types of values by text; `skip_to` is first or last,
-    and the bits of the variable whose row the matcher needs to know. Raises `PatternError`."""
-    compiler = _Compiler(values_of(conditions), kinds)
+    and the bits of the variable whose row the matcher needs to know; `universal` are the bits of
+    all variables. Raises `PatternError`."""
+    compiler = _Compiler(values_of(conditions), kinds, universal)
     ranges = []
     for condition in conditions:
         begin = len(compiler.operations)
@@ -225,11 +232,19 @@ class _Lowering:
             return self.lower(node.args[0])
         if self.is_of_row(node):
             return Tree("value", node.start, leaf=Value(self.text_of(node)))
+        if node.kind == "classifier":
+            return self._reading(node, "last", node, 0)
+        if node.kind == "other" and node.name == "in":
+            value, *among = map(self.lower, node.args)
+            return reduce(
+                lambda x, y: Tree("or", node.start, (x, y)),
+                [Tree("=", node.start, (value, it)) for it in among],
+            )
         if node.kind == "member":
             return self._reading(node, "last", node, 0)
         if node.kind == "navigate":
             return self._navigation(node)
-        if node.kind == "aggregate":
+        if node.kind == "aggregate" and node.name != "array_agg":
             return self._reading(node, node.name, node.args[0], 0)
         if node.kind in ("and", "or", "not", "negative", "is_null", "is_not_null"):
             return Tree(node.kind, node.start, tuple(map(self.lower, node.args)))
@@ -244,8 +259,9 @@ class _Lowering:
             return reduce(lambda x, y: Tree("coalesce", node.start, (x, y)), lowered)
         name = node.name or node.kind
         raise PatternError(
-            f"{name} cannot read the match in a condition: comparisons, + - * /, AND, OR, NOT, IS "
-            "NULL, BETWEEN, abs() and coalesce() can. Put it around a column, inside FIRST or LAST",
+            f"{name} cannot read the match in a condition: comparisons, + - * /, AND, OR, NOT, IN, "
+            "IS NULL, BETWEEN, abs() and coalesce() can. Put it around a column, inside FIRST or "
+            "LAST",
             self._text,
             node.start,
         )
@@ -262,6 +278,8 @@ class _Lowering:
         if node.name in ("first", "last"):
             return self._reading(node, node.name, inner, node.offset)
         shift = node.offset if node.name == "prev" else -node.offset
+        if inner.kind == "classifier":
+            return self._label(node, "last", inner, 0, shift)
         if inner.kind == "navigate":
             return self._reading(node, inner.name, inner.args[0], inner.offset, shift)
         if self.is_of_row(inner):
@@ -269,9 +287,14 @@ class _Lowering:
         return self._reading(node, "last", inner, 0, shift)
 
     def _reading(self, node: Node, function: str, of: Node, depth: int, shift: int = 0) -> Tree:
+        if of.kind == "classifier":
+            return self._label(node, function, of, depth, shift)
         if any(it.kind == "classifier" for it in walk(of)):
             raise PatternError(
-                "conditions cannot read classifier() of other rows", self._text, node.start
+                "conditions can read classifier() of other rows alone, without a function around "
+                "it inside FIRST, LAST or PREV",
+                self._text,
+                node.start,
             )
         named = {it.variable for it in walk(of) if it.kind in ("member", "rows", "column")}
         (variable,) = named
@@ -281,6 +304,25 @@ class _Lowering:
         if function == "last" and depth == 0 and is_current and value is not None:
             return Tree("value", node.start, leaf=value)
         return Tree("reading", node.start, leaf=Reading(function, bits, value, depth))
+
+    def _label(self, node: Node, function: str, of: Node, depth: int, shift: int) -> Tree:
+        if shift < 0:  # the row after: it has no variable yet
+            return Tree("constant", node.start, leaf=("null", 0))
+        if function not in ("first", "last") or (shift and (depth or function == "first")):
+            raise PatternError(
+                "conditions can read classifier() of the first or the last rows of a variable, and "
+                "PREV of that of its last row",
+                self._text,
+                node.start,
+            )
+        bits = self._scope.universal if of.variable is None else self._scope.bits[of.variable]
+        reading = Reading(f"{function}_label", bits, None, depth, shift or None)
+        return Tree("reading", node.start, leaf=reading)
+
+
+def label_bits(name: str) -> int:
+    """What classifier() is for a variable, as the value of a string (see `definition.py`)."""
+    return int(hashlib.sha256(name.encode()).hexdigest()[:15], 16)
 
 
 def _constant(text: str) -> tuple[Kind, int] | None:
@@ -306,8 +348,9 @@ def bits_of(value: float) -> int:
 class _Compiler:
     """Emits operations; `emit` returns the type of the result."""
 
-    def __init__(self, values: list[Value], kinds: Mapping[str, Kind]) -> None:
+    def __init__(self, values: list[Value], kinds: Mapping[str, Kind], universal: int) -> None:
         self.values = values
+        self._universal = universal
         self.operations: list[tuple[int, int]] = []
         self.registers: list[tuple[int, int, int, int, int]] = []
         self._kinds = kinds
@@ -349,7 +392,28 @@ class _Compiler:
         except TypeError as error:
             raise PatternError(str(error), text, tree.place) from None
 
+    def _label(self, reading: Reading) -> int:
+        """The register of a label. PREV of it was the label of an earlier row when the last row of
+        the variable was taken."""
+        bits, depth = reading.variables, reading.depth
+        if reading.function == "first_label":
+            counted = self.register((COUNT_ROWS, bits, 0, 0, 0))
+            return self.register((FIRST_VALUE, bits, LABEL, counted, depth))
+        if reading.before is None:
+            return self._earlier_label(bits, depth)
+        of_all = self._earlier_label(self._universal, reading.before - 1)
+        return self.register((EARLIER_VALUE, bits, LABEL, of_all, -reading.before))
+
+    def _earlier_label(self, bits: int, depth: int) -> int:
+        number = self.register((LAST_VALUE, bits, LABEL, 0, 0))
+        for it in range(1, depth + 1):
+            number = self.register((EARLIER_VALUE, bits, LABEL, number, it))
+        return number
+
     def _read(self, reading: Reading, text: str, place: int) -> Kind:
+        if reading.function.endswith("_label"):
+            self._load(self._label(reading))
+            return "string"
         if reading.value is None:
             self._load(self.register((COUNT_ROWS, reading.variables, 0, 0, 0)))
             return "long"

@@ -1,4 +1,4 @@
-"""Patterns over the rows of a key, in the order of time: SQL's MATCH_RECOGNIZE, on streams too.
+"""Patterns over the rows of a key, in order: SQL's MATCH_RECOGNIZE, on streams too.
 
     spree = match("small{2,} big", key="card", time="at", within="10 minutes",
                   where={"small": "amount < 5",
@@ -23,6 +23,9 @@ position in the topic, then by their content, so the result never depends on the
                 "to last x"
     rows        "one" row for each match, or "all" its rows, then with their columns; "all omitting
                 empty" matches; "all with unmatched" rows, whose measures are null
+    order       "time", or "arrival": rows are matched when they arrive, in the order of `order_by`,
+                by default their position in the topic, and do not wait for the watermark. The rows
+                of a key must come in this order, like those of one partition
 
 A match is emitted when no row that is on time can change it: `a b` with the row of b, `a b+` with
 the first row that is no b, or at the end of its time. The watermark decides how far rows are in
@@ -79,7 +82,7 @@ from millstream.pipelines.patterns.matching import (
     ValueColumn,
 )
 from millstream.pipelines.patterns.measures import MeasureText, Part, parse_measure
-from millstream.pipelines.patterns.spec import MAX_ROWS, PatternSpec, RowsPerMatch
+from millstream.pipelines.patterns.spec import MAX_ROWS, PatternSpec, RowOrder, RowsPerMatch
 from millstream.pipelines.plans import check_not_aggregated
 from millstream.pipelines.results import KIND, LATE, LATENESS, check_no_kind, drop_late
 from millstream.pipelines.times.lateness import IS_LATE, is_late, lateness, with_rule
@@ -140,7 +143,7 @@ class Pattern(PatternSpec):
         measures = binding.measures(carried, [*keys, KIND])
         operator = PatternMatch(
             Ordered(binding.schema(keys, time, order, carried), tuple(keys), time, order,
-                    binding.values),
+                    binding.values, self.order == "arrival"),
             self._compiled(binding.code, wants_time_outs),
             Output(
                 binding.parts,
@@ -157,8 +160,14 @@ class Pattern(PatternSpec):
         result = drop_late(result, col(KIND) == LATE, self.lateness, others=too_long)
         shown = keys if self.rows == "one" else list(operator.schema_out.names)
         shown = [it for it in shown if it not in binding.parts and it != KIND]
+        ahead = len(shown)
+        if self.is_sql:  # PARTITION BY, ORDER BY, measures, all others
+            first = list(dict.fromkeys(it for it in (*keys, time, *order) if it in shown))
+            ahead = len(first)
+            shown = list(dict.fromkeys([*first, *shown]))
+        columns = list(map(as_column, shown))
         return result.where(col(KIND) != TOO_LONG_KIND).select(
-            *map(as_column, shown), *measures, col(KIND)
+            *columns[:ahead], *measures, *columns[ahead:], col(KIND)
         )
 
     def _compiled(self, code: Code, wants_time_outs: bool) -> Compiled:
@@ -176,17 +185,22 @@ class Pattern(PatternSpec):
             self.max_rows,
             self.skip[0],
             wants_unmatched=self.rows == "all with unmatched",
-            keeps_always=self.has_match_number,
+            keeps_always=self.remembers_keys,
             wants_time_outs=wants_time_outs,
         )
 
     def _order(self, frame: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
-        """The columns that decide between rows of the same time."""
+        """The columns that decide between rows of the same time, or are the order of arrival."""
         given = self.order_by
         if not given:
             given = tuple(
                 name for name in (POSITION_COLUMN, OFFSET_COLUMN) if name in frame.columns
             )[:1]
+        if not given and self.order == "arrival":
+            raise ConfigError(
+                "the order of arrival is not known: name the column _offset in the schema of the "
+                'topic, or a column that grows with every row of a key, like order_by="number"'
+            )
         names = []
         for it in given:
             frame, name = name_column(frame, it)
@@ -218,7 +232,7 @@ class _Binding:
                 expr(text), field.dataType.simpleString(), text
             )
         skip_to = spec.skip_to
-        self.code = compile_conditions(spec.conditions, kinds, skip_to)
+        self.code = compile_conditions(spec.conditions, kinds, skip_to, spec.scope.universal)
         self.values = tuple(ValueColumn(self._names[it.text], it.shift) for it in self.code.values)
         self.frame = frame.withColumns({MASK: self._mask(), **typed})
 
@@ -358,6 +372,7 @@ def match(
     within: Duration | None = None,
     skip: str = "past last row",
     rows: RowsPerMatch = "one",
+    order: RowOrder = "time",
     order_by: str | Column | Sequence[str | Column] = (),
     subsets: Mapping[str, Sequence[str]] | None = None,
     max_rows: int | None = None,
@@ -384,4 +399,5 @@ def match(
         (NO_LIMIT if within is None else MAX_ROWS) if max_rows is None else max_rows,
         Lateness.of(stragglers, None, count_as or f"late.pattern {pattern}", DropOrDivert),
         buckets,
+        order,
     )

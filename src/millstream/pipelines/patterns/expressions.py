@@ -6,7 +6,7 @@ CAST, IN, BETWEEN, LIKE, IS NULL, intervals. The parser exists to find what read
     small.amount                         a column of the last row of a variable
     prev(price), next(price, 2)          neighbours of a row
     first(a.price), last(a.price, 1)     a row of the match
-    count(*), count(a), sum(a.price)     aggregates of rows of the match
+    count(*), count(a), sum(a.price)     aggregates of rows of the match; array_agg in measures
     classifier(), match_number()
 
 Everything else is handed to Spark as text, so each node has its place in the text.
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from millstream.pipelines.patterns.language import DEPTH_MAX, PatternError, identity_of
 
-AGGREGATES = ("count", "sum", "avg", "min", "max")
+AGGREGATES = ("count", "sum", "avg", "min", "max", "array_agg")
 NAVIGATIONS = ("prev", "next", "first", "last")
 FUNCTIONS = (*AGGREGATES, *NAVIGATIONS, "classifier", "match_number")
 OFFSET_MAX = 100  # of FIRST, LAST, PREV and NEXT
@@ -113,8 +113,11 @@ def tokens_of(text: str) -> list[Token]:
         match = _TOKEN.match(text, at)
         if match is None:
             raise PatternError(f"unexpected {text[at]!r}", text, at)
+        # Spark has no fields of strings: before a point stands a name in quotes.
+        is_name = match[0].startswith('"') and text[match.end() :].lstrip().startswith(".")
         if match.lastgroup != "space":
-            found.append(Token(str(match.lastgroup), match[0], at, match.end()))
+            kind = "name" if is_name else str(match.lastgroup)
+            found.append(Token(kind, match[0], at, match.end()))
         at = match.end()
     return [*found, Token("end", "the end", len(text.rstrip()), len(text))]
 
@@ -134,7 +137,8 @@ def reads_match(text: str, variables: Mapping[str, object]) -> bool:
 
 def key_of(token: Token) -> str:
     """What identifies a variable."""
-    return token.text[1:-1] if token.text.startswith("`") else identity_of(token.text)
+    is_quoted = token.text.startswith(("`", '"'))
+    return token.text[1:-1] if is_quoted else identity_of(token.text)
 
 
 def parse_expression(text: str, variables: Mapping[str, object]) -> Node:
@@ -458,8 +462,8 @@ class _Parser:
             raise self._error("aggregates of distinct values are not supported in patterns")
         arg: Node
         peeked = self._peek
-        if token.word == "count" and self._accept("*"):
-            arg = Node("rows", peeked.start, peeked.end)
+        if token.word == "count" and (self._accept("*") or self._next_is(")")):
+            arg = Node("rows", peeked.start, peeked.start)
         elif token.word == "count" and self._is_variable_alone():
             self._take()
             arg = Node("rows", peeked.start, peeked.end, variable=key_of(peeked))

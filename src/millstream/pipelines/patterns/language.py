@@ -179,7 +179,6 @@ class _Parser:
         self._tokens = list(self._split())
         self._at = 0
         self._depth = 0
-        self._in_exclusion = False
 
     def parse(self) -> Node:
         if self._peek.kind == "end":
@@ -314,14 +313,10 @@ class _Parser:
         return node
 
     def _exclusion(self, opened: _Token) -> Node:
-        if self._in_exclusion:
-            raise self._error("an exclusion within an exclusion", opened)
-        self._in_exclusion = True
         self._descend(opened)
         node = Excluded(self._alternatives())
         self._close("-}", opened)
         self._depth -= 1
-        self._in_exclusion = False
         return node
 
     def _permutation(self, keyword: _Token) -> Node:

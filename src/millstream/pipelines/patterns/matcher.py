@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from millstream.pipelines.patterns._matcher import Machine
-from millstream.pipelines.patterns.conditions import Code
+from millstream.pipelines.patterns.conditions import Code, label_bits
 from millstream.pipelines.patterns.program import Program
 
 SKIP_PAST_LAST, SKIP_TO_NEXT, SKIP_TO_ROW = range(3)
@@ -35,7 +35,7 @@ class Compiled:
         skip = {"past last row": SKIP_PAST_LAST, "to next row": SKIP_TO_NEXT}
         return Machine(
             self.program.instructions,
-            len(self.program.variables),
+            [label_bits(name) for name in self.program.variables],
             self.code.ranges,
             self.code.operations,
             self.code.registers,

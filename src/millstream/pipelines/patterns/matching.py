@@ -1,7 +1,8 @@
-"""The operator of patterns: rows of a key in order, matched up to the watermark.
+"""The operator of patterns: rows of a key in order, matched up to the watermark, or at once.
 
-A row waits until the watermark reaches its time; then it has its place among the rows of its key,
-and is scanned once. What is undecided of a key stays in state:
+In the order of time, a row waits until the watermark reaches its time; then it has its place among
+the rows of its key. In the order of arrival, it has its place when it arrives. It is scanned once.
+What is undecided of a key stays in state:
 
     waiting     rows after the watermark
     open        of each key with an undecided match: its threads, as bytes (`_matcher.pyx`)
@@ -10,12 +11,13 @@ and is scanned once. What is undecided of a key stays in state:
     previous    for PREV: the last rows of each key
 
 A match is emitted when nothing that is on time can change it. So the result does not depend on how
-rows are cut into batches.
+rows are cut into batches. That holds in the order of arrival, too: an attempt that the watermark
+ends would not take any row that is on time, as its time is behind the end of the attempt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -37,7 +39,7 @@ from millstream.pipelines.patterns._matcher import (
     open_since,
 )
 from millstream.pipelines.patterns.matcher import Compiled
-from millstream.pipelines.patterns.measures import Evaluation, Matches, Part
+from millstream.pipelines.patterns.measures import Evaluation, Matches, Part, shifted_name
 from millstream.pipelines.results import FINAL, KIND_FIELD, LATE, with_kind
 from millstream.pipelines.state import (
     END_OF_TIME,
@@ -55,8 +57,8 @@ TIMED_OUT_KIND = "timed_out"
 TOO_LONG_KIND = "too_long"
 _KINDS = {MATCH: FINAL, UNMATCHED: "unmatched", TIMED_OUT: TIMED_OUT_KIND, TOO_LONG: TOO_LONG_KIND}
 _WAITING, _OPEN, _ROWS, _DUE, _PREVIOUS = "waiting", "open", "rows", "due", "previous"
-_NUMBER, _VERSION, _STATE, _DUE_AT = "_number", "_version", "_state", "_due_at"
-_DUE_TYPE = pa.timestamp("us", tz="UTC")
+_NUMBER, _VERSION, _STATE, _DUE_AT, _CLOCK = "_number", "_version", "_state", "_due_at", "_clock"
+_TIME_TYPE = pa.timestamp("us", tz="UTC")
 _CLOSED = -(2**63)  # the time of an attempt, if none is open
 
 
@@ -69,7 +71,7 @@ class ValueColumn(NamedTuple):
     @property
     def stored(self) -> str:
         """The column of stored rows that has it."""
-        return f"{self.name}_{self.shift}" if self.shift else self.name
+        return shifted_name(self.name, self.shift)
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,15 @@ class Output:
 
 @dataclass(frozen=True)
 class Ordered:
-    """The input: its columns, with `_mask` and values; `order` decides between equal times."""
+    """The input: its columns, with `_mask` and values. `order` decides between equal times; rows
+    `by_arrival` are in this order alone."""
 
     schema: pa.Schema
     keys: tuple[str, ...]
     time: str
     order: tuple[str, ...] = ()
     values: tuple[ValueColumn, ...] = ()
+    by_arrival: bool = False
 
 
 class PatternMatch(Operator):
@@ -111,28 +115,36 @@ class PatternMatch(Operator):
         schema, keys = rows.schema, rows.keys
         self.inputs = {EVENTS: InputSpec(schema, keys)}
         key_fields = [schema.field(name) for name in keys]
+        # What PREV reads is stored with the row: rows before a match are not kept for it.
+        before = [it for it in output.parts.values() if it.column is not None and it.shift > 0]
         shifted = [it for it in rows.values if it.shift]
+        shifted += [ValueColumn(str(it.column), it.shift) for it in before]
+        self._shifted = list(dict.fromkeys(shifted))
+        # In the order of arrival, rows of a match may be older than its first one.
+        clock = [pa.field(_CLOCK, _TIME_TYPE)] if rows.by_arrival else []
         self._stored = pa.schema(
             [
                 *schema,
                 pa.field(_NUMBER, pa.int64()),
-                *(pa.field(it.stored, schema.field(it.name).type) for it in shifted),
+                *clock,
+                *(pa.field(it.stored, schema.field(it.name).type) for it in self._shifted),
             ]
         )
         opened = pa.schema(
-            [*key_fields, pa.field(_VERSION, pa.int64()), pa.field(_STATE, pa.binary())]
+            [*key_fields, pa.field(_VERSION, pa.int64()), *clock, pa.field(_STATE, pa.binary())]
         )
         self.tables = {
-            _WAITING: StateTableSpec(schema, keys, rows.time),
             _OPEN: StateTableSpec(opened, keys, None, by_key=True),
-            _ROWS: StateTableSpec(self._stored, keys, rows.time),
+            _ROWS: StateTableSpec(self._stored, keys, _CLOCK if rows.by_arrival else rows.time),
             _DUE: StateTableSpec(
-                pa.schema([*key_fields, pa.field(_DUE_AT, _DUE_TYPE)]), keys, _DUE_AT
+                pa.schema([*key_fields, pa.field(_DUE_AT, _TIME_TYPE)]), keys, _DUE_AT
             ),
         }
-        self._reach = max((it.shift for it in rows.values), default=0)
+        if not rows.by_arrival:
+            self.tables[_WAITING] = StateTableSpec(schema, keys, rows.time)
+        self._reach = max((it.shift for it in self._shifted), default=0)
         if self._reach > 0:
-            columns = list(dict.fromkeys(it.name for it in shifted))
+            columns = list(dict.fromkeys(it.name for it in self._shifted))
             fields = [schema.field(name) for name in columns]
             previous = pa.schema([*key_fields, pa.field(_NUMBER, pa.int64()), *fields])
             self.tables[_PREVIOUS] = StateTableSpec(previous, keys, None, by_key=True)
@@ -148,11 +160,12 @@ class PatternMatch(Operator):
         many = self._compiled.max_rows
         forever = self._compiled.keeps_always
         kept = {
-            _WAITING: "until the watermark is past them",
             _OPEN: "forever, of each key" if forever else f"for {within} at most",
             _ROWS: f"those of undecided matches, for {within} and {many} rows of a match at most",
             _DUE: "until the watermark is past them",
         }
+        if _WAITING in self.tables:
+            kept[_WAITING] = "until the watermark is past them"
         if _PREVIOUS in self.tables:
             kept[_PREVIOUS] = f"forever, the last {self._reach} rows of each key"
         return kept
@@ -171,13 +184,10 @@ class PatternMatch(Operator):
         self, state: BucketState, rows: Mapping[str, pa.RecordBatch], watermark_us: int
     ) -> pa.RecordBatch:
         late_us = state.advance(LATE, watermark_us).now_us
-        waiting = state[_WAITING]
-        ripe = waiting.select(None, late_us)
-        waiting.expire(late_us + 1)
+        on_time, late = split_late(rows[EVENTS], self._rows.time, late_us)
+        ripe = on_time if self._rows.by_arrival else self._reached(state, on_time, late_us)
         due = state[_DUE].select(None, late_us)
         state[_DUE].expire(late_us + 1)
-        on_time, late = split_late(rows[EVENTS], self._rows.time, late_us)
-        waiting.append(on_time)
         results = [self.nothing, with_kind(late, LATE, self.schema_out)]
         if ripe.num_rows or due.num_rows:
             results.append(self._advance(state, ripe, due, late_us))
@@ -191,9 +201,19 @@ class PatternMatch(Operator):
     def on_timer(self, state: BucketState, watermark_us: int) -> pa.RecordBatch:
         return self.process(state, self.no_rows(), watermark_us)
 
+    def _reached(self, state: BucketState, new: pa.RecordBatch, late_us: int) -> pa.RecordBatch:
+        """The rows that the watermark has reached; new rows wait for it."""
+        waiting = state[_WAITING]
+        ripe = waiting.select(None, late_us)
+        waiting.expire(late_us + 1)
+        waiting.append(new)
+        return ripe
+
     def _wake_us(self, state: BucketState, late_us: int) -> int | None:
-        pages = [*state[_WAITING].pages.values(), *state[_DUE].pages.values()]
-        first = min((page.first_us for page in pages), default=None)
+        tables = [state[name] for name in (_WAITING, _DUE) if name in self.tables]
+        first = min((it.first_us for table in tables for it in table.pages.values()), default=None)
+        if first is None and state[_OPEN].pages and late_us < END_OF_TIME:
+            return END_OF_TIME  # without a limit of time, attempts end with the rows of a batch
         return None if first is None else max(first, late_us + 1)
 
     def _advance(
@@ -214,13 +234,19 @@ class PatternMatch(Operator):
                 states[place] = blob
         before = [_since(it) for it in states]
         first = np.full(keys.num_rows, batch << 32, np.int64)
-        scanned = self._scan(new, states, first, watermark_us)
-        results = self._results(state, keys, new, scanned, states, watermark_us)
+        clocks = self._clocks(opened, places, new)
+        scanned = self._scan(new, states, first, watermark_us, clocks)
+        results = self._results(state, keys, new, scanned, watermark_us)
         self._keep(state, keys, new, scanned, before, batch)
         return results
 
     def _scan(
-        self, new: Sorted, states: list[bytes | None], first: Numbers, watermark_us: int
+        self,
+        new: Sorted,
+        states: list[bytes | None],
+        first: Numbers,
+        watermark_us: int,
+        clocks: Numbers,
     ) -> Scanned:
         try:
             events, after, undecided, following, since = self._machine.scan(
@@ -240,21 +266,31 @@ class PatternMatch(Operator):
                 "begin again, forever",
             }[str(error)]
             raise ConfigError(f"{problem}: {self.title or self.identity}") from None
-        found = np.array(events, np.int64).reshape(-1, 5)
+        found = np.array(events, np.int64).reshape(-1, 6)
         counts = new.bounds[1:] - new.bounds[:-1]
         starts = following - counts
         order = np.arange(len(new.codes)) - new.bounds[new.codes]
-        return Scanned(found, after, undecided, starts, starts[new.codes] + order, since)
+        numbers = starts[new.codes] + order
+        return Scanned(found, after, undecided, starts, numbers, since, clocks)
+
+    def _clocks(self, opened: pa.RecordBatch, places: Numbers, new: Sorted) -> Numbers:
+        """Of each key, the latest time of its rows since the first undecided one, or later."""
+        clocks = np.full(len(new.bounds) - 1, _CLOSED, np.int64)
+        if self._rows.by_arrival:
+            is_known = places >= 0
+            clocks[places[is_known]] = times_of(opened, _CLOCK)[is_known]
+            np.maximum.at(clocks, new.codes, new.times)
+        return clocks
 
     def _sorted(
         self, state: BucketState, ripe: pa.RecordBatch, codes: Numbers, keys: pa.RecordBatch
     ) -> Sorted:
         """New rows in order, with the values that conditions read."""
-        order = sort_versions(ripe, codes, (self._rows.time, *self._rows.order))
+        time = () if self._rows.by_arrival else (self._rows.time,)
+        order = sort_versions(ripe, codes, (*time, *self._rows.order))
         rows, codes = ripe.take(pa.array(order)), codes[order]
-        shifted = [it for it in self._rows.values if it.shift]
-        if shifted:
-            rows = self._with_shifted(state, rows, codes, keys, shifted)
+        if self._shifted:
+            rows = self._with_shifted(state, rows, codes, keys)
         bounds = np.searchsorted(codes, np.arange(keys.num_rows + 1))
         return Sorted(rows, codes, bounds, *self._columns(rows))
 
@@ -275,15 +311,10 @@ class PatternMatch(Operator):
         return mask, np.ascontiguousarray(times_of(rows, self._rows.time)), Values(values, nulls)
 
     def _with_shifted(
-        self,
-        state: BucketState,
-        rows: pa.RecordBatch,
-        codes: Numbers,
-        keys: pa.RecordBatch,
-        shifted: Sequence[ValueColumn],
+        self, state: BucketState, rows: pa.RecordBatch, codes: Numbers, keys: pa.RecordBatch
     ) -> pa.RecordBatch:
         """Rows with the columns of neighbour rows, some of which came in earlier batches."""
-        names = list(dict.fromkeys(it.name for it in shifted))
+        names = list(dict.fromkeys(it.name for it in self._shifted))
         both, both_codes, is_new = rows.select(names), codes, np.ones(len(codes), np.bool_)
         if self._reach > 0:
             before = self._last_rows(self._of_keys(state, _PREVIOUS, keys))
@@ -296,7 +327,7 @@ class PatternMatch(Operator):
             both, both_codes = both.take(pa.array(merged)), both_codes[merged]
             is_new = merged >= before.num_rows
         count = len(both_codes)
-        for it in shifted:
+        for it in self._shifted:
             source = np.arange(count) - it.shift
             is_there = (source >= 0) & (source < count)
             is_there[is_there] &= both_codes[source[is_there]] == both_codes[is_there]
@@ -350,12 +381,13 @@ class PatternMatch(Operator):
         key_columns = keys.take(pa.array(changed, pa.int64())).columns
         blobs = pa.array([after[place] for place in changed], pa.binary())
         versions = pa.array(np.full(len(changed), batch, np.int64))
-        state[_OPEN].append(self._batch(_OPEN, [*key_columns, versions, blobs]))
+        clock = [pa.array(scanned.clocks[changed]).view(_TIME_TYPE)] * self._rows.by_arrival
+        state[_OPEN].append(self._batch(_OPEN, [*key_columns, versions, *clock, blobs]))
         since = scanned.since
         known = np.array([_CLOSED if it is None else it for it in before], np.int64)
         later = np.flatnonzero((since != _CLOSED) & (since != known))
         if self._compiled.within_us < END_OF_TIME:
-            due = pa.array(since[later] + self._compiled.within_us - 1).view(_DUE_TYPE)
+            due = pa.array(since[later] + self._compiled.within_us - 1).view(_TIME_TYPE)
             key_columns = keys.take(pa.array(later)).columns
             state[_DUE].append(self._batch(_DUE, [*key_columns, due]))
         is_open = (since != _CLOSED)[new.codes]
@@ -373,8 +405,10 @@ class PatternMatch(Operator):
     def _numbered(self, new: Sorted, scanned: Scanned) -> pa.RecordBatch:
         """New rows as they are stored."""
         schema = self.tables[_ROWS].page_schema
-        numbers = pa.array(scanned.numbers)
-        columns = [numbers if name == _NUMBER else new.rows.column(name) for name in schema.names]
+        made = {_NUMBER: pa.array(scanned.numbers)}
+        if self._rows.by_arrival:
+            made[_CLOCK] = pa.array(scanned.clocks[new.codes]).view(_TIME_TYPE)
+        columns = [made[name] if name in made else new.rows.column(name) for name in schema.names]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     # What comes out
@@ -385,7 +419,6 @@ class PatternMatch(Operator):
         keys: pa.RecordBatch,
         new: Sorted,
         scanned: Scanned,
-        states: Sequence[bytes | None],
         watermark_us: int,
     ) -> pa.RecordBatch:
         events = scanned.events
@@ -403,8 +436,7 @@ class PatternMatch(Operator):
         is_match = events[:, 1] != UNMATCHED
         chosen = np.flatnonzero(is_match)
         mask, times, values = self._columns(rows)
-        had_state = np.array([it is not None for it in states], np.bool_)[code]
-        is_first = ((first == begin) & ~had_state).astype(np.uint8)
+        is_first = events[:, 5].astype(np.uint8)
         is_end = ((end == bounds[code + 1]) & (watermark_us >= END_OF_TIME)).astype(np.uint8)
         labels = self._machine.label(
             mask, times, *values, first[chosen], end[chosen], events[chosen, 1],
@@ -528,7 +560,7 @@ class Sorted(NamedTuple):
 class Scanned(NamedTuple):
     """The result of a scan. `undecided` and `starts` are numbers of rows for each key: the first
     undecided row, and the first new row; `numbers` those of new rows; `since` is the time of the
-    first undecided row of each key."""
+    first undecided row of each key, and `clocks` are the latest times."""
 
     events: Numbers
     states: list[bytes | None]
@@ -536,6 +568,7 @@ class Scanned(NamedTuple):
     starts: Numbers
     numbers: Numbers
     since: Numbers
+    clocks: Numbers
 
 
 def _since(blob: bytes | None) -> int | None:

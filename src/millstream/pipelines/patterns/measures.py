@@ -31,9 +31,15 @@ from millstream.pipelines.patterns.expressions import (
 )
 from millstream.pipelines.patterns.language import PatternError
 from millstream.pipelines.state.keys import Numbers
+from millstream.pipelines.state.tables import expand
 from millstream.pipelines.windows.ranges import aggregate, result_type
 
 LEAVES = ("column", "member", "navigate", "aggregate", "classifier", "match_number")
+
+
+def shifted_name(name: str, shift: int) -> str:
+    """The name of a column of the row `shift` before, where it is stored with a row."""
+    return f"{name}@{shift}" if shift else name
 
 
 @dataclass(frozen=True)
@@ -49,10 +55,19 @@ class Part:
     is_final: bool = False
     column: str | None = None
 
+    @property
+    def stored(self) -> str:
+        """The column of stored rows that has the value: PREV reads one of the row itself."""
+        assert self.column is not None
+        return shifted_name(self.column, max(self.shift, 0))
+
     def type_in(self, schema: pa.Schema) -> pa.DataType:
         """The type of its result; raises `TypeError` if it cannot be aggregated."""
         if self.function == "match_number":
             return pa.int64()
+        if self.function == "array_agg":
+            inner = pa.string() if self.column is None else schema.field(self.column).type
+            return pa.list_(inner)
         if self.column is None:
             return pa.int64() if self.function == "count" else pa.string()
         of = schema.field(self.column).type
@@ -113,6 +128,8 @@ def _part(node: Node, text: str, scope: Scope, default: bool) -> Part:
     bits = scope.universal if variable is None else scope.bits[variable]
     if of.kind == "rows":
         return Part("count", bits, is_final=is_final)
+    if of.kind == "classifier" and function == "array_agg":
+        return Part(function, bits, is_final=is_final)
     if of.kind == "classifier":
         if function not in ("first", "last"):
             raise PatternError(f"{function} of classifier()", text, node.start)
@@ -173,10 +190,23 @@ class Evaluation:
         first, end = before[self._begin], before[until]
         if part.function in ("first", "last", "classifier_first", "classifier_last"):
             return self._navigate(part, members, first, end)
+        if part.function == "array_agg":
+            return self._lists(part, members, first, end)
         if part.column is None:
             return pa.array(end - first)
         values = self._rows.column(part.column).take(pa.array(self._row_of[members]))
         return aggregate(part.function, values, first, end)
+
+    def _lists(self, part: Part, members: Numbers, first: Numbers, end: Numbers) -> pa.Array:
+        """The values of each range, with nulls, as in the standard; null for an empty one."""
+        taken = members[expand(first, end - first)]
+        offsets = np.concatenate([[0], np.cumsum(end - first)]).astype(np.int32)
+        if part.column is None:
+            values = self._names.take(pa.array(self._variable[taken]))
+        else:
+            values = self._rows.column(part.column).take(pa.array(self._row_of[taken]))
+        is_empty = pa.array(end == first)
+        return pa.ListArray.from_arrays(pa.array(offsets), values, mask=is_empty)
 
     def _navigate(self, part: Part, members: Numbers, first: Numbers, end: Numbers) -> pa.Array:
         is_first = part.function.endswith("first")
@@ -190,9 +220,9 @@ class Evaluation:
             variable = np.full(len(label), -1, np.int64)
             variable[is_found] = self._variable[label[is_found]]
             return take_or_null(self._names, variable)
-        row = np.where(is_found, self._row_of[np.maximum(label, 0)] - part.shift, -1)
+        after = max(-part.shift, 0)
+        row = np.where(is_found, self._row_of[np.maximum(label, 0)] + after, -1)
         is_inside = (row >= self._matches.key_begin[self._match]) & (
             row < self._matches.key_end[self._match]
         )
-        assert part.column is not None
-        return take_or_null(self._rows.column(part.column), np.where(is_inside, row, -1))
+        return take_or_null(self._rows.column(part.stored), np.where(is_inside, row, -1))

@@ -120,9 +120,9 @@ class _Compiler:
         elif isinstance(node, Permutation):
             self._permute(node.parts)
         elif isinstance(node, Excluded):
-            self._is_excluded = True
+            before, self._is_excluded = self._is_excluded, True
             self.emit(node.part)
-            self._is_excluded = False
+            self._is_excluded = before
         elif isinstance(node, Repeated):
             self._repeat(node)
 

@@ -27,7 +27,7 @@ from millstream.pipelines.durations import duration_us
 from millstream.pipelines.lateness import DropOrDivert
 from millstream.pipelines.patterns.definition import Pattern, match
 from millstream.pipelines.patterns.language import PatternError, identity_of
-from millstream.pipelines.patterns.spec import RowsPerMatch
+from millstream.pipelines.patterns.spec import RowOrder, RowsPerMatch
 
 _CLAUSES = (
     ("partition", r"PARTITION\s+BY"),
@@ -60,6 +60,7 @@ _ROWS: dict[str, RowsPerMatch] = {
 def recognize(
     text: str,
     *,
+    order: RowOrder = "time",
     max_rows: int | None = None,
     stragglers: DropOrDivert = "drop",
     buckets: int = 16,
@@ -73,7 +74,7 @@ def recognize(
     for needed in ("order", "pattern"):
         if needed not in clauses:
             raise ConfigError(f"MATCH_RECOGNIZE needs a clause {needed.upper()}: {text.strip()}")
-    time, *order = _ordered(clauses["order"])
+    time, *order_by = _ordered(clauses["order"])
     rows = " ".join(clauses.get("rows", "").lower().split())
     if rows not in _ROWS:
         raise ConfigError(f"rows per match: {rows!r} is not among {', '.join(_ROWS)[2:]}")
@@ -81,7 +82,8 @@ def recognize(
         _inside(clauses["pattern"]),
         key=[_name(it) for it in _list(clauses.get("partition", ""))],
         time=time,
-        order_by=order,
+        order=order,
+        order_by=order_by,
         where=dict(_define(it) for it in _list(clauses.get("define", ""))),
         subsets=dict(_subset(it) for it in _list(clauses.get("subset", ""))),
         within=_interval(clauses["within"]) if "within" in clauses else None,
@@ -93,7 +95,7 @@ def recognize(
         count_as=count_as,
     )
     measures = dict(_measure(it) for it in _list(clauses.get("measures", "")))
-    return replace(found, measures=measures, rows=_ROWS[rows], classifiers_in_upper_case=True)
+    return replace(found, measures=measures, rows=_ROWS[rows], is_sql=True)
 
 
 def _blank(text: str) -> str:

@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from millstream.errors import ConfigError
+from millstream.pipelines.columns import check_choice
 from millstream.pipelines.durations import duration_text
 from millstream.pipelines.lateness import Lateness
 from millstream.pipelines.patterns.conditions import (
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 RowsPerMatch: TypeAlias = Literal["one", "all", "all omitting empty", "all with unmatched"]
+RowOrder: TypeAlias = Literal["time", "arrival"]
 MAX_ROWS = 10_000
 _SKIP = re.compile(r"(?:to (first|last) |to )(\w+)", re.IGNORECASE)
 
@@ -61,12 +63,12 @@ class PatternSpec:
     max_rows: int
     lateness: Lateness
     buckets: int
-    classifiers_in_upper_case: bool = False
+    order: RowOrder = "time"
+    is_sql: bool = False  # names are in upper case, columns in the order of the standard
 
     def __post_init__(self) -> None:
-        if self.rows not in get_args(RowsPerMatch):
-            choices = ", ".join(get_args(RowsPerMatch))
-            raise ConfigError(f"rows={self.rows!r}: choose one of {choices}")
+        check_choice("rows", self.rows, RowsPerMatch)
+        check_choice("order", self.order, RowOrder)
         if self.max_rows < 1:
             raise ConfigError(f"max_rows={self.max_rows}: it must be at least 1")
         self._check_names()
@@ -97,9 +99,9 @@ class PatternSpec:
             for part in parts:
                 if identity_of(part) not in variables:
                     raise ConfigError(f"subset {name} names {part}, which is not in the pattern")
-        if not self.measures and self.rows == "one":
+        if not self.measures and not self.keys and self.rows == "one":
             raise ConfigError(
-                'a match needs at least one measure, like since="first(at)", or rows="all"'
+                'a match needs a key or a measure, like since="first(at)", or rows="all"'
             )
 
     @cached_property
@@ -109,11 +111,11 @@ class PatternSpec:
     @cached_property
     def variables(self) -> dict[str, str]:
         """The names of variables by key."""
-        upper = self.classifiers_in_upper_case
-        return {
-            key: it.name.upper() if upper and it.key == identity_of(it.name) else it.name
-            for key, it in variables_of(self.tree).items()
-        }
+        found = variables_of(self.tree)
+        if not self.is_sql:
+            return {key: it.name for key, it in found.items()}
+        is_quoted = {key: self.pattern[it.place - 1 : it.place] == '"' for key, it in found.items()}
+        return {key: it.name if is_quoted[key] else it.name.upper() for key, it in found.items()}
 
     @cached_property
     def program(self) -> Program:
@@ -172,8 +174,13 @@ class PatternSpec:
         return (mode.removeprefix("to "), bits) if bits else None
 
     @property
-    def has_anchor(self) -> bool:
-        return any(isinstance(it, Anchor) for it in walk_pattern(self.tree))
+    def anchors(self) -> list[Anchor]:
+        return [it for it in walk_pattern(self.tree) if isinstance(it, Anchor)]
+
+    @property
+    def remembers_keys(self) -> bool:
+        """Whether something of each key must be kept after its last match."""
+        return self.has_match_number or any(it.is_start for it in self.anchors)
 
     @property
     def has_match_number(self) -> bool:
@@ -187,11 +194,14 @@ class PatternSpec:
                 "a pattern over a stream needs a limit, or unfinished matches would be kept "
                 'forever: within="10 minutes"'
             )
-        if self.has_anchor:
-            raise ConfigError(
-                "^ and $ are the first and the last row of a key, and a stream has no last row and "
-                "forgets the first: use them in a batch"
-            )
+        for anchor in self.anchors:
+            if not anchor.is_start:
+                raise PatternError(
+                    "$ is behind the last row of a key, and a stream has no last row: use it in a "
+                    "batch",
+                    self.pattern,
+                    anchor.place,
+                )
         if any(it.shift < 0 for it in values_of(self.conditions)):
             raise ConfigError(
                 "a condition reads NEXT, a row that a stream does not have yet: make that row a "
@@ -199,10 +209,10 @@ class PatternSpec:
             )
         for name, text in self.measures.items():
             for it in walk(parse_expression(text, self.scope.bits)):
-                if it.kind == "navigate" and it.name in ("prev", "next"):
+                if it.kind == "navigate" and it.name == "next":
                     raise ConfigError(
-                        f"measure {name} reads {it.name.upper()}, a row that may not be in the "
-                        "match, which a stream does not keep: make that row a part of the pattern"
+                        f"measure {name} reads NEXT, a row that a stream may not have yet when the "
+                        "match is emitted: make that row a part of the pattern"
                     )
 
     def identity(self) -> str:
@@ -216,6 +226,7 @@ class PatternSpec:
             "max_rows": self.max_rows,
             "skip": " ".join(self.skip_text.lower().split()),
             "subsets": {name: list(parts) for name, parts in self.subsets.items()},
+            "order": self.order,
             "order_by": [str(it) for it in self.order_by],
         }
         return f"pattern {self.pattern}, {json.dumps(settings, sort_keys=True)}"
@@ -234,6 +245,7 @@ class PatternSpec:
         lines = [f"pattern {self.pattern}"]
         if self.within_us is not None:
             lines.append(f"within {duration_text(self.within_us)}, at most {self.max_rows} rows")
+        lines.append(f"in the order of {self.order}")
         lines.append(f"after a match: {self.skip_text}")
         details = self.details()
         details.pop("program")
