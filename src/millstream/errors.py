@@ -12,6 +12,7 @@
     +-- StoreError           a database refused a batch
     |   +-- SchemaMismatch   a table that does not match the rows
     |   +-- WriterFenced     a newer run of the same query has taken over
+    |   +-- RoleChanged      another version of the pipeline is in force than when a batch began
     +-- ViewError            a read of maintained views that cannot be answered
     |   +-- NotReached       the views have not reached a position in time
     |   +-- TooMuch          a query of a reader takes too long, or has too many rows
@@ -514,6 +515,10 @@ class SchemaMismatch(StoreError):
 
 class WriterFenced(StoreError):
     """A newer run of the same query has taken over; this one must end."""
+
+
+class RoleChanged(StoreError):
+    """Another version of the pipeline is in force than when the batch began."""
 
 
 class ViewError(MillstreamError):

@@ -32,6 +32,7 @@ INSPECT = "Inspect files"
 COMMANDS = {
     "serve": CommandGroup("Run a broker until Ctrl-C or SIGTERM.", RUN),
     "run": CommandGroup("Run the pipelines of a file on Spark, until Ctrl-C.", RUN),
+    "deploy": CommandGroup("Run a version of a pipeline beside the others, until Ctrl-C.", RUN),
     "demo": CommandGroup(
         "Watch a shop's pipelines, or a broker, survive kill -9 without losing a record.", RUN
     ),
@@ -52,6 +53,16 @@ COMMANDS = {
     "queries": CommandGroup(
         "Add, list, remove and test standing queries, which are matched with every event.", USE
     ),
+    "versions": CommandGroup(
+        "List the deployed versions of pipelines, and remove retired ones.", USE
+    ),
+    "diff": CommandGroup(
+        "Halt two versions of a pipeline at equal offsets, and show the rows that differ.", USE
+    ),
+    "switch": CommandGroup(
+        "Move the readers of a pipeline to another version, in one transaction.", USE
+    ),
+    "rollback": CommandGroup("Move the readers of a pipeline back to the version before.", USE),
     "transaction": CommandGroup("Show transactions, and abort hanging ones.", USE),
     "check": CommandGroup(
         "Check whether a cluster loses, duplicates, reorders or tears records.", USE

@@ -81,7 +81,7 @@ def test_options_that_do_not_fit_are_refused_by_name(
 
 
 def test_options_of_a_stream_have_no_end() -> None:
-    with pytest.raises(ConfigError, match="endingOffsets makes no sense for a stream"):
+    with pytest.raises(ConfigError, match="endingOffsets=latest makes no sense for a stream"):
         parse_read_options(BASE | {"endingOffsets": "latest"}, streaming=True)
     with pytest.raises(ConfigError, match=r"kafka.bootstrap.servers is missing"):
         parse_read_options({"subscribe": "a"}, streaming=True)

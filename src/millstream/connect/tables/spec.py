@@ -30,7 +30,13 @@ POSITIONS_TABLE = "millstream_positions"
 IDENTITIES_TABLE = "millstream_tables"
 VIEWS_TABLE = "millstream_views"
 STAMPS_TABLE = "millstream_stamps"
-RESERVED = (PROGRESS_TABLE, POSITIONS_TABLE, IDENTITIES_TABLE, VIEWS_TABLE, STAMPS_TABLE)
+VERSIONS_TABLE = "millstream_versions"
+HALTS_TABLE = "millstream_halts"
+RUNS_TABLE = "millstream_runs"
+RESERVED = (
+    PROGRESS_TABLE, POSITIONS_TABLE, IDENTITIES_TABLE, VIEWS_TABLE, STAMPS_TABLE, VERSIONS_TABLE,
+    HALTS_TABLE, RUNS_TABLE,
+)  # fmt: skip
 DELETE_WORDS = ("d", "delete")
 
 

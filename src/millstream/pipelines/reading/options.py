@@ -67,6 +67,7 @@ READ_OPTIONS = (
     "idleAfter",
     "idleColumn",
     "queriesTopic",
+    "haltFile",
     *CSV_OPTIONS,
     *AVRO_OPTIONS,
     *REGISTRY_ALIASES,
@@ -144,6 +145,7 @@ class ReadOptions:
     idle_after_ms: int | None = None
     idle_column: str = ""  # the time of ticks
     queries_topic: str | None = None  # of standing queries, whose end is part of a batch
+    halt_file: str | None = None  # where the stream has to halt, while it exists
     csv: CsvDialect = field(default_factory=CsvDialect)
     avro: AvroOptions = field(default_factory=AvroOptions)
     fetch_bytes_max: int = 8 * 1024 * 1024
@@ -174,7 +176,7 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
         bootstrap_servers=bootstrap,
         selection=_selection(given),
         starting=_position(given, "starting", LATEST if streaming else EARLIEST),
-        ending=_position(given, "ending", LATEST),
+        ending=_position(given, "ending", LATEST, streaming=streaming),
         security=given.security(),
         client_id=given.get("kafka.client.id") or "millstream-spark",
         group_id=given.get("kafka.group.id"),
@@ -198,6 +200,7 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
         idle_after_ms=_idle_after_ms(given),
         idle_column=given.get("idleColumn") or "",
         queries_topic=given.get("queriesTopic"),
+        halt_file=given.get("haltFile"),
         csv=_csv_dialect(given, value_format),
         avro=parse_avro_options(given, value_format),
         fetch_bytes_max=given.integer("kafka.max.partition.fetch.bytes", 1)
@@ -230,15 +233,21 @@ TRIGGER_OPTIONS = (
     "loadFirst",
     "idleAfter",
     "idleColumn",
+    "haltFile",
 )
 
 
 def _check_fits(given: GivenOptions, streaming: bool) -> None:
     """Options that say something else in a batch than in a stream, or fight each other."""
     if streaming:
-        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+        for name in ("endingTimestamp", "endingOffsetsByTimestamp"):
             if given.get(name) is not None:
-                raise ConfigError(f"{name} makes no sense for a stream: it does not end")
+                raise ConfigError(f"{name} makes no sense for a stream: name its endingOffsets")
+        if (given.get("endingOffsets") or "").strip().lower() == "latest":
+            raise ConfigError(
+                "endingOffsets=latest makes no sense for a stream: name offsets, or use the "
+                "trigger availableNow"
+            )
     else:
         for name in TRIGGER_OPTIONS:
             if given.get(name) is not None:
@@ -282,7 +291,9 @@ def _assigned(text: str) -> tuple[tuple[str, int], ...]:
         raise ConfigError(f'assign is {text!r}; write JSON like {{"topic": [0, 1]}}') from None
 
 
-def _position(given: GivenOptions, prefix: str, default: int) -> Position:
+def _position(
+    given: GivenOptions, prefix: str, default: int, *, streaming: bool = False
+) -> Position:
     """Spark's order: a timestamp for all, then timestamps by partition, then offsets."""
     strategy = given.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
     if prefix == "ending":
@@ -308,6 +319,8 @@ def _position(given: GivenOptions, prefix: str, default: int) -> Position:
             offsets = parse_offsets(name, text or "")
             refused = EARLIEST if prefix == "ending" else LATEST if default == EARLIEST else None
             _check_named_ends(name, offsets, refused)
+            if prefix == "ending" and streaming:
+                _check_fixed(name, offsets)
             return Position(everywhere=default, offsets=offsets)
 
 
@@ -319,6 +332,14 @@ def _check_named_ends(name: str, offsets: Offsets, refused: int | None) -> None:
                 f"{name} of {topic}-{partition} is {offset}; it must be an offset"
                 + ("" if refused == LATEST else ", -1 for the end")
                 + ("" if refused == EARLIEST else ", -2 for the beginning")
+            )
+
+
+def _check_fixed(name: str, offsets: Offsets) -> None:
+    for (topic, partition), offset in offsets.items():
+        if offset < 0:
+            raise ConfigError(
+                f"{name} of {topic}-{partition} is {offset}; for a stream it must be an offset"
             )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from uuid import UUID
 
 from millstream.clock import Clock
@@ -29,6 +30,7 @@ from millstream.pipelines.offsets import (
     limit_total,
     plan_tasks,
 )
+from millstream.pipelines.reading.cuts import Cut, read_cut
 from millstream.pipelines.reading.idleness import IdleWatch
 from millstream.pipelines.reading.load_first import Hold
 from millstream.pipelines.reading.options import ReadOptions
@@ -106,6 +108,7 @@ class StreamPlanner:
             None if options.idle_after_ms is None else IdleWatch(options.idle_after_ms, clock)
         )
         self._hold = Hold(options.checkpoint_location or "", options.load_first)
+        self._halt_file = None if options.halt_file is None else Path(options.halt_file)
         self._last_batch_ms: int | None = None
         self._topic_ids: dict[str, UUID | None] = {}
         self._recreated: set[TopicPartition] = set()
@@ -145,6 +148,11 @@ class StreamPlanner:
             return start
         if not without_limit and self._waits_for_more(begin, latest):
             return start
+        cut = self._cut()
+        if cut is not None:
+            latest = cut.limit(begin, latest)
+            if latest == start:
+                return start
         self._recreated |= again  # not while it waits: a leader's metadata may only be stale
         if without_limit:
             return latest
@@ -154,7 +162,7 @@ class StreamPlanner:
     def idle_until_ms(self, start: Offsets, last_ms: int | None) -> int | None:
         """The time up to which the source has been idle. Called after `next_end` with the same
         `start`; `last_ms` is what it was before."""
-        if self._idle is None or self._target is not None:
+        if self._idle is None or self._target is not None or self._cut() is not None:
             return last_ms
         is_at_end = self._hold.is_over() and all(
             start.get(it) == offset for it, offset in self.latest.items()
@@ -163,6 +171,15 @@ class StreamPlanner:
         if tick_ms is None or self._positions.log_ends(self.latest) != self.latest:
             return last_ms  # nothing is due, or an open transaction has records
         return tick_ms
+
+    def _cut(self) -> Cut | None:
+        """Where the stream has to stop now. Read after the ends of the topics: see `cuts.py`."""
+        ending = self._options.ending.offsets
+        halt = read_cut(self._halt_file)
+        if ending and (halt is None or halt.ends is not None):
+            ends = {} if halt is None else halt.ends or {}
+            return Cut({it: min(end, ends.get(it, end)) for it, end in ending.items()})
+        return halt
 
     def tasks(
         self,

@@ -6,6 +6,9 @@ open, without tables by a record in the decision topic. Then all of it is commit
 has the steps, and completes or aborts what a crash has left.
 
 Without topics, the store's transaction is all there is.
+
+A deployed version (`versions/`) always has a store, whose transaction decides, and writes to topics
+by its role: to private ones unless it is in force.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.transactions import Transaction
-from millstream.errors import ConfigError, MillstreamError, WriterFenced
+from millstream.errors import ConfigError, MillstreamError, RoleChanged, WriterFenced
 from millstream.pipelines.offsets import DECISIONS_TOPIC, to_json
 from millstream.pipelines.query_files import sync_batch_meanwhile
 from millstream.pipelines.running.checkpoint import Checkpoint
@@ -44,9 +47,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from millstream.pipelines.stores import Store, TableSpec
+    from millstream.pipelines.stores.spec import Role
+    from millstream.pipelines.versions.roles import Roles, Targets
 
 logger = logging.getLogger(__name__)
 
+SWITCHES_MAX = 10  # during one batch
 
 _START_OVER = (
     "write to other outputs under another name or version; or, to write all records once more to "
@@ -65,6 +71,7 @@ class FanOutSink:
     store: Store | None
     checkpoint: Checkpoint
     progress: GroupProgress
+    roles: Roles | None = None  # of a deployed version
     _protocol: BatchProtocol | None = None
     _driver: Transaction | None = None  # the last that was begun
     _done: Decision | None = None  # the last batch, if it is completed
@@ -117,6 +124,16 @@ class FanOutSink:
             begun = self._connected().reset(begun)
             self._driver = begun.driver
         self._done = begun.decided
+        self._store_decided(begun.decided)
+
+    def _store_decided(self, decided: Decision) -> None:
+        """Bring the progress of a version into the store that ran before it was deployed."""
+        if self.roles is None or self.tables or self.store is None:
+            return
+        if decided.batch_id != NO_BATCH and self.store.last_batch(self.query) is None:
+            ends = json.dumps(to_json(decided.ends or {}))
+            content = encode_decision(decided).decode()
+            self.store.write_many([], decided.batch_id, self.query, ends, decision=content)
 
     def _check(self, decided: Decision, allow_new_checkpoint: bool) -> None:
         if decided.batch_id == NO_BATCH:
@@ -176,20 +193,41 @@ class FanOutSink:
             self._skip(batch, planned, begun.decided)
             self._done = begun.decided
             return
-        decision = Decision(
-            planned.batch_id,
-            tuple(self._write_topics(batch, begun)),
-            planned.ends,
-            self.checkpoint.query_id(),
-            begun.epoch,
-        )
+        begun, decision = self._write_by_role(batch, planned, begun, until_durable)
         protocol = self._connected()
-        if self.store is not None:
-            until_durable()
-            self._write_tables(batch, decision)
         protocol.decide(begun.driver, decision, until_durable)
         self._driver = protocol.complete(begun.driver, decision)
         self._done = decision
+
+    def _write_by_role(
+        self, batch: DataFrame, planned: Decision, begun: Begun, until_durable: Callable[[], None]
+    ) -> tuple[Begun, Decision]:
+        """Write to topics and tables; again if the versions were switched meanwhile."""
+        for _ in range(SWITCHES_MAX):
+            targets = self._targets()
+            topics = self.topics if targets is None else targets.topics
+            decision = Decision(
+                planned.batch_id,
+                tuple(self._write_topics(batch, topics)),
+                planned.ends,
+                self.checkpoint.query_id(),
+                begun.epoch,
+            )
+            if self.store is None:
+                return begun, decision
+            until_durable()
+            try:
+                self._write_tables(batch, decision, None if targets is None else targets.role)
+                return begun, decision
+            except RoleChanged as change:
+                logger.info("%s, batch %d: %s", self.query, planned.batch_id, change)
+                begun = self._begin(after=begun.driver)
+        raise ConfigError(f"{self.query} was switched {SWITCHES_MAX} times during one batch")
+
+    def _targets(self) -> Targets | None:
+        if self.roles is None:
+            return None
+        return self.roles.targets(self.topics, self._connected().cluster)
 
     def _skip(self, batch: DataFrame, found: Decision, decided: Decision) -> None:
         """A batch that is already decided, if it is the same one."""
@@ -202,7 +240,7 @@ class FanOutSink:
             )
         if self.store is not None:
             self._write_tables(batch, decided)  # unless they have it: they may be new outputs
-        else:
+        if not self.tables:
             drain(batch)
 
     def _resume(self) -> Begun | None:
@@ -249,15 +287,17 @@ class FanOutSink:
         query_id = None if decision is None else decision.query_id
         return Decision(stored.batch_id, query_id=query_id or stored.checkpoint)
 
-    def _write_topics(self, batch: DataFrame, begun: Begun) -> list[TaskTransaction]:
+    def _write_topics(
+        self, batch: DataFrame, topics: Mapping[str, WriteOptions]
+    ) -> list[TaskTransaction]:
         protocol = self._connected()
-        write = task_writer(dict(self.topics), protocol.task_prefix, protocol.task_timeout_ms)
+        write = task_writer(dict(topics), protocol.task_prefix, protocol.task_timeout_ms)
         if list(self.topics) != [ONLY]:
             batch = batch.select(*(f"`{name}`" for name in self.topics))
         written = batch.mapInArrow(write, "task binary").collect()
         return [pickle.loads(row.task) for row in written]
 
-    def _write_tables(self, batch: DataFrame, decision: Decision) -> None:
+    def _write_tables(self, batch: DataFrame, decision: Decision, role: Role | None = None) -> None:
         assert self.store is not None
         self.store.write_many(
             [
@@ -270,6 +310,7 @@ class FanOutSink:
             decision=encode_decision(decision).decode() if self.topics else None,
             begins=json.dumps(to_json(self.checkpoint.batch_start(decision.batch_id))),
             topic_ids=json.dumps(self.checkpoint.topic_ids(decision.batch_id)),
+            role=role,
         )
 
 

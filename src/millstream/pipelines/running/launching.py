@@ -44,6 +44,8 @@ from millstream.pipelines.running.topics import check_topics
 from millstream.pipelines.spec import PipelineSpec, Topic
 from millstream.pipelines.standing.matching import mark_queries
 from millstream.pipelines.times.idleness import with_idle_watermark
+from millstream.pipelines.versions.deploying import Deployed, find_deployed
+from millstream.pipelines.versions.halting import REST_SECONDS, HaltWatch, look_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,6 +67,9 @@ def launch(
     """Start the pipeline's query; it runs in the background."""
     refuse_connect(spark)
     make_active(spark)
+    deployed = find_deployed(pipeline, settings)
+    if deployed is not None:
+        pipeline = deployed.pipeline
     location = checkpoint_location(pipeline, settings)
     refuse_running_twin(pipeline, spark)
     topic_ids = check_topics(settings, [pipeline])
@@ -76,8 +81,15 @@ def launch(
         made = apply_to_streams(pipeline, spark, settings, starting, tables)
         result = combine(pipeline, made)
         sink = make_sink(
-            pipeline, result, settings, checkpoint, allow_new_checkpoint=allow_new_checkpoint
+            pipeline,
+            result,
+            settings,
+            checkpoint,
+            allow_new_checkpoint=allow_new_checkpoint,
+            roles=None if deployed is None else deployed.roles,
         )
+        if deployed is not None:
+            deployed.publish()
         checkpoint.check_windows(closing_rules(analyzed(result)))
         checkpoint.align_sources(pipeline, inputs_of(result))
         writer = (
@@ -92,7 +104,26 @@ def launch(
             writer = writer.trigger(processingTime=settings.trigger)
         query = writer.start()
         lock.hold_during(query)
+        if deployed is not None:
+            watch(deployed, query, settings)
     return query
+
+
+def watch(deployed: Deployed, query: StreamingQuery, settings: Settings) -> None:
+    """Let operators halt the query."""
+    rest_seconds = REST_SECONDS
+    if settings.trigger is not None:  # rows may follow with the next trigger
+        trigger_us = duration_us(settings.trigger, "trigger", zero_allowed=True)
+        rest_seconds += 2 * trigger_us / 1_000_000
+    version = deployed.pipeline.version
+    HaltWatch(
+        deployed.store_url,
+        deployed.pipeline.name,
+        version,
+        deployed.halt_file,
+        look_at(query),
+        rest_seconds=rest_seconds,
+    ).start()
 
 
 def checkpoint_location(pipeline: PipelineSpec, settings: Settings) -> str:

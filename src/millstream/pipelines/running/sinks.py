@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from millstream.pipelines.running.fan_out import FanOutSink
     from millstream.pipelines.stores import Store, TableSpec
+    from millstream.pipelines.versions.roles import Roles
 
 
 def make_sink(
@@ -30,13 +31,15 @@ def make_sink(
     checkpoint: Checkpoint,
     *,
     allow_new_checkpoint: bool = False,
+    roles: Roles | None = None,
 ) -> FanOutSink:
     """The function that Spark calls with each batch.
 
     Before anything starts, tables are created or checked, and the transactions of an earlier run
-    are completed or aborted.
+    are completed or aborted. A deployed version has `roles`, and its store decides.
     """
     from millstream.pipelines.running.fan_out import FanOutSink
+    from millstream.pipelines.stores import open_store
 
     only = list(pipeline.writes) == [ONLY]
     frames = {name: result if only else rows_of(result, name) for name in pipeline.writes}
@@ -53,6 +56,8 @@ def make_sink(
         check_schema(options, frames[name].schema)
     tables = table_specs(pipeline, {name: it.columns for name, it in frames.items()})
     store = open_checked(pipeline, result, tables, settings) if tables else None
+    if store is None and roles is not None:
+        store = open_store(settings.store_url)
     progress = GroupProgress(
         settings.required_broker(),
         pipeline.group_id,
@@ -61,7 +66,7 @@ def make_sink(
     done = checkpoint.last_completed_batch()
     if done is not None:
         progress.report(checkpoint.batch_end(done) or {})
-    sink = FanOutSink(pipeline.identity, topics, tables, store, checkpoint, progress)
+    sink = FanOutSink(pipeline.identity, topics, tables, store, checkpoint, progress, roles)
     sink.check_checkpoint(allow_new_checkpoint=allow_new_checkpoint)
     sink.recover(allow_new_checkpoint=allow_new_checkpoint)
     return sink

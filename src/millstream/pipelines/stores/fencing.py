@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from millstream.errors import StoreError, WriterFenced
-from millstream.pipelines.stores.spec import BatchMark, Progress
+from millstream.errors import RoleChanged, StoreError, WriterFenced
+from millstream.pipelines.stores.spec import BatchMark, Progress, Role
 
 
 def is_due(stored: Progress, epoch: int, mark: BatchMark) -> bool:
@@ -46,6 +46,15 @@ def is_due(stored: Progress, epoch: int, mark: BatchMark) -> bool:
             f"comes with another batch of that number, up to {mark.offsets}; {_CURE}"
         )
     return False
+
+
+def check_role(role: Role, number: int | None) -> None:
+    """Raises `RoleChanged` unless the pipeline was switched as often as when the batch began."""
+    if number != role.number:
+        raise RoleChanged(
+            f"pipeline {role.pipeline} was switched to another version since the batch began "
+            f"(switch {role.number}, now {'none' if number is None else number})"
+        )
 
 
 def _refuse_partial(mark: BatchMark) -> None:

@@ -22,9 +22,9 @@ from millstream.connect.tables.postgres_tables import (
 )
 from millstream.connect.tables.rows import Rows
 from millstream.connect.tables.schema import Layout
-from millstream.connect.tables.spec import PROGRESS_TABLE, TableSpec
+from millstream.connect.tables.spec import PROGRESS_TABLE, VERSIONS_TABLE, TableSpec
 from millstream.errors import StoreError
-from millstream.pipelines.stores.fencing import is_due
+from millstream.pipelines.stores.fencing import check_role, is_due
 from millstream.pipelines.stores.spec import FORGOTTEN, BatchMark, Progress
 from millstream.pipelines.stores.staging import (
     StagedTable,
@@ -166,6 +166,8 @@ class PostgresStore(Store):
 
     def _merge(self, outputs: Sequence[tuple[Sequence[Source], Layout]], mark: BatchMark) -> bool:
         def commit(connection: psycopg.Connection) -> bool:
+            if mark.role is not None:  # before the progress, as in a switch
+                check_role(mark.role, _switch_number(connection, mark.role.pipeline))
             stored = _stored(connection, mark.query, " FOR UPDATE") or Progress(mark.query, 0)
             tables = {it.table.name: identity(connection, it.table) for _, it in outputs}
             if not is_due(stored, self._epochs[mark.query], replace(mark, tables=tables)):
@@ -249,6 +251,14 @@ class PostgresStore(Store):
 def _stored(connection: psycopg.Connection, query: str, lock: str = "") -> Progress | None:
     found = connection.execute((_SELECT_PROGRESS + lock), (query,)).fetchone()
     return None if found is None else Progress(*found)
+
+
+def _switch_number(connection: psycopg.Connection, pipeline: str) -> int | None:
+    """Locked until the end of the transaction."""
+    found = connection.execute(
+        f"SELECT number FROM {VERSIONS_TABLE} WHERE pipeline = %s FOR SHARE", (pipeline,)
+    ).fetchone()
+    return None if found is None else int(found[0])
 
 
 def _add_tables_column(connection: psycopg.Connection) -> None:

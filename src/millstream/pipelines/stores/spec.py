@@ -22,6 +22,14 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Role:
+    """The versions of a pipeline at the beginning of a batch: how often they had been switched."""
+
+    pipeline: str
+    number: int
+
+
+@dataclass(frozen=True)
 class BatchMark:
     """A batch as its writer presents it."""
 
@@ -35,3 +43,4 @@ class BatchMark:
     # has another one. None while that is not known.
     tables: Mapping[str, str] | None = None
     topic_ids: str | None = None  # of its sources, as JSON, for the stamp of views
+    role: Role | None = None  # of a deployed version; the batch is written only if it still holds

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from millstream.connect.tables.rows import Rows
 from millstream.connect.tables.schema import Layout
-from millstream.connect.tables.spec import PROGRESS_TABLE, TableSpec
+from millstream.connect.tables.spec import PROGRESS_TABLE, VERSIONS_TABLE, TableSpec
 from millstream.connect.tables.sqlite_tables import (
     apply,
     explain,
@@ -24,7 +24,7 @@ from millstream.connect.tables.sqlite_tables import (
     open_database,
     transaction,
 )
-from millstream.pipelines.stores.fencing import is_due
+from millstream.pipelines.stores.fencing import check_role, is_due
 from millstream.pipelines.stores.spec import FORGOTTEN, BatchMark, Progress
 from millstream.pipelines.stores.store import Store
 from millstream.views.stamping import SqliteStamps
@@ -121,6 +121,10 @@ class SqliteStore(Store):
 
     def _write_ready(self, outputs: Sequence[tuple[Rows, Layout]], mark: BatchMark) -> bool:
         with self._transaction() as connection:
+            if mark.role is not None:
+                statement = f"SELECT number FROM {VERSIONS_TABLE} WHERE pipeline = ?"
+                found = connection.execute(statement, (mark.role.pipeline,)).fetchone()
+                check_role(mark.role, found and found[0])
             tables = _identities(connection, [layout.table for _, layout in outputs])
             if not self._judge(replace(mark, tables=tables)):
                 return False

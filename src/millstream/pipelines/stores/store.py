@@ -18,7 +18,7 @@ from millstream.connect.tables.rows import Rows, make_ready
 from millstream.connect.tables.schema import Layout, layout_of
 from millstream.connect.tables.spec import TableSpec, check_tables_differ
 from millstream.errors import ConfigError
-from millstream.pipelines.stores.spec import FORGOTTEN, BatchMark, Progress
+from millstream.pipelines.stores.spec import FORGOTTEN, BatchMark, Progress, Role
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,6 +113,7 @@ class Store(ABC):
         decision: str | None = None,
         begins: str | None = None,
         topic_ids: str | None = None,
+        role: Role | None = None,
     ) -> bool:
         """Several tables in one transaction: all of the batch is there, or nothing.
 
@@ -120,12 +121,13 @@ class Store(ABC):
         kept with the progress: whatever else is decided with this batch. `begins` is where the
         batch begins in its sources, as `offsets` is where it ends: with it, tables that lack
         batches before this one are noticed. `topic_ids` are those of the sources, as JSON; they
-        are part of the stamp of views.
+        are part of the stamp of views. With `role`, raises `RoleChanged` if the pipeline was
+        switched to another version meanwhile. Without outputs, only the progress is written.
         """
         check_tables_differ([table for _, table in outputs])
-        checkpoint = _checkpoint_id(outputs)
+        checkpoint = _checkpoint_id(outputs) if outputs else None
         mark = BatchMark(
-            query, batch_id, offsets, decision, checkpoint, begins, topic_ids=topic_ids
+            query, batch_id, offsets, decision, checkpoint, begins, topic_ids=topic_ids, role=role
         )
         for frame, table in outputs:
             self.prepare(frame.schema, table)

@@ -59,7 +59,7 @@ class BatchProtocol:
 
     def __init__(self, options: WriteOptions, cluster: Cluster, log: DecisionLog) -> None:
         self._options = options
-        self._cluster = cluster
+        self.cluster = cluster
         self._log = log
         self.task_timeout_ms = transaction_timeout_ms(options, cluster)
         self._completer = Completer(
@@ -112,12 +112,12 @@ class BatchProtocol:
     ) -> None:
         """Raises PRODUCER_FENCED if another driver has begun; see `decisions.decide`."""
         decide(
-            self._cluster,
+            self.cluster,
             self._log,
             driver,
             decision,
             group_id=group_id(self._options, self._log.transactional_id),
-            offsets=offsets_here(self._options, self._cluster, decision.ends),
+            offsets=offsets_here(self._options, self.cluster, decision.ends),
             until_durable=until_durable,
         )
 
@@ -135,8 +135,8 @@ class BatchProtocol:
         return Begun(self._begin_transaction(begun.driver), nothing)
 
     def _begin_transaction(self, after: Transaction | None) -> Transaction:
-        timeout_ms = decision_timeout_ms(self._options, self._cluster)
-        return begin_transaction(self._cluster, self._log.transactional_id, timeout_ms, after=after)
+        timeout_ms = decision_timeout_ms(self._options, self.cluster)
+        return begin_transaction(self.cluster, self._log.transactional_id, timeout_ms, after=after)
 
 
 def group_id(options: WriteOptions, transactional_id: str) -> str:

@@ -1,0 +1,226 @@
+"""`millstream deploy`: runs a version of a pipeline beside the others, until Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from millstream.cli.failures import EXIT_UNREACHABLE, CommandFailed, usage_error
+from millstream.cli.moments import parse_moment_ms
+from millstream.cli.options import ClientConfig
+from millstream.cli.output import console, note
+from millstream.cli.run import CreateTopics, StatusLines, security_settings, shorten
+from millstream.cli.versions import Home, Store
+from millstream.pipelines.pipeline import Pipeline
+from millstream.pipelines.running.settings import Settings, load_settings
+from millstream.pipelines.running.status import Status
+from millstream.pipelines.running.topics import BrokerUnreachable
+from millstream.pipelines.versions.registry import Versions
+
+app = typer.Typer(
+    help="Run a version of a pipeline beside the others, until Ctrl-C.",
+    rich_markup_mode="rich",
+    add_completion=False,
+)
+
+Trigger = Annotated[
+    str | None,
+    typer.Option(metavar="DURATION", help="Interval between batches: '10 seconds'."),
+]
+
+
+@app.command()
+def deploy(
+    target: Annotated[
+        str, typer.Argument(metavar="FILE:NAME", help="The pipeline: shop.py:revenue.")
+    ],
+    version: Annotated[
+        str | None,
+        typer.Option(metavar="VERSION", help="Default: the version that the pipeline declares."),
+    ] = None,
+    start_at: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="PLACE",
+            help="earliest, latest, a time (yesterday, 7d, 2026-11-14T08:30) or offsets "
+            """('{"orders": {"0": 17}}'). Default: as the pipeline declares.""",
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Exit when it has caught up.")] = False,
+    broker: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-server",
+            "-b",
+            metavar="HOST:PORT,...",
+            help="The cluster. Default: an embedded broker with data in HOME/broker.",
+        ),
+    ] = None,
+    store: Store = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Default: HOME/checkpoints.")
+    ] = None,
+    home: Home = None,
+    trigger: Trigger = None,
+    create_topics: CreateTopics = None,
+    client_config: ClientConfig = None,
+) -> None:
+    """Run a version of a pipeline beside the others, until Ctrl-C.
+
+    The version gets its own checkpoint, group, tables and topics. It starts from the
+    beginning, or from a place, and is announced when it has caught up. The first version
+    is in force at once; `millstream switch` moves readers to another one. Run the command
+    again to continue a version.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream deploy shop.py:revenue
+      millstream deploy shop.py:revenue --version 2
+      millstream deploy shop.py:revenue --version 2 --from 7d --once
+      millstream deploy shop.py:revenue --version 3 --from '{"orders": {"0": 17}}'
+    """
+    pipeline = load_version(target, version)
+    given: dict[str, Any] = {
+        "broker": broker,
+        "store": store,
+        "checkpoint": checkpoint,
+        "home": home and str(Path(home).resolve()),
+        "trigger": trigger,
+        "create_topics": create_topics,
+        "kafka": security_settings(client_config),
+    }
+    settings = load_settings(pipeline.home, overrides=given)
+    try:
+        deploy_shown(pipeline, settings, parse_place(start_at, pipeline), once=once)
+    except BrokerUnreachable as error:
+        raise CommandFailed(
+            f"{error}; start one with `millstream serve`, or set --bootstrap-server",
+            EXIT_UNREACHABLE,
+        ) from error
+
+
+def load_version(target: str, version: str | None) -> Pipeline:
+    """The pipeline as the given version; raises for a target that is not one pipeline."""
+    from millstream.pipelines.running.loading import load_pipelines, parse_target
+
+    found = load_pipelines(parse_target(target))
+    if len(found) != 1:
+        names = ", ".join(it.name for it in found)
+        raise usage_error(f"{target} has several pipelines ({names}): name one, FILE.py:NAME")
+    (pipeline,) = found
+    return pipeline if version is None else replace(pipeline, version=version)
+
+
+def parse_place(text: str | None, pipeline: Pipeline) -> str | None:
+    """Where the version starts, as it is stored: a word, a time in UTC, or offsets as JSON."""
+    if text is None or text in ("earliest", "latest"):
+        return text
+    if not text.lstrip().startswith("{"):
+        moment_ms = parse_moment_ms(text, datetime.now().astimezone())
+        return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat()
+    read = {it.name for it in pipeline.reads.values()}
+    try:
+        given = {
+            topic: {str(int(partition)): int(offset) for partition, offset in offsets.items()}
+            for topic, offsets in json.loads(text).items()
+        }
+    except (ValueError, AttributeError, TypeError):
+        raise usage_error(
+            f"""--from {text}: write offsets as '{{"orders": {{"0": 17}}}}'"""
+        ) from None
+    for topic in given:
+        if topic not in read:
+            raise usage_error(f"--from: {pipeline.name} does not read topic {topic}")
+    return json.dumps(given)
+
+
+def deploy_shown(
+    pipeline: Pipeline, settings: Settings, start_at: str | None, *, once: bool
+) -> None:
+    from millstream.pipelines.running.runner import LOG_NAME
+    from millstream.pipelines.running.runner import run as run_pipelines
+    from millstream.pipelines.versions.deploying import deploy_version, note_caught_up
+
+    used: list[Settings] = []
+
+    def announce(effective: Settings) -> None:
+        used.append(effective)
+        if settings.is_embedded:
+            note(f"broker {effective.broker}, embedded, stopped on exit")
+        print_deployed(pipeline, deploy_version(pipeline, effective, start_at))
+        note(f"starting Spark, which writes its log to {shorten(settings.home / LOG_NAME)}")
+
+    with CatchingUp(pipeline) as shown:
+        run_pipelines([pipeline], settings, once=once, announce=announce, show=shown.show)
+    if once:
+        note_caught_up(pipeline, used[0])
+        shown.announce()
+
+
+def print_deployed(pipeline: Pipeline, document: Versions) -> None:
+    version = document.get(pipeline.version)
+    tables = [f"table {it.physical}" for it in version.tables]
+    console().print(
+        f"deployed version {version.version} of {pipeline.name}: "
+        f"{', '.join([*tables, *(f'topic {it}' for it in version.topics)])}; "
+        + (
+            "it is in force"
+            if document.in_force == version.version
+            else f"version {document.in_force} is in force"
+        )
+    )
+
+
+class CatchingUp:
+    """Shows how far a version is, as a bar in a terminal, and announces when it has caught up."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._lines = StatusLines()
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        self._is_announced = False
+
+    def __enter__(self) -> CatchingUp:
+        if console().is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]:,.0f} rows/s"),
+                console=console(),
+            )
+            name = f"{self._pipeline.name} version {self._pipeline.version}"
+            self._task = self._bar.add_task(name, total=None, rate=0.0)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, statuses: list[Status]) -> None:
+        (status,) = statuses
+        if self._bar is not None:
+            total = None if status.lag is None else status.rows + status.lag
+            rate = status.rows_per_second
+            self._bar.update(self._task, total=total, completed=status.rows, rate=rate)
+        else:
+            self._lines.show(statuses)
+        if status.lag == 0 and status.batches:
+            self.announce()
+
+    def announce(self) -> None:
+        if not self._is_announced:
+            self._is_announced = True
+            console().print(
+                f"version {self._pipeline.version} of {self._pipeline.name} has caught up"
+            )

@@ -1,0 +1,1 @@
+"""Versions of a pipeline side by side: deployed, compared, switched, rolled back, removed."""

@@ -1,0 +1,34 @@
+"""`millstream diff`: rows that differ, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from millstream.cli.diff import sample_line
+from tests.cli.conftest import Run
+from tests.cli.versions_scene import two_versions
+
+
+def test_rows_that_differ_are_shown(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    two_versions(tmp_path)
+    monkeypatch.setattr("millstream.pipelines.versions.differing.topic_ends", lambda *_: {})
+    outcome = run("diff", "revenue", "1", "2")
+    assert outcome.exit_code == 1, outcome.err
+    assert "table revenue: different" in outcome.out
+    assert "day monday: total 1.0 -> 2.0" in outcome.out
+    found = json.loads(run("diff", "revenue", "1", "2", "--json").out)
+    assert found["tables"][0]["by_column"] == {"total": 1}
+    assert found["cut"] == {"orders": {"0": 10}}
+    assert "cannot be compared with itself" in run("diff", "revenue", "1", "1").err
+
+
+def test_row_of_one_version_is_shown_with_its_values() -> None:
+    versions = ("1", "2")
+    assert sample_line({"id": 3}, None, {"n": 4}, versions) == "  id 3: only in version 2 (n 4)"
+    assert sample_line({}, {"n": 4}, None, versions) == "  only in version 1 (n 4)"

@@ -1,0 +1,95 @@
+"""Documents, views and tables in stores, in transactions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millstream.errors import ConfigError, RoleChanged
+from millstream.pipelines.stores.spec import Role
+from millstream.pipelines.versions.catalog import Work, has_catalog, open_catalog
+from millstream.pipelines.versions.registry import Versions
+from tests.pipelines.stores.conftest import Database
+from tests.pipelines.versions.conftest import Scene
+
+
+def test_store_without_versions_has_none_and_gets_no_tables(database: Database) -> None:
+    with open_catalog(database.url) as catalog:
+        assert not catalog.exists()
+        assert catalog.find("revenue") is None
+        assert not catalog.exists()
+
+
+def test_stores_without_views_are_refused() -> None:
+    assert not has_catalog("redis://localhost")
+    with pytest.raises(ConfigError, match="redis has no views"):
+        open_catalog("redis://localhost")
+
+
+def test_document_is_stored_replaced_and_deleted(scene: Scene) -> None:
+    scene.catalog.run(lambda work: work.save(Versions("revenue", 1)), "save")
+    scene.catalog.run(lambda work: work.save(Versions("revenue", 2)), "save")
+    assert scene.document().number == 2
+    assert [it.pipeline for it in scene.catalog.read(lambda work: work.load_all())] == ["revenue"]
+    scene.catalog.run(lambda work: work.delete("revenue"), "delete")
+    assert scene.catalog.find("revenue") is None
+
+
+def test_view_shows_another_table_after_a_transaction(scene: Scene) -> None:
+    scene.store.write_arrow([], 0, "nobody")
+    for number in (1, 2):
+        scene.database.run(f"CREATE TABLE t{number} (a INTEGER)")
+        scene.database.run(f"INSERT INTO t{number} VALUES ({number})")
+    scene.catalog.run(lambda work: work.put_view("t", "t1"), "show")
+    assert scene.read("SELECT * FROM t") == [(1,)]
+
+    def fail(work: Work) -> None:
+        work.put_view("t", "t2")
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        scene.catalog.run(fail, "show")
+    assert scene.read("SELECT * FROM t") == [(1,)]
+    scene.catalog.run(lambda work: work.put_view("t", "t2"), "show")
+    assert scene.read("SELECT * FROM t") == [(2,)]
+    kinds = scene.catalog.read(lambda work: [work.kind(it) for it in ("t", "t1", "t3")])
+    assert kinds == ["view", "table", None]
+    scene.catalog.run(lambda work: work.drop_view("t"), "drop")
+    scene.catalog.run(lambda work: work.drop_table("t1"), "drop")
+    assert scene.catalog.read(lambda work: work.kind("t")) is None
+
+
+def test_view_gets_other_columns_and_keeps_its_grants(postgres_database: Database) -> None:
+    database = postgres_database
+    database.run("CREATE TABLE t1 (a int)")
+    database.run("CREATE TABLE t2 (b text, c int)")
+    database.run("DO $$ BEGIN CREATE ROLE reader; EXCEPTION WHEN duplicate_object THEN END $$")
+    with open_catalog(database.url) as catalog:
+        catalog.run(lambda work: work.put_view("t", "t1"), "show")
+        database.run("GRANT SELECT ON t TO reader")
+        catalog.run(lambda work: work.put_view("t", "t2"), "show")
+        assert catalog.read(lambda work: work.columns("t")) == ["b", "c"]
+        assert database.rows("SELECT has_table_privilege('reader', 't', 'SELECT')") == [(True,)]
+        database.run("CREATE VIEW above AS SELECT b FROM t")
+        with pytest.raises(ConfigError, match="view above depends on view t"):
+            catalog.run(lambda work: work.put_view("t", "t1"), "show")
+
+
+def test_batch_by_an_old_role_is_refused(scene: Scene) -> None:
+    scene.catalog.run(lambda work: work.save(Versions("revenue", 3)), "save")
+    written: Any = scene.store.write_many([], 0, "revenue", role=Role("revenue", 3))
+    assert written
+    with pytest.raises(RoleChanged, match=r"\(switch 2, now 3\)"):
+        scene.store.write_many([], 1, "revenue", role=Role("revenue", 2))
+    assert scene.store.last_batch("revenue") == 0
+
+
+def test_erased_progress_keeps_its_epoch(scene: Scene) -> None:
+    scene.store.write_arrow([], 4, "revenue", "{}")
+    before = scene.store.progress("revenue")
+    assert before is not None
+    scene.catalog.run(lambda work: work.erase_progress("revenue"), "erase")
+    after = scene.store.progress("revenue")
+    assert after is not None
+    assert (after.epoch, after.batch_id, after.offsets) == (before.epoch + 1, None, None)
