@@ -76,7 +76,7 @@ def test_table_that_does_not_fit_is_refused_before_anything_starts(
 ) -> None:
     settings = Settings(home=tmp_path, broker="127.0.0.1:1")
     only = pipeline(reads=topic("t"), writes=table("t", key="id"), name="p")(lambda f: f)
-    specs = table_specs(only)
+    specs = table_specs(only, {})
     open_checked(only, spark.range(1), specs, settings)
     with pytest.raises(MillstreamError, match="word"):
         open_checked(only, spark.range(1).selectExpr("id", "'x' as word"), specs, settings)
