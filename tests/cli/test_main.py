@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.main import COMMANDS, load_command
+from millstream.cli.main import COMMANDS, load_command, reflowed
 from tests.cli.commands import all_commands
 from tests.cli.conftest import Run
 from tests.conformance.brokers import eventually
@@ -35,6 +35,11 @@ def test_help_of_every_command_has_examples(run: Run, path: tuple[str, ...]) -> 
     assert outcome.exit_code == 0
     assert "Examples" in outcome.out
     assert f"millstream {' '.join(path)}" in outcome.out.split("Examples")[1]
+
+
+def test_paragraphs_of_a_help_are_filled_and_examples_are_not() -> None:
+    text = "Run it.\n\nIt runs\nuntil Ctrl-C.\n\n\b\n  run a\n  run b"
+    assert reflowed(text) == "Run it.\n\nIt runs until Ctrl-C.\n\n\b\n  run a\n  run b"
 
 
 def test_version_is_printed(run: Run) -> None:

@@ -94,7 +94,16 @@ def load_command(name: str) -> Any:
     """Import `millstream.cli.<name>` and make its Typer app the command `name`."""
     command = typer.main.get_command(import_module(f"millstream.cli.{name}").app)
     command.name = name
+    for it in (command, *getattr(command, "commands", {}).values()):
+        it.help = reflowed(it.help or "")
     return command
+
+
+def reflowed(text: str) -> str:
+    """A help text whose paragraphs are lines, so that they fill a terminal of any width; Typer
+    keeps the line breaks of docstrings. Examples, which begin with \\b, stay as they are."""
+    paragraphs = text.split("\n\n")
+    return "\n\n".join(it if it.startswith("\b") else it.replace("\n", " ") for it in paragraphs)
 
 
 app = typer.Typer(
