@@ -67,6 +67,17 @@ def test_long_details_are_wrapped_beside_their_lanes() -> None:
     assert lines[5].startswith("│                 x x")
 
 
+def test_lines_of_a_drawing_stay_apart() -> None:
+    drawing = "start ─┬─ a ─▶ 1\n       └─ b ─▶ match"
+    details = (("automaton", drawing), ("condition of small", "any row"))
+    step = Step("pattern", (Step("topic orders"),), details, True)
+    assert drawn(Flow(("paid",), step))[4:7] == [
+        "│   automaton          start ─┬─ a ─▶ 1",
+        "│                             └─ b ─▶ match",
+        "│   condition of small any row",
+    ]
+
+
 def test_state_that_grows_and_watermarks_that_wait_for_each_other_are_told() -> None:
     marks = [f"watermark on {name}, 1 minute behind the newest" for name in ("at", "paid_at")]
     one, two = (Step(it, (Step("a"),)) for it in marks)

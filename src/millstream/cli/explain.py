@@ -92,9 +92,11 @@ def step_lines(step: Step, lane: int, width: int) -> Iterator[Text]:
         yield Text("│ " * lane + "├" + bends, style="dim")
     mark = SOURCE if not step.inputs else STATE if step.has_state else STEP
     yield Text.assemble(("│ " * lane, "dim"), (f"{mark} {step.title}", STYLES[mark]))
+    longest = max((len(name) for name, _ in step.details), default=0)
+    name_width = max(NAME_WIDTH, longest + 1)
     for name, value in step.details:
         style = "bold red" if step.grows and name.startswith("kept") else ""
-        yield from detail_lines(name, value, lane + 1, width, style)
+        yield from detail_lines(name, value, lane + 1, width, style, name_width)
 
 
 def sink_lines(explanation: Explanation, outputs: tuple[str, ...], width: int) -> Iterator[Text]:
@@ -111,11 +113,13 @@ def describe_output(output: Topic | Sink) -> str:
     return f"table {output.name} ({output.mode}{by})"
 
 
-def detail_lines(name: str, value: str, lanes: int, width: int, style: str = "") -> Iterator[Text]:
+def detail_lines(
+    name: str, value: str, lanes: int, width: int, style: str = "", name_width: int = NAME_WIDTH
+) -> Iterator[Text]:
     bars = "│ " * lanes or "  "
-    room = max(width - len(bars) - 2 - NAME_WIDTH, 30)
+    room = max(width - len(bars) - 2 - name_width, 30)
     for number, line in enumerate(wrapped(value, room)):
-        head = f"  {name if not number else '':<{NAME_WIDTH}}"
+        head = f"  {name if not number else '':<{name_width}}"
         yield Text.assemble((bars, "dim"), (head, "dim"), (line, style))
 
 
@@ -136,4 +140,10 @@ def notes_on(explanation: Explanation) -> Iterator[str]:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+    """Lines that are not longer than `width`; those of the text stay apart."""
+    return [
+        part
+        for line in text.splitlines() or [""]
+        for part in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
+        or [""]
+    ]

@@ -66,7 +66,7 @@ def test_identity_has_all_that_state_depends_on() -> None:
     assert identity(stragglers="divert") == one
 
 
-def test_explain_shows_the_program_and_what_conditions_read() -> None:
+def test_explain_shows_the_automaton_and_what_conditions_read() -> None:
     assert SPREE.explain().splitlines() == [
         "pattern small{2,} big",
         "within 10 minutes, at most 10000 rows",
@@ -74,23 +74,20 @@ def test_explain_shows_the_program_and_what_conditions_read() -> None:
         "after a match: past last row",
         "condition of small: amount < 5 (reads the row)",
         "condition of big: amount > 10 * avg(small.amount) (reads the match)",
-        "program",
-        "    0 take small",
-        "    1 take small",
-        "    2 split 3 or 5",
-        "    3 take small",
-        "    4 loop 2 or 5",
-        "    5 take big",
-        "    6 done",
+        "automaton",
+        "  start ──── small ──▶ 1",
+        "  1 ──────── small ──▶ 2",
+        "  2 ─────┬── small ──▶ 2",
+        "         └── big ────▶ match",
     ]
 
 
-def test_details_have_the_program_in_one_line() -> None:
+def test_details_have_the_automaton() -> None:
     details = match("a b", time="at", n="count(*)").details()
     assert details == {
         "condition of a": "any row",
         "condition of b": "any row",
-        "program": "0 take a; 1 take b; 2 done",
+        "automaton": "start ──── a ──▶ 1\n1 ──────── b ──▶ match",
     }
 
 

@@ -11,6 +11,7 @@
     spec.py           the settings, parsed and checked
     language.py       the text of patterns
     program.py        a pattern as a program
+    automaton.py      its states and transitions, drawn as text
     expressions.py    the text of conditions and measures
     conditions.py     conditions: what Spark evaluates, and code for the matcher
     measures.py       measures: columns of matches

@@ -33,7 +33,6 @@ from millstream.pipelines.patterns.language import (
 )
 
 TAKE, SPLIT, JUMP, LOOP, START, END, DONE = range(7)
-NAMES = ("take", "split", "jump", "loop", "start", "end", "done")
 INSTRUCTIONS_MAX = 10_000
 VARIABLES_MAX = 60  # the bits of a mask, with one for gaps
 GAP = "then"  # the name of the variable of rows that are between parts
@@ -59,22 +58,6 @@ class Program:
     def universal(self) -> int:
         """The bits of all variables whose rows are part of a match."""
         return (1 << (len(self.variables) - self.has_gap)) - 1
-
-    def listing(self) -> list[str]:
-        """A line for each instruction."""
-        lines = []
-        for place, it in enumerate(self.instructions):
-            rest = ""
-            if it.operation == TAKE:
-                is_gap = self.has_gap and it.x == len(self.variables) - 1
-                rest = " any row" if is_gap else f" {self.variables[it.x]}"
-                rest += ", excluded" if it.y else ""
-            elif it.operation in (SPLIT, LOOP):
-                rest = f" {it.x} or {it.y}"
-            elif it.operation == JUMP:
-                rest = f" {it.x}"
-            lines.append(f"{place:3} {NAMES[it.operation]}{rest}")
-        return lines
 
 
 def compile_pattern(node: Node, names: Mapping[str, str]) -> Program:

@@ -16,6 +16,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines.columns import check_choice
 from millstream.pipelines.durations import duration_text
 from millstream.pipelines.lateness import Lateness
+from millstream.pipelines.patterns.automaton import draw
 from millstream.pipelines.patterns.conditions import (
     Condition,
     Scope,
@@ -232,23 +233,22 @@ class PatternSpec:
         return f"pattern {self.pattern}, {json.dumps(settings, sort_keys=True)}"
 
     def details(self) -> dict[str, str]:
-        """What each condition reads, and the program, by name."""
+        """What each condition reads, and the automaton, by name."""
         found = {}
         for name, condition in zip(self.variables.values(), self.conditions, strict=False):
             kind = f"{condition.text} ({condition.kind})" if condition.text else "any row"
             found[f"condition of {name}"] = kind
-        steps = (" ".join(line.split()) for line in self.program.listing())
-        return found | {"program": "; ".join(steps)}
+        return found | {"automaton": "\n".join(draw(self.program))}
 
     def explain(self) -> str:
-        """The program, and what each condition reads, as text."""
+        """The automaton, and what each condition reads, as text."""
         lines = [f"pattern {self.pattern}"]
         if self.within_us is not None:
             lines.append(f"within {duration_text(self.within_us)}, at most {self.max_rows} rows")
         lines.append(f"in the order of {self.order}")
         lines.append(f"after a match: {self.skip_text}")
         details = self.details()
-        details.pop("program")
+        drawing = details.pop("automaton")
         lines += [f"{name}: {text}" for name, text in details.items()]
-        lines += ["program", *(f"  {line}" for line in self.program.listing())]
+        lines += ["automaton", *(f"  {line}" for line in drawing.splitlines())]
         return "\n".join(lines)
