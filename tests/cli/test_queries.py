@@ -32,7 +32,7 @@ def test_queries_create_makes_a_compacted_topic_with_broker_times(ok: Ok, search
 
 
 def test_queries_create_refuses_columns_that_it_cannot_check(cli: Run, name: str) -> None:
-    outcome = cli("queries", "create", name, "--schema", "price decimal(9,2)")
+    outcome = cli("queries", "create", name, "--schema", "price list")
     assert outcome.exit_code == 1
     assert "is no column" in outcome.err
 
@@ -50,6 +50,32 @@ def test_queries_are_added_listed_and_removed(ok: Ok, searches: str) -> None:
     assert "price < 200" in ok("queries", "list", searches)
     assert ok("queries", "remove", searches, "ada") == "removed ada\n"
     assert [it["id"] for it in listed(ok, searches)["queries"]] == ["bob"]
+
+
+def test_queries_compare_decimals_and_fields_exactly(cli: Run, ok: Ok, name: str) -> None:
+    schema = (
+        "price decimal(20,2), at timestamp, seller struct<name: string, since: date, x: double>"
+    )
+    ok("queries", "create", name, "--schema", schema)
+    ok("queries", "add", name, "ada", "price = 90071992547409.93 AND seller.since > '2026-01-01'")
+    ok("queries", "add", name, "bob", "seller.x >= 0.5 AND at IS NULL")
+    seller = '"seller": {"since": "2026-01-02", "x": 0.5}'
+    found = json.loads(
+        ok("queries", "test", name, f'{{"price": 90071992547409.93, {seller}}}', "--json")
+    )
+    assert [it["id"] for it in found] == ["ada", "bob"]
+    found = json.loads(
+        ok("queries", "test", name, f'{{"price": 90071992547409.94, {seller}}}', "--json")
+    )
+    assert [it["id"] for it in found] == ["bob"]
+    for event, problem in (
+        ('{"price": 1.001}', "does not fit the schema"),
+        ('{"seller": {"nam": "x"}}', "seller has 'nam', which is no column: name, since, x"),
+        ('{"seller": {"since": "x"}}', "since is 'x', which is no date"),
+    ):
+        outcome = cli("queries", "test", name, event)
+        assert outcome.exit_code != 0
+        assert problem in outcome.err
 
 
 def test_queries_add_points_at_an_error_and_writes_nothing(cli: Run, ok: Ok, searches: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -23,8 +24,9 @@ from millstream.cli.output import console, print_json, print_rows, warn
 from millstream.cli.topic import TopicName
 from millstream.client.topics import create_topics
 from millstream.errors import ConfigError
-from millstream.pipelines.standing.kinds import kind_of, parse_schema
+from millstream.pipelines.standing.kinds import Decimals, kind_of
 from millstream.pipelines.standing.reference import explain
+from millstream.pipelines.standing.schemas import parse_schema
 from millstream.pipelines.standing.stored import (
     SCHEMA_ID,
     QueryRecord,
@@ -248,16 +250,12 @@ def _show_matches(known: _Known, row: Mapping[str, Any], as_json: bool) -> None:
 def event_of(text: str, schema: pa.Schema) -> dict[str, Any]:
     """An event from JSON; times are text. Raises `CommandFailed`."""
     try:
-        given: Any = json.loads(text)
+        given: Any = json.loads(text, parse_float=Decimal)
     except ValueError as error:
         raise usage_error(f"the event is no JSON: {error}") from None
     if not isinstance(given, dict):
         raise usage_error('the event must be a JSON object, like {"price": 250}')
-    unknown = sorted(given.keys() - set(schema.names))
-    if unknown:
-        columns = ", ".join(schema.names)
-        raise usage_error(f"the event has {unknown[0]!r}, which is no column: {columns}")
-    row = {it.name: _value_of(given.get(it.name), it) for it in schema}
+    row = _fields_of(given, list(schema), "the event")
     try:
         pa.RecordBatch.from_pylist([row], schema)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -265,8 +263,22 @@ def event_of(text: str, schema: pa.Schema) -> dict[str, Any]:
     return row
 
 
+def _fields_of(given: Mapping[str, Any], columns: list[pa.Field], where: str) -> dict[str, Any]:
+    unknown = sorted(given.keys() - {it.name for it in columns})
+    if unknown:
+        names = ", ".join(it.name for it in columns)
+        raise usage_error(f"{where} has {unknown[0]!r}, which is no column: {names}")
+    return {it.name: _value_of(given.get(it.name), it) for it in columns}
+
+
 def _value_of(value: Any, column: pa.Field) -> Any:
     kind = kind_of(column.type)
+    if isinstance(value, dict) and pa.types.is_struct(column.type):
+        return _fields_of(value, list(column.type), column.name)
+    if isinstance(kind, Decimals) and isinstance(value, int):
+        return Decimal(value)
+    if isinstance(value, Decimal) and not isinstance(kind, Decimals):
+        return float(value)
     if not isinstance(value, str) or kind not in ("time", "date"):
         return value
     try:

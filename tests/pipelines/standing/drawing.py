@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,10 @@ SCHEMA = pa.schema(
         ("at", pa.timestamp("us", "UTC")),
         ("day", pa.date32()),
         ("text", pa.string()),
+        ("price", pa.decimal128(9, 2)),
+        ("total", pa.decimal128(38, 10)),
+        ("is", pa.struct([("in", pa.struct([("n", pa.int64()), ("text", pa.string())]))])),
+        ("tags", pa.list_(pa.string())),
     ]
 )
 WORDS = ("tea", "teas", "green", "leaf", "größe", "a1", "Leaf")
@@ -27,6 +32,11 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 moments = st.integers(0, 5).map(lambda it: BEGIN + timedelta(hours=it))
 days = st.integers(0, 3).map(lambda it: date(2026, 1, 1) + timedelta(days=it))
 texts = st.lists(st.sampled_from((*WORDS, "GREEN", "-", "“tea”", "_")), max_size=5).map(" ".join)
+prices = st.sampled_from(("-0.01", "0.00", "0.10", "0.30", "19.99", "9999999.99")).map(Decimal)
+totals = st.sampled_from(
+    ("0", "-0.0000000001", "9223372036.8547758080", "18446744073709551616.5", f"-{'9' * 28}")
+).map(Decimal)
+inner = st.fixed_dictionaries({"n": st.none() | st.integers(-1, 2), "text": st.none() | texts})
 events: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
         "n": st.none() | st.integers(-2, 5),
@@ -36,6 +46,10 @@ events: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "at": st.none() | moments,
         "day": st.none() | days,
         "text": st.none() | texts,
+        "price": st.none() | prices,
+        "total": st.none() | totals,
+        "is": st.none() | st.fixed_dictionaries({"in": st.none() | inner}),
+        "tags": st.none() | st.just(["a"]),
     }
 )
 
@@ -50,7 +64,12 @@ LITERALS = {
     "city": st.sampled_from(CITIES).map(_quoted),
     "at": moments.map(lambda it: _quoted(it.isoformat())),
     "day": days.map(lambda it: _quoted(it.isoformat())),
+    "price": st.sampled_from(("-0.01", "0", "1e-1", "0.3", "19.990", "9999999.99", "1e30")),
+    "total": st.sampled_from(("0", "-1e-10", "9223372036.854775808", "18446744073709551616.5")),
+    "`is`.in.n": st.integers(-1, 2).map(str),
 }
+RANGES = ("<", "<=", ">", ">=")
+NULLABLE = ("`is`", "`is`.in", "`is`.`in`.text", "tags")
 _operators = st.sampled_from(("=", "<>", "!=", "<", "<=", ">", ">="))
 
 
@@ -81,8 +100,13 @@ _terms = st.one_of(
     _phrases.map('"{}"'.format),
 )
 _text_queries = st.recursive(_terms, _joined, max_leaves=4)
+_fractions = st.builds("price {} {}".format, st.sampled_from(RANGES), st.just("0.305"))
+_nulls = st.builds("{} IS {}NULL".format, *map(st.sampled_from, (NULLABLE, ("", "NOT "))))
 _conditions = st.one_of(
     *map(_of_column, LITERALS),
+    _fractions,
+    _nulls,
+    _text_queries.map("matches(`is`.in.text, '{}')".format),
     st.sampled_from(("sold", "sold = TRUE", "NOT sold", "sold <> FALSE")),
     _text_queries.map("matches(text, '{}')".format),
     _text_queries.map("matches(text, '{}')".format),

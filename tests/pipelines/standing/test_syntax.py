@@ -6,7 +6,7 @@ import pytest
 
 from millstream.pipelines.standing.kinds import Kind
 from millstream.pipelines.standing.lexing import QueryError, tokens_of
-from millstream.pipelines.standing.syntax import Both, Either, Not, parse
+from millstream.pipelines.standing.syntax import Both, Compare, Either, IsNull, IsTrue, Not, parse
 
 COLUMNS: dict[str, Kind | None] = {
     "n": "integer",
@@ -14,6 +14,9 @@ COLUMNS: dict[str, Kind | None] = {
     "city2": "text",
     "sold": "boolean",
     "tags": None,
+    "place": None,
+    "place.zip": "integer",
+    "place.Not": "boolean",
 }
 
 
@@ -25,6 +28,11 @@ COLUMNS: dict[str, Kind | None] = {
         ("m = 1", "m", "no column 'm'", "Columns: n, City"),
         ("cit = 'x'", "cit", "no column 'cit'", "Did you mean"),
         ("tags = 'x'", "tags", "queries cannot use column 'tags'", "Convert it"),
+        ("n = 1 OR tags = 'x'", "tags", "queries cannot use column 'tags'", "Convert it"),
+        ("place = 'x'", "place", "queries cannot use column 'place'", "place.zip, place.Not"),
+        ("place.zap = 1", "place", "no column 'place.zap'", "Did you mean place.zip?"),
+        ("place.3 = 1", "place", "queries cannot use column 'place'", ""),
+        ("place. = 1", "= 1", "a field expected after the point, not '='", ""),
         ("n", "", "a comparison expected after n, not end", "IS NULL"),
         ("n LIKE 'x'", "LIKE", "queries have no LIKE", "matches"),
         ("n = NULL", "NULL", "a comparison with NULL is never true", "IS NULL"),
@@ -67,6 +75,25 @@ def test_and_binds_more_than_or_and_not_most() -> None:
     both = tree.children[0]
     assert isinstance(both, Both)
     assert isinstance(both.children[0], Not)
+
+
+@pytest.mark.parametrize(
+    ("text", "column"),
+    [
+        ("place.zip < 3", "place.zip"),
+        ("3 > PLACE . `zip`", "place.zip"),
+        ("place.not", "place.Not"),
+        ("place IS NULL", "place"),
+        ("tags IS NULL", "tags"),
+    ],
+)
+def test_condition_is_on_a_column_or_a_field_and_any_type_may_be_null(
+    text: str, column: str
+) -> None:
+    tree = parse(text, tokens_of(text), COLUMNS)
+    assert isinstance(tree, Compare | IsNull | IsTrue)
+    assert tree.column == column
+    assert tree.tokens == (0, len(tokens_of(text)) - 2)
 
 
 def test_words_beside_each_other_are_all_needed() -> None:

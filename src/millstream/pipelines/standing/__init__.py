@@ -3,6 +3,7 @@
     from millstream.pipelines.standing import match_queries
 
     words.py      the words of a text              lexing.py      tokens, and errors with a place
+    schemas.py    schemas as text                  fields.py      fields of structs
     kinds.py      types and literals               syntax.py      the grammar and its tree
     templates.py  queries as shapes and values     reference.py   a query on one event
     events.py     a batch of events                terms.py       words, prefixes and phrases in it

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.pipelines.standing.fields import column_at
 from millstream.pipelines.standing.kinds import Kind, Numbers, numbers_of
 from millstream.pipelines.standing.words import Words, tokenize
 
@@ -33,7 +34,7 @@ class Events:
     def present(self, column: str) -> Flags | None:
         """Which rows have a value; None if all have."""
         if column not in self._present:
-            array = self.batch.column(column)
+            array = column_at(self.batch, column)
             has_all = array.null_count == 0
             self._present[column] = None if has_all else _flags(pc.is_valid(array))
         return self._present[column]
@@ -43,18 +44,19 @@ class Events:
         if column not in self._numbers:
             kind = self.kinds[column]
             assert kind is not None
-            self._numbers[column] = numbers_of(self.batch.column(column), kind)
+            self._numbers[column] = numbers_of(column_at(self.batch, column), kind)
         return self._numbers[column]
 
     def words(self, column: str) -> Words:
         if column not in self._words:
-            self._words[column] = tokenize(self.batch.column(column))
+            self._words[column] = tokenize(column_at(self.batch, column))
         return self._words[column]
 
     def distinct(self, column: str) -> tuple[Rows, pa.Array]:
         """For each row of a text column the index of its value, -1 for null; and the values."""
         if column not in self._distinct:
-            encoded = self.batch.column(column).cast(pa.large_string()).dictionary_encode()
+            texts = column_at(self.batch, column).cast(pa.large_string())
+            encoded = texts.dictionary_encode()
             indices = pc.fill_null(encoded.indices.cast(pa.int64()), -1)
             self._distinct[column] = (indices.to_numpy(zero_copy_only=False), encoded.dictionary)
         return self._distinct[column]

@@ -3,52 +3,54 @@
     kind        types                                   literals
     integer     tinyint, smallint, int, bigint          12, -3; 2.5 with <, <=, > and >=
     float       float, double                           2.5, 3, 1e6
+    decimal     decimal(p,s)                            19.99, compared exactly
     text        string                                  'bike'
     boolean     boolean                                 TRUE, FALSE
     time        timestamp, timestamp_ntz                '2026-01-31 10:00:00', in UTC without zone
     date        date                                    '2026-01-31'
 
-Values of all kinds but text become numbers: microseconds, days, 0 and 1. In comparisons, NaN is
+Values of all kinds but text become numbers: microseconds, days, 0 and 1, decimals without their
+point. In comparisons, NaN is
 greater than any other number, as in Spark.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Literal, TypeAlias
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.errors import ConfigError
 
-Kind: TypeAlias = Literal["integer", "float", "text", "boolean", "time", "date"]
+class Decimals(NamedTuple):
+    """The kind of a column of decimals: their digits, and how many are after the point."""
+
+    precision: int
+    scale: int
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether they do not fit 64 bits without their point."""
+        return self.precision > 18
+
+    def __str__(self) -> str:
+        return f"decimal({self.precision},{self.scale})"
+
+
+Kind: TypeAlias = Literal["integer", "float", "text", "boolean", "time", "date"] | Decimals
 Value: TypeAlias = int | float | str
 Numbers: TypeAlias = npt.NDArray[Any]
 
 _LONG_MAX = 2**63 - 1
+# No literal is longer than a query.
+_EXACT = Context(prec=20_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DDL: Mapping[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "byte": pa.int8(),
-    "smallint": pa.int16(),
-    "short": pa.int16(),
-    "int": pa.int32(),
-    "integer": pa.int32(),
-    "bigint": pa.int64(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
 
 
 class LiteralError(Exception):
@@ -67,22 +69,9 @@ def kind_of(found: pa.DataType) -> Kind | None:
         return "text"
     if pa.types.is_timestamp(found):
         return "time"
+    if pa.types.is_decimal128(found) and found.scale >= 0:
+        return Decimals(found.precision, found.scale)
     return "date" if pa.types.is_date32(found) else None
-
-
-def parse_schema(text: str) -> pa.Schema:
-    """A schema such as `category string, price double`, of plain columns. Raises `ConfigError`."""
-    fields = []
-    for part in text.split(","):
-        words = part.replace(":", " ").split()
-        kind = _DDL.get(words[1].lower()) if len(words) == 2 else None
-        if kind is None:
-            raise ConfigError(
-                f"schema: {part.strip()!r} is no column; write a name and one of "
-                f"{', '.join(_DDL)}: category string, price double"
-            )
-        fields.append(pa.field(words[0].strip("`"), kind))
-    return pa.schema(fields)
 
 
 def value_of(kind: Kind, operator: str, literal: str, literal_kind: str) -> Value:
@@ -102,6 +91,8 @@ def value_of(kind: Kind, operator: str, literal: str, literal_kind: str) -> Valu
         return _moment(kind, literal)
     if literal_kind != "number":
         raise LiteralError("the column is a number: write the value without quotes")
+    if isinstance(kind, Decimals):
+        return _decimal(kind, operator, literal)
     return _float(literal) if kind == "float" else _integer(operator, literal)
 
 
@@ -110,6 +101,8 @@ def _moment(kind: Kind, literal: str) -> int:
         if kind == "date":
             return (date.fromisoformat(literal) - _EPOCH.date()).days
         moment = datetime.fromisoformat(literal)
+        if re.search(r"[.,]\d{7}", literal):
+            raise LiteralError(f"{literal!r} has more than 6 digits after the point")
     except ValueError:
         example = "2026-01-31" if kind == "date" else "2026-01-31 10:00:00"
         raise LiteralError(f"{literal!r} is no {kind}: write it like '{example}'") from None
@@ -125,23 +118,44 @@ def _float(literal: str) -> float:
 
 
 def _integer(operator: str, literal: str) -> int:
-    """A fraction is rounded so that the comparison means the same: x < 2.5 is x < 3."""
-    try:
-        value: int | float = int(literal)
-    except ValueError:
-        value = _float(literal)
-        if value != math.floor(value):
-            if operator in ("=", "<>", "in"):
-                raise LiteralError(f"the column has integers: {literal} is never equal") from None
-            value = math.ceil(value) if operator in ("<", ">=") else math.floor(value)
-        value = int(value)
-    if abs(value) > _LONG_MAX:
+    value = _exact(literal, 0)
+    if not -_LONG_MAX <= value <= _LONG_MAX:
         raise LiteralError(f"{literal} is beyond the range of 64 bits")
-    return int(value)
+    return _rounded(operator, literal, value, "the column has integers")
+
+
+def _decimal(kind: Decimals, operator: str, literal: str) -> int:
+    """Beyond the range of the column, all literals compare alike with its values."""
+    limit: int = 10**kind.precision
+    value = _exact(literal, kind.scale)
+    if not -limit < value < limit:
+        return limit if value > 0 else -limit
+    digits = f"the column has {kind.scale} digits after the point"
+    return _rounded(operator, literal, value, digits)
+
+
+def _exact(literal: str, scale: int) -> Decimal:
+    """A number times 10 to the power of the scale, without rounding."""
+    try:
+        return _EXACT.scaleb(_EXACT.create_decimal(literal), scale)
+    except ArithmeticError:
+        raise LiteralError(f"{literal} is beyond the range of numbers") from None
+
+
+def _rounded(operator: str, literal: str, value: Decimal, has: str) -> int:
+    """The value without a fraction, so that the comparison means the same: x < 2.5 is x < 3."""
+    if operator in ("<", ">="):
+        return int(value.to_integral_value(ROUND_CEILING))
+    floor = value.to_integral_value(ROUND_FLOOR)
+    if operator in ("=", "<>", "in") and floor != value:
+        raise LiteralError(f"{has}: {literal} is never equal")
+    return int(floor)
 
 
 def numbers_of(column: pa.Array, kind: Kind) -> Numbers:
     """The values of a column as numbers; those of nulls are arbitrary."""
+    if isinstance(kind, Decimals):
+        return _unscaled(column, kind)
     if kind == "float":
         numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
         return np.where(np.isnan(numbers), np.inf, numbers)
@@ -156,3 +170,22 @@ def numbers_of(column: pa.Array, kind: Kind) -> Numbers:
     column = column.cast(pa.int64())
     found: Numbers = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
     return found
+
+
+def number_type(kind: Kind) -> npt.DTypeLike:
+    """That of the numbers of a kind; Python's integers are used beyond 64 bits."""
+    if isinstance(kind, Decimals) and kind.is_wide:
+        return object
+    return np.float64 if kind == "float" else np.int64
+
+
+def _unscaled(column: pa.Array, kind: Decimals) -> Numbers:
+    """Decimals without their point, from the two halves in which Arrow has them."""
+    start, end = column.offset, column.offset + len(column)
+    data = column.buffers()[1] or b""
+    low = np.frombuffer(data, np.int64)[2 * start : 2 * end : 2]
+    if not kind.is_wide:
+        return low
+    high = np.frombuffer(data, np.int64)[2 * start + 1 : 2 * end : 2]
+    wide: Numbers = high.astype(object) * 2**64 + low.view(np.uint64).astype(object)
+    return wide

@@ -43,7 +43,7 @@ _TOKEN = re.compile(
   | (?P<string> '(?:[^']|'')*' )
   | (?P<quoted> `[^`]+` | "[^"]+" )
   | (?P<name> [^\W\d]\w* )
-  | (?P<operator> <= | >= | <> | != | == | [=<>(),] )
+  | (?P<operator> <= | >= | <> | != | == | [=<>(),.] )
   ) \s*
     """,
     re.VERBOSE,
@@ -105,6 +105,8 @@ def tokens_of(text: str) -> list[Token]:
         if found is None:
             raise _unknown_character(text, place)
         token = _token(found)
+        if token.kind == "keyword" and tokens and tokens[-1].value == ".":
+            token = token._replace(kind="name", value=found["name"])  # a field
         if token.kind == "string" and _is_text_query(tokens):
             tokens += _text_tokens(text, token)
         else:
@@ -134,16 +136,17 @@ def _unknown_character(text: str, place: int) -> QueryError:
     advice = "Quote names with `...` and write text in '...'"
     if text[place] in "+-*/%|":
         advice = "Queries have no arithmetic: add the computed value as a column before matching"
-    elif text[place] == ".":
-        advice = "Select a field of a struct as a column before matching"
     return QueryError(text, place, f"unexpected character {text[place]!r}", advice)
 
 
 def _is_text_query(before: list[Token]) -> bool:
     """Whether a string after these tokens is the second argument of `matches`."""
-    if len(before) < 4:
+    at = len(before) - 2
+    while at > 1 and (before[at].kind == "name" or before[at].value == "."):
+        at -= 1
+    if not 1 <= at < len(before) - 2:
         return False
-    function, parenthesis, _, comma = before[-4:]
+    function, parenthesis, comma = before[at - 1], before[at], before[-1]
     is_call = function.kind == "name" and str(function.value).lower() == "matches"
     return is_call and (parenthesis.value, comma.value) == ("(", ",")
 

@@ -1,7 +1,7 @@
 """A query on one event, by the definition of the language: three truth values, no index.
 
 `truth` evaluates the tree as it was written; True, False, or None for unknown. It is what the
-index (index.py) is tested against, and what explains the result for one event: `explain` has the
+index (segment.py) is tested against, and what explains the result for one event: `explain` has the
 truth of each condition.
 """
 
@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any, NamedTuple, TypeAlias
 
-from millstream.pipelines.standing.kinds import Kind, value_of
+from millstream.pipelines.standing.fields import value_at
+from millstream.pipelines.standing.kinds import Decimals, Kind, value_of
 from millstream.pipelines.standing.lexing import Token, tokens_of
 from millstream.pipelines.standing.syntax import (
     Both,
@@ -80,7 +82,7 @@ class _Evaluation:
         if isinstance(node, Either):
             found = [self.of(it) for it in node.children]
             return True if True in found else None if None in found else False
-        value = self._event.get(node.column)
+        value = value_at(self._event, node.column)
         if isinstance(node, IsNull):
             return value is None
         return None if value is None else self._condition(node, value)
@@ -115,6 +117,8 @@ class _Evaluation:
 
     def _literal(self, kind: Kind, operator: str, index: int) -> Any:
         token = self._tokens[index]
+        if kind == "integer" or isinstance(kind, Decimals):
+            return Decimal(str(token.value))  # exact, and not rounded as in the index
         found = value_of(kind, operator, str(token.value), token.kind)
         return found.encode() if isinstance(found, str) else found
 
@@ -132,6 +136,8 @@ def comparable(kind: Kind, value: Any) -> Any:
     """A value of an event as literals are compared with it."""
     if kind == "text":
         return str(value).encode()  # in the order of bytes, as Spark
+    if isinstance(kind, Decimals):
+        return Decimal(value)
     if kind == "float":
         return math.inf if math.isnan(value) else float(value)
     if kind == "time" and isinstance(value, datetime):

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from millstream.pipelines.standing.events import Flags, Rows
-from millstream.pipelines.standing.kinds import Numbers
+from millstream.pipelines.standing.kinds import Numbers, number_type
 from millstream.pipelines.standing.templates import Group, Leaf, Query, Shape, Tree
 from millstream.pipelines.standing.vocabulary import Batch, Vocabulary
 
@@ -43,9 +44,9 @@ class Lists:
     keys: Rows
 
     @classmethod
-    def of(cls, lists: Sequence[Sequence[Any]]) -> Lists:
+    def of(cls, lists: Sequence[Sequence[Any]], kind: npt.DTypeLike = np.int64) -> Lists:
         sizes = np.array([len(it) for it in lists], np.int64)
-        flat = np.array([value for it in lists for value in it])
+        flat = np.array([value for it in lists for value in it], kind)
         values = np.unique(flat)
         places = np.searchsorted(values, flat)
         return cls(values, np.sort(np.repeat(np.arange(len(lists)), sizes) * len(values) + places))
@@ -147,6 +148,5 @@ def _values(vocabulary: Vocabulary, leaf: Leaf, parameters: Sequence[Any]) -> An
         parameters = [
             tuple(map(texts.rank, it)) if is_list else texts.rank(it) for it in parameters
         ]
-    if is_list:
-        return Lists.of(parameters)
-    return np.array(parameters, np.float64 if leaf.kind == "float" else np.int64)
+    number = number_type(leaf.kind)
+    return Lists.of(parameters, number) if is_list else np.array(parameters, number)

@@ -10,6 +10,7 @@
                | column IS [NOT] NULL
                | column                                               of type boolean
                | matches ( column , 'text' )
+    column     = name { . name }                                      fields of structs
     text       = text_and { OR text_and }
     text_and   = text_not { [AND] text_not }
     text_not   = NOT text_not | ( text ) | word | word* | "words in this order"
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal, TypeAlias
 
+from millstream.pipelines.standing.fields import name_of
 from millstream.pipelines.standing.kinds import Kind
 from millstream.pipelines.standing.lexing import QueryError, Token
 
@@ -112,7 +114,7 @@ Node: TypeAlias = Condition | Not | Both | Either
 
 def parse(text: str, tokens: Sequence[Token], columns: Mapping[str, Kind | None]) -> Node:
     """The tree of a query. `columns` has the kind of each column of the event, None for a type that
-    queries cannot use. Raises `QueryError`."""
+    queries can only test for null. Raises `QueryError`."""
     return _Parser(text, tokens, columns).parse()
 
 
@@ -217,35 +219,56 @@ class _Parser:
         after = self._tokens[self._at + 1]
         return after.kind == "operator" and after.value == operator
 
-    def _column(self) -> tuple[str, Kind]:
-        token, names = self._next, list(self._columns)
-        if token.kind != "name":
+    def _name(self) -> str:
+        """A column, or a field of a struct."""
+        first = self._at
+        if self._next.kind != "name":
             raise self._error(f"a column expected, not {self._shown}")
-        name = str(token.value)
-        if name not in self._columns:
-            same = [it for it in names if it.lower() == name.lower()]
-            if len(same) != 1:
-                near = get_close_matches(name, names, 1)
-                guess = f"Did you mean {near[0]}? " if near else ""
-                raise self._error(f"no column {name!r}", f"{guess}Columns: {', '.join(names)}")
-            name = same[0]
+        parts = [str(self._next.value)]
+        self._at += 1
+        while self._take("."):
+            if self._next.kind != "name":
+                raise self._error(f"a field expected after the point, not {self._shown}")
+            parts.append(str(self._next.value))
+            self._at += 1
+        name, names = name_of(parts), list(self._columns)
+        if name in self._columns:
+            return name
+        same = [it for it in names if it.lower() == name.lower()]
+        if len(same) != 1:
+            near = get_close_matches(name, names, 1)
+            guess = f"Did you mean {near[0]}? " if near else ""
+            problem = f"no column {name!r}"
+            raise self._error(problem, f"{guess}Columns: {', '.join(names)}", first)
+        return same[0]
+
+    def _kind(self, name: str, first: int) -> Kind:
         kind = self._columns[name]
         if kind is None:
+            fields = [it for it in self._columns if it.startswith(f"{name}.")]
             raise self._error(
                 f"queries cannot use column {name!r}, because of its type",
-                "Convert it before matching, to a number, a string, a boolean, a date or a "
+                f"Use one of its fields: {', '.join(fields)}"
+                if fields
+                else "Convert it before matching, to a number, a string, a boolean, a date or a "
                 "timestamp",
+                first,
             )
-        self._at += 1
-        return name, kind
+        return kind
+
+    def _column(self) -> tuple[str, Kind]:
+        first = self._at
+        name = self._name()
+        return name, self._kind(name, first)
 
     def _of_column(self, first: int) -> Node:
-        name, kind = self._column()
+        name = self._name()
         if self._take("IS"):
             is_negated = self._take("NOT")
             self._expect("NULL", "after IS")
             node: Node = self._counted(IsNull(name, (first, self._at - 1)))
             return Not(node) if is_negated else node
+        kind = self._kind(name, first)
         is_negated = self._take("NOT")
         if self._take("IN"):
             node = self._in_list(first, name, kind)
@@ -258,7 +281,7 @@ class _Parser:
         elif self._next.kind == "operator" and self._next.value in COMPARISONS:
             node = self._comparison(first, name, kind)
         elif kind == "boolean":
-            node = self._counted(IsTrue(name, (first, first)))
+            node = self._counted(IsTrue(name, (first, self._at - 1)))
         else:
             raise self._error(
                 f"a comparison expected after {name}, not {self._shown}",

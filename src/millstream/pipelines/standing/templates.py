@@ -22,8 +22,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from millstream.errors import ConfigError
-from millstream.pipelines.standing.kinds import Kind, LiteralError, Value, kind_of, value_of
+from millstream.pipelines.standing.fields import kinds_in
+from millstream.pipelines.standing.kinds import Kind, LiteralError, Value, value_of
 from millstream.pipelines.standing.lexing import QueryError, Token, tokens_of
 from millstream.pipelines.standing.syntax import (
     Both,
@@ -155,9 +155,7 @@ class Compiler:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-        self.columns: Mapping[str, Kind | None] = {it.name: kind_of(it.type) for it in schema}
-        if len(self.columns) != len(schema):
-            raise ConfigError("two columns of the events have the same name: rename one of them")
+        self.columns: Mapping[str, Kind | None] = kinds_in(schema)
         self._templates: dict[tuple[str, ...], Template] = {}
         self._shapes: dict[Shape, Shape] = {}
 
