@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from millstream.connect.capture.position import CaptureState, Position, TableState
@@ -15,6 +18,7 @@ STATE = CaptureState(
     "millstream_shop",
     "millstream_shop",
     16400,
+    owner="a1",
     start_lsn=0x1_00000002,
     tables={
         "public.done": TableState(1, "done", ("9",), 9, 9),
@@ -35,9 +39,18 @@ def test_state_is_read_as_it_was_written() -> None:
     assert STATE.unfinished == ["public.half", "public.new"]
 
 
+def test_state_of_format_1_has_no_owner() -> None:
+    fields = json.loads(STATE.encode())
+    del fields["owner"]
+    old = CaptureState.decode(json.dumps(fields | {"format": 1}).encode())
+    assert old == replace(STATE, owner="")
+
+
 def test_another_format_is_refused() -> None:
-    with pytest.raises(CaptureError, match="the stored position has format 2, this version reads"):
-        Position.decode(b'{"format": 2, "lsn": "0/1"}')
+    with pytest.raises(
+        CaptureError, match="the stored position has format 3, this version reads 1"
+    ):
+        Position.decode(b'{"format": 3, "lsn": "0/1"}')
     with pytest.raises(CaptureError, match="--new-slot"):
         CaptureState.decode(b"{}")
 

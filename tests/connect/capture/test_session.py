@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from millstream.connect.capture import replication
+from millstream.client.cluster import Cluster
+from millstream.client.producing import RawProducer
+from millstream.client.transactions import open_transactions
+from millstream.connect.capture import output, replication
 from millstream.connect.capture.output import CaptureFenced, Output
 from millstream.connect.capture.stream import Slicer
 from tests.connect.capture.conftest import new_setup
 from tests.connect.capture.driver import NAMES
 from tests.connect.capture.harness import TABLE, Setup, Writer, end, read_topic, wait_until
+from tests.peers.impatient import start_impatient
 from tests.peers.kafka import start_kafka
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.postgres import PostgresServer
@@ -191,3 +197,85 @@ def test_a_paused_process_cannot_write_after_it_was_replaced(setup: Setup) -> No
     finally:
         end(process)
     setup.check("orders")
+
+
+@pytest.fixture(
+    params=["millstream", pytest.param("kafka", marks=[pytest.mark.java, pytest.mark.slow])]
+)
+def impatient(
+    request: pytest.FixtureRequest,
+    postgres: PostgresServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Setup]:
+    """A capture whose transactions time out soon."""
+    monkeypatch.setattr(output, "TRANSACTION_TIMEOUT_MS", 1000)
+    server = start_impatient(request.param, tmp_path)
+    try:
+        setup = new_setup(postgres, server.bootstrap)
+        setup.settings["heartbeat_seconds"] = 3600.0  # the next commit is that of the next row
+        setup.execute(TABLE.format("orders"))
+        yield setup
+        setup.close()
+    finally:
+        server.stop()
+
+
+def hold_next_commit(
+    monkeypatch: pytest.MonkeyPatch, setup: Setup, until: threading.Event
+) -> threading.Event:
+    """The next commit of any capture waits for `until`, and for the end of its transaction by the
+    broker. Returns an event: that it waits."""
+    holding, original = threading.Event(), RawProducer.end
+
+    def end(producer: RawProducer, commit: bool) -> None:
+        if not holding.is_set():
+            producer.flush()
+            holding.set()
+            assert until.wait(PATIENCE_SECONDS)
+            assert producer.transaction is not None
+            with Cluster(setup.bootstrap, client_id="test") as cluster:
+                prefix = producer.transaction.transactional_id
+                wait_until(lambda: not open_transactions(cluster, prefix))
+        original(producer, commit)
+
+    monkeypatch.setattr(RawProducer, "end", end)
+    return holding
+
+
+def test_capture_whose_transaction_timed_out_goes_on(
+    impatient: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with impatient.running() as capture:
+        impatient.execute("INSERT INTO orders VALUES (1, 0)")
+        impatient.caught_up(capture)
+        at_once = threading.Event()
+        at_once.set()
+        for key in (2, 3):
+            with monkeypatch.context() as patch:
+                holding = hold_next_commit(patch, impatient, at_once)
+                impatient.execute(f"INSERT INTO orders VALUES ({key}, 0)")
+                impatient.caught_up(capture)
+                assert holding.is_set()
+    assert [it.key["id"] for it in impatient.read("orders")] == [1, 2, 3]
+
+
+def test_capture_whose_transaction_timed_out_stops_if_another_has_taken_over(
+    impatient: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = impatient.running()
+    with contextlib.suppress(CaptureFenced), first as capture:
+        impatient.execute("INSERT INTO orders VALUES (1, 0)")
+        impatient.caught_up(capture)
+        going_on = threading.Event()
+        holding = hold_next_commit(monkeypatch, impatient, going_on)
+        impatient.execute("INSERT INTO orders VALUES (2, 0)")
+        wait_until(holding.is_set)
+        with impatient.running() as second:
+            impatient.caught_up(second)
+            going_on.set()
+            wait_until(lambda: not capture.is_alive())  # type: ignore[attr-defined]
+            impatient.execute("INSERT INTO orders VALUES (3, 0)")
+            impatient.caught_up(second)
+        assert "another process has taken over" in str(capture.error)  # type: ignore[attr-defined]
+    assert [it.key["id"] for it in impatient.read("orders")] == [1, 2, 3]

@@ -7,7 +7,7 @@ import pytest
 
 from millstream.broker.embedded import Broker
 from millstream.connect.capture.control import start_over
-from millstream.connect.capture.output import Output
+from millstream.connect.capture.output import Output, Owner
 from millstream.connect.capture.position import Position
 from millstream.connect.capture.settings import CaptureSettings
 from millstream.connect.capture.source import Source
@@ -141,7 +141,7 @@ def test_database_that_lost_transactions_is_refused(setup: Setup) -> None:
     stopped_after_one_row(setup)
     settings = CaptureSettings(**setup.settings)
     output = Output(settings)
-    output.open()
+    output.open(Owner())
     position = output.read_position()
     assert position is not None
     output.commit(Position(position.lsn + 2**40))

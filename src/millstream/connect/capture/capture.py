@@ -18,9 +18,8 @@ import logging
 import threading
 from typing import Any, Self
 
-from millstream.client.transactions import Transaction
 from millstream.connect.capture.metrics import MetricsServer
-from millstream.connect.capture.output import TransactionLost
+from millstream.connect.capture.output import Owner, TransactionLost
 from millstream.connect.capture.progress import Progress
 from millstream.connect.capture.session import LOST, Session, TablesChanged
 from millstream.connect.capture.settings import CaptureSettings
@@ -39,7 +38,7 @@ class Capture:
         self.settings = CaptureSettings(**settings)
         self.progress = Progress()
         self._stopping = threading.Event()
-        self._transaction: Transaction | None = None
+        self._owner = Owner()
 
     @classmethod
     def of(cls, settings: CaptureSettings) -> Self:
@@ -47,7 +46,7 @@ class Capture:
         capture.settings = settings
         capture.progress = Progress()
         capture._stopping = threading.Event()
-        capture._transaction = None
+        capture._owner = Owner()
         return capture
 
     def stop(self) -> None:
@@ -82,11 +81,7 @@ class Capture:
                 backoff = min(2 * backoff, BACKOFF_SECONDS_MAX)
 
     def _run_once(self) -> None:
-        session = Session(self.settings, self.progress, self._stopping, self._transaction)
-        try:
-            session.run()
-        finally:
-            self._transaction = session.transaction
+        Session(self.settings, self.progress, self._stopping, self._owner).run()
 
     def _can_retry(self, error: Exception) -> bool:
         """Errors of the first session are for the user: an address may be wrong."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from millstream.connect.capture.output import Output, TransactionLost
+from millstream.connect.capture.output import Output, Owner, TransactionLost
 from millstream.connect.capture.pgoutput import format_lsn
 from millstream.connect.capture.position import CaptureState, TableState
 from millstream.connect.capture.settings import CaptureSettings
@@ -115,7 +115,7 @@ def start_over(settings: CaptureSettings) -> None:
         try:
             return _start_over(settings)
         except TransactionLost:
-            # The capture has tried to continue. That is refused, but aborts our transaction first.
+            # The capture has continued before our claim was committed.
             continue
     return _start_over(settings)
 
@@ -123,8 +123,7 @@ def start_over(settings: CaptureSettings) -> None:
 def _start_over(settings: CaptureSettings) -> None:
     output, source = Output(settings), Source(settings)
     try:
-        output.open()
-        state = output.read_state()
+        state = output.open(Owner())
         source.drop_slot()
         if state is not None:
             output.commit_state(_before_slot(state))

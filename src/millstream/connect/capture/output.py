@@ -1,21 +1,27 @@
 """The topics of a capture: changes and position in one Kafka transaction.
 
-The transactional id belongs to the capture. Opening an `Output` fences the previous process with
-the same id and aborts its open transaction; only then the position is read, committed records only.
-So the position is final, and the previous process can no longer write.
+The transactional id belongs to the capture. Opening an `Output` fences the previous one with the
+same id and aborts its open transaction; only then the position is read, committed records only. So
+the position is final, and the previous `Output` can no longer write.
+
+A producer is fenced by another process, but also if its transaction times out, or if a repeated
+InitProducerId of its own arrives late. The stored state therefore names its owner, the process that
+was started last. A fenced process continues if the state is still its own, and stops otherwise.
 """
 
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from millstream.client.cluster import Cluster
 from millstream.client.fetching import fetch_committed, log_end_offset, log_start_offset
 from millstream.client.producing import RawProducer
 from millstream.client.topics import NewTopic, create_topics
-from millstream.client.transactions import FENCED, Transaction, begin_transaction
+from millstream.client.transactions import FENCED, begin_transaction
 from millstream.connect.capture.position import (
     POSITION_PARTITION,
     STATE_PARTITION,
@@ -50,7 +56,15 @@ class CaptureFenced(CaptureError):
 
 class TransactionLost(OSError):
     """The broker has ended the transaction: another process took over, or the time ran out. Opening
-    another `Output` after this one finds out."""
+    another `Output` with the same owner finds out."""
+
+
+@dataclass
+class Owner:
+    """A process that runs a capture, through all its sessions."""
+
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    has_claimed: bool = False  # the state that it has read or written names it
 
 
 class Output:
@@ -74,10 +88,6 @@ class Output:
         )
 
     @property
-    def transaction(self) -> Transaction | None:
-        return self._producer.transaction
-
-    @property
     def is_open(self) -> bool:
         """Whether something was written since the last commit."""
         return self._is_open
@@ -87,23 +97,35 @@ class Output:
 
     # Opening
 
-    def open(self, after: Transaction | None = None) -> None:
-        """Become the writer of this capture. With `after`, the transaction of an earlier `Output`
-        of this process: only if no other process has become it since."""
+    def open(self, owner: Owner) -> CaptureState | None:
+        """Become the writer of this capture, and return the state, which names `owner`. An owner
+        that has claimed it before continues only if no other process has claimed it since."""
         self._reach()
         new = NewTopic(self._settings.position_topic, len(KEYS), POSITION_SETTINGS)
         create_topics(self._cluster, [new])
+        if owner.has_claimed:
+            self._refuse_replaced(owner, self.read_state())  # without fencing the other process
         timeout_ms = ATOMIC_TIMEOUT_MS if self._settings.atomic else TRANSACTION_TIMEOUT_MS
-        try:
-            self._producer.resume(
-                begin_transaction(
-                    self._cluster, self._settings.transactional_id, timeout_ms, after=after
-                )
+        self._producer.resume(
+            begin_transaction(self._cluster, self._settings.transactional_id, timeout_ms)
+        )
+        # Another process that claimed it in between is fenced now; it will continue.
+        state = self.read_state()
+        self._refuse_replaced(owner, state)
+        if state is None:
+            return None  # the first state will name the owner
+        if state.owner != owner.id:
+            state = replace(state, owner=owner.id)
+            self.commit_state(state)
+        owner.has_claimed = True
+        return state
+
+    def _refuse_replaced(self, owner: Owner, state: CaptureState | None) -> None:
+        if owner.has_claimed and state is not None and state.owner != owner.id:
+            raise CaptureFenced(
+                f"another process has taken over capture {self._settings.name}; this one stops. "
+                "Run each capture once, or give the other one another name"
             )
-        except ApiError as error:
-            if error.code in FENCED:
-                raise self._fenced() from error
-            raise
 
     def _reach(self) -> None:
         """Fail soon if no broker answers: an address may be wrong."""
@@ -125,12 +147,6 @@ class Output:
         raise ConnectionError(
             f"{self._settings.broker} answers, but the addresses that it advertises cannot be "
             f"reached ({'; '.join(problems)}). Check advertised.listeners of the broker"
-        )
-
-    def _fenced(self) -> CaptureFenced:
-        return CaptureFenced(
-            f"another process has taken over capture {self._settings.name}; this one stops. Run "
-            "each capture once, or give the other one another name"
         )
 
     def exists(self) -> bool:

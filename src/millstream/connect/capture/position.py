@@ -7,8 +7,9 @@ found without reading much:
     1  `CaptureState`: the slot, the publication and the tables. When they change, and with each
        chunk of a snapshot.
 
-Both are JSON with a `format` number; another number is refused. A capture that stops at any moment
-continues from the last committed records: everything that they cover is in the topics, once.
+Both are JSON with a `format` number; unknown numbers are refused. Format 1 has no owner. A capture
+that stops at any moment continues from the last committed records: everything that they cover is in
+the topics, once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import Any, Literal
 from millstream.connect.capture.pgoutput import format_lsn, parse_lsn
 from millstream.connect.capture.tables import CaptureError
 
-FORMAT = 1
+FORMAT = 2
+FORMATS_READ = (1, FORMAT)
 POSITION_PARTITION = 0
 STATE_PARTITION = 1
 
@@ -90,6 +92,7 @@ class CaptureState:
     slot: str
     publication: str
     publication_oid: int
+    owner: str = ""  # the process that was started last
     generation: int = 1  # how often the slot was created
     start_lsn: int = 0  # the consistent point of the slot
     tables: dict[str, TableState] = field(default_factory=dict)  # by schema.name
@@ -120,9 +123,10 @@ class CaptureState:
 
 def _decode(value: bytes, what: str) -> dict[str, Any]:
     fields: dict[str, Any] = json.loads(value)
-    if fields.get("format") != FORMAT:
+    if fields.get("format") not in FORMATS_READ:
         raise CaptureError(
-            f"the stored {what} has format {fields.get('format')}, this version reads {FORMAT}; "
+            f"the stored {what} has format {fields.get('format')}, this version reads "
+            f"{' and '.join(map(str, FORMATS_READ))}; "
             "use the version that wrote it, or start over with `millstream capture resnapshot "
             "--new-slot`"
         )

@@ -3,7 +3,7 @@
 The order at the start decides what a crash can leave behind:
 
     1. become the writer: the previous process is fenced, its open transaction aborted
-    2. read the state and the position, which are final now
+    2. read the state and the position, which are final now; write the state with its new owner
     3. check the database, the publication and the slot against them
     4. if there is no slot yet: write the state `creating`, create the slot, write its position
     5. copy the tables in the slot's snapshot, if they are to be copied
@@ -20,7 +20,6 @@ from typing import Any
 
 import psycopg
 
-from millstream.client.transactions import Transaction
 from millstream.connect.capture.chunks import ChunkTasks
 from millstream.connect.capture.encoding import (
     ChangeBuffer,
@@ -30,7 +29,7 @@ from millstream.connect.capture.encoding import (
     take_columns,
 )
 from millstream.connect.capture.envelope import heartbeat_record
-from millstream.connect.capture.output import Output
+from millstream.connect.capture.output import Output, Owner
 from millstream.connect.capture.pgoutput import Relation, format_lsn
 from millstream.connect.capture.position import CaptureState, Position, TableState
 from millstream.connect.capture.progress import Progress
@@ -67,12 +66,12 @@ class Session:
         settings: CaptureSettings,
         progress: Progress,
         stopping: threading.Event,
-        after: Transaction | None,
+        owner: Owner,
     ) -> None:
         self._settings = settings
         self._progress = progress
         self._stopping = stopping
-        self._after = after
+        self._owner = owner
         self._output = Output(settings)
         self._receiver: Receiver | None = None
         self._replication: ReplicationConnection | None = None
@@ -82,11 +81,6 @@ class Session:
         self._written = Position(0)  # the last position that is written
         self._written_at = 0.0  # and when
 
-    @property
-    def transaction(self) -> Transaction | None:
-        """Identifies this process as the writer."""
-        return self._output.transaction or self._after
-
     def run(self) -> None:
         try:
             self._run()
@@ -94,7 +88,7 @@ class Session:
             self._close()
 
     def _run(self) -> None:
-        self._output.open(self._after)
+        state = self._output.open(self._owner)
         self._source = source = Source(self._settings)
         source.check_server()
         self._envelope = self._settings.envelope(source.database)
@@ -104,7 +98,7 @@ class Session:
         self._tables = source.tables()
         if not self._tables:
             raise CaptureError(f"no table matches {', '.join(self._settings.tables)}")
-        state, position = self._output.read_state(), self._output.read_position()
+        position = self._output.read_position()
         self._output.create_topics(
             self._settings.topic_of(it.schema, it.name) for it in self._tables.values()
         )
@@ -166,6 +160,7 @@ class Session:
             self._settings.slot,
             self._settings.publication,
             publication.oid,
+            owner=self._owner.id,
             generation=before.generation + 1 if before is not None else 1,
             tables={
                 name: replace(
@@ -175,6 +170,7 @@ class Session:
             },
         )
         self._output.commit_state(state)
+        self._owner.has_claimed = True
         source.drop_slot()
         slot = replication.create_slot(
             self._settings.slot, self._wait_for_slot(), failover=self._settings.failover
