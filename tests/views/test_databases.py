@@ -8,6 +8,7 @@ import pytest
 
 from millstream.errors import ConfigError, StoreError
 from millstream.views.databases import open_database
+from tests.pipelines.stores.conftest import Database
 
 
 def test_stores_without_snapshots_are_refused() -> None:
@@ -20,3 +21,18 @@ def test_file_that_is_missing_is_named_and_not_created(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"none\.db"), open_database(f"sqlite:///{file}").session():
         pass
     assert not file.exists()
+
+
+def test_connections_that_the_server_has_ended_are_replaced(postgres_database: Database) -> None:
+    """As after a restart of the server."""
+    opened = open_database(postgres_database.url)
+    with opened.session() as one, opened.session() as two:
+        one.rows("SELECT 1")
+        two.rows("SELECT 1")
+    postgres_database.run(
+        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    with opened.session() as session:
+        assert session.rows("SELECT 1") == [(1,)]
+    opened.close()

@@ -50,7 +50,8 @@ def test_other_things_are_refused(bad: Any) -> None:
 
 
 def test_positions_in_text() -> None:
-    assert parse_positions("orders/0/41, a/b/1/7") == {("orders", 0): 41, ("a/b", 1): 7}
-    for bad in ("orders", "orders/0", "orders/x/1", "/0/1"):
+    assert parse_positions("orders:0:41, a.b:1:7") == {("orders", 0): 41, ("a.b", 1): 7}
+    assert parse_positions("orders:0:41,orders:0:7") == {("orders", 0): 41}
+    for bad in ("orders", "orders:0", "orders:x:1", ":0:1", "orders:0:-1", "orders:0:" + "9" * 20):
         with pytest.raises(ViewError):
             parse_positions(bad)

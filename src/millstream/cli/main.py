@@ -42,6 +42,7 @@ COMMANDS = {
     "connect": CommandGroup(
         "Keep a database, index, cache or warehouse in step with topics, until Ctrl-C.", RUN
     ),
+    "views": CommandGroup("Serve the maintained views of pipelines over HTTP.", RUN),
     "prepare": CommandGroup("Make pipelines start faster in this Python environment.", RUN),
     "topic": CommandGroup("Create, list, describe, alter and delete topics.", USE),
     "produce": CommandGroup("Send records to a topic.", USE),

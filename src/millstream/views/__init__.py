@@ -17,6 +17,9 @@ store beside the rows, and reads it.
     values.py       keys and cells
     databases.py    snapshots and limits in SQLite and PostgreSQL
     reading.py      `open_views`
+    requests.py     requests over HTTP
+    events.py       changes as server-sent events
+    serving.py      the HTTP server
 """
 
 from millstream.views.reading import Snapshot, View, Views, open_views

@@ -238,9 +238,8 @@ class PostgresDatabase(Database):
     def session(self) -> Iterator[Session]:
         import psycopg
 
-        connection = self._connected()
+        connection = self._begun()
         try:
-            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield PostgresSession(connection)
         finally:
             with suppress(psycopg.Error):
@@ -254,13 +253,27 @@ class PostgresDatabase(Database):
         while self._idle:
             self._idle.pop().close()
 
-    def _connected(self) -> psycopg.Connection:
+    def _begun(self) -> psycopg.Connection:
+        """A connection with a new transaction. Kept ones may have been ended by the server."""
+        import psycopg
+
+        statement = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
         while self._idle:
             with suppress(IndexError):
                 connection = self._idle.pop()
-                if not connection.closed:
+                try:
+                    connection.execute(statement)
+                except psycopg.Error:
+                    connection.close()
+                else:
                     return connection
-        return self._open()
+        connection = self._open()
+        try:
+            connection.execute(statement)
+        except psycopg.Error as error:
+            connection.close()
+            raise StoreError(f"cannot read views: {error}") from error
+        return connection
 
     def _keep(self, connection: psycopg.Connection) -> None:
         if len(self._idle) < IDLE_MAX and not connection.closed:

@@ -47,27 +47,25 @@ def ends_of(given: Position) -> dict[TopicPartition, int]:
 
 
 _PARTS = ("topic", "partition", "offset")
-
-
-def parse_position(text: str) -> TopicPartition:
-    """Of `orders/0`; raises `ViewError`."""
-    topic, slash, partition = text.rpartition("/")
-    if not slash or not topic or not partition.isdigit():
-        raise ViewError(f"{text!r} is no partition: write topic/partition, like orders/0")
-    return topic, int(partition)
+_DIGITS_MAX = 19  # of an offset
 
 
 def parse_positions(text: str) -> dict[TopicPartition, int]:
-    """Of `orders/0/41,users/1/7`: the last records that must be seen. Raises `ViewError`."""
-    found = {}
+    """Of `orders:0:41,users:1:7`: the last records that must be seen. Raises `ViewError`."""
+    found: dict[TopicPartition, int] = {}
     for each in filter(None, text.split(",")):
-        place, _, offset = each.strip().rpartition("/")
-        if not offset.isdigit():
+        topic, *numbers = each.strip().split(":")
+        if not topic or len(numbers) != 2 or not all(map(_is_number, numbers)):
             raise ViewError(
-                f"{each!r} is no position: write topic/partition/offset, like orders/0/41"
+                f"{each!r} is no position: write topic:partition:offset, like orders:0:41"
             )
-        found[parse_position(place)] = int(offset)
+        place, offset = (topic, int(numbers[0])), int(numbers[1])
+        found[place] = max(offset, found.get(place, 0))
     return found
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
 
 
 def _is_place(given: Any) -> bool:

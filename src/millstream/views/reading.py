@@ -20,7 +20,7 @@ from typing import Any
 
 from millstream.connect.tables.schema import quote
 from millstream.connect.tables.spec import STAMPS_TABLE, VIEWS_TABLE
-from millstream.errors import ConfigError, NotReached, StoreError, ViewError
+from millstream.errors import ConfigError, NotReached, StoreError, TooMuch, ViewError
 from millstream.partitions import TopicPartition
 from millstream.views.cuts import common_cut
 from millstream.views.databases import Database, Session, Watch, open_database
@@ -142,7 +142,7 @@ class Snapshot:
             for name, entry in query.entries.items():
                 if name in self._views:
                     raise ViewError(f"two of these pipelines have a view {name}: read one of them")
-                self._views[name] = View(self, session, database, entry, number, query.newest)
+                self._views[name] = View(self, session, database, entry, query, number)
 
     def __getitem__(self, name: str) -> View:
         try:
@@ -180,19 +180,20 @@ class View:
         session: Session,
         database: Database,
         entry: ViewEntry,
+        listed: Listed,
         number: int,
-        newest: int,
     ) -> None:
         self.entry = entry
+        self.number = number  # of the stamp that it is read at, among those of its query
         self._snapshot = snapshot
         self._session = session
         self._database = database
-        self._number = number
-        self._newest = newest
+        self._query = listed.query
+        self._newest = listed.newest
 
     def relation(self) -> str:
         """The SELECT of its rows."""
-        return relation(self.entry, self._number, self._newest)
+        return relation(self.entry, self.number, self._newest)
 
     def get(self, *key: Any) -> dict[str, Any] | None:
         """The row with this key, if there is one."""
@@ -240,18 +241,34 @@ class View:
         ((found,),) = self._session.rows(f"SELECT count(*) FROM ({self.relation()}) AS v")
         return int(found)
 
-    def changes(self, number: int) -> list[tuple[dict[str, Any] | None, dict[str, Any] | None]]:
+    def changes(
+        self, number: int, *, rows_max: int = ROWS_MAX
+    ) -> list[tuple[dict[str, Any] | None, dict[str, Any] | None]]:
         """What a batch changed: the row before and the row after it, either of which may be None.
-        Raises `ViewError` if its stamp is no longer kept."""
+        Raises `ViewError` if its stamp is no longer kept, `TooMuch` beyond `rows_max`."""
         width = len(self.entry.columns)
         found = []
         relation(self.entry, number - 1, self._newest)  # raises unless it is kept
-        for was, now, *cells in self._session.rows(changes(self.entry, number, self._newest)):
+        statement = f"{changes(self.entry, number, self._newest)} LIMIT {rows_max + 1}"
+        rows = self._session.rows(statement)
+        if len(rows) > rows_max:
+            raise TooMuch(f"batch {number} changed more than {rows_max} rows")
+        for was, now, *cells in rows:
             before = self._as_dict(cells[:width]) if was else None
             after = self._as_dict(cells[width:]) if now else None
             if before != after:
                 found.append((before, after))
         return found
+
+    def stamp_at(self, number: int) -> Stamp | None:
+        """The stamp of a batch of the view's query, if it is still kept."""
+        mark = self._session.mark
+        found = self._session.rows(
+            f"SELECT number, offsets, ids FROM {STAMPS_TABLE} WHERE query = {mark} "
+            f"AND number = {mark}",
+            (self._query, number),
+        )
+        return Stamp.parse(self._query, *found[0]) if found else None
 
     def _bound(self, values: Sequence[Any]) -> list[Any]:
         columns = self.entry.key_columns
