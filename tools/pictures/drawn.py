@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.pictures import clocks, derived, joins, stragglers, windows
+from tools.pictures import clocks, derived, joins, patterns, stragglers, windows
 from tools.pictures.results import Rows
 from tools.pictures.svg import THEMES
 
@@ -13,6 +13,7 @@ PICTURES = {
     "joins": joins.draw,
     "clocks": clocks.draw,
     "derived": derived.draw,
+    "patterns": patterns.draw,
 }
 
 

@@ -57,3 +57,6 @@ CLOCKS = {"ann": Clock(-6), "bob": Clock(4)}
 SENT_AFTER_MINUTES = 2
 UNDER_WAY_MINUTES = 1
 HELD_BACK = {9: 9}  # events that were sent, and came this much later
+
+# The rows of the picture of patterns, one every minute.
+PAYMENTS = (6, 3, 5, 4, 4, 1, 8, 5, 1)

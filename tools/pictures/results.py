@@ -24,6 +24,7 @@ from tools.pictures.events import (
     EVENTS,
     HELD_BACK,
     NOON,
+    PAYMENTS,
     SENT_AFTER_MINUTES,
     UNDER_WAY_MINUTES,
     Event,
@@ -32,6 +33,7 @@ from tools.pictures.events import (
 )
 
 from millstream.pipelines.joins import as_of_join, changes, enrich, interval_join, table_join
+from millstream.pipelines.patterns import match
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from millstream.pipelines.times import (
     correct_clock,
@@ -56,6 +58,8 @@ SCHEMA = pa.schema(
     ]
 )
 SIZE, HOP, GAP, NEAR = "10 minutes", "5 minutes", "5 minutes", "5 minutes"
+LOW, HIGH = 4, 4  # of the pattern: at most, at least
+SKIPS = ("past last row", "to next row", "to first high", "to last high")
 SUMS = {"n": "count(*)", "total": "sum(amount)"}
 Rows = list[dict[str, Any]]
 
@@ -89,7 +93,8 @@ def compute(spark: SparkSession) -> dict[str, Rows]:
     before = spark.conf.get(STORE_PROVIDER)
     spark.conf.set(STORE_PROVIDER, ROCKSDB)
     try:
-        return of_windows(spark) | of_policies(spark) | of_joins(spark) | of_clocks(spark)
+        found = of_windows(spark) | of_policies(spark) | of_joins(spark) | of_clocks(spark)
+        return found | of_patterns(spark)
     finally:
         spark.conf.set(STORE_PROVIDER, str(before))
 
@@ -183,6 +188,26 @@ def of_clocks(spark: SparkSession) -> dict[str, Rows]:
         "clock": plain(alone.select(*shown).orderBy("number").collect()),
         "device_clocks": plain(robust.select(*shown).orderBy("number").collect()),
     }
+
+
+def of_patterns(spark: SparkSession) -> dict[str, Rows]:
+    """The rows of each match, by mode of skipping."""
+    rows = [(number, at(number), amount) for number, amount in enumerate(PAYMENTS, 1)]
+    frame = spark.createDataFrame(rows, "number int, time timestamp, amount int")
+    found = {}
+    for skip in SKIPS:
+        pattern = match(
+            "low+ high+",
+            time="time",
+            where={"low": f"amount <= {LOW}", "high": f"amount >= {HIGH}"},
+            skip=skip,
+            rows="all",
+            match="match_number()",
+            variable="classifier()",
+        )
+        made = frame.transform(pattern).select("match", "number", "variable")
+        found[f"skip {skip}"] = plain(made.orderBy("match", "number").collect())
+    return found
 
 
 def history(spark: SparkSession, events: Sequence[Event]) -> DataFrame:
