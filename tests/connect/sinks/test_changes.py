@@ -204,3 +204,12 @@ def test_row_is_found_wherever_it_is_in_the_envelope(text: str) -> None:
 def test_envelope_that_begins_as_usual_and_is_broken_is_reported(text: str, message: str) -> None:
     found = decode((None, text.encode()), format="debezium")
     assert [message in it.message for it in found.failures] == [True]
+
+
+def test_row_is_applied_although_the_envelope_is_malformed_behind_it() -> None:
+    """Only the row and the operation are read; a row that is cut off is refused."""
+    whole = b'{"before":null,"after":{"id":1,"a":2},"source":{,},"op":"c"}'
+    cut = b'{"before":null,"after":{"id":1,"a":,"source":{},"op":"c"}'
+    found = decode_changes([(None, whole), (None, cut)], ("id",), "debezium")
+    assert [(it.record, it.row) for it in found.changes] == [(0, {"id": 1, "a": 2})]
+    assert [it.record for it in found.failures] == [1]

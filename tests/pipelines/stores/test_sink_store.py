@@ -15,7 +15,7 @@ import redis as redis_client
 
 from millstream.connect.sinks.opensearch import OpenSearchSink
 from millstream.errors import ConfigError, StoreError, WriterFenced
-from millstream.pipelines.stores import Store, TableSpec, open_store
+from millstream.pipelines.stores import Store, TableSpec, open_store, sink_store
 from tests.peers.opensearch import OpenSearchServer
 from tests.peers.redis import RedisServer
 
@@ -203,6 +203,30 @@ def test_text_of_a_search_index_is_searched(tmp_path: Path) -> None:
     found = connection.execute("SELECT id, price FROM names WHERE names MATCH 'shoes'").fetchall()
     connection.close()
     assert found == [(1, 90)]
+
+
+def test_restored_delta_table_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltalake import DeltaTable
+
+    monkeypatch.setattr(sink_store, "_PAUSE_SECONDS", 1e9)  # nothing waits
+    url = f"delta:///{tmp_path}/lake"
+    with open_store(url) as store:
+        for batch_id in range(3):
+            store.write_arrow([(counts(a=batch_id), COUNTS)], batch_id, "q")
+        table = DeltaTable(f"{tmp_path}/lake/counts")
+        last = table.version()
+        table.restore(last - 1)
+        with pytest.raises(StoreError, match=r"'counts' .* restored to an older version"):
+            store.write_arrow([(counts(a=3), COUNTS)], 3, "q")
+    with open_store(url) as store:
+        store.prepare(counts().schema, COUNTS)
+        with pytest.raises(StoreError, match="Restore it to the last version"):
+            store.progress("q")
+        DeltaTable(f"{tmp_path}/lake/counts").restore(last)
+        assert store.write_arrow([(counts(a=3), COUNTS)], 3, "q")
+    assert of_delta(tmp_path, "counts", "n") == [("a", 3)]
 
 
 def test_target_that_was_deleted_under_the_query_is_reported(tmp_path: Path) -> None:

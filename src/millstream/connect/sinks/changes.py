@@ -149,7 +149,12 @@ def _reader(format: Format, parse: Callable[[bytes], Any] | None) -> Callable[[b
 
 
 def _read_after(content: bytes) -> Any:
-    """As `_read_envelope`; the row alone is parsed, if it is where it usually is."""
+    """As `_read_envelope`; the row alone is parsed, if it is where it usually is.
+
+    The rest is not checked beyond its operation and its last brace, which would take three times as
+    long. Records have checksums, so a malformed rest is a defect of the producer; the row before it
+    is complete, and is applied.
+    """
     try:
         text = content.decode()
         for beginning in _BEGINNINGS:

@@ -69,9 +69,8 @@ class SinkStore(Store):
 
     def progress(self, query: str) -> Progress | None:
         with self._lock:
-            found = self._run(query, lambda sink: sink.positions())
-            known = [self._decoded(it) for it in _newest(found).values()]
-        return min(known, key=_batch, default=None)
+            stored = self._run(query, self._stored)
+        return min((it for _, it in stored.values()), key=_batch, default=None)
 
     def _find_writers(self, table: TableSpec) -> tuple[str, list[tuple[str, str]]]:
         return "", []  # positions are known by query only
@@ -134,15 +133,14 @@ class SinkStore(Store):
 
     def _raise_epoch(self, query: str) -> int:
         while True:
-            newest = _newest(self._run(query, lambda sink: sink.positions()))
-            known = {place.topic: self._decoded(it) for place, it in newest.items()}
-            epoch = 1 + max((it.epoch for it in known.values()), default=0)
+            stored = self._run(query, self._stored)
+            epoch = 1 + max((it.epoch for _, it in stored.values()), default=0)
             try:
-                for place, position in newest.items():
-                    after = replace(known[place.topic], epoch=epoch)
+                for place, (position, progress) in stored.items():
+                    after = replace(progress, epoch=epoch)
                     there = {place.topic: (place.partition, position)}
                     self._step(query, there, self._encoded(after))
-                for topic in self._schemas.keys() - known.keys():
+                for topic in self._schemas.keys() - {place.topic for place in stored}:
                     self._step(query, {topic: (0, None)}, self._encoded(Progress(query, epoch)))
                 return epoch
             except PositionMoved:
@@ -162,8 +160,8 @@ class SinkStore(Store):
             return self._patiently(mark.query, lambda: self._write_once(outputs, mark))
 
     def _write_once(self, outputs: Sequence[tuple[Rows, Layout]], mark: BatchMark) -> bool:
-        newest = _newest(self._opened(mark.query).positions())
-        places = {place.topic: (place, it) for place, it in newest.items()}
+        stored = self._stored(self._opened(mark.query))
+        places = {place.topic: (place, *it) for place, it in stored.items()}
         epoch = self._epochs[mark.query]
         after = Progress(
             mark.query, epoch, mark.batch_id, mark.offsets, mark.decision, mark.checkpoint
@@ -171,12 +169,12 @@ class SinkStore(Store):
         steps, parts = [], {}
         for rows, layout in outputs:
             table = layout.table.name
-            place, before = places.get(table, (Place(table, 0), None))
-            if before is None:
+            if table not in places:
                 raise StoreError(
                     f"{table!r} was deleted since query {mark.query!r} has started; start it again"
                 )
-            if not is_due(self._decoded(before), epoch, mark):
+            place, before, progress = places[table]
+            if not is_due(progress, epoch, mark):
                 continue
             steps.append(Step(place, before, self._encoded(after)))
             if rows.count:
@@ -219,6 +217,26 @@ class SinkStore(Store):
 
     def _decoded(self, position: Position) -> Progress:
         return Progress(**json.loads(self._texts.find(position.topic_id)))
+
+    def _stored(self, sink: Sink) -> dict[Place, tuple[Position, Progress]]:
+        """The position of each table, and the progress that it stands for."""
+        before: dict[Place, Position] | None = None
+        while True:
+            found = _newest(sink.positions())
+            try:
+                return {place: (it, self._decoded(it)) for place, it in found.items()}
+            except FileNotFoundError as error:
+                # Another run may have replaced it at this moment: then the position is another.
+                if found == before:
+                    tables = ", ".join(repr(it.topic) for it in found)
+                    raise StoreError(
+                        f"the position of {tables} is that of an older batch, whose progress is no "
+                        f"longer stored ({error.filename}): a table was restored to an older "
+                        "version, which the pipeline cannot continue. Restore it to the last "
+                        "version that the pipeline has written, or delete the tables and the "
+                        "checkpoint, and start with allow_new_checkpoint to write them again"
+                    ) from error
+                before = found
 
     def _step(
         self, query: str, places: Mapping[str, tuple[int, Position | None]], after: Position
@@ -285,10 +303,7 @@ class _Files:
         return name
 
     def find(self, kept: str) -> str:
-        try:
-            return (self._directory / f"{kept}.json").read_text()
-        except FileNotFoundError as error:  # another run has replaced it at this moment
-            raise SinkUnavailable(str(error)) from error
+        return (self._directory / f"{kept}.json").read_text()
 
     def drop(self, kept: set[str]) -> None:
         for name in kept:
