@@ -64,6 +64,7 @@ EXTRA = (
     "state",
     "analytics",
     "standing",
+    "patterns",
     "nexmark",
     "nexmark_engines",
 )
