@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from millstream.errors import ConfigError, StoreError
 from millstream.views.databases import open_database
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.pipelines.stores.conftest import Database
 
 
@@ -35,4 +37,32 @@ def test_connections_that_the_server_has_ended_are_replaced(postgres_database: D
     )
     with opened.session() as session:
         assert session.rows("SELECT 1") == [(1,)]
+    opened.close()
+
+
+def write(file: Path, value: int) -> None:
+    connection = sqlite3.connect(file)
+    with connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS t (x)")
+        connection.execute("INSERT INTO t VALUES (?)", (value,))
+    connection.close()
+
+
+def test_file_that_was_replaced_is_opened_again(tmp_path: Path) -> None:
+    """As when an older copy is restored; connections that are kept would read the deleted file."""
+    file, older = tmp_path / "shop.db", tmp_path / "older.db"
+    write(file, 2)
+    write(older, 1)
+    opened = open_database(f"sqlite:///{file}")
+    with opened.session() as session:
+        assert session.rows("SELECT x FROM t") == [(2,)]
+    with opened.watch() as watch:
+        watch.wait(0)
+        older.replace(file)
+        watch.wait(PATIENCE_SECONDS)  # returns, because the file is another
+        with opened.session() as session:
+            assert session.rows("SELECT x FROM t") == [(1,)]
+    file.unlink()
+    with pytest.raises(StoreError, match=r"shop\.db"), opened.session():
+        pass
     opened.close()

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millstream.connect.tables.postgres_connection import connect
 from millstream.connect.tables.schema import Column
@@ -29,6 +29,7 @@ POSTGRES = ("postgresql://", "postgres://")
 IDLE_MAX = 8  # connections that are kept for the next reads
 _POLL_SECONDS = 0.01  # SQLite has no notifications: its counter of changes is looked at
 _CHECK_EVERY = 10_000  # instructions of SQLite's machine between two looks at the clock
+_FileId: TypeAlias = tuple[int, int]
 _ALLOWED = {
     sqlite3.SQLITE_SELECT,
     sqlite3.SQLITE_READ,
@@ -114,60 +115,79 @@ class SqliteDatabase(Database):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._idle: deque[sqlite3.Connection] = deque(maxlen=IDLE_MAX)
+        self._idle: deque[tuple[sqlite3.Connection, _FileId]] = deque(maxlen=IDLE_MAX)
 
     @contextmanager
     def session(self) -> Iterator[Session]:
-        connection = self._connected()
+        connection, file = self._connected()
         try:
             connection.execute("BEGIN")
             yield SqliteSession(connection)
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            self._keep(connection)
+            self._keep(connection, file)
 
     def watch(self) -> Watch:
-        return SqliteWatch(self._open())
+        return SqliteWatch(self)
 
     def close(self) -> None:
         while self._idle:
-            self._idle.pop().close()
+            self._idle.pop()[0].close()
 
-    def _connected(self) -> sqlite3.Connection:
+    def file_id(self) -> _FileId:
+        """Another one after the file was replaced, such as by an older copy. A connection goes on
+        reading the file that it has opened, even when that is deleted."""
         try:
-            return self._idle.pop()
-        except IndexError:
-            return self._open()
+            found = self._path.stat()
+        except OSError as error:
+            raise StoreError(f"cannot read {self._path}: {error.strerror}") from error
+        return found.st_dev, found.st_ino
 
-    def _keep(self, connection: sqlite3.Connection) -> None:
-        if len(self._idle) < IDLE_MAX:
-            self._idle.append(connection)
-        else:
-            connection.close()
-
-    def _open(self) -> sqlite3.Connection:
+    def open(self) -> tuple[sqlite3.Connection, _FileId]:
+        file = self.file_id()
         try:
             return sqlite3.connect(
                 f"{self._path.resolve().as_uri()}?mode=ro",
                 uri=True,
                 isolation_level=None,
                 check_same_thread=False,
-            )
+            ), file
         except sqlite3.Error as error:
             raise StoreError(f"cannot read {self._path}: {error}") from error
+
+    def _connected(self) -> tuple[sqlite3.Connection, _FileId]:
+        file = self.file_id()
+        while self._idle:
+            with suppress(IndexError):
+                connection, opened = self._idle.pop()
+                if opened == file:
+                    return connection, opened
+                connection.close()
+        return self.open()
+
+    def _keep(self, connection: sqlite3.Connection, file: _FileId) -> None:
+        if len(self._idle) < IDLE_MAX:
+            self._idle.append((connection, file))
+        else:
+            connection.close()
 
 
 class SqliteWatch(Watch):
     """Looks at SQLite's counter of changes by other connections; there is no notification."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+        self._connection, self._file = database.open()
         self._version = -1
 
     def wait(self, seconds_max: float) -> None:
         deadline = time.monotonic() + seconds_max
         while True:
+            if self._database.file_id() != self._file:
+                self._connection.close()
+                self._connection, self._file = self._database.open()
+                self._version = -1
             ((version,),) = self._connection.execute("PRAGMA data_version")
             left = deadline - time.monotonic()
             if version != self._version or left <= 0:

@@ -117,6 +117,10 @@ class Handler(BaseHTTPRequestHandler):
     server_version = "millstream"
     sys_version = ""
     timeout = _IDLE_SECONDS_MAX
+    # An answer is one packet if it is small. Two would cost 40 ms: Nagle's algorithm holds the
+    # second back until the client has acknowledged the first.
+    wbufsize = -1
+    disable_nagle_algorithm = True
     server: ViewServer
 
     def do_GET(self) -> None:
@@ -226,6 +230,7 @@ class Handler(BaseHTTPRequestHandler):
             while not self.server.stopping.is_set():
                 for event in events or [": waiting\n\n"]:
                     self.wfile.write(event.encode())
+                self.wfile.flush()
                 if not events:
                     watch.wait(_HEARTBEAT_SECONDS)
                 try:
