@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from millstream.cli.diff import sample_line
+from millstream.pipelines.versions.catalog import Work, open_catalog
+from millstream.pipelines.versions.registry import note_operators
 from tests.cli.conftest import Run
 from tests.cli.versions_scene import two_versions
 
@@ -26,6 +28,24 @@ def test_rows_that_differ_are_shown(
     assert found["tables"][0]["by_column"] == {"total": 1}
     assert found["cut"] == {"orders": {"0": 10}}
     assert "cannot be compared with itself" in run("diff", "revenue", "1", "1").err
+
+
+def test_results_that_depend_on_arrival_are_warned_of(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    database = two_versions(tmp_path)
+    with open_catalog(database.url) as catalog:
+
+        def note(work: Work) -> None:
+            document = work.load("revenue")
+            assert document is not None
+            work.save(note_operators(document, "2", ["enrich"]))
+
+        catalog.run(note, "note operators")
+    monkeypatch.setattr("millstream.pipelines.versions.differing.topic_ends", lambda *_: {})
+    outcome = run("diff", "revenue", "1", "2")
+    assert "results of enrich depend on when records arrived: version 2" in outcome.err
 
 
 def test_row_of_one_version_is_shown_with_its_values() -> None:

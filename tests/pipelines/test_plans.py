@@ -16,8 +16,9 @@ from millstream.pipelines.analytics import (
     rolling,
     smooth,
 )
-from millstream.pipelines.joins import as_of_join
-from millstream.pipelines.plans import expression_text
+from millstream.pipelines.joins import as_of_join, enrich, lookup
+from millstream.pipelines.plans import analyzed, expression_text, operators_by_arrival
+from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from millstream.pipelines.windows import sliding, tumbling
 from tests.pipelines.windows.streams import Files
 
@@ -75,6 +76,29 @@ def test_state_in_buckets_is_refused_behind_an_aggregation(
     with pytest.raises(ConfigError, match="write the aggregate into a topic"):
         run(files.stream("1 second"))
     assert run(files.history()).count() > 0
+
+
+def test_operators_that_depend_on_arrival_are_found_behind_others(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    files = Files(spark, tmp_path)
+    files.write([[("ann", 1, 1.0)]])
+
+    def found(frame: DataFrame) -> set[str]:
+        return operators_by_arrival(analyzed(frame.where("user <> 'bob'").select("user")))
+
+    rows, users = files.stream("1 second"), files.stream("1 second").select("user", "time")
+    users = users.withColumnRenamed("time", "since")
+    assert found(rows) == set()
+    asked = lookup(rows, "user", lambda keys: {}, "country string")
+    assert found(asked) == {"lookup"}
+    before = spark.conf.get(STORE_PROVIDER)
+    spark.conf.set(STORE_PROVIDER, ROCKSDB)
+    try:
+        enriched = enrich(asked, users, "user", sequence="since")
+    finally:
+        spark.conf.set(STORE_PROVIDER, str(before))
+    assert found(enriched) == {"enrich", "lookup"}
 
 
 def test_text_of_an_expression_is_the_same_whenever_it_is_made(spark: SparkSession) -> None:

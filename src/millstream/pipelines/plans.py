@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 AGGREGATE = "Aggregate"
 CLOSING = "millstream.closing"  # metadata of a column that an aggregate is grouped by: when it ends
+BY_ARRIVAL = "millstream.by_arrival"  # metadata of a column: the operator that depends on it
 FILTER = "Filter"
 PROJECT = "Project"
 WATERMARK = "EventTimeWatermark"
@@ -49,6 +50,15 @@ def closing_rules(plan: Any) -> list[str]:
     if plan.isStreaming() and plan.nodeName() == AGGREGATE:
         noted = [it.metadata() for it in _items(plan.output())]
         found += [str(it.getString(CLOSING)) for it in noted if it.contains(CLOSING)]
+    return found
+
+
+def operators_by_arrival(plan: Any) -> set[str]:
+    """The names of operators whose results depend on when rows arrive."""
+    found = {name for child in _items(plan.children()) for name in operators_by_arrival(child)}
+    if plan.nodeName().startswith(("MapInArrow", "TransformWithState")):
+        noted = [it.metadata() for it in _items(plan.output())]
+        found |= {str(it.getString(BY_ARRIVAL)) for it in noted if it.contains(BY_ARRIVAL)}
     return found
 
 

@@ -92,6 +92,9 @@ def test_start_of_a_deployed_pipeline_finds_its_physical_names(tmp_path: Path) -
     again = find_deployed(revenue, settings)
     assert again is not None
     assert again.document.get("2").is_caught_up
+    again.publish({"lookup", "enrich"})
+    kept = deploy_version(revenue, settings)  # what is known of it stays
+    assert kept.get("2").by_arrival == ("enrich", "lookup")
     third = revenue.variant("revenue", version=3, writes=table("other", key="day"))
     with pytest.raises(ConfigError, match="version 3 of revenue is not deployed"):
         find_deployed(third, settings)

@@ -87,7 +87,7 @@ def watched(scene: Scene, version: str, file: Path, seen: Seen) -> Iterator[None
 
 
 def test_running_versions_halt_at_the_ends_and_go_on(scene: Scene, tmp_path: Path) -> None:
-    idle = Seen(0, True, 0, 1500, 2)
+    idle = Seen(0, True, 0, 1500)
     files = {it: tmp_path / f"{it}.json" for it in ("1", "2")}
     for version in files:
         scene.deploy(version)
@@ -147,7 +147,7 @@ def test_halt_of_a_dead_operator_expires(scene: Scene, tmp_path: Path) -> None:
     watch = HaltWatch(scene.database.url, "revenue", "1", file, lambda: None, clock=lambda: now[0])
     scene.write("1", 0, 10, [("monday", 1.0)])
     Operator(scene.catalog, "revenue", ("1",)).halt(dict)
-    seen = Seen(0, True, None, None, 0)
+    seen = Seen(0, True, None, None)
     watch.step(scene.catalog, seen)
     assert read_cut(file) == Cut(CUT)
     now[0] = LEASE_SECONDS + 1

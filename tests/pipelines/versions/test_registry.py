@@ -9,11 +9,9 @@ import pytest
 from millstream.errors import ConfigError
 from millstream.pipelines.versions import registry
 from millstream.pipelines.versions.registry import (
-    Segment,
     Version,
     Versions,
     check_switch,
-    cut_of,
     decode,
     encode,
     identity_of,
@@ -41,15 +39,17 @@ def test_names_follow_from_name_and_version() -> None:
 
 def test_document_survives_json() -> None:
     document = deployed(version_of("1", topics=("alerts",)), version_of("2", topics=("alerts",)))
-    document = registry.switch(document, "2", {("orders", 0): 7}, {"alerts": {"0": 3}})
+    document = registry.switch(document, "2", {("orders", 0): 7})
+    document = registry.note_operators(document, "2", {"lookup", "enrich"})
     assert decode(encode(document)) == document
-    assert cut_of(document) == {("orders", 0): 7}
-    assert document.segments == {"alerts": (Segment("2", {"0": 3}),)}
+    assert document.cut == {"orders": {"0": 7}}
+    assert document.get("2").by_arrival == ("enrich", "lookup")
 
 
-def test_newer_document_is_refused() -> None:
-    text = encode(Versions("revenue")).replace('"format":1', '"format":2')
-    with pytest.raises(ConfigError, match="stored by a newer Millstream"):
+@pytest.mark.parametrize("stored", [1, 3])
+def test_document_of_another_format_is_refused(stored: int) -> None:
+    text = encode(Versions("revenue")).replace('"format":2', f'"format":{stored}')
+    with pytest.raises(ConfigError, match=f"stored in format {stored}"):
         decode(text)
 
 
@@ -103,7 +103,7 @@ def test_rollback_goes_to_the_version_before() -> None:
     document = deployed(version_of("1"), version_of("2"))
     with pytest.raises(ConfigError, match="no version of revenue to go back to"):
         rollback_target(document)
-    document = registry.switch(document, "2", {}, {})
+    document = registry.switch(document, "2", {})
     assert rollback_target(document) == "1"
     left = registry.removed(document, "1")
     assert left is not None

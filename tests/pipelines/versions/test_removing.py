@@ -84,9 +84,13 @@ def test_version_that_runs_or_is_in_force_is_not_removed(
     assert not scene.document().get("2").is_removing
 
 
-def test_last_version_is_removed_with_its_views(scene: Scene, settings: Settings) -> None:
+def test_last_version_is_removed_with_its_views(
+    scene: Scene, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     scene.deploy("1")
     scene.write("1", 0, 10, [("monday", 1.0)])
     remove_version(scene.catalog, settings, "revenue", "1")
     assert scene.catalog.find("revenue") is None
     assert scene.catalog.read(lambda work: work.kind("revenue")) is None
+    assert not (tmp_path / "millstream.lock").exists()  # it has no checkpoint to be locked

@@ -44,9 +44,9 @@ def test_role_decides_where_topics_are_written(topics: Topics, tmp_path: Path) -
         assert len(cluster.topic(f"{public}.v2").partitions) == 3
         document = catalog.find(public)
         assert document is not None
-        save(catalog, registry.switch(document, "2", {}, {}))
+        save(catalog, registry.switch(document, "2", {}))
         assert written() == [(f"{public}.v1", 1), (public, 1)]
         assert read_marks(cluster, public).number == 1
-        save(catalog, registry.start_removing(registry.switch(document, "2", {}, {}), "1"))
+        save(catalog, registry.start_removing(registry.switch(document, "2", {}), "1"))
         with pytest.raises(ConfigError, match=r"version 1 of .* is being removed"):
             written()

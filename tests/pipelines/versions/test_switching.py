@@ -46,19 +46,17 @@ def test_version_that_is_behind_is_not_switched_to(two: Scene) -> None:
     two.write("1", 1, 15, [("monday", 5.0)])
     document = two.document()
     with pytest.raises(Behind, match="is 5 records behind version 1"):
-        two.catalog.run(lambda work: swap_views(work, document, "2", None, {}), "switch")
+        two.catalog.run(lambda work: swap_views(work, document, "2", None), "switch")
     assert two.read() == [("monday", 5.0)]
-    two.catalog.run(
-        lambda work: swap_views(work, document, "2", None, {}, allow_behind=True), "switch"
-    )
+    two.catalog.run(lambda work: swap_views(work, document, "2", None, allow_behind=True), "switch")
     assert two.read() == [("monday", 2.0)]
 
 
 def test_second_of_two_operators_changes_nothing(two: Scene) -> None:
     document = two.document()
-    two.catalog.run(lambda work: swap_views(work, document, "2", None, {}), "switch")
+    two.catalog.run(lambda work: swap_views(work, document, "2", None), "switch")
     with pytest.raises(MillstreamError, match="switched by another process meanwhile"):
-        two.catalog.run(lambda work: swap_views(work, document, "2", None, {}), "switch")
+        two.catalog.run(lambda work: swap_views(work, document, "2", None), "switch")
     assert two.document().number == 1
 
 
@@ -70,16 +68,13 @@ def test_versions_with_topics_are_switched_only_at_the_cut(scene: Scene) -> None
     document, cut = scene.document(), {("orders", 0): 10}
     scene.write("1", 1, 11, [("monday", 7.0)])
     with pytest.raises(ConfigError, match="did not stay at the cut"):
-        scene.catalog.run(lambda work: swap_views(work, document, "2", cut, {}), "switch")
+        scene.catalog.run(lambda work: swap_views(work, document, "2", cut), "switch")
     assert scene.read() == [("monday", 7.0)]
     scene.write("2", 1, 11, [("monday", 8.0)])
-    ends = {"alerts": {"0": 4}}
     moved = {("orders", 0): 11}
-    switched = scene.catalog.run(
-        lambda work: swap_views(work, document, "2", moved, ends), "switch"
-    )
+    switched = scene.catalog.run(lambda work: swap_views(work, document, "2", moved), "switch")
     assert scene.read() == [("monday", 8.0)]
-    assert switched.segments["alerts"][-1].begins == {"0": 4}
+    assert (switched.in_force, switched.cut) == ("2", {"orders": {"0": 11}})
 
 
 def test_table_that_was_dropped_is_not_shown(two: Scene, settings: Settings) -> None:

@@ -47,6 +47,7 @@ from millstream.pipelines.joins.external import (
 )
 from millstream.pipelines.joins.frames import keep_watermark
 from millstream.pipelines.joins.matching import has_null_key, take_or_null
+from millstream.pipelines.plans import BY_ARRIVAL
 from millstream.pipelines.state.keys import Numbers, first_rows, key_codes, with_hash
 from millstream.pipelines.workers import freeze_imports
 
@@ -189,8 +190,9 @@ def lookup(
     )
     wanted = Lookup(uuid.uuid4().hex, keys, columns, how, on_failure, fetch, settings)
     inner = arrow_schema(frame.schema)
-    whole = pa.schema([*inner, *columns, (ERROR, pa.string())])
-    answered = frame.mapInArrow(_runner(wanted, inner), from_arrow_schema(whole))
+    answers = from_arrow_schema(pa.schema([*inner, *columns]))
+    whole = answers.add(ERROR, "string", metadata={BY_ARRIVAL: "lookup"})
+    answered = frame.mapInArrow(_runner(wanted, inner), whole)
     answered = keep_watermark(answered, frame)
     if on_failure == "divert":
         return answered

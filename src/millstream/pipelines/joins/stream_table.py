@@ -111,6 +111,8 @@ class Enrich(Operator):
     """The operator: pure, on columns. Keeps the newest row of each key of the table, and the rows
     of the stream that wait for theirs."""
 
+    by_arrival = "enrich"
+
     def __init__(
         self, stream: InputSpec, table: ChangeLog, how: How, waiting: Waiting | None = None
     ) -> None:

@@ -111,6 +111,7 @@ class PatternMatch(Operator):
     ) -> None:
         self.identity = identity
         self.title = title
+        self.by_arrival = "match" if rows.by_arrival else ""
         self._details = details or {}
         schema, keys = rows.schema, rows.keys
         self.inputs = {EVENTS: InputSpec(schema, keys)}

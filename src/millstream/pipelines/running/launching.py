@@ -23,7 +23,7 @@ from millstream.pipelines.columns import (
 from millstream.pipelines.durations import duration_us
 from millstream.pipelines.offsets import EARLIEST, Offsets, to_json
 from millstream.pipelines.options import GivenOptions
-from millstream.pipelines.plans import analyzed, closing_rules
+from millstream.pipelines.plans import analyzed, closing_rules, operators_by_arrival
 from millstream.pipelines.reading.counting import OBSERVED, count_failures
 from millstream.pipelines.reading.options import TRIGGER_OPTIONS, parse_read_options
 from millstream.pipelines.reading.positions import Positions
@@ -89,7 +89,7 @@ def launch(
             roles=None if deployed is None else deployed.roles,
         )
         if deployed is not None:
-            deployed.publish()
+            deployed.publish(operators_by_arrival(analyzed(result)))
         checkpoint.check_windows(closing_rules(analyzed(result)))
         checkpoint.align_sources(pipeline, inputs_of(result))
         writer = (

@@ -45,6 +45,7 @@ class Operator(ABC):
 
     identity: str  # the settings that the content of the state depends on; others are refused
     title: str = ""  # shown to users instead of the identity
+    by_arrival: str = ""  # its function, if its results depend on when rows arrive
     inputs: Mapping[str, InputSpec]
     tables: Mapping[str, StateTableSpec]
     schema_out: pa.Schema

@@ -26,6 +26,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from millstream.errors import ConfigError
 from millstream.pipelines.columns import WATERMARK_DELAY
+from millstream.pipelines.plans import BY_ARRIVAL
 from millstream.pipelines.state.bucket import END_OF_TIME, NO_WATERMARK, Changes, InputSpec
 from millstream.pipelines.state.keys import BUCKETS_MAX, bucket_labels, split_by_bucket, with_hash
 from millstream.pipelines.state.operator import OPERATOR, Operator, run_bucket
@@ -91,6 +92,8 @@ def _run_stream(operator: Operator, packed: DataFrame, bucket_count: int) -> Dat
 
     check_state_store(packed)
     description = {OPERATOR: operator.describe(bucket_count)}
+    if operator.by_arrival:
+        description[BY_ARRIVAL] = operator.by_arrival
     schema_out = StructType([StructField("block", BinaryType(), metadata=description)])
     far = lit(FAR_AWAY).cast("timestamp").alias("_open", metadata={WATERMARK_DELAY: 0})
     # Spark seeds it differently wherever it is used, and so reuses no exchange of packed rows:

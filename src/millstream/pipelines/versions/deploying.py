@@ -28,6 +28,7 @@ from millstream.pipelines.versions.registry import (
     catch_up,
     deploy,
     identity_of,
+    note_operators,
     physical_table,
 )
 from millstream.pipelines.versions.roles import Roles
@@ -55,12 +56,20 @@ class Deployed:
             return None
         return Roles(self.store_url, self.pipeline.name, self.pipeline.version)
 
-    def publish(self) -> None:
-        """Create the views of a version in force, once its tables exist."""
+    def publish(self, by_arrival: Collection[str] = ()) -> None:
+        """Create the views of a version in force, once its tables exist, and record which of its
+        operators depend on when rows arrive."""
+        name, version = self.pipeline.name, self.pipeline.version
+
+        def change(work: Work) -> None:
+            document = work.load(name, locked=True)
+            if document is not None and version in document.versions:
+                document = note_operators(document, version, by_arrival)
+                work.save(document)
+                publish(work, name, version, document)
+
         with open_catalog(self.store_url) as catalog:
-            catalog.run(
-                lambda work: publish(work, self.pipeline.name, self.pipeline.version), "publish"
-            )
+            catalog.run(change, "publish")
 
 
 def describe(pipeline: PipelineSpec, checkpoint: str = "", start_at: str | None = None) -> Version:

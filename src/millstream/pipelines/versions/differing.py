@@ -274,7 +274,6 @@ class VersionsDiff:
     versions: tuple[str, str]
     cut: Offsets
     watermarks_ms: tuple[int | None, int | None]
-    late_rows: tuple[int, int]
     tables: tuple[TableDiff, ...]
     missing: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # tables that one does not write
 
@@ -345,7 +344,6 @@ def compare_at(
         versions,
         cut,
         (watermarks[0], watermarks[1]),
-        (answers[0].late_rows if answers[0] else 0, answers[1].late_rows if answers[1] else 0),
         tuple(
             diff_table(
                 work,

@@ -69,7 +69,6 @@ class Answer:
     has_cut: bool = False
     is_at_rest: bool = False
     watermark_ms: int | None = None
-    late_rows: int = 0
 
 
 class HaltedElsewhere(MillstreamError):
@@ -353,7 +352,6 @@ class Seen:
     is_idle: bool
     lag: int | None
     watermark_ms: int | None
-    late_rows: int
 
 
 class HaltWatch:
@@ -430,7 +428,6 @@ class HaltWatch:
             is_halted,
             is_halted and now - self._rest[1] >= self._rest_seconds,
             seen.watermark_ms,
-            seen.late_rows,
         )
         if answer != self._answered:
             catalog.run(lambda work: write_answer(work, self._query, answer), "answer")
@@ -461,13 +458,11 @@ def look_at(query: StreamingQuery) -> Callable[[], Seen | None]:
         except (PySparkException, Py4JError, OSError):  # the session was stopped
             return None
         progress: Mapping[str, Any] = {} if last is None else json.loads(last.json)
-        operators = progress.get("stateOperators") or ()
         return Seen(
             int(progress.get("batchId", -1)),
             not str(status["message"]).startswith(BUSY),
             lag_of(progress) if progress else None,
             watermark_ms(progress),
-            sum(int(it.get("numRowsDroppedByWatermark", 0)) for it in operators),
         )
 
     return look

@@ -19,15 +19,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from millstream.errors import ConfigError
-from millstream.pipelines.offsets import Offsets, from_json, to_json
+from millstream.pipelines.offsets import Offsets, to_json
 from millstream.pipelines.spec import FIRST_VERSION
 
-FORMAT = 1
+FORMAT = 2
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -70,23 +70,13 @@ class Version:
     group: str = ""
     is_caught_up: bool = False
     is_removing: bool = False
-    by_arrival: tuple[str, ...] = ()  # operators whose results depend on the order of arrival
-    state: tuple[str, ...] = ()  # what its state is computed from, one text for each operator
-    carried_from: str | None = None  # the version whose state it started with
+    by_arrival: tuple[str, ...] = ()  # operators whose results depend on when rows arrive
 
     @property
     def label(self) -> str:
         if self.is_removing:
             return "being removed"
         return "caught up" if self.is_caught_up else "catching up"
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Records of a public topic from these offsets on were written by this version."""
-
-    version: str
-    begins: Mapping[str, int]  # by partition
 
 
 @dataclass(frozen=True)
@@ -99,7 +89,6 @@ class Versions:
     previous: str | None = None
     cut: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     versions: Mapping[str, Version] = field(default_factory=dict)
-    segments: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)  # by public topic
 
     def identity(self, version: str) -> str:
         return identity_of(self.pipeline, version)
@@ -122,18 +111,15 @@ def encode(document: Versions) -> str:
 
 
 def decode(text: str) -> Versions:
-    """Raises `ConfigError` for a document of a newer Millstream."""
+    """Raises `ConfigError` for a document of another Millstream."""
     fields = json.loads(text)
-    if fields.pop("format") > FORMAT:
+    if (stored := fields.pop("format")) != FORMAT:
         raise ConfigError(
-            f"the versions of {fields['pipeline']} were stored by a newer Millstream; use that"
+            f"the versions of {fields['pipeline']} are stored in format {stored}, and this "
+            f"Millstream reads format {FORMAT}: use the Millstream that stored them"
         )
     versions = [_version(it) for it in fields.pop("versions")]
-    segments = {
-        topic: tuple(Segment(**it) for it in several)
-        for topic, several in fields.pop("segments").items()
-    }
-    return Versions(**fields, versions={it.version: it for it in versions}, segments=segments)
+    return Versions(**fields, versions={it.version: it for it in versions})
 
 
 def _version(fields: dict[str, Any]) -> Version:
@@ -157,7 +143,7 @@ def deploy(document: Versions, version: Version) -> Versions:
             version,
             start_at=found.start_at,
             is_caught_up=found.is_caught_up,
-            carried_from=found.carried_from,
+            by_arrival=found.by_arrival,
         )
     _check_names_differ(document, version)
     return replace(
@@ -202,24 +188,20 @@ def catch_up(document: Versions, version: str) -> Versions:
     return replace(document, versions={**document.versions, version: found})
 
 
-def switch(
-    document: Versions,
-    version: str,
-    cut: Offsets,
-    ends: Mapping[str, Mapping[str, int]],
-) -> Versions:
-    """Put another version in force. `ends` are those of the public topics at the cut."""
-    segments = dict(document.segments)
-    for topic in document.get(version).topics:
-        begin = Segment(version, dict(ends.get(topic, {})))
-        segments[topic] = (*segments.get(topic, ()), begin)
+def note_operators(document: Versions, version: str, by_arrival: Iterable[str]) -> Versions:
+    """Record which operators of a version depend on when rows arrive."""
+    found = replace(document.get(version), by_arrival=tuple(sorted(by_arrival)))
+    return replace(document, versions={**document.versions, version: found})
+
+
+def switch(document: Versions, version: str, cut: Offsets) -> Versions:
+    """Put another version in force, which takes over at the cut."""
     return replace(
         document,
         number=document.number + 1,
         in_force=version,
         previous=document.in_force,
         cut=to_json(cut),
-        segments=segments,
     )
 
 
@@ -283,7 +265,3 @@ def removed(document: Versions, version: str) -> Versions | None:
         return None
     previous = None if document.previous == version else document.previous
     return replace(document, versions=rest, previous=previous)
-
-
-def cut_of(document: Versions) -> Offsets:
-    return from_json(document.cut)

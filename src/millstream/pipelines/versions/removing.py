@@ -54,7 +54,7 @@ def remove_version(
             forget_decisions(cluster, found)
             delete_topics(cluster, [private_topic(it, version) for it in found.topics])
         delete_group(cluster, found.group or query)
-    if is_local(found.checkpoint) and found.checkpoint:
+    if found.checkpoint and is_local(found.checkpoint):
         delete_checkpoint(Path(local_path(found.checkpoint)))
     elif found.checkpoint:
         show(LEFTOVER.format(found.checkpoint))
@@ -63,9 +63,10 @@ def remove_version(
 
 def check_is_stopped(version: Version) -> None:
     """Raises `ConfigError` if the version runs on this machine; elsewhere it is fenced."""
-    if not is_local(version.checkpoint) or not Path(local_path(version.checkpoint)).exists():
+    checkpoint = version.checkpoint
+    if not checkpoint or not is_local(checkpoint) or not Path(local_path(checkpoint)).exists():
         return
-    with locked(version.checkpoint):
+    with locked(checkpoint):
         pass
 
 

@@ -15,10 +15,9 @@ switch nothing would bring a version that was killed back to do so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from millstream.client.fetching import log_end_offset
 from millstream.errors import ConfigError, MillstreamError
 from millstream.pipelines.offsets import Offsets, count_between
 from millstream.pipelines.versions.catalog import Catalog, Work
@@ -63,14 +62,13 @@ def switch_readers(
     drop_tables = drop_tables or version is None
     target = check_switch(document, wanted, may_drop_tables=drop_tables)
 
-    def swap(cut: Offsets | None, ends: Mapping[str, Mapping[str, int]]) -> Versions:
+    def swap(cut: Offsets | None) -> Versions:
         return catalog.run(
             lambda work: swap_views(
                 work,
                 document,
                 wanted,
                 cut,
-                ends,
                 drop_tables=drop_tables,
                 allow_behind=allow_behind,
             ),
@@ -79,7 +77,7 @@ def switch_readers(
 
     if not target.topics:
         try:
-            return swap(None, {})
+            return swap(None)
         except Behind:
             show(f"version {wanted} is behind version {document.in_force}: halting both")
     versions = (document.in_force or wanted, wanted)
@@ -95,27 +93,16 @@ def switch_at(
     cluster: Cluster,
     document: Versions,
     cut: Offsets,
-    swap: Callable[[Offsets, Mapping[str, Mapping[str, int]]], Versions],
+    swap: Callable[[Offsets], Versions],
 ) -> Versions:
     """While both versions stand at the cut."""
     old = document.get(document.in_force or "")
     if not old.topics:
-        return swap(cut, {})
+        return swap(cut)
     complete_last_batch(catalog, cluster, document.identity(old.version), old)
-    switched = swap(cut, ends_of(cluster, old))
+    switched = swap(cut)
     note_switch(cluster, switched)
     return switched
-
-
-def ends_of(cluster: Cluster, version: Version) -> Mapping[str, Mapping[str, int]]:
-    """Where the public topics end, by topic and partition."""
-    return {
-        topic: {
-            str(it.number): log_end_offset(cluster, topic, it.number)
-            for it in cluster.topic(topic).partitions
-        }
-        for topic in version.topics
-    }
 
 
 def find_document(catalog: Catalog, pipeline: str) -> Versions:
@@ -133,7 +120,6 @@ def swap_views(
     expected: Versions,
     version: str,
     cut: Offsets | None,
-    ends: Mapping[str, Mapping[str, int]],
     *,
     drop_tables: bool = False,
     allow_behind: bool = False,
@@ -157,7 +143,7 @@ def swap_views(
         if work.kind(table.physical) != "table":
             raise ConfigError(f"table {table.physical} of version {version} was dropped")
         work.put_view(table.name, table.physical)
-    switched = switch(document, version, place, ends)
+    switched = switch(document, version, place)
     work.save(switched)
     return switched
 
