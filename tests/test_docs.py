@@ -61,6 +61,7 @@ def long_on_spark(paths: list[Path]) -> list[Any]:
         "property_alerts.py",
         "shop.py",
         "real_time.py",
+        "versions.md",
         "windows.md",
         "patterns.md",
         "testing-streams.md",

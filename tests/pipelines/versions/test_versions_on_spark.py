@@ -133,5 +133,32 @@ def test_topic_has_each_record_of_one_version_across_switches(
     assert values(results) == sorted(expected)
 
 
+def test_topic_of_a_pipeline_that_ran_before_is_adopted(
+    spark: SparkSession, topics: Topics, settings: Settings
+) -> None:
+    orders, results = topics.create(), topics.create()
+    topics.fill(orders, numbers(0, 20))
+    reads = topic(orders, schema="id long")
+    declared: Any = pipeline(reads=reads, writes=topic(results), name=f"a-{orders}")
+    one: Pipeline = declared(lambda frame: frame.selectExpr("concat('1:', id) as value"))
+    two = replace(
+        one, version="2", function=lambda frame: frame.selectExpr("concat('2:', id) as value")
+    )
+    plain = start_query(lambda: launch(one, spark, settings))
+    await_true(lambda: len(read_values(topics, results)) == 20)
+    plain.stop()
+    with running(spark, settings, two, one) as catalog:
+        document = catalog.find(one.name)
+        assert document is not None
+        assert document.in_force == "1"
+        topics.fill(orders, numbers(20, 25))
+        await_true(lambda: len(read_values(topics, results)) == 25)
+        switch_readers(catalog, settings, one.name, "2")
+        topics.fill(orders, numbers(25, 30))
+        await_true(lambda: len(read_values(topics, results)) == 30)
+    expected = [f"{'1' if it < 25 else '2'}:{it}".encode() for it in range(30)]
+    assert sorted(read_values(topics, results)) == sorted(expected)
+
+
 def read_values(topics: Topics, name: str) -> list[bytes]:
     return [it.value() for it in read_committed(topics.bootstrap, name)]
