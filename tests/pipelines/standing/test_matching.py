@@ -16,7 +16,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines import Pipeline, pipeline, table, topic
 from millstream.pipelines.standing import match_queries, matching
 from millstream.pipelines.standing.stored import QueryRecord, StoredQueries
-from millstream.testing.streams import Source, check_stream
+from millstream.testing.streams import Source, StreamDiffers, check_stream
 from tests.pipelines.conftest import Topics, run_to_end
 from tests.pipelines.running.test_launching import stored
 
@@ -202,6 +202,41 @@ def test_any_cut_of_the_stream_gives_the_same_matches(spark: SparkSession, topic
 
     outcomes = check_stream(matched, {"offers": source}, spark=spark, seed=1, rows=16, examples=1)
     assert all(it.rows() for it in outcomes)
+
+
+@pipeline(
+    reads=topic("offers", schema=SCHEMA, queries="searches", watermark=("at", "10 seconds")),
+    writes=table("alerts", key=("offer", "query")),
+)
+def declared_alerts(offers: DataFrame) -> DataFrame:
+    return alerts(offers)
+
+
+@pipeline(
+    reads=topic("offers", schema=SCHEMA, queries="searches", watermark=("at", "10 seconds")),
+    writes=table("alerts", key=("offer", "query")),
+)
+def newest_alerts(offers: DataFrame) -> DataFrame:
+    """Broken on purpose: which queries count depends on when a batch was planned."""
+    matched = offers.transform(match_queries, time=None)
+    return matched.selectExpr("offer", "_query AS query", "_version AS version")
+
+
+def test_harness_checks_a_pipeline_with_standing_queries(spark: SparkSession) -> None:
+    stored = [(name, where and where["where"], at) for name, where, at in RULES]
+    offers = [
+        {"offer": it, "category": "bike", "price": 1.0, "text": "tea", "at": moment}
+        for it, moment in enumerate(BEGIN + timedelta(seconds=10 * it) for it in range(14))
+    ]
+    inputs = {"offers": Source(offers, queries=stored)}
+    (outcome,) = check_stream(declared_alerts, inputs, spark=spark, seed=1, examples=1)
+    found = {(it["offer"], it["query"], it["version"]) for it in outcome.rows()}
+    assert {(0, "cheap", 0), (3, "bikes", 1), (6, "cheap", 2)} < found
+    assert not {it for it in found if it[0] >= 9 and it[1] == "bikes"}
+    with pytest.raises(StreamDiffers):
+        check_stream(newest_alerts, inputs, spark=spark, seed=1, examples=1, shrink_seconds=0)
+    with pytest.raises(ConfigError, match="is read with standing queries: give them"):
+        check_stream(declared_alerts, {"offers": Source(offers)}, spark=spark)
 
 
 def test_what_is_missing_is_named_before_anything_runs(spark: SparkSession, topics: Topics) -> None:

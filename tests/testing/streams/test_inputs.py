@@ -12,7 +12,7 @@ from millstream.errors import ConfigError
 from millstream.pipelines.pipeline import pipeline
 from millstream.pipelines.row_positions import decode_positions
 from millstream.pipelines.spec import table, topic
-from millstream.testing.streams.case import Arrival
+from millstream.testing.streams.case import Arrival, Batch
 from millstream.testing.streams.inputs import (
     Source,
     as_moment,
@@ -20,6 +20,8 @@ from millstream.testing.streams.inputs import (
     make_input,
     moments,
     with_offset,
+    with_queries,
+    with_queries_end,
 )
 from tests.testing.streams.orders import CLICKS, SCHEMA, order, orders_input, orders_source
 
@@ -119,3 +121,32 @@ def test_rows_of_a_table_have_its_key_and_a_position_that_moves() -> None:
     assert positions.times_ms.tolist() == list(range(6))
     assert positions.logs.tolist() == [0, 0, 0, 0, 1, 1]
     assert positions.offsets.tolist() == [0, 1, 2, 3, 0, 1]
+
+
+def test_batch_has_the_queries_that_are_as_old_as_its_rows() -> None:
+    columns = StructType().add("n", "integer").add("at", "timestamp")
+    read = topic("offers", schema=columns, queries="searches")
+    stored = [
+        ("a", "n < 3", "2026-01-01 00:00"),
+        ("b", "n > 3", "2026-01-02"),
+        ("a", None, "2026-01-03"),
+    ]
+    source = Source([], time="at", queries=stored)
+    made = with_queries(make_input("offers", read, "at"), read, source)
+    assert made.schema.names == ["n", "at", "_queries"]
+    assert [it.value for it in made.queries] == [b'{"where": "n < 3"}', b'{"where": "n > 3"}', None]
+    days = (["2025-12-31"], ["2026-01-02", "2026-01-01"], ["2026-01-01"], [None])
+    ends: dict[str, int] = {}
+    batches = [
+        with_queries_end(
+            Batch(tuple(Arrival("offers", {"n": 1, "at": it}) for it in day)),
+            {"offers": made},
+            ends,
+        )
+        for day in days
+    ]
+    found = [[it.row["_queries"] for it in batch.arrivals] for batch in batches]
+    assert found == [[0], [2, 2], [2], [3]]
+    assert made.with_all_queries({"n": 1}) == {"n": 1, "_queries": 3}
+    with pytest.raises(ConfigError, match="offers is read with standing queries"):
+        with_queries(made, read, Source([]))

@@ -23,7 +23,7 @@ from millstream.pipelines.offsets import OffsetRange
 from millstream.pipelines.reading.dead_letters import DeadLetters
 from millstream.pipelines.reading.decoding.results import Failure
 from millstream.pipelines.reading.fetching import cluster_of, fetch_columns
-from millstream.pipelines.standing.stored import Refused, StoredQueries
+from millstream.pipelines.standing.stored import QueryRecord, Refused, StoredQueries
 from millstream.pipelines.standing.topic import records_of
 
 if TYPE_CHECKING:
@@ -45,9 +45,10 @@ class QuerySource:
 
     source_id: str
     topic: str
-    options: ReadOptions
+    options: ReadOptions | None
     schema: pa.Schema
     scans_max: int
+    records: tuple[QueryRecord, ...] | None = None  # instead of a topic, in tests
 
 
 class LoadedQueries:
@@ -66,6 +67,8 @@ class LoadedQueries:
         if self._queries.position == end:
             return self._queries
         topic, options = self._source.topic, self._source.options
+        if options is None:
+            return self._given(end)
         cluster = cluster_of(options)
         info = cluster.retrying(lambda: cluster.refresh([topic])).get(topic)
         if info is None:
@@ -94,6 +97,13 @@ class LoadedQueries:
                 suspended,
                 self._source.scans_max,
             )
+        return self._queries
+
+    def _given(self, end: int) -> StoredQueries:
+        if end < self._queries.position:
+            self._queries = self._new()
+        given = self._source.records or ()
+        self._report(self._queries.advance(given[self._queries.position : end], end))
         return self._queries
 
     def _report(self, refused: list[Refused]) -> None:

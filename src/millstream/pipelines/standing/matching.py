@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,13 @@ from millstream.pipelines.reading.positions import Positions
 from millstream.pipelines.standing.events import Rows
 from millstream.pipelines.standing.kinds import numbers_of
 from millstream.pipelines.standing.loading import QuerySource, is_first_task, loaded
-from millstream.pipelines.standing.stored import MATCHES, NO_TIME, SCANS_MAX, StoredQueries
+from millstream.pipelines.standing.stored import (
+    MATCHES,
+    NO_TIME,
+    SCANS_MAX,
+    QueryRecord,
+    StoredQueries,
+)
 from millstream.pipelines.standing.topic import reading_options
 from millstream.pipelines.workers import freeze_imports
 
@@ -49,13 +55,28 @@ RESULTS_AT_ONCE = 100_000  # about; rows that match many queries are matched a f
 
 # The options of the readers of pipelines, by the metadata of their frames: they can have secrets,
 # which are not to be in plans.
-_readers: dict[str, tuple[str, Mapping[str, str]]] = {}
+_readers: dict[str, _Reader] = {}
 
 
-def mark_queries(frame: DataFrame, topic: str, options: Mapping[str, str]) -> DataFrame:
-    """The frame of a reader with `_queries`, so that `match_queries` finds the topic."""
-    key = f"{options.get('kafka.bootstrap.servers', '')}/{topic}"
-    _readers[key] = topic, options
+class _Reader(NamedTuple):
+    """Where queries are: a topic, or records in its place."""
+
+    topic: str
+    options: Mapping[str, str]
+    records: tuple[QueryRecord, ...] | None = None
+
+
+def mark_queries(
+    frame: DataFrame,
+    topic: str,
+    options: Mapping[str, str],
+    records: tuple[QueryRecord, ...] | None = None,
+) -> DataFrame:
+    """The frame of a reader with `_queries`, so that `match_queries` finds the topic, or the
+    records that a test has in its place."""
+    place = options.get("kafka.bootstrap.servers", "") if records is None else hash(records)
+    key = f"{place}/{topic}"
+    _readers[key] = _Reader(topic, options, records)
     return frame.withMetadata(QUERIES_COLUMN, {QUERIES_SOURCE: key})
 
 
@@ -78,9 +99,9 @@ def match_queries(
 
     from millstream.pipelines.state.spark import arrow_schema
 
-    topic, found = _source(frame, queries, options)
-    read = reading_options(found, topic)
-    if QUERIES_COLUMN not in frame.columns:
+    topic, found, records = _source(frame, queries, options)
+    read = reading_options(found, topic) if records is None else None
+    if read is not None and QUERIES_COLUMN not in frame.columns:
         _refuse_stream(frame, topic)
         positions = Positions(read)
         try:
@@ -96,17 +117,15 @@ def match_queries(
         raise ConfigError(f"scans_max={scans_max}: it must be at least 0")
     inner = arrow_schema(frame.schema)
     events = pa.schema([it for it in inner if it.name != QUERIES_COLUMN])
-    source = QuerySource(uuid.uuid4().hex, topic, read, events, scans_max)
+    source = QuerySource(uuid.uuid4().hex, topic, read, events, scans_max, records)
     whole = from_arrow_schema(pa.schema([*events, *MATCHES]))
     matched = frame.mapInArrow(_runner(source, inner, time), whole)
     return keep_watermark(matched, frame.drop(QUERIES_COLUMN))
 
 
-def _source(
-    frame: DataFrame, queries: str | None, options: Mapping[str, str] | None
-) -> tuple[str, Mapping[str, str]]:
+def _source(frame: DataFrame, queries: str | None, options: Mapping[str, str] | None) -> _Reader:
     if options is not None and queries is not None:
-        return queries, options
+        return _Reader(queries, options)
     key = ""
     if QUERIES_COLUMN in frame.columns:
         key = frame.schema[QUERIES_COLUMN].metadata.get(QUERIES_SOURCE, "")
@@ -116,13 +135,13 @@ def _source(
             'topic(..., queries="searches"), and keep the column _queries; or pass '
             'match_queries(frame, "searches", options={"kafka.bootstrap.servers": ...})'
         )
-    topic, found = _readers[key]
-    if queries not in (None, topic):
+    reader = _readers[key]
+    if queries not in (None, reader.topic):
         raise ConfigError(
-            f"match_queries is to use topic {queries}, and the frame is read with {topic}: "
+            f"match_queries is to use topic {queries}, and the frame is read with {reader.topic}: "
             f'declare topic(..., queries="{queries}")'
         )
-    return topic, found
+    return reader
 
 
 def _refuse_stream(frame: DataFrame, topic: str) -> None:

@@ -9,26 +9,32 @@ may be written as text, "2026-01-01 10:00:05", in UTC.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millstream.errors import ConfigError
+from millstream.pipelines.columns import QUERIES_COLUMN
 from millstream.pipelines.durations import duration_us
 from millstream.pipelines.pipeline import Pipeline, pipeline
 from millstream.pipelines.spec import Topic, table, topic
-from millstream.testing.streams.case import Arrival, Row
+from millstream.testing.streams.case import Arrival, Batch, Row
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from hypothesis.strategies import SearchStrategy
     from pyspark.sql.types import StructType
 
+    from millstream.pipelines.standing.stored import QueryRecord
+
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 OFFSET = "_offset"
 PARTITION_ROWS = 4  # after which all keys move to another partition
 NO_SOURCE = "Source([])"
+QUERY_EXAMPLE = '("cheap", "price < 3", "2026-01-01 00:00:00")'
+StandingQuery: TypeAlias = "tuple[str, str | None, datetime | str]"
 EXAMPLE = 'Source(rows, schema="id long, at timestamp", watermark=("at", "1 minute"))'
 
 
@@ -37,18 +43,25 @@ class Source:
     """An input: rows in a list, or a Hypothesis strategy for one row.
 
     `schema` and `watermark` are those of the topic, and only needed where there is none: for a
-    plain function. `time` orders the rows of an input that has no watermark.
+    plain function. `time` orders the rows of an input that has no watermark. `queries` are the
+    standing queries of the topic: the id, the condition or None to remove it, and the moment.
     """
 
     rows: Sequence[Row] | SearchStrategy[Any]
     schema: str | StructType | None = None
     watermark: tuple[str, str] | None = None
     time: str | None = None
+    queries: Sequence[StandingQuery] | None = None
 
 
 def source_text(source: Source) -> str:
     """A source without its rows, as code; `NO_SOURCE` if it tells no more than the topic does."""
-    told = {"schema": source.schema, "watermark": source.watermark, "time": source.time}
+    told = {
+        "schema": source.schema,
+        "watermark": source.watermark,
+        "time": source.time,
+        "queries": source.queries,
+    }
     given = [
         f"{name}={it!r}" if isinstance(it, str | tuple) else f"{name}=..."
         for name, it in told.items()
@@ -66,11 +79,28 @@ class Input:
     arrow: pa.Schema
     time: str | None
     delay_us: int | None  # of the watermark; None if there is none
+    queries_topic: str | None = None
+    queries: tuple[QueryRecord, ...] = ()
 
     def time_us(self, row: Row) -> int | None:
         """When it happened; None if it does not say."""
         moment = None if self.time is None else row.get(self.time)
         return None if moment is None else moment_us(as_moment(moment))
+
+    def queries_end(self, row: Row) -> int:
+        """The end of the records of queries that are as old as the row, or older; all of them if
+        the row has no time."""
+        time_us = self.time_us(row)
+        ends = (
+            place
+            for place, it in enumerate(self.queries, 1)
+            if time_us is None or it.timestamp_ms * 1000 <= time_us
+        )
+        return max(ends, default=0)
+
+    def with_all_queries(self, row: Row) -> Row:
+        """The row as a batch has it, which is planned when all queries are there."""
+        return {**row, QUERIES_COLUMN: len(self.queries)} if self.queries_topic else row
 
     def table_of(self, rows: Sequence[Row]) -> pa.Table:
         """Raises `ConfigError` for rows that do not fit."""
@@ -122,7 +152,8 @@ def define(
             f"{', '.join(by_name) or 'nothing'}: give rows, or a strategy, for each parameter"
         )
     inputs = {
-        name: make_input(name, read, by_name[name].time) for name, read in declared.reads.items()
+        name: with_queries(make_input(name, read, by_name[name].time), read, by_name[name])
+        for name, read in declared.reads.items()
     }
     return Definition(declared, inputs, by_name)
 
@@ -143,6 +174,8 @@ def make_input(name: str, read: Topic, time: str | None) -> Input:
         schema = table_schema(read)
     assert isinstance(schema, StructType)
     rows = StructType([it for it in schema.fields if it.name != WATERMARK_COLUMN])
+    if read.queries and QUERIES_COLUMN not in rows.names:
+        rows = schema = StructType([*rows.fields]).add(QUERIES_COLUMN, "long")
     if read.watermark is not None and read.schema is not None:
         schema = StructType([*rows.fields]).add(WATERMARK_COLUMN, "timestamp")  # as the reader does
     column, delay = read.watermark or (time, None)
@@ -151,6 +184,39 @@ def make_input(name: str, read: Topic, time: str | None) -> Input:
     delay_us = None if delay is None else duration_us(delay, "watermark", zero_allowed=True)
     arrow = to_arrow_schema(rows, timezone="UTC", prefers_large_types=False)
     return Input(name, schema, _nullable(arrow), column, delay_us)
+
+
+def with_queries(made: Input, read: Topic, source: Source) -> Input:
+    """The input with its standing queries. Raises `ConfigError` if there are none."""
+    from millstream.pipelines.standing.stored import QueryRecord
+
+    if not read.queries:
+        return made
+    if source.queries is None:
+        raise ConfigError(
+            f"{made.name} is read with standing queries: give them, "
+            f"Source(rows, queries=[{QUERY_EXAMPLE}])"
+        )
+    records = []
+    for offset, (query_id, where, moment) in enumerate(source.queries):
+        value = None if where is None else json.dumps({"where": where}).encode()
+        time_ms = moment_us(as_moment(moment)) // 1000
+        records.append(QueryRecord(offset, time_ms, query_id.encode(), value))
+    return replace(made, queries_topic=read.queries, queries=tuple(records))
+
+
+def with_queries_end(batch: Batch, inputs: Mapping[str, Input], ends: dict[str, int]) -> Batch:
+    """The rows of a batch with the end of the queries' topic when it is planned: at least all
+    queries are there that are as old as one of its rows; notes it in `ends`."""
+    for it in batch.arrivals:
+        ends[it.input] = max(ends.get(it.input, 0), inputs[it.input].queries_end(it.row))
+    arrivals = tuple(
+        replace(it, row={**it.row, QUERIES_COLUMN: ends[it.input]})
+        if inputs[it.input].queries_topic
+        else it
+        for it in batch.arrivals
+    )
+    return replace(batch, arrivals=arrivals)
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:
@@ -173,7 +239,12 @@ def _declare(
         signature = inspect.signature(function)
         raise ConfigError(f"{name}{signature}: give rows for each parameter: {EXAMPLE}")
     reads = {
-        it: topic(it, schema=source.schema, watermark=source.watermark)
+        it: topic(
+            it,
+            schema=source.schema,
+            watermark=source.watermark,
+            queries=None if source.queries is None else f"{it}-queries",
+        )
         for it, source in sources.items()
     }
     writes = table("result", key=tuple(key))

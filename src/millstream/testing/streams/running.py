@@ -29,12 +29,13 @@ from millstream.pipelines.running.output_modes import choose_output_mode
 from millstream.pipelines.running.outputs import combine, rows_of, without_watermark
 from millstream.pipelines.running.session import spark_settings
 from millstream.pipelines.spec import ONLY
+from millstream.pipelines.standing.matching import mark_queries
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from millstream.pipelines.times import with_watermark_column
 from millstream.testing.streams.case import Arrival, Batch, Row
 from millstream.testing.streams.checkpoint import lose_commit, planned_batches, set_time
 from millstream.testing.streams.comparing import Comparison
-from millstream.testing.streams.inputs import Definition, Input, with_offset
+from millstream.testing.streams.inputs import Definition, Input, with_offset, with_queries_end
 from millstream.testing.streams.sink import ChangedBatch, Delivery, Rows, Sink
 from millstream.testing.streams.sink import rows_of as collected
 
@@ -112,6 +113,7 @@ class StreamRun:
     dropped_by_spark: int = 0
     _written: list[Batch] = field(default_factory=list)
     _counts: dict[str, int] = field(default_factory=dict)
+    _query_ends: dict[str, int] = field(default_factory=dict)
     _output_mode: str = ""
     _is_pending: bool = False  # there is something that no query has done yet
 
@@ -162,6 +164,7 @@ class StreamRun:
         inputs = self.definition.inputs
         numbered = (with_offset(it, inputs, self._counts) for it in batch.arrivals)
         batch = replace(batch, arrivals=tuple(numbered))
+        batch = with_queries_end(batch, inputs, self._query_ends)
         for name, source in inputs.items():
             rows = [arrival.row for arrival in batch.arrivals if arrival.input == name]
             path = self.place / name / f"{number:05}.parquet"
@@ -222,7 +225,7 @@ class StreamRun:
             # The time is in the condition so that Spark does not move it before the watermark.
             is_mark = col(MARKER) & as_column(watermark[0]).isNotNull()
             frame = frame.withWatermark(*watermark).where(~is_mark)
-        return frame.select(*map(as_column, it.schema.names))
+        return _marked(frame.select(*map(as_column, it.schema.names)), it)
 
     def _outcome(self) -> Outcome:
         done = sorted(self._sink.batches.items())
@@ -272,9 +275,10 @@ def run_batch(
     """The pipeline over rows that are all there."""
     frames = {}
     for name, source in definition.inputs.items():
-        rows = [them.arrival.row for them in arrivals if them.arrival.input == name]
-        table = source.table_of(rows)
-        frames[name] = _batch_frame(session, table, source.schema, place / f"{name}.parquet")
+        mine = [them.arrival.row for them in arrivals if them.arrival.input == name]
+        table = source.table_of([source.with_all_queries(it) for it in mine])
+        frame = _batch_frame(session, table, source.schema, place / f"{name}.parquet")
+        frames[name] = _marked(frame, source)
     return collect(definition.pipeline(**frames), list(definition.pipeline.writes))
 
 
@@ -292,13 +296,14 @@ def run_reference(
     frames = {}
     for name, source in definition.inputs.items():
         mine = [them for them in arrivals if them.arrival.input == name]
-        table = source.table_of([them.arrival.row for them in mine])
+        table = source.table_of([source.with_all_queries(them.arrival.row) for them in mine])
         batches = pa.array([them.batch_id for them in mine], pa.int64())
         marks = pa.array([them.watermark for them in mine], pa.timestamp("us", tz="UTC"))
         table = table.append_column(BATCH_COLUMN, batches).append_column(WATERMARK_COLUMN, marks)
         fields = [field for field in source.schema.fields if field.name != WATERMARK_COLUMN]
         schema = StructType(fields).add(BATCH_COLUMN, "long").add(WATERMARK_COLUMN, "timestamp")
-        frames[name] = _batch_frame(session, table, schema, place / f"{name}.parquet")
+        frame = _batch_frame(session, table, schema, place / f"{name}.parquet")
+        frames[name] = _marked(frame, source)
     return collect(function(**frames), list(definition.pipeline.writes))
 
 
@@ -321,6 +326,13 @@ def _rows(frame: DataFrame) -> Rows:
             if not passes(error) or not remaining:
                 raise
     return found
+
+
+def _marked(frame: DataFrame, it: Input) -> DataFrame:
+    """The frame, from which `match_queries` knows the standing queries of the input."""
+    if it.queries_topic is None:
+        return frame
+    return mark_queries(frame, it.queries_topic, {}, it.queries)
 
 
 def _batch_frame(session: SparkSession, table: pa.Table, schema: Any, path: Path) -> DataFrame:
