@@ -264,12 +264,12 @@ class WithoutPrevious(PatternMatch):
     ("broken", "pattern", "settings"),
     [
         (NotWaiting, "a b+", {}),
-        (Forgetful, "a b+", {}),
-        (NeverDue, "a b+", {}),
-        (Unordered, "a b+", {}),
-        (ByTime, "a b+", {"order": "arrival"}),
+        pytest.param(Forgetful, "a b+", {}, marks=pytest.mark.slow),
+        pytest.param(NeverDue, "a b+", {}, marks=pytest.mark.slow),
+        pytest.param(Unordered, "a b+", {}, marks=pytest.mark.slow),
+        pytest.param(ByTime, "a b+", {"order": "arrival"}, marks=pytest.mark.slow),
         (FirstAgain, "^ a", {}),
-        (WithoutPrevious, "a", {"before": "prev(u)"}),
+        pytest.param(WithoutPrevious, "a", {"before": "prev(u)"}, marks=pytest.mark.slow),
     ],
 )
 def test_harness_finds_what_is_broken(
