@@ -300,23 +300,24 @@ def as_frame(batch_id: int, numbers: range) -> Any:
 class PlainFanOut(FanOutSink):
     """The sink; the two steps in which Spark computes rows are done here."""
 
-    def _write_topics(self, batch: Any, begun: Any) -> list[TaskTransaction]:
+    def _write_topics(self, batch: Any, topics: Any) -> list[TaskTransaction]:
         protocol = self._protocol
         assert protocol is not None
 
         def work(rows: Iterator[pa.RecordBatch]) -> Any:
             tagged = (pa.record_batch([it.to_struct_array()] * 2, ["one", "two"]) for it in rows)
-            used = (it.select(list(self.topics)) for it in tagged)
-            tagged_rows = fan_out.rows_by_output(self.topics, used)
+            used = (it.select(list(topics)) for it in tagged)
+            tagged_rows = fan_out.rows_by_output(topics, used)
             return fan_out.write_open(
-                self.topics, protocol.task_prefix, protocol.task_timeout_ms, tagged_rows
+                topics, protocol.task_prefix, protocol.task_timeout_ms, tagged_rows
             )
 
         tasks = run_tasks(batch.numbers, batch.batch_id, work)
         return [task for _, task in tasks if task is not None]
 
-    def _write_tables(self, batch: Any, decision: Any) -> None:
+    def _write_tables(self, batch: Any, decision: Any, role: Any = None) -> None:
         assert self.store is not None
+        assert role is None
         rows = pa.Table.from_batches(rows_of(batch.numbers))
         self.store.write_arrow(
             [(rows, table) for table in self.tables.values()],
