@@ -40,6 +40,14 @@ def test_connections_that_the_server_has_ended_are_replaced(postgres_database: D
     opened.close()
 
 
+def test_file_that_is_no_database_is_an_error_of_the_store(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    file.write_bytes(b"not a database" * 100)
+    database = open_database(f"sqlite:///{file}")
+    with database.watch() as watch, pytest.raises(StoreError, match="not a database"):
+        watch.wait(0)
+
+
 def write(file: Path, value: int) -> None:
     connection = sqlite3.connect(file)
     with connection:

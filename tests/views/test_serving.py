@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from millstream.errors import StoreError
 from millstream.views import Views, serving
+from millstream.views.databases import PostgresWatch, SqliteWatch
 from millstream.views.serving import Limits, ViewServer
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.views.conftest import Shop
@@ -300,6 +302,27 @@ def test_events_end_with_the_reason_when_views_are_gone(shop: Shop, server: View
     rest = events.read().decode()
     assert "event: failed" in rest
     assert "no views of shop" in rest
+    connection.close()
+
+
+def test_events_end_with_the_reason_when_the_store_is_gone(
+    shop: Shop, server: ViewServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with a second response within the stream."""
+    shop.spend(ada=1)
+    connection, events = open_events(server)
+    next_event(events)
+
+    def fail(*arguments: Any) -> None:
+        raise StoreError("cannot wait for views: disk failed")
+
+    for watch in (SqliteWatch, PostgresWatch):
+        monkeypatch.setattr(watch, "wait", fail)
+    shop.spend(ada=1)
+    rest = events.read().decode()
+    assert "event: failed" in rest
+    assert "disk failed" in rest
+    assert "HTTP/1.1" not in rest
     connection.close()
 
 

@@ -81,7 +81,11 @@ class ViewServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
+            try:
+                super().process_request(request, client_address)
+            except RuntimeError:  # there is no room for another thread
+                self._free.release()
+                raise
             return
         text = f"there are {self.limits.connections} connections already; try again later"
         body = _json({"error": text})
@@ -226,6 +230,18 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-store")
         self.send_header("Connection", "close")
         self.end_headers()
+        self.close_connection = True
+        try:
+            self._send_events(follower, events)
+        except (ViewError, ConfigError, StoreError) as error:
+            self._send_failure(str(error))
+        except OSError:
+            raise  # the client has left
+        except Exception:  # noqa: BLE001  # the client gets an event, and the log the cause
+            _log.exception("%s %s failed", self.command, self.path)
+            self._send_failure("the request failed: see the server's log")
+
+    def _send_events(self, follower: Follower, events: list[str]) -> None:
         with self.server.views.watch() as watch:
             while not self.server.stopping.is_set():
                 for event in events or [": waiting\n\n"]:
@@ -238,10 +254,10 @@ class Handler(BaseHTTPRequestHandler):
                         events = follower.next_events(v)
                 except NotReached:  # queries that have no common cut now
                     events = []
-                except (ViewError, ConfigError, StoreError) as error:
-                    data = _json({"error": str(error)}).decode()
-                    self.wfile.write(f"event: failed\ndata: {data}\n\n".encode())
-                    return
+
+    def _send_failure(self, message: str) -> None:
+        """As an event: the headers of the response have been sent."""
+        self.wfile.write(f"event: failed\ndata: {_json({'error': message}).decode()}\n\n".encode())
 
     def _fail(self, status: HTTPStatus, message: str) -> None:
         self._respond(status, _json({"error": message}))
