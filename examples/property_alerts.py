@@ -1,4 +1,4 @@
-"""Property alerts: everybody stores a search, and is told of every flat that fits it.
+"""Property alerts: everybody stores a search, and gets an alert for every flat that fits it.
 
 millstream run examples/property_alerts.py     until Ctrl-C, with a broker of its own and SQLite
 python examples/property_alerts.py             300 searches and 500 flats, and checked
