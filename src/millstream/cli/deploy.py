@@ -13,10 +13,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from millstream.cli.failures import EXIT_UNREACHABLE, CommandFailed, usage_error
 from millstream.cli.moments import parse_moment_ms
-from millstream.cli.options import ClientConfig
+from millstream.cli.options import ClientConfig, Home
 from millstream.cli.output import console, note
-from millstream.cli.run import CreateTopics, StatusLines, security_settings, shorten
-from millstream.cli.versions import Home, Store
+from millstream.cli.run import (
+    Checkpoint,
+    CreateTopics,
+    PipelineBroker,
+    StatusLines,
+    Trigger,
+    security_settings,
+    shorten,
+)
+from millstream.cli.versions import Store
 from millstream.pipelines.pipeline import Pipeline
 from millstream.pipelines.running.settings import Settings, load_settings
 from millstream.pipelines.running.status import Status
@@ -28,11 +36,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     add_completion=False,
 )
-
-Trigger = Annotated[
-    str | None,
-    typer.Option(metavar="DURATION", help="Interval between batches: '10 seconds'."),
-]
 
 
 @app.command()
@@ -54,19 +57,9 @@ def deploy(
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Exit when it has caught up.")] = False,
-    broker: Annotated[
-        str | None,
-        typer.Option(
-            "--bootstrap-server",
-            "-b",
-            metavar="HOST:PORT,...",
-            help="The cluster. Default: an embedded broker with data in HOME/broker.",
-        ),
-    ] = None,
+    broker: PipelineBroker = None,
     store: Store = None,
-    checkpoint: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Default: HOME/checkpoints.")
-    ] = None,
+    checkpoint: Checkpoint = None,
     home: Home = None,
     trigger: Trigger = None,
     create_topics: CreateTopics = None,
@@ -147,7 +140,8 @@ def deploy_shown(
 ) -> None:
     from millstream.pipelines.running.runner import LOG_NAME
     from millstream.pipelines.running.runner import run as run_pipelines
-    from millstream.pipelines.versions.deploying import deploy_version, note_caught_up
+    from millstream.pipelines.versions.catalog import open_catalog
+    from millstream.pipelines.versions.deploying import deploy_version
 
     used: list[Settings] = []
 
@@ -161,7 +155,8 @@ def deploy_shown(
     with CatchingUp(pipeline) as shown:
         run_pipelines([pipeline], settings, once=once, announce=announce, show=shown.show)
     if once:
-        note_caught_up(pipeline, used[0])
+        with open_catalog(used[0].store_url) as catalog:
+            catalog.note_caught_up(pipeline.name, pipeline.version)
         shown.announce()
 
 

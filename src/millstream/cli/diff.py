@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from millstream.cli.failures import EXIT_FAILED
-from millstream.cli.options import AsJson
+from millstream.cli.options import AsJson, Home
 from millstream.cli.output import console, note, print_json, print_rows, warn
-from millstream.cli.versions import Broker, Home, Pipeline, Store, opened, settings_here
+from millstream.cli.versions import Broker, Pipeline, Store, opened, settings_here
 from millstream.pipelines.offsets import to_json
 from millstream.pipelines.versions.differing import SAMPLES, TableDiff, VersionsDiff
 

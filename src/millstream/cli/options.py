@@ -38,6 +38,11 @@ ClientConfig = Annotated[
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+Home = Annotated[
+    str | None,
+    typer.Option(metavar="HOME", help="Directory for local files. Default: .millstream."),
+]
+
 
 def parse_assignments(assignments: list[str], option: str) -> dict[str, str]:
     """`["name=value", ...]` as a dictionary; `option` names the culprit in the error."""

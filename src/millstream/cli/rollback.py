@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import typer
 
+from millstream.cli.options import Home
 from millstream.cli.output import note
 from millstream.cli.switch import AllowBehind, print_switched
-from millstream.cli.versions import Broker, Home, Pipeline, Store, opened, settings_here
+from millstream.cli.versions import Broker, Pipeline, Store, opened, settings_here
 
 app = typer.Typer(
     help="Move the readers of a pipeline back to the version before.",

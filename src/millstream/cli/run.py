@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millstream.cli.failures import EXIT_UNREACHABLE, CommandFailed, usage_error
-from millstream.cli.options import ClientConfig, read_properties
+from millstream.cli.options import ClientConfig, Home, read_properties
 from millstream.cli.output import console, note, print_pairs
 from millstream.pipelines.pipeline import Pipeline
 from millstream.pipelines.running.settings import Settings, load_settings
@@ -35,6 +35,19 @@ AllowNewCheckpoint = Annotated[
         "--allow-new-checkpoint",
         help="Start from the beginning if a pipeline has written from another checkpoint.",
     ),
+]
+PipelineBroker = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server",
+        "-b",
+        metavar="HOST:PORT,...",
+        help="The cluster. Default: an embedded broker with data in HOME/broker.",
+    ),
+]
+Checkpoint = Annotated[str | None, typer.Option(metavar="DIR", help="Default: HOME/checkpoints.")]
+Trigger = Annotated[
+    str | None, typer.Option(metavar="DURATION", help="Interval between batches: '10 seconds'.")
 ]
 CreateTopics = Annotated[
     bool | None,
@@ -64,30 +77,14 @@ def run(
         bool, typer.Option("--dry-run", help="Show inputs and outputs; run nothing.")
     ] = False,
     explain: Explain = False,
-    broker: Annotated[
-        str | None,
-        typer.Option(
-            "--bootstrap-server",
-            "-b",
-            metavar="HOST:PORT,...",
-            help="The cluster. Default: an embedded broker with data in HOME/broker.",
-        ),
-    ] = None,
+    broker: PipelineBroker = None,
     store: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Store for tables. Default: sqlite:///HOME/store.db."),
     ] = None,
-    checkpoint: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Default: HOME/checkpoints.")
-    ] = None,
-    home: Annotated[
-        str | None,
-        typer.Option(metavar="HOME", help="Directory for local files. Default: .millstream."),
-    ] = None,
-    trigger: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="Interval between batches: '10 seconds'."),
-    ] = None,
+    checkpoint: Checkpoint = None,
+    home: Home = None,
+    trigger: Trigger = None,
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="Spark's master. Default: local[*].")
     ] = None,

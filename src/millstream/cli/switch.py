@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from millstream.cli.options import Home
 from millstream.cli.output import console, note
-from millstream.cli.versions import Broker, Home, Pipeline, Store, opened, settings_here
+from millstream.cli.versions import Broker, Pipeline, Store, opened, settings_here
 from millstream.pipelines.versions.registry import Versions
 
 app = typer.Typer(

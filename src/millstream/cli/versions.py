@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from millstream.cli.failures import CommandFailed
-from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson
+from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, Home
 from millstream.cli.output import console, note, print_json, print_rows
 from millstream.errors import ConfigError
 from millstream.pipelines.offsets import count_between, from_json
@@ -34,10 +34,6 @@ Store = Annotated[
     typer.Option(
         metavar="URL", help="The store with the tables. Default: sqlite:///HOME/store.db."
     ),
-]
-Home = Annotated[
-    str | None,
-    typer.Option(metavar="HOME", help="Directory for local files. Default: .millstream."),
 ]
 Pipeline = Annotated[str, typer.Argument(metavar="PIPELINE", help="The name of the pipeline.")]
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millstream.connect.tables.postgres_connection import connect
 from millstream.connect.tables.schema import Column
+from millstream.connect.tables.spec import POSTGRES, SQLITE
 from millstream.errors import ConfigError, StoreError, TooMuch, ViewError
 from millstream.views.stamping import CHANNEL
 from millstream.views.values import from_sqlite, to_sqlite
@@ -24,8 +25,6 @@ from millstream.views.values import from_sqlite, to_sqlite
 if TYPE_CHECKING:
     import psycopg
 
-SQLITE = "sqlite:///"
-POSTGRES = ("postgresql://", "postgres://")
 IDLE_MAX = 8  # connections that are kept for the next reads
 _POLL_SECONDS = 0.01  # SQLite has no notifications: its counter of changes is looked at
 _CHECK_EVERY = 10_000  # instructions of SQLite's machine between two looks at the clock
@@ -188,12 +187,19 @@ class SqliteWatch(Watch):
                 self._connection.close()
                 self._connection, self._file = self._database.open()
                 self._version = -1
-            ((version,),) = self._connection.execute("PRAGMA data_version")
+            version = self._read_version()
             left = deadline - time.monotonic()
             if version != self._version or left <= 0:
                 self._version = version
                 return
             time.sleep(min(_POLL_SECONDS, left))
+
+    def _read_version(self) -> int:
+        try:
+            ((version,),) = self._connection.execute("PRAGMA data_version")
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot wait for views: {error}") from error
+        return int(version)
 
     def close(self) -> None:
         self._connection.close()

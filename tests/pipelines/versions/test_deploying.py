@@ -10,11 +10,11 @@ import pytest
 from millstream.errors import ConfigError, WriterFenced
 from millstream.pipelines import pipeline, table, topic
 from millstream.pipelines.running.settings import Settings
+from millstream.pipelines.versions.catalog import open_catalog
 from millstream.pipelines.versions.deploying import (
     deploy_version,
     describe,
     find_deployed,
-    note_caught_up,
     register,
     start_topic,
 )
@@ -88,7 +88,8 @@ def test_start_of_a_deployed_pipeline_finds_its_physical_names(tmp_path: Path) -
     assert (output.name, read.start_at) == ("revenue__v2", "latest")
     assert read.options["haltFile"] == str(tmp_path / "halts" / "revenue@2.json")
     assert deployed.roles is None
-    note_caught_up(revenue, settings)
+    with open_catalog(settings.store_url) as catalog:
+        catalog.note_caught_up("revenue", "2")
     again = find_deployed(revenue, settings)
     assert again is not None
     assert again.document.get("2").is_caught_up

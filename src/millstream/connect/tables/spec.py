@@ -24,6 +24,9 @@ from typing import Literal, get_args
 from millstream.errors import ConfigError
 
 Mode = Literal["upsert", "append", "replace"]
+# How the addresses of databases begin.
+SQLITE = "sqlite:///"
+POSTGRES = ("postgresql://", "postgres://")
 # Tables that stores and sinks keep for themselves.
 PROGRESS_TABLE = "millstream_progress"
 POSITIONS_TABLE = "millstream_positions"

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millstream.connect.tables.spec import Mode, TableSpec
+from millstream.connect.tables.spec import POSTGRES, SQLITE, Mode, TableSpec
 from millstream.errors import ConfigError
 from millstream.pipelines.stores.spec import Progress
 from millstream.pipelines.stores.store import Store
 
 __all__ = ["Mode", "Progress", "Store", "TableSpec", "open_store"]
 
-_SQLITE = "sqlite:///"
-_POSTGRES = ("postgresql://", "postgres://")
 SCHEMES = (
     "duckdb", "fts5", "delta", "redis", "rediss", "opensearch", "opensearchs", "elasticsearch",
     "elasticsearchs",
@@ -30,11 +28,11 @@ def open_store(url: str) -> Store:
     """`sqlite:///shop.db` (relative), `sqlite:////var/lib/shop.db`, `postgresql://...`, or a target
     of `millstream connect`: `duckdb:///...`, `fts5:///...`, `delta:///...`, `redis://...`,
     `opensearch://...`."""
-    if url.startswith(_SQLITE) and len(url) > len(_SQLITE):
+    if url.startswith(SQLITE) and len(url) > len(SQLITE):
         from millstream.pipelines.stores.sqlite import SqliteStore
 
-        return SqliteStore(Path(url.removeprefix(_SQLITE)))
-    if url.startswith(_POSTGRES):
+        return SqliteStore(Path(url.removeprefix(SQLITE)))
+    if url.startswith(POSTGRES):
         from millstream.pipelines.stores.postgres import PostgresStore
 
         return PostgresStore(url)

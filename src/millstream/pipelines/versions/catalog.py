@@ -30,22 +30,22 @@ from millstream.connect.tables.schema import quote
 from millstream.connect.tables.spec import (
     HALTS_TABLE,
     IDENTITIES_TABLE,
+    POSTGRES,
     PROGRESS_TABLE,
     RUNS_TABLE,
+    SQLITE,
     VERSIONS_TABLE,
 )
 from millstream.errors import ConfigError, StoreError
 from millstream.pipelines.stores import open_store
 from millstream.pipelines.stores.spec import Progress
-from millstream.pipelines.versions.registry import Versions, decode, encode
+from millstream.pipelines.versions.registry import Versions, catch_up, decode, encode
 
 if TYPE_CHECKING:
     import psycopg
 
 Result = TypeVar("Result")
 
-SQLITE = "sqlite:///"
-POSTGRES = ("postgresql://", "postgres://")
 LOCK_WAIT_MS = 10_000  # for readers of a view, while it is replaced
 _CREATE = (
     f"CREATE TABLE IF NOT EXISTS {VERSIONS_TABLE} "
@@ -288,6 +288,16 @@ class Catalog(ABC):
         """In one transaction; again if the server went away before it was committed."""
         self._prepare_once()
         return self._run(action, doing)
+
+    def note_caught_up(self, pipeline: str, version: str) -> None:
+        """The version has read all that there is."""
+
+        def note(work: Work) -> None:
+            document = work.load(pipeline, locked=True)
+            if document is not None and not document.get(version).is_caught_up:
+                work.save(catch_up(document, version))
+
+        self.run(note, "catch up")
 
     def _prepare_once(self) -> None:
         if not self._is_prepared:

@@ -25,7 +25,6 @@ from millstream.pipelines.versions.registry import (
     TableOutput,
     Version,
     Versions,
-    catch_up,
     deploy,
     identity_of,
     note_operators,
@@ -265,15 +264,3 @@ def deploy_version(
             writers = read_marks(cluster, pipeline.name).writers
     with open_catalog(settings.store_url) as catalog:
         return register(catalog, pipeline.name, version, writers)
-
-
-def note_caught_up(pipeline: PipelineSpec, settings: Settings) -> None:
-    """The version has read all that there is."""
-
-    def note(work: Work) -> None:
-        document = work.load(pipeline.name, locked=True)
-        if document is not None:
-            work.save(catch_up(document, pipeline.version))
-
-    with open_catalog(settings.store_url) as catalog:
-        catalog.run(note, "catch up")

@@ -36,7 +36,7 @@ from millstream.partitions import TopicPartition
 from millstream.pipelines.offsets import Offsets, count_between, from_json, to_json
 from millstream.pipelines.reading.cuts import Cut, write_cut
 from millstream.pipelines.versions.catalog import Catalog, Work, open_catalog
-from millstream.pipelines.versions.registry import catch_up, identity_of
+from millstream.pipelines.versions.registry import identity_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -416,7 +416,8 @@ class HaltWatch:
             self._file.unlink(missing_ok=True)
         self._answer(catalog, halt, seen)
         if seen.lag == 0 and not self._is_caught_up:
-            self._note_caught_up(catalog)
+            catalog.note_caught_up(self._pipeline, self._version)
+            self._is_caught_up = True
 
     def _answer(self, catalog: Catalog, halt: HaltRequest | None, seen: Seen) -> None:
         now = self._clock()
@@ -432,15 +433,6 @@ class HaltWatch:
         if answer != self._answered:
             catalog.run(lambda work: write_answer(work, self._query, answer), "answer")
             self._answered = answer
-
-    def _note_caught_up(self, catalog: Catalog) -> None:
-        def note(work: Work) -> None:
-            document = work.load(self._pipeline, locked=True)
-            if document is not None and not document.get(self._version).is_caught_up:
-                work.save(catch_up(document, self._version))
-
-        catalog.run(note, "catch up")
-        self._is_caught_up = True
 
 
 def look_at(query: StreamingQuery) -> Callable[[], Seen | None]:
