@@ -29,6 +29,7 @@ from confluent_kafka.admin import (
 )
 
 from millstream.connect.sinks import SinkConfig, parse_config
+from millstream.connect.sinks.duckdb import connect
 from millstream.testing.pytest_plugin import SharedBroker
 from tests.peers.cache import PeerMissing
 from tests.peers.opensearch import OpenSearchServer
@@ -215,7 +216,7 @@ class Warehouse(Derived):
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                with duckdb.connect(str(self.path)) as connection:
+                with connect(self.path) as connection:
                     return connection.execute(statement).fetchall()
             except (duckdb.IOException, duckdb.TransactionException):
                 assert time.monotonic() < deadline

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,18 @@ def test_rebuild_keeps_views(tmp_path: Path, log: Log) -> None:
     warehouse.query("CREATE VIEW names AS SELECT name FROM items")
     SinkRunner(warehouse.config(log)).rebuild()
     assert warehouse.query("FROM names") == [("one",)]
+
+
+def test_threads_open_the_file_at_once(tmp_path: Path, log: Log) -> None:
+    warehouse = Warehouse(tmp_path)
+    log.put((1, "one"))
+    run_once(warehouse.config(log))
+
+    def open_and_close() -> None:
+        for _ in range(300):
+            with open_sink(warehouse.config(log)) as sink:
+                sink.open()
+
+    with ThreadPoolExecutor(3) as pool:
+        for opened in [pool.submit(open_and_close) for _ in range(3)]:
+            opened.result(60)

@@ -9,6 +9,7 @@ The identity of a table is in its comment, which a dropped table does not keep.
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,21 @@ _CREATE_POSITIONS = f"""
     )"""
 _COMMENT = "millstream "
 _INCOMING = "millstream_incoming"
+
+_CONNECTING = threading.Lock()
+
+
+def connect(path: Path) -> Any:
+    """Open the file, one thread at a time.
+
+    Connections of a process to one file share a database. DuckDB 2.0 hands it to a second thread
+    before the first has prepared it ("Table Function python_arrow_scan does not exist"), and opens
+    it a second time ("Unique file handle conflict").
+    """
+    import duckdb
+
+    with _CONNECTING:
+        return duckdb.connect(str(path))
 
 
 class DuckdbSink(Sink):
@@ -188,7 +204,7 @@ class DuckdbSink(Sink):
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             if self._connection is None:
-                self._connection = duckdb.connect(str(self._path))
+                self._connection = connect(self._path)
             try:
                 self._connection.execute("BEGIN")
                 yield self._connection
