@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from millstream.client.cluster import Cluster
 from millstream.client.producing import RawProducer
-from millstream.client.transactions import open_transactions
+from millstream.client.transactions import (
+    Transaction,
+    begin_transaction,
+    end_transaction,
+    open_transactions,
+)
 from millstream.errors import ApiError, ErrorCode
+from millstream.pipelines.writing import protocol as module
 from millstream.pipelines.writing.decisions import (
     NO_BATCH,
     Decision,
@@ -72,6 +79,10 @@ class Query:
         ends = {(self.target, 0): batch_id + 1}
         return Decision(batch_id, tasks, ends, "checkpoint", begun.epoch)
 
+    def repeat_init_late(self) -> None:
+        """What a repeated InitProducerId does that is processed after the answer was used."""
+        begin_transaction(self.cluster, self.id, TIMEOUT_MS)
+
     def values(self, at_least: int = 0) -> list[bytes]:
         return values_of(self.topics, self.target, at_least=at_least)
 
@@ -132,6 +143,86 @@ def test_driver_that_was_superseded_can_neither_decide_nor_resume(query: Query) 
     assert query.values() == []
 
 
+def test_driver_is_not_fenced_by_the_attempts_of_the_superseded_one(query: Query) -> None:
+    first, second = query.protocol(), query.protocol()
+    old, new = first.begin(), second.begin()
+    assert first.resume(old.driver, old.decided) is None
+    decision = query.decision(new, 0, query.write(second, b"second"))
+    assert second.decide(new.driver, decision) == (new.driver, decision)
+
+
+def test_driver_that_fenced_itself_continues(query: Query) -> None:
+    protocol = query.protocol()
+    begun = protocol.begin()
+    for batch_id in (0, 1):
+        decision = query.decision(begun, batch_id, query.write(protocol, b"%d" % batch_id))
+        query.repeat_init_late()
+        driver, decision = protocol.decide(begun.driver, decision)
+        driver = protocol.complete(driver, decision)
+        query.repeat_init_late()
+        resumed = protocol.resume(driver, decision)
+        assert resumed is not None
+        begun = resumed
+    assert query.values(at_least=2) == [b"0", b"1"]
+    assert committed_offsets(query.topics, query.id, query.target, 1) == [2]
+    assert query.protocol().begin().decided == decision
+
+
+def test_batch_is_decided_once_if_its_driver_is_fenced_before_the_answer(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide, decisions = module.decide, []
+
+    def decide_and_lose_the_answer(*arguments: Any, **named: Any) -> None:
+        decide(*arguments, **named)
+        decisions.append(arguments)
+        query.repeat_init_late()
+        raise ApiError(ErrorCode.PRODUCER_FENCED, "the commit was sent again")
+
+    protocol = query.protocol()
+    begun = protocol.begin()
+    decision = query.decision(begun, 0, query.write(protocol, b"0"))
+    monkeypatch.setattr(module, "decide", decide_and_lose_the_answer)
+    driver, decided = protocol.decide(begun.driver, decision)
+    assert (decided, len(decisions)) == (decision, 1)
+    protocol.complete(driver, decided)
+    assert query.values(at_least=1) == [b"0"]
+
+
+def test_records_are_written_again_by_a_driver_that_fenced_itself(query: Query) -> None:
+    protocol = query.protocol()
+    begun = protocol.begin()
+    task = query.write(protocol, b"0")
+    decision = query.decision(begun, 0, task)
+    protocol.decide(begun.driver, decision)
+    end_transaction(query.cluster, *task.transaction, commit=False)  # as if it had timed out
+    query.repeat_init_late()
+    driver = protocol.complete(begun.driver, decision)
+    assert query.values(at_least=1) == [b"0"]
+    assert protocol.resume(driver, decision) is not None
+
+
+def test_driver_that_is_fenced_while_it_takes_over_tries_again(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The older driver looks before the newer one is the owner, and begins after."""
+    older, newer = query.protocol(), query.protocol()
+    begun = older.begin()
+    query.repeat_init_late()
+    write_owner, resumed = DecisionLog.write_owner, []
+
+    def write_late(log: DecisionLog, driver: Transaction, owner: str) -> None:
+        monkeypatch.undo()
+        resumed.append(older.resume(begun.driver, begun.decided))
+        write_owner(log, driver, owner)
+
+    monkeypatch.setattr(DecisionLog, "write_owner", write_late)
+    new = newer.begin()
+    assert resumed[0] is not None
+    assert older.resume(resumed[0].driver, begun.decided) is None
+    newer.decide(new.driver, query.decision(new, 0, query.write(newer, b"newer")))
+
+
 def test_reset_forgets_what_was_decided(query: Query) -> None:
     protocol = query.protocol()
     begun = protocol.begin()
@@ -146,3 +237,27 @@ def test_reset_forgets_what_was_decided(query: Query) -> None:
     protocol.complete(begun.driver, decision)
     assert query.protocol().begin().decided == decision
     assert query.values(at_least=2) == [b"0", b"5"]
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_driver_that_dies_while_it_takes_over_leaves_the_decided_batch_to_the_next(
+    query: Query, monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
+    first = query.protocol()
+    begun = first.begin()
+    decision = query.decision(begun, 0, query.write(first, b"0"))
+    first.decide(begun.driver, decision)
+    write_owner = DecisionLog.write_owner
+
+    def die(*arguments: Any) -> None:
+        if is_written:
+            write_owner(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DecisionLog, "write_owner", die)
+        with pytest.raises(KeyboardInterrupt):
+            query.protocol().begin()
+    assert query.protocol().begin().decided == decision
+    assert query.values(at_least=1) == [b"0"]
+    assert first.resume(begun.driver, decision) is None

@@ -13,6 +13,7 @@ import pytest
 from millstream.client.cluster import Cluster
 from millstream.client.transactions import add_partitions, begin_transaction, open_transactions
 from millstream.errors import ConfigError
+from millstream.pipelines.writing.decisions import DecisionLog
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.pipelines.conftest import Topics, run_to_end
 
@@ -382,10 +383,24 @@ def test_prepare_looks_back_when_another_driver_has_been_there(query: Query) -> 
     first = query.run(0)
     leave_open(query)
     with Cluster(query.topics.bootstrap) as cluster:
-        begin_transaction(cluster, first.driver.transactional_id, 60_000)
+        DecisionLog(cluster, first.driver.transactional_id).write_owner(
+            begin_transaction(cluster, first.driver.transactional_id, 60_000), "another"
+        )
     prepared = query.prepare(1)
     assert count_open(query) == 0
     query.commit(query.write(prepared, 1), 1)
+    assert values_of(query.topics, query.target, at_least=2) == [b"0", b"1"]
+
+
+def test_batch_is_committed_though_a_late_init_producer_id_has_fenced_its_driver(
+    query: Query,
+) -> None:
+    with Cluster(query.topics.bootstrap) as cluster:
+        for batch_id in (0, 1):
+            prepared = query.prepare(batch_id)
+            message = query.write(prepared, batch_id)
+            begin_transaction(cluster, prepared._plan.driver.transactional_id, 60_000)
+            query.commit(message, batch_id)
     assert values_of(query.topics, query.target, at_least=2) == [b"0", b"1"]
 
 

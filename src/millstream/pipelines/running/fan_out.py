@@ -195,9 +195,8 @@ class FanOutSink:
             return
         begun, decision = self._write_by_role(batch, planned, begun, until_durable)
         protocol = self._connected()
-        protocol.decide(begun.driver, decision, until_durable)
-        self._driver = protocol.complete(begun.driver, decision)
-        self._done = decision
+        driver, self._done = protocol.decide(begun.driver, decision, until_durable)
+        self._driver = protocol.complete(driver, self._done)
 
     def _write_by_role(
         self, batch: DataFrame, planned: Decision, begun: Begun, until_durable: Callable[[], None]

@@ -13,8 +13,10 @@ The records, JSON, in the topic's only partition (compacted; see docs/formats/de
                       in the driver's transaction; "ends" is where the batch ends in its sources
     completed:<id>    {"version": 1, "batch": N, "driver": [P, E]}
                       when all of it is committed
+    owner:<id>        {"version": 1, "owner": "..."}
+                      in a transaction of the driver, when it takes over
 
-where <id> is the driver's transactional id. Both keep their last value. A batch below the last
+where <id> is the driver's transactional id. All keep their last value. A batch below the last
 decision is decided and completed.
 
 Whose batch was completed, "driver" tells: the producer id and the epoch of the transaction that the
@@ -41,7 +43,7 @@ from millstream.client.cluster import Cluster
 from millstream.client.fetching import Fetched, fetch_batches, log_end_offset
 from millstream.client.producing import RawProducer, WrittenRange
 from millstream.client.topics import NewTopic, create_topics
-from millstream.client.transactions import Transaction, commit_offsets
+from millstream.client.transactions import Transaction, commit_offsets, end_transaction
 from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.pipelines.offsets import DECISIONS_TOPIC, Offsets, from_json, to_json
 from millstream.records.batch import NO_PRODUCER_EPOCH, BatchHeader, iterate_headers
@@ -101,6 +103,7 @@ class QueryState:
     decision: Decision = field(default_factory=lambda: Decision(NO_BATCH))
     completed_epochs: dict[int, int] = field(default_factory=dict)  # by producer id, the highest
     completed_batch_id: int = NO_BATCH  # the highest of decisions without a driver
+    owner: str = ""  # the driver that took over last
 
     @property
     def decided_batch_id(self) -> int:
@@ -190,10 +193,11 @@ class DecisionLog:
         self.transactional_id = transactional_id
         self._decision_key = f"decision:{transactional_id}".encode()
         self._completed_key = f"completed:{transactional_id}".encode()
+        self._owner_key = f"owner:{transactional_id}".encode()
         self._state = QueryState()
         self._position = 0  # all below is in the state
-        # By producer id, with its epoch: the marker is not read yet.
-        self._undecided: dict[int, tuple[Decision, tuple[int, int]]] = {}
+        # By producer id, with its epoch: a decision or an owner whose marker is not read yet.
+        self._undecided: dict[int, tuple[Decision | str, tuple[int, int]]] = {}
         self._completions = RawProducer(cluster, purpose="completions")
 
     def create_topic(self) -> None:
@@ -218,14 +222,14 @@ class DecisionLog:
         """
         self._await_completions()
         self.committed()
-        for decision, (producer_id, epoch) in self._undecided.values():
+        for content, (producer_id, epoch) in self._undecided.values():
             if producer_id == driver.producer_id and epoch > driver.epoch:
                 raise ApiError(
                     ErrorCode.PRODUCER_FENCED,
                     f"another driver of {driver.transactional_id} is deciding: stop this one",
                 )
             # Compaction drops aborted records, and markers only later: it was committed.
-            self._take(decision)
+            self._take(content)
         self._undecided.clear()
         return self._state
 
@@ -269,9 +273,12 @@ class DecisionLog:
         for record in decode_batch(records, position):
             if record.value is None:
                 continue
+            producer = (header.producer_id, header.producer_epoch)
             if record.key == self._decision_key:
-                producer = (header.producer_id, header.producer_epoch)
                 self._undecided[header.producer_id] = decode_decision(record.value), producer
+            elif record.key == self._owner_key:
+                owner = str(_from_json(record.value)["owner"])
+                self._undecided[header.producer_id] = owner, producer
             elif record.key == self._completed_key:
                 self._note_completed(_from_json(record.value))
 
@@ -283,17 +290,31 @@ class DecisionLog:
             known = state.completed_epochs.get(driver.producer_id, NO_PRODUCER_EPOCH)
             state.completed_epochs[driver.producer_id] = max(known, driver.epoch)
 
-    def _take(self, decision: Decision) -> None:
-        if decision.replaces(self._state.decision):
-            self._state.decision = decision
+    def _take(self, content: Decision | str) -> None:
+        if isinstance(content, str):
+            self._state.owner = content
+        elif content.replaces(self._state.decision):
+            self._state.decision = content
 
     # Writing
 
     def send_decision(self, producer: RawProducer, decision: Decision) -> None:
         """Within the producer's transaction, which the caller ends."""
+        self._send(producer, self._decision_key, encode_decision(decision))
+
+    def write_owner(self, driver: Transaction, owner: str) -> None:
+        """In the driver's transaction, which is committed."""
+        producer = RawProducer(self._cluster)
+        producer.resume(driver)
+        value = _to_json({"version": FORMAT_VERSION, "owner": owner})
+        self._send(producer, self._owner_key, value)
+        producer.flush()
+        end_transaction(self._cluster, *driver, commit=True)
+
+    def _send(self, producer: RawProducer, key: bytes, value: bytes) -> None:
         identity = producer.identity(DECISIONS_TOPIC, PARTITION)
         batch = encode_batch(
-            [Record(0, _now_ms(), self._decision_key, encode_decision(decision))],
+            [Record(0, _now_ms(), key, value)],
             compression=Compression.ZSTD,
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,

@@ -80,7 +80,7 @@ class TaskMessage(WriterCommitMessage):
 
     row_count: int
     task: TaskTransaction | None = None  # None if nothing was written
-    driver: Transaction | None = None
+    plan: BatchPlan | None = None
     is_skipped: bool = False  # the batch had been decided before
     query_id: str | None = None
 
@@ -93,6 +93,7 @@ class BatchPlan:
     decided_batch_id: int
     decided_query_id: str | None  # whose batch that was; None where it is this query's, or of old
     timeout_ms: int
+    owner: str  # see `protocol.py`
 
     @property
     def task_prefix(self) -> str:
@@ -205,9 +206,8 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         if last is None or not last.is_done():
             return None
         decided_batch_id = max(last.batch_id, last.plan.decided_batch_id)
-        begun = self._protocol(transactional_id).resume(
-            last.plan.driver, Decision(decided_batch_id)
-        )
+        protocol = self._protocol(transactional_id, last.plan.owner)
+        begun = protocol.resume(last.plan.driver, Decision(decided_batch_id))
         if begun is None:
             return None
         return replace(
@@ -222,11 +222,18 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         begun = protocol.begin()
         decided = begun.decided
         self._check_same_batch(decided)
-        return BatchPlan(begun.driver, decided.batch_id, decided.query_id, protocol.task_timeout_ms)
+        return BatchPlan(
+            begun.driver,
+            decided.batch_id,
+            decided.query_id,
+            protocol.task_timeout_ms,
+            protocol.owner,
+        )
 
-    def _protocol(self, transactional_id: str) -> BatchProtocol:
+    def _protocol(self, transactional_id: str, owner: str | None = None) -> BatchProtocol:
         cluster = cluster_for(self._options, "driver")
-        return BatchProtocol(self._options, cluster, _decision_log(cluster, transactional_id))
+        log = _decision_log(cluster, transactional_id)
+        return BatchProtocol(self._options, cluster, log, owner)
 
     def _check_same_batch(self, decision: Decision) -> None:
         """Batches that are decided are passed over: they must be what they were."""
@@ -250,9 +257,9 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
             _check_same_query(plan)
             for _ in iterator:
                 pass
-            return TaskMessage(0, driver=plan.driver, is_skipped=True)
+            return TaskMessage(0, plan=plan, is_skipped=True)
         count, task = _write_open(self._options, plan.task_prefix, plan.timeout_ms, iterator)
-        return TaskMessage(count, task, plan.driver, query_id=_query_id())
+        return TaskMessage(count, task, plan, query_id=_query_id())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
         if self._options.delivery != EXACTLY_ONCE:
@@ -261,8 +268,9 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         known = [it for it in messages if isinstance(it, TaskMessage)]
         if any(it.is_skipped for it in known):
             return
-        driver = _driver_of(messages)
-        assert driver is not None, "Spark runs at least one task for every batch"
+        plan = _plan_of(messages)
+        assert plan is not None, "Spark runs at least one task for every batch"
+        driver = plan.driver
         ends, until_durable = self._batch_ends(batchId)
         decision = Decision(
             batchId,
@@ -271,18 +279,18 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
             next((it.query_id for it in known), None),
             DriverEpoch(driver.producer_id, driver.epoch),
         )
-        protocol = self._protocol(driver.transactional_id)
-        protocol.decide(driver, decision, until_durable)
-        protocol.complete(driver, decision)
+        protocol = self._protocol(driver.transactional_id, plan.owner)
+        protocol.complete(*protocol.decide(driver, decision, until_durable))
         freeze_imports("commit a batch")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
         """Also called if `commit` has raised: then the batch may have been decided."""
-        driver = _driver_of(messages)
-        if self._options.delivery != EXACTLY_ONCE or driver is None:
+        plan = _plan_of(messages)
+        if self._options.delivery != EXACTLY_ONCE or plan is None:
             return  # the next batch aborts what failed tasks have left open
         try:
-            self._protocol(driver.transactional_id).begin(after=driver)
+            protocol = self._protocol(plan.driver.transactional_id, plan.owner)
+            protocol.begin(after=plan.driver)
         except ApiError as error:
             if error.code not in FENCED:
                 raise
@@ -398,5 +406,5 @@ def _tasks_of(messages: Sequence[WriterCommitMessage | None]) -> list[TaskTransa
     return [it.task for it in messages if isinstance(it, TaskMessage) and it.task is not None]
 
 
-def _driver_of(messages: Sequence[WriterCommitMessage | None]) -> Transaction | None:
-    return next((it.driver for it in messages if isinstance(it, TaskMessage)), None)
+def _plan_of(messages: Sequence[WriterCommitMessage | None]) -> BatchPlan | None:
+    return next((it.plan for it in messages if isinstance(it, TaskMessage)), None)
