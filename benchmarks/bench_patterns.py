@@ -1,22 +1,30 @@
-"""Patterns on Spark with durable state, in rows per CPU second of all processes.
+"""Patterns on Spark with durable state, in rows per CPU second of all processes, beside Flink.
 
     p1        A B+ C within a minute: u < 10, 10 <= u < 60, u >= 60
     p2        A B within a minute: u < 3, u >= 95
     v         S D+ U within a minute: u falls, and rises
     tail      A B+ C within a minute: u < 10, any, never; attempts end with their minute
 
-Rows are 25 microseconds apart, of 1,000, 100,000 and 1,000,000 keys, in files of Parquet, each a
-micro-batch of five seconds: no attempt of `tail` ends during a run. `local[2]`, state in RocksDB.
+Beside PyFlink's MATCH_RECOGNIZE and Flink CEP in Java (`pattern_peers.py`), rows are a millisecond
+apart, of 1,000 keys; the three run in turn, and must find the same matches. Flink has its state on
+the heap, in one slot, where it needs least CPU time, and its rows from a generator; we read Parquet
+files, each a micro-batch, with `local[2]` and state in RocksDB.
+
+The other figures compare us with ourselves: rows are 25 microseconds apart, of 1,000, 100,000 and
+1,000,000 keys, so a micro-batch is five seconds, and no attempt of `tail` ends during a run.
+
 The first batches of a query, in which workers start and the just-in-time compiler works, are left
-out. The result is thrown away. `--queries p1,v` measures only these.
+out. `--queries p1,v` measures only these, `--alone` without Flink.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
+import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +34,10 @@ import pyarrow.parquet as pq
 
 from benchmarks.measurement import Measurement
 from benchmarks.nexmark import STATE_SETTINGS
+from benchmarks.pattern_peers import CEP, SQL, Cost, Found, Peer, cpu_seconds_of, running_peers
 from benchmarks.spark import (
+    OURS,
     QUERY_SECONDS_MAX,
-    cpu_seconds,
     running_query,
     spark_session,
     with_settings,
@@ -42,7 +51,9 @@ if TYPE_CHECKING:
 ROWS = 200_000  # of a batch
 BATCHES, WARM_UP = 6, 2
 KEYS = (1_000, 100_000, 1_000_000)
-ROW_US = 25
+PEER_US, DENSE_US = 1_000, 25  # between rows
+BARS = {SQL: 2.0, CEP: 1.0}
+FLAT = 0.5  # of the rate with the fewest keys, and of that without a tail
 SCHEMA = "k long, at timestamp, u long"
 EVERY: dict[str, Any] = {"key": "k", "time": "at", "within": "1 minute"}
 MEASURES = {"n": "count(*)", "began": "first(at)", "ended": "last(at)"}
@@ -67,42 +78,131 @@ PATTERNS = {
 
 
 def run(targets: Sequence[Target], scale: Scale) -> Iterator[Measurement]:
-    cases = [(name, keys) for keys in KEYS for name in ("p1", "p2", "v")] + [("tail", KEYS[0])]
-    cases = [it for it in cases if not scale.queries or it[0] in scale.queries]
+    """No broker takes part: those that run are not counted."""
+    brokers = {it.process.pid for it in targets if it.process is not None}
+    chosen = [name for name in PATTERNS if not scale.queries or name in scale.queries]
     with spark_session() as spark, with_settings(spark, STATE_SETTINGS):
-        for name, keys in cases[:1] + cases[-1:] if scale.is_quick else cases:
-            figure = Measurement(f"pattern {name}, {keys:,} keys, CPU", "rows/s of a core")
-            for _ in range(scale.rounds):
-                figure.add("millstream", _rate(spark, PATTERNS[name], keys, scale.of(ROWS)))
+        if {it.name for it in targets} != {OURS}:
+            with running_peers() as peers:
+                others = brokers | {it.pid for it in peers.values()}
+                for name in chosen:
+                    if name != "tail":
+                        yield from _beside_peers(spark, name, peers, others, scale)
+        yield from _flatness(spark, chosen, brokers, scale)
+
+
+def _beside_peers(
+    spark: SparkSession,
+    name: str,
+    peers: Mapping[str, Peer],
+    others: Collection[int],
+    scale: Scale,
+) -> Iterator[Measurement]:
+    """Rounds of all in turn, after a warm-up."""
+    rows = scale.of(ROWS)
+    until_ms = (BATCHES - 2) * rows  # what all have decided at the end, whatever the watermark
+    costs: dict[str, list[Cost]] = {}
+    for number in range(scale.rounds + 1):
+        taken = {OURS: _measure(spark, PATTERNS[name], KEYS[0], rows, PEER_US, until_ms, others)}
+        for peer, it in peers.items():
+            taken[peer] = it.measure(name, KEYS[0], BATCHES * rows, until_ms)
+        if len(found := {it.found for it in taken.values()}) > 1:
+            raise AssertionError(f"other matches: {taken}")
+        for engine, cost in taken.items():
+            _show(f"{name}, round {number}: {engine}", cost)
+            if number:
+                costs.setdefault(engine, []).append(cost)
+    matches = found.pop().matches
+    for kind, unit in (("CPU", "rows/s of a core"), ("wall", "rows/s")):
+        for peer in peers:
+            title = f"pattern {name} beside {peer}, {kind}"
+            bar = BARS[peer] if kind == "CPU" else None
+            figure = Measurement(title, unit, peer=peer, bar=bar)
+            figure.notes = {OURS: f"{matches:,} matches, the same"}
+            for engine in (OURS, peer):
+                for cost in costs[engine]:
+                    seconds = cost.cpu_seconds if kind == "CPU" else cost.wall_seconds
+                    figure.add(engine, cost.rows / seconds)
             yield figure
 
 
-def events(first: int, count: int, keys: int) -> pa.Table:
+def _flatness(
+    spark: SparkSession, chosen: Sequence[str], others: Collection[int], scale: Scale
+) -> Iterator[Measurement]:
+    """Patterns by the number of keys, and attempts that do not end, each compared with few keys."""
+    rates: dict[tuple[str, int], list[float]] = {}
+    cases = [(name, keys) for keys in KEYS for name in chosen if name != "tail" or keys == KEYS[0]]
+    if scale.is_quick:
+        cases = [it for it in cases if it in (("p1", KEYS[0]), ("tail", KEYS[0]))]
+    for number in range(scale.rounds):
+        for name, keys in cases:
+            cost = _measure(spark, PATTERNS[name], keys, scale.of(ROWS), DENSE_US, 0, others)
+            _show(f"{name}, {keys:,} keys, round {number}", cost)
+            rates.setdefault((name, keys), []).append(cost.rows / cost.cpu_seconds)
+    for (name, keys), samples in rates.items():
+        few = rates.get(("p1" if name == "tail" else name, KEYS[0]))
+        is_compared = few is not None and (name == "tail" or keys > KEYS[0])
+        figure = Measurement(f"pattern {name}, {keys:,} keys, CPU", "rows/s of a core")
+        figure.peer, figure.bar = "few keys, no tail", FLAT if is_compared else None
+        figure.samples = {OURS: samples}
+        if few is not None and is_compared:
+            figure.samples[figure.peer] = few
+        yield figure
+
+
+def events(first: int, count: int, keys: int, row_us: int) -> pa.Table:
     """Rows by number: the values follow from it without a generator of random numbers."""
     number = np.arange(first, first + count)
     u = ((number % 1_000_003) ** 2 * 31 + number * 17) % 100_003 % 100
-    at = pa.array(number * ROW_US).cast(pa.timestamp("us", tz="UTC"))
+    at = pa.array(number * row_us).cast(pa.timestamp("us", tz="UTC"))
     return pa.table({"k": number * 7919 % keys, "at": at, "u": u})
 
 
-def _rate(spark: SparkSession, pattern: Pattern, keys: int, rows: int) -> float:
-    """Rows per CPU second, without the first batches."""
-    begun: list[float] = []
+def _measure(
+    spark: SparkSession,
+    pattern: Pattern,
+    keys: int,
+    rows: int,
+    row_us: int,
+    until_ms: int,
+    others: Collection[int],
+) -> Cost:
+    """The batches after the first ones; `others` are processes that do not count."""
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import coalesce, count, lit, sum, unix_millis
+
+    begun: list[tuple[float, float]] = []
+    found: list[Found] = []
+    this = os.getpid()
 
     def sink(frame: Any, number: int) -> None:
         if number == WARM_UP:
-            begun.append(cpu_seconds())
-        frame.write.format("noop").mode("overwrite").save()
+            begun.append((cpu_seconds_of(this, others), time.perf_counter()))
+        observed = Observation()
+        times = [coalesce(sum(unix_millis(it)), lit(0)) for it in ("began", "ended")]
+        sums = [count("*"), coalesce(sum("n"), lit(0)), *times]
+        named = [it.alias(name) for it, name in zip(sums, Found._fields, strict=True)]
+        early = frame.where(unix_millis("ended") < until_ms) if until_ms else frame
+        early.observe(observed, *named).write.format("noop").mode("overwrite").save()
+        found.append(Found(**observed.get))
 
     with tempfile.TemporaryDirectory(prefix="bench-patterns-") as directory:
         for number in range(BATCHES):
             path = Path(directory) / f"{number:03}.parquet"
-            pq.write_table(events(number * rows, rows, keys), path, row_group_size=rows // 2)
+            batch = events(number * rows, rows, keys, row_us)
+            pq.write_table(batch, path, row_group_size=rows // 2)
             os.utime(path, (number, number))  # Spark takes the oldest first
         reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
         frame = reader.parquet(directory).withWatermark("at", "1 second").transform(pattern)
         writer = frame.writeStream.queryName(uuid.uuid4().hex).foreachBatch(sink)
         with running_query(writer.trigger(availableNow=True)) as query:
             assert query.awaitTermination(QUERY_SECONDS_MAX), "the query does not end"
-            used = cpu_seconds() - begun[0]
-    return (BATCHES - WARM_UP) * rows / used
+            cpu, wall = cpu_seconds_of(this, others), time.perf_counter()
+    total = Found(*map(int, np.array(found).sum(axis=0)))
+    return Cost((BATCHES - WARM_UP) * rows, cpu - begun[0][0], wall - begun[0][1], total)
+
+
+def _show(what: str, cost: Cost) -> None:
+    rate, wall = cost.rows / cost.cpu_seconds, cost.rows / cost.wall_seconds
+    text = f"{what}: {rate:,.0f} rows/s of a core, {wall:,.0f} rows/s; {cost.found}"
+    print(text, file=sys.stderr, flush=True)

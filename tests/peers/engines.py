@@ -30,6 +30,20 @@ def engine_python(name: str) -> Path:
 
 
 @cache
+def flink_java_program(source: Path) -> list[str]:
+    """The command of a Java program against the jars that come with PyFlink, CEP among them."""
+    environment = engine_python("flink").parent.parent
+    libraries = f"{next(environment.glob('lib/python*/site-packages/pyflink/lib'))}/*"
+
+    def compile_source(directory: Path) -> None:
+        javac = require_command("javac", "install a JDK 17, e.g. `apt-get install openjdk-17-jdk`")
+        run_build([javac, "-nowarn", "-cp", libraries, "-d", directory, source], directory)
+
+    classes = cached("classes-flink", fingerprint(libraries, source), compile_source)
+    return [java_command(), "-Xmx3g", "-cp", f"{classes}:{libraries}", source.stem]
+
+
+@cache
 def flink_connector() -> Path:
     """The jar with which Flink's SQL reads topics."""
     java_command()
