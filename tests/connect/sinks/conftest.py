@@ -38,6 +38,7 @@ from tests.peers.postgres import PostgresServer, start_postgres
 from tests.peers.redis import RedisServer
 
 COLUMNS = "id long, name string"
+PARTITION_UA = -1  # librdkafka's name for any partition
 # As the guide has it: the last change of each key since the last truncation.
 TABLE_OF_CHANGES = """
     WITH changes AS (FROM read_parquet('{}/*/*.parquet', hive_partitioning = false))
@@ -73,10 +74,10 @@ class Log:
         self.admin.delete_topics([self.topic])[self.topic].result(60)
         self.create()
 
-    def send(self, *records: tuple[Any, Any]) -> None:
-        """Keys and values, as JSON; bytes as they are."""
+    def send(self, *records: tuple[Any, Any], partition: int = PARTITION_UA) -> None:
+        """Keys and values, as JSON; bytes as they are. By default to the partition of the key."""
         for key, value in records:
-            self._producer.produce(self.topic, key=_encoded(key), value=_encoded(value))
+            self._producer.produce(self.topic, _encoded(value), _encoded(key), partition)
         self._producer.flush(60)
 
     def put(self, *rows: tuple[int, str]) -> None:

@@ -3,7 +3,9 @@
     python -m tests.connect.sinks.crashing CONFIG.json N
 
 Steps are the calls that reach the broker or the target: fetches, writes of a sink, statements and
-commits of the databases. It exits with 0 if it is done before.
+commits of the databases, requests by HTTP. It exits with 0 if it is done before.
+
+Changes of files are no steps here: libraries make them without Python. `killing.c` counts them.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import psycopg
 import redis
 
 from millstream.connect.sinks import SinkRunner, parse_config, runner
+from millstream.connect.sinks.http import JsonServer
 from millstream.connect.sinks.opening import open_sink
 
 _steps = 0
@@ -74,6 +77,7 @@ def main(path: str, fatal: int) -> None:
     redis.Redis.execute_command = counting(redis.Redis.execute_command, fatal)  # type: ignore[method-assign]
     CountingDuckdb.fatal, connect_duckdb = fatal, duckdb.connect
     duckdb.connect = lambda path: CountingDuckdb(connect_duckdb(path))  # type: ignore[assignment]
+    JsonServer.ask = counting(JsonServer.ask, fatal)  # type: ignore[method-assign]
     runner.fetch = counting(runner.fetch, fatal)
     kind = type(open_sink(config))
     kind.apply = counting(kind.apply, fatal)  # type: ignore[method-assign]

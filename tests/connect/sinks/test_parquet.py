@@ -11,7 +11,8 @@ import pytest
 
 from millstream.connect.sinks import SinkRunner
 from millstream.connect.sinks.opening import open_sink
-from millstream.connect.sinks.positions import PositionMoved
+from millstream.connect.sinks.positions import Place, Position, PositionMoved, Step
+from millstream.connect.sinks.sink import Write
 from millstream.errors import ConfigError, SchemaMismatch
 from tests.connect.sinks.conftest import TRUNCATE, Log, ParquetFiles, delete_row, set_row
 from tests.connect.sinks.test_runner import capture_writes, run_once
@@ -108,3 +109,18 @@ def test_files_are_complete_before_they_have_their_name(lake: ParquetFiles, log:
     (path,) = (lake.path / "items").glob("*/*.parquet")
     assert pq.read_table(path).num_rows == 1000
     assert path.stat().st_nlink == 1
+
+
+def test_partition_without_records_has_no_file(lake: ParquetFiles, log: Log) -> None:
+    """A file of no offsets would be in the way of the first records."""
+    config = lake.config(log)
+    place, position = Place(log.topic, 0), Position("id", 0)
+    with open_sink(config) as sink:
+        sink.open()
+        for before in (None, position, position):  # of a run, and when the time is written
+            sink.apply(Write((Step(place, before, position),), {}))
+        assert sink.positions() == {}
+        sink.apply(Write((Step(place, position, Position("id", 3)),), {}))
+        with pytest.raises(PositionMoved):
+            sink.apply(Write((Step(place, position, position),), {}))
+    assert files(lake) == ["00000000000000000000.parquet"]

@@ -355,3 +355,16 @@ def test_partitions_are_followed_independently(derived: Derived, log: Log) -> No
         positions = sink.positions()
     assert sum(it.offset for it in positions.values()) == 30
     assert all(isinstance(it, Position) for it in positions.values())
+
+
+def test_partition_that_is_empty_at_first_is_followed(derived: Derived, log: Log) -> None:
+    log.admin.delete_topics([log.topic])[log.topic].result(60)
+    log.create(partitions=2)
+    config = derived.config(log, patience_seconds=PATIENCE_SECONDS / 4)
+    log.send(set_row(1, "one"), partition=0)
+    run_once(config)
+    log.send(set_row(2, "two"), partition=0)
+    run_once(config)
+    log.send(set_row(3, "three"), partition=1)
+    assert run_once(config).progress.conflicts == 0
+    assert derived.rows() == {1: "one", 2: "two", 3: "three"}

@@ -5,9 +5,9 @@
     lake/items.000001/__partition=0/00000000000000005000.parquet
 
 A file has the changes from the offset in its name on, and where it ends in its metadata: the
-position of a partition is the end of its last file. A file appears under its name at once, complete
-and durable, and only if there is none of this name. So each offset is in one file, also if several
-processes write.
+position of a partition is the end of its last file; without a file it is offset 0. A file appears
+under its name at once, complete and durable, and only if there is none of this name. So each offset
+is in one file, also if several processes write.
 
 Besides the declared columns, each row has
 
@@ -81,7 +81,9 @@ class ParquetSink(Sink):
                     continue
                 if self._link(target) != self._homes[target.topic]:
                     raise PositionMoved(f"{target.table} was replaced after a rebuild")
-                check_steps(steps, self._stored(target))
+                # Of a partition without records nothing is stored.
+                first = {it.place: it.before for it in steps if it.before and not it.before.offset}
+                check_steps(steps, first | self._stored(target))
                 rows = self._rows(target, write.parts.get(target.topic))
                 for step in steps:
                     self._add(target, step, rows.get(step.place.partition))
@@ -204,17 +206,18 @@ class ParquetSink(Sink):
         return found
 
     def _add(self, target: Target, step: Step, rows: pa.Table | None) -> None:
+        folder = self._homes[target.topic] / f"{_PARTITION}{step.place.partition}"
+        begin = 0 if step.before is None else step.before.offset
+        if step.after.offset == begin:
+            for last in sorted(folder.glob("*.parquet"))[-1:]:
+                os.utime(last)
+            return
         about = {"sink": self.name, "topic": target.topic, "topic_id": step.after.topic_id}
         about["next_offset"] = step.after.offset  # type: ignore[assignment]
         schema = _schema(target)
         table = schema.empty_table() if rows is None else rows
         table = table.replace_schema_metadata({_METADATA: json.dumps(about).encode()})
-        folder = self._homes[target.topic] / f"{_PARTITION}{step.place.partition}"
         folder.mkdir(exist_ok=True)
-        begin = 0 if step.before is None else step.before.offset
-        if step.before == step.after:
-            os.utime(sorted(folder.glob("*.parquet"))[-1])
-            return
         temporary = folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
         try:
             pq.write_table(table, temporary)
