@@ -62,6 +62,7 @@ def long_on_spark(paths: list[Path]) -> list[Any]:
         "shop.py",
         "real_time.py",
         "versions.md",
+        "versions.py",
         "windows.md",
         "patterns.md",
         "testing-streams.md",

@@ -17,6 +17,7 @@ def test_versions_are_listed(run: Run, tmp_path: Path, monkeypatch: pytest.Monke
     outcome = run("versions", "list")
     assert outcome.exit_code == 1
     assert "no pipeline is deployed to sqlite:///" in outcome.err
+    assert "run this command in the directory of FILE.py" in outcome.err
     two_versions(tmp_path)
     outcome = run("versions", "list", "revenue", "--json")
     found = json.loads(outcome.out)

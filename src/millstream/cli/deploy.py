@@ -11,25 +11,16 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from millstream.cli.failures import EXIT_UNREACHABLE, CommandFailed, usage_error
+from millstream.cli.failures import usage_error
 from millstream.cli.moments import parse_moment_ms
 from millstream.cli.options import ClientConfig, Home
 from millstream.cli.output import console, note
-from millstream.cli.run import (
-    Checkpoint,
-    CreateTopics,
-    PipelineBroker,
-    StatusLines,
-    Trigger,
-    security_settings,
-    shorten,
-)
-from millstream.cli.versions import Store
+from millstream.cli.run import Checkpoint, StatusLines, Trigger, security_settings, shorten
+from millstream.cli.versions import Broker, Store, explaining_unreachable, with_shared_broker
 from millstream.pipelines.pipeline import Pipeline
 from millstream.pipelines.running.settings import Settings, load_settings
 from millstream.pipelines.running.status import Status
-from millstream.pipelines.running.topics import BrokerUnreachable
-from millstream.pipelines.versions.registry import Versions
+from millstream.pipelines.versions.registry import Versions, private_topic
 
 app = typer.Typer(
     help="Run a version of a pipeline beside the others, until Ctrl-C.",
@@ -57,20 +48,23 @@ def deploy(
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Exit when it has caught up.")] = False,
-    broker: PipelineBroker = None,
+    broker: Broker = None,
     store: Store = None,
     checkpoint: Checkpoint = None,
     home: Home = None,
     trigger: Trigger = None,
-    create_topics: CreateTopics = None,
+    create_topics: Annotated[
+        bool, typer.Option("--create-topics", help="Create missing topics.")
+    ] = False,
     client_config: ClientConfig = None,
 ) -> None:
     """Run a version of a pipeline beside the others, until Ctrl-C.
 
     The version gets its own checkpoint, group, tables and topics. It starts from the
     beginning, or from a place, and is announced when it has caught up. The first version
-    is in force at once; `millstream switch` moves readers to another one. Run the command
-    again to continue a version.
+    is in force at once: readers read what it writes. `millstream switch` moves readers to
+    another one. Each version needs a process of its own. After Ctrl-C, run the same command
+    again to continue the version.
 
     [bold]Examples[/bold]
 
@@ -87,17 +81,12 @@ def deploy(
         "checkpoint": checkpoint,
         "home": home and str(Path(home).resolve()),
         "trigger": trigger,
-        "create_topics": create_topics,
+        "create_topics": create_topics or None,
         "kafka": security_settings(client_config),
     }
-    settings = load_settings(pipeline.home, overrides=given)
-    try:
+    settings = with_shared_broker(load_settings(pipeline.home, overrides=given))
+    with explaining_unreachable():
         deploy_shown(pipeline, settings, parse_place(start_at, pipeline), once=once)
-    except BrokerUnreachable as error:
-        raise CommandFailed(
-            f"{error}; start one with `millstream serve`, or set --bootstrap-server",
-            EXIT_UNREACHABLE,
-        ) from error
 
 
 def load_version(target: str, version: str | None) -> Pipeline:
@@ -140,37 +129,34 @@ def deploy_shown(
 ) -> None:
     from millstream.pipelines.running.runner import LOG_NAME
     from millstream.pipelines.running.runner import run as run_pipelines
+    from millstream.pipelines.running.topics import check_topics
     from millstream.pipelines.versions.catalog import open_catalog
     from millstream.pipelines.versions.deploying import deploy_version
 
-    used: list[Settings] = []
-
     def announce(effective: Settings) -> None:
-        used.append(effective)
-        if settings.is_embedded:
-            note(f"broker {effective.broker}, embedded, stopped on exit")
+        check_topics(effective, [pipeline])  # a version that cannot run is not registered
         print_deployed(pipeline, deploy_version(pipeline, effective, start_at))
         note(f"starting Spark, which writes its log to {shorten(settings.home / LOG_NAME)}")
 
     with CatchingUp(pipeline) as shown:
         run_pipelines([pipeline], settings, once=once, announce=announce, show=shown.show)
     if once:
-        with open_catalog(used[0].store_url) as catalog:
+        with open_catalog(settings.store_url) as catalog:
             catalog.note_caught_up(pipeline.name, pipeline.version)
         shown.announce()
 
 
 def print_deployed(pipeline: Pipeline, document: Versions) -> None:
     version = document.get(pipeline.version)
-    tables = [f"table {it.physical}" for it in version.tables]
+    is_in_force = document.in_force == version.version
+    topics = [it if is_in_force else private_topic(it, version.version) for it in version.topics]
+    outputs = [
+        *(f"table {it.physical}" for it in version.tables),
+        *(f"topic {it}" for it in topics),
+    ]
     console().print(
-        f"deployed version {version.version} of {pipeline.name}: "
-        f"{', '.join([*tables, *(f'topic {it}' for it in version.topics)])}; "
-        + (
-            "it is in force"
-            if document.in_force == version.version
-            else f"version {document.in_force} is in force"
-        )
+        f"deployed version {version.version} of {pipeline.name}: it writes {', '.join(outputs)}; "
+        + ("it is in force" if is_in_force else f"version {document.in_force} is in force")
     )
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from millstream.cli.failures import EXIT_FAILED
-from millstream.cli.options import AsJson, Home
+from millstream.cli.options import AsJson, ClientConfig, Home
 from millstream.cli.output import console, note, print_json, print_rows, warn
 from millstream.cli.versions import Broker, Pipeline, Store, opened, settings_here
 from millstream.pipelines.offsets import to_json
@@ -41,6 +41,7 @@ def diff(
     broker: Broker = None,
     store: Store = None,
     home: Home = None,
+    client_config: ClientConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Halt two versions of a pipeline at equal offsets, and show the rows that differ.
@@ -57,7 +58,7 @@ def diff(
     """
     from millstream.pipelines.versions.differing import compare_versions
 
-    settings = settings_here(broker, store, home)
+    settings = settings_here(broker, store, home, client_config)
     with opened(settings) as catalog:
         found = compare_versions(
             catalog,
@@ -83,8 +84,9 @@ def print_diff(found: VersionsDiff) -> None:
         "-" if it is None else datetime.fromtimestamp(it / 1000, UTC).isoformat()
         for it in found.watermarks_ms
     ]
-    console().print(f"watermark  {marks[0]} (version {found.versions[0]})")
-    console().print(f"           {marks[1]} (version {found.versions[1]})")
+    if any(it is not None for it in found.watermarks_ms):
+        console().print(f"watermark  {marks[0]} (version {found.versions[0]})")
+        console().print(f"           {marks[1]} (version {found.versions[1]})")
     for version, names in zip(found.versions, found.missing, strict=True):
         if names:
             console().print(f"version {version} does not write {', '.join(names)}")

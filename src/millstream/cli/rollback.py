@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from millstream.cli.options import Home
+from millstream.cli.options import ClientConfig, Home
 from millstream.cli.output import note
 from millstream.cli.switch import AllowBehind, print_switched
 from millstream.cli.versions import Broker, Pipeline, Store, opened, settings_here
@@ -23,6 +23,7 @@ def rollback(
     broker: Broker = None,
     store: Store = None,
     home: Home = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Move the readers of a pipeline back to the version before.
 
@@ -37,7 +38,7 @@ def rollback(
     """
     from millstream.pipelines.versions.switching import switch_readers
 
-    settings = settings_here(broker, store, home)
+    settings = settings_here(broker, store, home, client_config)
     with opened(settings) as catalog:
         document = switch_readers(catalog, settings, pipeline, allow_behind=allow_behind, show=note)
     print_switched(document)

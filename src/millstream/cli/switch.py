@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli.options import Home
+from millstream.cli.options import ClientConfig, Home
 from millstream.cli.output import console, note
 from millstream.cli.versions import Broker, Pipeline, Store, opened, settings_here
 from millstream.pipelines.versions.registry import Versions
@@ -35,6 +35,7 @@ def switch(
     broker: Broker = None,
     store: Store = None,
     home: Home = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Move the readers of a pipeline to another version, in one transaction.
 
@@ -50,7 +51,7 @@ def switch(
     """
     from millstream.pipelines.versions.switching import switch_readers
 
-    settings = settings_here(broker, store, home)
+    settings = settings_here(broker, store, home, client_config)
     with opened(settings) as catalog:
         document = switch_readers(
             catalog,

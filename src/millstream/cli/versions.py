@@ -11,14 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
-from millstream.cli.failures import CommandFailed
-from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, Home
+from millstream.cli.failures import EXIT_UNREACHABLE, CommandFailed
+from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, ClientConfig, Home
 from millstream.cli.output import console, note, print_json, print_rows
+from millstream.cli.run import security_settings
 from millstream.errors import ConfigError
 from millstream.pipelines.offsets import count_between, from_json
 from millstream.pipelines.running.settings import Settings, load_settings
+from millstream.pipelines.running.topics import BrokerUnreachable
 from millstream.pipelines.versions.catalog import Catalog, Work, open_catalog
-from millstream.pipelines.versions.registry import Version, Versions
+from millstream.pipelines.versions.registry import Version, Versions, private_topic
 
 Broker = Annotated[
     str | None,
@@ -26,7 +28,7 @@ Broker = Annotated[
         "--bootstrap-server",
         "-b",
         metavar="HOST:PORT,...",
-        help="The cluster. Default: millstream.toml in this directory, or 127.0.0.1:9092.",
+        help="The cluster. Default: that of millstream.toml, or 127.0.0.1:9092.",
     ),
 ]
 Store = Annotated[
@@ -45,10 +47,24 @@ app = typer.Typer(
 )
 
 
-def settings_here(broker: str | None, store: str | None, home: str | None) -> Settings:
-    """Of this directory; the broker of a `millstream run` is where other commands look for it."""
-    given = {"broker": broker, "store": store, "home": home and str(Path(home).resolve())}
-    settings = load_settings(Path.cwd(), overrides=given)
+def settings_here(
+    broker: str | None = None,
+    store: str | None = None,
+    home: str | None = None,
+    client_config: Path | None = None,
+) -> Settings:
+    """Of this directory."""
+    given = {
+        "broker": broker,
+        "store": store,
+        "home": home and str(Path(home).resolve()),
+        "kafka": security_settings(client_config),
+    }
+    return with_shared_broker(load_settings(Path.cwd(), overrides=given))
+
+
+def with_shared_broker(settings: Settings) -> Settings:
+    """Versions run in several processes, so none of them has a broker of its own."""
     return replace(settings, broker=BOOTSTRAP_DEFAULT) if settings.is_embedded else settings
 
 
@@ -59,9 +75,22 @@ def opened(settings: Settings) -> Iterator[Catalog]:
         if not catalog.exists():
             raise ConfigError(
                 f"no pipeline is deployed to {settings.store_url}: run `millstream deploy "
-                "FILE.py:NAME`, or name the store with --store"
+                "FILE.py:NAME`. If you have done so, run this command in the directory of FILE.py, "
+                "or name the store with --store"
             )
-        yield catalog
+        with explaining_unreachable():
+            yield catalog
+
+
+@contextmanager
+def explaining_unreachable() -> Iterator[None]:
+    try:
+        yield
+    except BrokerUnreachable as error:
+        raise CommandFailed(
+            f"{error}; start one with `millstream serve`, or set --bootstrap-server",
+            EXIT_UNREACHABLE,
+        ) from error
 
 
 @app.command(name="list")
@@ -69,7 +98,6 @@ def list_versions(
     pipeline: Annotated[
         str | None, typer.Argument(metavar="[PIPELINE]", help="Only this pipeline.")
     ] = None,
-    broker: Broker = None,
     store: Store = None,
     home: Home = None,
     as_json: AsJson = False,
@@ -82,8 +110,7 @@ def list_versions(
       millstream versions list
       millstream versions list revenue --json
     """
-    settings = settings_here(broker, store, home)
-    with opened(settings) as catalog:
+    with opened(settings_here(store=store, home=home)) as catalog:
         found = catalog.read(lambda work: describe_all(work, pipeline))
     if as_json:
         print_json(found)
@@ -118,14 +145,17 @@ def describe_version(work: Work, document: Versions, version: Version) -> dict[s
     leader = work.progress(document.identity(document.in_force or ""))
     position = from_json(json.loads((stored and stored.offsets) or "{}"))
     ahead = from_json(json.loads((leader and leader.offsets) or "{}"))
+    is_in_force = document.in_force == version.version
     return {
         "pipeline": document.pipeline,
         "version": version.version,
-        "in_force": document.in_force == version.version,
+        "in_force": is_in_force,
         "state": version.label,
         "behind": count_between(position, ahead) if ahead else None,
         "tables": [it.physical for it in version.tables],
-        "topics": list(version.topics),
+        "topics": [
+            it if is_in_force else private_topic(it, version.version) for it in version.topics
+        ],
         "start_at": version.start_at,
         "offsets": json.loads((stored and stored.offsets) or "{}"),
         "checkpoint": version.checkpoint,
@@ -140,6 +170,7 @@ def remove(
     broker: Broker = None,
     store: Store = None,
     home: Home = None,
+    client_config: ClientConfig = None,
 ) -> None:
     """Remove a version with its tables, private topics, group and state.
 
@@ -154,7 +185,7 @@ def remove(
     """
     from millstream.pipelines.versions.removing import remove_version
 
-    settings = settings_here(broker, store, home)
+    settings = settings_here(broker, store, home, client_config)
     if not yes and not typer.confirm(f"Remove version {version} of {pipeline} and its tables?"):
         raise CommandFailed("nothing is removed")
     with opened(settings) as catalog:

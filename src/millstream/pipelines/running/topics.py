@@ -53,7 +53,7 @@ def check_topics(settings: Settings, pipelines: Iterable[PipelineSpec]) -> dict[
         if missing and not settings.create_topics:
             raise ConfigError(
                 f"there is no topic {', '.join(missing)} at {address}: create it with `millstream "
-                f"topic create {missing[0]}`, or let `millstream run --create-topics` do so"
+                f"topic create {missing[0]}`, or repeat the command with --create-topics"
             )
         if missing:
             create_topics(cluster, [NewTopic(name, needed[name].partitions) for name in missing])
@@ -70,7 +70,7 @@ def _check_queries(cluster: Cluster, settings: Settings, missing: Collection[str
     if missing and not settings.create_topics:
         raise ConfigError(
             f"there is no topic {', '.join(sorted(missing))} of standing queries: create it with "
-            f"`millstream queries create {min(missing)} --schema ...`, or let `millstream run "
-            "--create-topics` do so"
+            f"`millstream queries create {min(missing)} --schema ...`, or repeat the command with "
+            "--create-topics"
         )
     create_topics(cluster, [new_topic(name) for name in missing])

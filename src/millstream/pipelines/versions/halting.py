@@ -187,10 +187,12 @@ class Operator:
         Raises `ConfigError` if they cannot meet, or do not in time.
         """
         self._claim()
+        self._show(f"halting versions {' and '.join(self._versions)} at equal offsets")
         running = self._running()
         cut = choose_cut(self.positions(), running, ends())
         self._renew(cut)
         deadline = time.monotonic() + self._seconds_max
+        shown: dict[str, int] = {}
         while True:
             answers = self._answers()
             positions = self.positions()
@@ -207,7 +209,10 @@ class Operator:
                     + ", ".join(f"version {it} {count}" for it, count in behind.items())
                     + "): look whether their processes run, and repeat"
                 )
-            self._show(", ".join(f"version {it}: {n} to go" for it, n in behind.items()))
+            if behind != shown and any(behind.values()):
+                counts = [f"version {it}: {count}" for it, count in behind.items()]
+                self._show(f"records up to the cut: {', '.join(counts)}")
+                shown = behind
             self._renew(cut)
             time.sleep(POLL_SECONDS)
 

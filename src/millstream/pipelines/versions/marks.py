@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from millstream.client.fetching import fetch_batches, log_end_offset, log_start_
 from millstream.client.producing import RawProducer
 from millstream.errors import ConfigError
 from millstream.pipelines.offsets import DECISIONS_TOPIC
+from millstream.pipelines.running.topics import BrokerUnreachable
 from millstream.pipelines.versions.registry import Versions, identity_of
 from millstream.pipelines.writing.decisions import FORMAT_VERSION, PARTITION
 from millstream.records.batch import iterate_headers
@@ -41,10 +43,16 @@ class Marks:
     number: int = 0
 
 
-def open_cluster(settings: Settings) -> Cluster:
-    return Cluster(
-        settings.required_broker(), client_id="millstream-versions", security=settings.kafka
-    )
+@contextmanager
+def open_cluster(settings: Settings) -> Iterator[Cluster]:
+    """Raises `BrokerUnreachable` if no broker answers."""
+    address = settings.required_broker()
+    with Cluster(address, client_id="millstream-versions", security=settings.kafka) as cluster:
+        try:
+            cluster.retrying(lambda: cluster.refresh([]))
+        except OSError as error:
+            raise BrokerUnreachable(f"no broker answers at {address}: {error}") from error
+        yield cluster
 
 
 def read_marks(cluster: Cluster, pipeline: str) -> Marks:
