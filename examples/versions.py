@@ -143,6 +143,7 @@ def walk(shell: Shell) -> None:
     assert shell.revenue()["ada"] == 100.0  # readers still read version 1
     found = shell.run("millstream", "diff", "revenue", "1", "2", exit_code=1)
     assert "user ada: total 100.0 -> 120.0" in found
+    assert "topic shop.alerts: different" in found
 
     shell.run("millstream", "switch", "revenue", "2")
     assert shell.revenue()["ada"] == 120.0

@@ -15,7 +15,8 @@ from millstream.cli.options import AsJson, ClientConfig, Home
 from millstream.cli.output import console, note, print_json, print_rows, warn
 from millstream.cli.versions import Broker, Pipeline, Store, opened, settings_here
 from millstream.pipelines.offsets import to_json
-from millstream.pipelines.versions.differing import SAMPLES, TableDiff, VersionsDiff
+from millstream.pipelines.versions.differences import SAMPLES, Diff
+from millstream.pipelines.versions.differing import VersionsDiff
 
 app = typer.Typer(
     help="Halt two versions of a pipeline at equal offsets, and show the rows that differ.",
@@ -38,6 +39,13 @@ def diff(
     samples: Annotated[
         int, typer.Option(min=0, max=1000, help="How many rows to show of each kind.")
     ] = SAMPLES,
+    all_records: Annotated[
+        bool,
+        typer.Option(
+            "--all-records",
+            help="Compare every record of topics with keys, not only the last one of each key.",
+        ),
+    ] = False,
     broker: Broker = None,
     store: Store = None,
     home: Home = None,
@@ -46,14 +54,16 @@ def diff(
 ) -> None:
     """Halt two versions of a pipeline at equal offsets, and show the rows that differ.
 
-    Both versions go on afterwards. Rows that are still open, past the watermark of either
-    version, are counted and not compared. Exits with 1 if rows differ.
+    Both versions go on afterwards. Tables with a key are compared by it, and so are topics whose
+    records have keys: the last value of each. Rows that are still open, past the watermark of
+    either version, are counted and not compared. Exits with 1 if rows differ.
 
     [bold]Examples[/bold]
 
     \b
       millstream diff revenue 1 2
       millstream diff revenue 1 2 --time minute --samples 20
+      millstream diff revenue 1 2 --all-records
       millstream diff revenue 1 2 --json
     """
     from millstream.pipelines.versions.differing import compare_versions
@@ -67,6 +77,7 @@ def diff(
             (first, second),
             time=time,
             samples=samples,
+            all_records=all_records,
             show=note,
             warn=warn,
         )
@@ -90,33 +101,37 @@ def print_diff(found: VersionsDiff) -> None:
     for version, names in zip(found.versions, found.missing, strict=True):
         if names:
             console().print(f"version {version} does not write {', '.join(names)}")
-    for table in found.tables:
-        print_table(found, table)
+    for output in (*found.tables, *found.topics):
+        print_output(found, output)
 
 
-def print_table(found: VersionsDiff, table: TableDiff) -> None:
+def print_output(found: VersionsDiff, output: Diff) -> None:
     one, two = found.versions
     console().print()
-    verdict = "equal" if table.is_equal else "different"
-    console().print(f"table {table.name}: {verdict}", style="bold")
+    verdict = "equal" if output.is_equal else "different"
+    kind = "topic" if output.is_topic else "table"
+    console().print(f"{kind} {output.name}: {verdict}", style="bold")
     rows = [
-        {"what": "rows", "one": table.rows[0], "two": table.rows[1]},
-        {"what": "open, not compared", "one": table.open_rows[0], "two": table.open_rows[1]},
-        {"what": "only in this version", "one": table.only[0], "two": table.only[1]},
-        {"what": "different values", "one": table.differing, "two": table.differing},
+        {"what": "rows", "one": output.rows[0], "two": output.rows[1]},
+        {"what": "open, not compared", "one": output.open_rows[0], "two": output.open_rows[1]},
+        {"what": "only in this version", "one": output.only[0], "two": output.only[1]},
+        {"what": "different values", "one": output.differing, "two": output.differing},
         *(
             {"what": f"  column {name}", "one": count, "two": count}
-            for name, count in table.by_column.items()
+            for name, count in output.by_column.items()
         ),
     ]
+    if any(output.deleted):
+        deleted = {"one": output.deleted[0], "two": output.deleted[1]}
+        rows.append({"what": "offsets deleted by retention", **deleted})
     columns = {"what": "", "one": f"VERSION {one}", "two": f"VERSION {two}"}
     print_rows(rows, columns, empty="")
-    for version, names in zip(found.versions, table.columns_of_one, strict=True):
+    for version, names in zip(found.versions, output.columns_of_one, strict=True):
         if names:
             console().print(f"only version {version} has columns {', '.join(names)}: not compared")
-    if table.time is None and any(it is not None for it in found.watermarks_ms):
+    if output.time is None and any(it is not None for it in found.watermarks_ms):
         console().print("all rows are compared: name the column of their time with --time")
-    for sample in table.samples:
+    for sample in output.samples:
         console().print(sample_line(sample.key, sample.first, sample.second, found.versions))
 
 

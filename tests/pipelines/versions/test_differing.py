@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from millstream.errors import ConfigError
-from millstream.pipelines.versions.differing import TableDiff, compare_at, diff_table
+from millstream.pipelines.versions.differences import Diff
+from millstream.pipelines.versions.differing import compare_at, diff_table
 from millstream.pipelines.versions.registry import TableOutput
 from tests.pipelines.versions.conftest import Scene
 
 
-def diff(scene: Scene, mode: str = "upsert", **options: Any) -> TableDiff:
+def diff(scene: Scene, mode: str = "upsert", **options: Any) -> Diff:
     key = ("id",) if mode == "upsert" else ()
     tables = (TableOutput("t", "t1", key, mode), TableOutput("t", "t2", key, mode))
     return scene.catalog.read(lambda work: diff_table(work, tables, **options))

@@ -10,6 +10,7 @@ from millstream.errors import ConfigError, MillstreamError
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.versions.switching import (
     Behind,
+    Place,
     find_document,
     swap_views,
     switch_readers,
@@ -68,13 +69,29 @@ def test_versions_with_topics_are_switched_only_at_the_cut(scene: Scene) -> None
     document, cut = scene.document(), {("orders", 0): 10}
     scene.write("1", 1, 11, [("monday", 7.0)])
     with pytest.raises(ConfigError, match="did not stay at the cut"):
-        scene.catalog.run(lambda work: swap_views(work, document, "2", cut), "switch")
+        scene.catalog.run(lambda work: swap_views(work, document, "2", Place(cut)), "switch")
     assert scene.read() == [("monday", 7.0)]
     scene.write("2", 1, 11, [("monday", 8.0)])
-    moved = {("orders", 0): 11}
+    moved = Place({("orders", 0): 11}, {("alerts", 0): 5}, completed=1)
     switched = scene.catalog.run(lambda work: swap_views(work, document, "2", moved), "switch")
     assert scene.read() == [("monday", 8.0)]
     assert (switched.in_force, switched.cut) == ("2", {"orders": {"0": 11}})
+    assert switched.spans[-1].begins == {"alerts": {"0": 5}}
+
+
+def test_batch_without_new_records_after_the_last_completed_one_prevents_a_switch(
+    scene: Scene,
+) -> None:
+    for version in ("1", "2"):
+        scene.deploy(version, topics=("alerts",))
+        scene.write(version, 0, 10, [("monday", float(version))])
+        scene.caught_up(version)
+    document = scene.document()
+    place = Place({("orders", 0): 10}, completed=0)
+    scene.write("1", 1, 10, [("monday", 7.0)])  # a window ended
+    with pytest.raises(ConfigError, match="did not stay at the cut"):
+        scene.catalog.run(lambda work: swap_views(work, document, "2", place), "switch")
+    assert scene.read() == [("monday", 7.0)]
 
 
 def test_table_that_was_dropped_is_not_shown(two: Scene, settings: Settings) -> None:

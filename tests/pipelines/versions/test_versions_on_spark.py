@@ -129,6 +129,11 @@ def test_topic_has_each_record_of_one_version_across_switches(
         switch_readers(catalog, settings, one.name)
         topics.fill(orders, numbers(25, 30))
         await_true(lambda: len(values(results)) == 30)
+        (found,) = compare_versions(catalog, settings, one.name, ("1", "2"), samples=30).topics
+        assert (found.rows, found.only) == ((30, 30), (30, 30))
+        assert sorted(it.first["value"] for it in found.samples if it.first) == sorted(
+            f"1:{it}" for it in range(30)
+        )
     expected = [f"{'2' if 20 <= it < 25 else '1'}:{it}" for it in range(30)]
     assert values(results) == sorted(expected)
 

@@ -22,6 +22,7 @@ from millstream.pipelines.spec import FIRST_VERSION, PipelineSpec, Table, Topic,
 from millstream.pipelines.versions.catalog import Catalog, Work, has_catalog, open_catalog
 from millstream.pipelines.versions.marks import open_cluster, read_marks
 from millstream.pipelines.versions.registry import (
+    Span,
     TableOutput,
     Version,
     Versions,
@@ -148,7 +149,12 @@ def adopt(work: Work, pipeline: str, version: Version, writers: Collection[str])
         group=query,
         is_caught_up=True,
     )
-    document = replace(Versions(pipeline), in_force=earlier, versions={earlier: adopted})
+    document = replace(
+        Versions(pipeline),
+        in_force=earlier,
+        versions={earlier: adopted},
+        spans=(Span(earlier),),
+    )
     work.save(document)
     publish(work, pipeline, earlier, document)
     return document

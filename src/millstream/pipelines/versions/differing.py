@@ -1,9 +1,9 @@
-"""How the tables of two versions differ at one cut: counts, columns, samples; computed in SQL.
+"""How two versions differ at one cut: counts, columns, samples.
 
-Both versions have read the same records. Their tables are compared in one read-only transaction,
-which first compares their positions. Tables with the same key are joined by it; others are compared
-as bags of rows, in the columns that both have. Doubles may differ by a small share, because sums
-depend on the order.
+Both versions have read the same records. Their topics are compared by `comparing_topics.py`, and
+their tables in SQL, in one read-only transaction, which first compares their positions. Tables with
+the same key are joined by it; others are compared as bags of rows, in the columns that both have.
+Doubles may differ by a small share, because sums depend on the order.
 
 Only what is final is compared. A row is open, if its time is past the lower watermark of the two
 versions at the cut, or if it is marked as preliminary: a version that read everything at once has
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,8 @@ from millstream.pipelines.offsets import Offsets
 from millstream.pipelines.query_files import watermark_ms_of
 from millstream.pipelines.results import END, KIND, PRELIMINARY
 from millstream.pipelines.versions.catalog import Catalog, PostgresWork, Work
+from millstream.pipelines.versions.comparing_topics import compare_topic
+from millstream.pipelines.versions.differences import NEAR_ZERO, SAMPLES, TOLERANCE, Diff, Sample
 from millstream.pipelines.versions.halting import (
     Operator,
     halted,
@@ -35,44 +37,12 @@ from millstream.pipelines.versions.halting import (
 from millstream.pipelines.versions.marks import open_cluster
 from millstream.pipelines.versions.registry import TableOutput, Versions
 from millstream.pipelines.versions.switching import find_document
-from millstream.pipelines.versions.topics import topic_ends
+from millstream.pipelines.versions.topics import output_ends, topic_ends
 
 if TYPE_CHECKING:
     from millstream.pipelines.running.settings import Settings
 
-TOLERANCE = "1e-9"
-NEAR_ZERO = "1e-12"
-SAMPLES = 5
 _FLOATS = ("REAL", "double precision", "real")
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A row that differs; of one that only one version has, the other is None."""
-
-    key: Mapping[str, Any]
-    first: Mapping[str, Any] | None
-    second: Mapping[str, Any] | None
-
-
-@dataclass(frozen=True)
-class TableDiff:
-    """How a table differs."""
-
-    name: str
-    rows: tuple[int, int]
-    open_rows: tuple[int, int] = (0, 0)
-    only: tuple[int, int] = (0, 0)
-    differing: int = 0
-    by_column: Mapping[str, int] = field(default_factory=dict)
-    columns_of_one: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-    samples: tuple[Sample, ...] = ()
-    time: str | None = None  # the column by which rows are final
-    keyed: bool = True
-
-    @property
-    def is_equal(self) -> bool:
-        return not (any(self.only) or self.differing)
 
 
 def diff_table(
@@ -82,7 +52,7 @@ def diff_table(
     watermark_ms: int | None = None,
     time: str | None = None,
     samples: int = SAMPLES,
-) -> TableDiff:
+) -> Diff:
     """Compare the tables of two versions; raises `ConfigError` if they cannot be compared."""
     for it in tables:
         if work.kind(it.physical) != "table":
@@ -141,11 +111,11 @@ class Comparison:
             found = [(it[1], it[2]) for it in info]
         return {name for name, kind in found if kind in _FLOATS}
 
-    def result(self) -> TableDiff:
+    def result(self) -> Diff:
         counts = [self._count(f"{name} AS a", "") for name in self._names]
         final = [self._count(f"{name} AS a", self._final("a")) for name in self._names]
         diff = self._by_key() if self._is_keyed else self._as_bags()
-        return TableDiff(
+        return Diff(
             self._tables[0].name,
             (counts[0], counts[1]),
             (counts[0] - final[0], counts[1] - final[1]),
@@ -274,12 +244,19 @@ class VersionsDiff:
     versions: tuple[str, str]
     cut: Offsets
     watermarks_ms: tuple[int | None, int | None]
-    tables: tuple[TableDiff, ...]
-    missing: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # tables that one does not write
+    tables: tuple[Diff, ...]
+    topics: tuple[Diff, ...] = ()
+    missing: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # outputs that one does not write
 
     @property
     def is_equal(self) -> bool:
-        return all(it.is_equal for it in self.tables) and not any(self.missing)
+        return all(it.is_equal for it in (*self.tables, *self.topics)) and not any(self.missing)
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """Up to which both are final; None if one of them has none."""
+        known = [it for it in self.watermarks_ms if it is not None]
+        return min(known) if len(known) == 2 else None
 
 
 def compare_versions(
@@ -290,10 +267,14 @@ def compare_versions(
     *,
     time: str | None = None,
     samples: int = SAMPLES,
+    all_records: bool = False,
     show: Callable[[str], None] = lambda text: None,
     warn: Callable[[str], None] = lambda text: None,
 ) -> VersionsDiff:
-    """Halt both versions at a cut, compare what they have written, and let them go on."""
+    """Halt both versions at a cut, compare what they have written, and let them go on.
+
+    `all_records` compares topics with keys as bags, instead of the last value of each key.
+    """
     document = find_document(catalog, pipeline)
     described = [document.get(it) for it in versions]
     if versions[0] == versions[1]:
@@ -317,7 +298,21 @@ def compare_versions(
             catalog.snapshot() as work,
             operator.renewing(cut),
         ):
-            return compare_at(work, document, versions, cut, time, samples)
+            found = compare_at(work, document, versions, cut, time, samples)
+            options = {
+                "watermark_ms": found.watermark_ms,
+                "time": time,
+                "samples": samples,
+                "as_bags": all_records,
+            }
+            first, second = (it.topics for it in described)
+            ends = output_ends(cluster, document)
+            topics = [
+                compare_topic(cluster, document, versions, it, ends, **options)
+                for it in first
+                if it in second
+            ]
+            return replace(found, topics=tuple(topics))
 
 
 def compare_at(
@@ -337,29 +332,36 @@ def compare_at(
         answer.watermark_ms if answer is not None else stored_watermark_ms(work, document, it)
         for it, answer in zip(versions, answers, strict=True)
     ]
-    known = [it for it in watermarks if it is not None]
     first, second = ({it.name: it for it in document.get(each).tables} for each in versions)
-    return VersionsDiff(
+    outputs = [outputs_of(document, it) for it in versions]
+    found = VersionsDiff(
         document.pipeline,
         versions,
         cut,
         (watermarks[0], watermarks[1]),
-        tuple(
-            diff_table(
-                work,
-                (first[name], second[name]),
-                watermark_ms=min(known) if len(known) == 2 else None,
-                time=time,
-                samples=samples,
-            )
-            for name in first
-            if name in second
-        ),
-        (
-            tuple(it for it in second if it not in first),
-            tuple(it for it in first if it not in second),
+        (),
+        missing=(
+            tuple(it for it in outputs[1] if it not in outputs[0]),
+            tuple(it for it in outputs[0] if it not in outputs[1]),
         ),
     )
+    tables = [
+        diff_table(
+            work,
+            (first[name], second[name]),
+            watermark_ms=found.watermark_ms,
+            time=time,
+            samples=samples,
+        )
+        for name in first
+        if name in second
+    ]
+    return replace(found, tables=tuple(tables))
+
+
+def outputs_of(document: Versions, version: str) -> list[str]:
+    found = document.get(version)
+    return [*(f"table {it.name}" for it in found.tables), *(f"topic {it}" for it in found.topics)]
 
 
 def stored_watermark_ms(work: Work, document: Versions, version: str) -> int | None:

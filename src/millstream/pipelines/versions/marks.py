@@ -22,7 +22,7 @@ from millstream.client.fetching import fetch_batches, log_end_offset, log_start_
 from millstream.client.producing import RawProducer
 from millstream.errors import ConfigError
 from millstream.pipelines.offsets import DECISIONS_TOPIC
-from millstream.pipelines.running.topics import BrokerUnreachable
+from millstream.pipelines.running import topics
 from millstream.pipelines.versions.registry import Versions, identity_of
 from millstream.pipelines.writing.decisions import FORMAT_VERSION, PARTITION
 from millstream.records.batch import iterate_headers
@@ -47,11 +47,12 @@ class Marks:
 def open_cluster(settings: Settings) -> Iterator[Cluster]:
     """Raises `BrokerUnreachable` if no broker answers."""
     address = settings.required_broker()
-    with Cluster(address, client_id="millstream-versions", security=settings.kafka) as cluster:
+    with Cluster(address, security=settings.kafka, timeout_seconds=topics.CONNECT_SECONDS) as probe:
         try:
-            cluster.retrying(lambda: cluster.refresh([]))
+            probe.retrying(lambda: probe.refresh([]))
         except OSError as error:
-            raise BrokerUnreachable(f"no broker answers at {address}: {error}") from error
+            raise topics.BrokerUnreachable(f"no broker answers at {address}: {error}") from error
+    with Cluster(address, client_id="millstream-versions", security=settings.kafka) as cluster:
         yield cluster
 
 

@@ -11,6 +11,9 @@ database as the tables (`catalog.py`), and changes only in the functions below:
     switch     another version is in force, from a cut on: the offsets that both had reached
     remove     a version is marked before anything of it is deleted; `removed` forgets it
 
+`spans` has an entry for each of the last switches: the version in force from then on, and where all
+topics that versions write ended at that moment. It divides the records of a topic by version.
+
 `number` counts the switches. Writers of topics compare it in the transaction of each batch, so that
 none of them writes by a role that it no longer has.
 """
@@ -27,7 +30,8 @@ from millstream.errors import ConfigError
 from millstream.pipelines.offsets import Offsets, to_json
 from millstream.pipelines.spec import FIRST_VERSION
 
-FORMAT = 2
+FORMAT = 3
+SPANS_MAX = 100
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -80,6 +84,14 @@ class Version:
 
 
 @dataclass(frozen=True)
+class Span:
+    """The time during which a version is in force; empty for one that was removed since."""
+
+    version: str
+    begins: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # ends of topics then
+
+
+@dataclass(frozen=True)
 class Versions:
     """The document of a pipeline."""
 
@@ -89,6 +101,7 @@ class Versions:
     previous: str | None = None
     cut: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     versions: Mapping[str, Version] = field(default_factory=dict)
+    spans: tuple[Span, ...] = ()
 
     def identity(self, version: str) -> str:
         return identity_of(self.pipeline, version)
@@ -119,7 +132,8 @@ def decode(text: str) -> Versions:
             f"Millstream reads format {FORMAT}: use the Millstream that stored them"
         )
     versions = [_version(it) for it in fields.pop("versions")]
-    return Versions(**fields, versions={it.version: it for it in versions})
+    spans = tuple(Span(**it) for it in fields.pop("spans"))
+    return Versions(**fields, versions={it.version: it for it in versions}, spans=spans)
 
 
 def _version(fields: dict[str, Any]) -> Version:
@@ -150,6 +164,7 @@ def deploy(document: Versions, version: Version) -> Versions:
         document,
         in_force=document.in_force or version.version,
         versions={**document.versions, version.version: version},
+        spans=document.spans or (Span(version.version),),
     )
 
 
@@ -194,14 +209,16 @@ def note_operators(document: Versions, version: str, by_arrival: Iterable[str]) 
     return replace(document, versions={**document.versions, version: found})
 
 
-def switch(document: Versions, version: str, cut: Offsets) -> Versions:
-    """Put another version in force, which takes over at the cut."""
+def switch(document: Versions, version: str, cut: Offsets, ends: Offsets | None = None) -> Versions:
+    """Put another version in force, which takes over at the cut; `ends` are those of the topics
+    that versions write."""
     return replace(
         document,
         number=document.number + 1,
         in_force=version,
         previous=document.in_force,
         cut=to_json(cut),
+        spans=(*document.spans, Span(version, to_json(ends or {})))[-SPANS_MAX:],
     )
 
 
@@ -264,4 +281,5 @@ def removed(document: Versions, version: str) -> Versions | None:
     if not rest:
         return None
     previous = None if document.previous == version else document.previous
-    return replace(document, versions=rest, previous=previous)
+    spans = tuple(replace(it, version="") if it.version == version else it for it in document.spans)
+    return replace(document, versions=rest, previous=previous, spans=spans)

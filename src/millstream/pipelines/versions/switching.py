@@ -16,6 +16,7 @@ switch nothing would bring a version that was killed back to do so.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millstream.errors import ConfigError, MillstreamError
@@ -30,13 +31,23 @@ from millstream.pipelines.versions.registry import (
     rollback_target,
     switch,
 )
-from millstream.pipelines.versions.topics import complete_last_batch, topic_ends
+from millstream.pipelines.versions.topics import complete_last_batch, output_ends, topic_ends
 
 if TYPE_CHECKING:
     from millstream.client.cluster import Cluster
     from millstream.pipelines.running.settings import Settings
 
 Show = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where versions are switched: the cut, the ends of the topics that they write, and the last
+    batch of the old version, which is completed."""
+
+    cut: Offsets
+    ends: Offsets = field(default_factory=dict)
+    completed: int | None = None
 
 
 class Behind(ConfigError):
@@ -62,13 +73,13 @@ def switch_readers(
     drop_tables = drop_tables or version is None
     target = check_switch(document, wanted, may_drop_tables=drop_tables)
 
-    def swap(cut: Offsets | None) -> Versions:
+    def swap(place: Place | None) -> Versions:
         return catalog.run(
             lambda work: swap_views(
                 work,
                 document,
                 wanted,
-                cut,
+                place,
                 drop_tables=drop_tables,
                 allow_behind=allow_behind,
             ),
@@ -93,14 +104,14 @@ def switch_at(
     cluster: Cluster,
     document: Versions,
     cut: Offsets,
-    swap: Callable[[Offsets], Versions],
+    swap: Callable[[Place], Versions],
 ) -> Versions:
     """While both versions stand at the cut."""
     old = document.get(document.in_force or "")
     if not old.topics:
-        return swap(cut)
-    complete_last_batch(catalog, cluster, document.identity(old.version), old)
-    switched = swap(cut)
+        return swap(Place(cut))
+    completed = complete_last_batch(catalog, cluster, document.identity(old.version), old)
+    switched = swap(Place(cut, output_ends(cluster, document), completed))
     note_switch(cluster, switched)
     return switched
 
@@ -119,12 +130,12 @@ def swap_views(
     work: Work,
     expected: Versions,
     version: str,
-    cut: Offsets | None,
+    place: Place | None,
     *,
     drop_tables: bool = False,
     allow_behind: bool = False,
 ) -> Versions:
-    """The transaction of a switch. Without a cut, only versions without topics are switched."""
+    """The transaction of a switch. Without a place, only versions without topics are switched."""
     document = work.load(expected.pipeline, locked=True)
     if document is None or document.number != expected.number:
         raise MillstreamError(
@@ -133,9 +144,9 @@ def swap_views(
         )
     target = check_switch(document, version, may_drop_tables=drop_tables)
     old = None if document.in_force is None else document.get(document.in_force)
-    place = cut or {}
+    cut = {} if place is None else place.cut
     if old is not None:
-        place = check_positions(work, document, old, target, cut, allow_behind=allow_behind)
+        cut = check_positions(work, document, old, target, place, allow_behind=allow_behind)
         for table in old.tables:
             if table.name not in {it.name for it in target.tables}:
                 work.drop_view(table.name)
@@ -143,7 +154,7 @@ def swap_views(
         if work.kind(table.physical) != "table":
             raise ConfigError(f"table {table.physical} of version {version} was dropped")
         work.put_view(table.name, table.physical)
-    switched = switch(document, version, place)
+    switched = switch(document, version, cut, None if place is None else place.ends)
     work.save(switched)
     return switched
 
@@ -153,25 +164,28 @@ def check_positions(
     document: Versions,
     old: Version,
     new: Version,
-    cut: Offsets | None,
+    place: Place | None,
     *,
     allow_behind: bool,
 ) -> Offsets:
     """Where the new version takes over; raises `ConfigError` if that is not possible."""
     pipeline = document.pipeline
-    for it in (old, new):  # locked, so that neither decides a batch before this transaction ends
-        work.progress(document.identity(it.version), locked=True)
+    # Locked, so that neither decides a batch before this transaction ends.
+    last, _ = (work.progress(document.identity(it.version), locked=True) for it in (old, new))
     if allow_behind and not new.topics:
         return position_of(work, pipeline, new.version)
     reached = {it.version: position_of(work, pipeline, it.version) for it in (old, new)}
     before, after = reached[old.version], reached[new.version]
     if new.topics:
-        if cut is None or not is_at(before, cut) or not is_at(after, cut):
+        is_there = place is not None and is_at(before, place.cut) and is_at(after, place.cut)
+        # A batch without new records, which a watermark can cause, moves no offsets.
+        is_completed = place is not None and place.completed in (None, last and last.batch_id)
+        if place is None or not is_there or not is_completed:
             raise ConfigError(
                 f"version {old.version} or {new.version} of {pipeline} did not stay at the cut: "
                 "nothing is switched; repeat it"
             )
-        return cut
+        return place.cut
     if is_past(before, after):
         raise Behind(
             f"version {new.version} of {pipeline} is {count_between(after, before)} records behind "

@@ -6,10 +6,11 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.cluster import CoordinatorKind
+from millstream.client.fetching import log_end_offset
 from millstream.errors import ApiError, ErrorCode
 from millstream.pipelines.offsets import LATEST, Offsets
 from millstream.pipelines.versions.catalog import Catalog
-from millstream.pipelines.versions.registry import Version
+from millstream.pipelines.versions.registry import Version, Versions, private_topic
 from millstream.pipelines.writing.decisions import NO_BATCH, Decision, DecisionLog, decode_decision
 
 if TYPE_CHECKING:
@@ -28,6 +29,22 @@ def topic_ends(cluster: Cluster, topics: Collection[str]) -> Offsets:
     return positions.lookup(dict.fromkeys(positions.partitions(), LATEST))
 
 
+def output_ends(cluster: Cluster, document: Versions) -> Offsets:
+    """Where all topics end that versions write, also with records of open transactions."""
+    names = {
+        name
+        for version in document.versions.values()
+        for topic in version.topics
+        for name in (topic, private_topic(topic, version.version))
+    }
+    found = cluster.retrying(lambda: cluster.refresh(sorted(names))) if names else {}
+    return {
+        (name, it.number): log_end_offset(cluster, name, it.number)
+        for name, topic in found.items()
+        for it in topic.partitions
+    }
+
+
 def stored_decision(catalog: Catalog, query: str) -> Decision:
     stored = catalog.read(lambda work: work.progress(query))
     if stored is None or stored.decision is None:
@@ -35,20 +52,20 @@ def stored_decision(catalog: Catalog, query: str) -> Decision:
     return decode_decision(stored.decision.encode())
 
 
-def complete_last_batch(catalog: Catalog, cluster: Cluster, query: str, version: Version) -> None:
-    """Commit what the last decided batch of a version has left open.
+def complete_last_batch(catalog: Catalog, cluster: Cluster, query: str, version: Version) -> int:
+    """Commit what the last decided batch of a version has left open, and return its number.
 
     A running version has done so before it halted. For one that was killed, this process takes its
     place, which fences it.
     """
     decided = stored_decision(catalog, query)
     if decided.batch_id == NO_BATCH:
-        return
+        return NO_BATCH
     log = DecisionLog(cluster, version.transactional_id)
     state = log.committed()
-    if state.is_completed and state.decision.batch_id >= decided.batch_id:
-        return
-    _protocol(cluster, version).begin(stored=decided)
+    if not (state.is_completed and state.decision.batch_id >= decided.batch_id):
+        _protocol(cluster, version).begin(stored=decided)
+    return decided.batch_id
 
 
 def forget_decisions(cluster: Cluster, version: Version) -> None:
