@@ -11,10 +11,13 @@ the heap, in one slot, where it needs least CPU time, and its rows from a genera
 files, each a micro-batch, with `local[2]` and state in RocksDB.
 
 The other figures compare us with ourselves: rows are 25 microseconds apart, of 1,000, 100,000 and
-1,000,000 keys, so a micro-batch is five seconds, and no attempt of `tail` ends during a run.
+1,000,000 keys, so a micro-batch is 12 seconds, and no attempt of `tail` ends during a run.
 
-The first batches of a query, in which workers start and the just-in-time compiler works, are left
-out. `--queries p1,v` measures only these, `--alone` without Flink.
+Batches have 500,000 rows, as in Nexmark. The first two of a query, in which workers start and the
+just-in-time compiler works, are left out. What is measured ends with the last batch: each batch
+stores its rows and matches those of the batch before, up to the watermark.
+
+`--queries p1,v` measures only these, `--alone` without Flink.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from benchmarks.measurement import Measurement
 from benchmarks.nexmark import STATE_SETTINGS
@@ -48,8 +53,8 @@ from millstream.pipelines.patterns import Pattern, match
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROWS = 200_000  # of a batch
-BATCHES, WARM_UP = 6, 2
+ROWS = 500_000  # of a batch
+BATCHES, WARM_UP = 4, 2
 KEYS = (1_000, 100_000, 1_000_000)
 PEER_US, DENSE_US = 1_000, 25  # between rows
 BARS = {SQL: 2.0, CEP: 1.0}
@@ -100,7 +105,7 @@ def _beside_peers(
 ) -> Iterator[Measurement]:
     """Rounds of all in turn, after a warm-up."""
     rows = scale.of(ROWS)
-    until_ms = (BATCHES - 2) * rows  # what all have decided at the end, whatever the watermark
+    until_ms = (BATCHES - 1) * rows - 2_000  # what all have decided with the last batch
     costs: dict[str, list[Cost]] = {}
     for number in range(scale.rounds + 1):
         taken = {OURS: _measure(spark, PATTERNS[name], KEYS[0], rows, PEER_US, until_ms, others)}
@@ -136,7 +141,7 @@ def _flatness(
         cases = [it for it in cases if it in (("p1", KEYS[0]), ("tail", KEYS[0]))]
     for number in range(scale.rounds):
         for name, keys in cases:
-            cost = _measure(spark, PATTERNS[name], keys, scale.of(ROWS), DENSE_US, 0, others)
+            cost = _measure(spark, PATTERNS[name], keys, scale.of(ROWS), DENSE_US, 2**62, others)
             _show(f"{name}, {keys:,} keys, round {number}", cost)
             rates.setdefault((name, keys), []).append(cost.rows / cost.cpu_seconds)
     for (name, keys), samples in rates.items():
@@ -168,24 +173,12 @@ def _measure(
     others: Collection[int],
 ) -> Cost:
     """The batches after the first ones; `others` are processes that do not count."""
-    from pyspark.sql import Observation
     from pyspark.sql.functions import coalesce, count, lit, sum, unix_millis
 
-    begun: list[tuple[float, float]] = []
-    found: list[Found] = []
-    this = os.getpid()
-
-    def sink(frame: Any, number: int) -> None:
-        if number == WARM_UP:
-            begun.append((cpu_seconds_of(this, others), time.perf_counter()))
-        observed = Observation()
-        times = [coalesce(sum(unix_millis(it)), lit(0)) for it in ("began", "ended")]
-        sums = [count("*"), coalesce(sum("n"), lit(0)), *times]
-        named = [it.alias(name) for it, name in zip(sums, Found._fields, strict=True)]
-        early = frame.where(unix_millis("ended") < until_ms) if until_ms else frame
-        early.observe(observed, *named).write.format("noop").mode("overwrite").save()
-        found.append(Found(**observed.get))
-
+    watch = _Watch(others)
+    times = [coalesce(sum(unix_millis(it)), lit(0)) for it in ("began", "ended")]
+    sums = [count("*"), coalesce(sum("n"), lit(0)), *times]
+    named = [it.alias(name) for it, name in zip(sums, Found._fields, strict=True)]
     with tempfile.TemporaryDirectory(prefix="bench-patterns-") as directory:
         for number in range(BATCHES):
             path = Path(directory) / f"{number:03}.parquet"
@@ -194,12 +187,42 @@ def _measure(
             os.utime(path, (number, number))  # Spark takes the oldest first
         reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
         frame = reader.parquet(directory).withWatermark("at", "1 second").transform(pattern)
-        writer = frame.writeStream.queryName(uuid.uuid4().hex).foreachBatch(sink)
-        with running_query(writer.trigger(availableNow=True)) as query:
-            assert query.awaitTermination(QUERY_SECONDS_MAX), "the query does not end"
-            cpu, wall = cpu_seconds_of(this, others), time.perf_counter()
-    total = Found(*map(int, np.array(found).sum(axis=0)))
-    return Cost((BATCHES - WARM_UP) * rows, cpu - begun[0][0], wall - begun[0][1], total)
+        frame = frame.where(unix_millis("ended") < until_ms).observe("found", *named)
+        writer = frame.writeStream.format("noop").queryName(uuid.uuid4().hex)
+        spark.streams.addListener(watch)
+        try:
+            with running_query(writer.trigger(availableNow=True)) as query:
+                assert query.awaitTermination(QUERY_SECONDS_MAX), "the query does not end"
+                assert watch.ended.wait(QUERY_SECONDS_MAX), "the query does not report its end"
+        finally:
+            spark.streams.removeListener(watch)
+    (cpu_before, wall_before), (cpu, wall) = watch.marks[WARM_UP - 1], watch.marks[BATCHES - 1]
+    found = Found(*map(int, np.array(watch.found).sum(axis=0)))
+    return Cost((BATCHES - WARM_UP) * rows, cpu - cpu_before, wall - wall_before, found)
+
+
+class _Watch(StreamingQueryListener):
+    """What a query has used at the end of each of its batches, and what it found."""
+
+    def __init__(self, others: Collection[int]) -> None:
+        self._others = others
+        self.marks: dict[int, tuple[float, float]] = {}
+        self.found: list[Found] = []
+        self.ended = threading.Event()
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        used = cpu_seconds_of(os.getpid(), self._others)
+        self.marks[event.progress.batchId] = used, time.perf_counter()
+        self.found.append(Found(**event.progress.observedMetrics["found"].asDict()))
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        self.ended.set()
 
 
 def _show(what: str, cost: Cost) -> None:

@@ -132,6 +132,28 @@ def test_sql_text_yields_all_rows_in_the_order_of_the_standard(payments: DataFra
     ]
 
 
+def test_batch_may_begin_with_the_newest_row(payments: DataFrame) -> None:
+    text = """
+        PARTITION BY card ORDER BY at {} MEASURES first(at) AS began, last(at) AS ended
+        PATTERN ({}) WITHIN INTERVAL '5' MINUTE DEFINE big AS amount > 500, small AS amount < 5"""
+    forth = payments.transform(recognize(text.format("", "small+ big")))
+    back = payments.transform(recognize(text.format("DESC", "big small+"))).collect()
+    shown = {(it.card, it.began.minute, it.ended.minute) for it in forth.collect()}
+    assert shown == {("x", 0, 3), ("y", 0, 2)}
+    assert {(it.card, it.ended.minute, it.began.minute) for it in back} == shown
+
+
+def test_rows_of_one_time_may_be_in_descending_order(payments: DataFrame) -> None:
+    from pyspark.sql.functions import col, minute
+
+    rows = payments.where("card = 'x'").select(
+        col("at").substr(1, 10).cast("timestamp").alias("at"), minute("at").alias("number")
+    )
+    text = "ORDER BY at, number {} MEASURES first(number) AS began PATTERN (^ a)"
+    began = [rows.transform(recognize(text.format(it))).first() for it in ("ASC", "DESC")]
+    assert [it and it.began for it in began] == [0, 31]
+
+
 def test_anchors_and_next_work_in_a_batch(payments: DataFrame) -> None:
     whole = match(
         "^ a+ $", key="card", time="at", where={"a": "next(amount) is null or amount > 0"},

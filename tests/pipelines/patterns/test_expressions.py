@@ -77,7 +77,7 @@ def test_count_takes_rows() -> None:
         ("x ? y", "unexpected '?'", 2),
         ("first(prev(x))", "prev within first", 6),
         ("sum(a.x + b.y)", "several variables", 4),
-        ("sum(distinct x)", "distinct", 4),
+        ("count(distinct *)", "needs a column", 15),
         ("last(x, y)", "whole number", 8),
         ("last(x, 999)", "at most 100", 8),
         ("sum(*)", "unexpected '*'", 4),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from millstream.pipelines.patterns.conditions import Scope
 from millstream.pipelines.patterns.language import PatternError
-from millstream.pipelines.patterns.measures import parse_measure
+from millstream.pipelines.patterns.measures import Evaluation, Matches, Part, parse_measure
 from millstream.pipelines.state.trial import Trial
 from tests.pipelines.patterns.operators import SCHEMA, operator_of, row
 
@@ -120,6 +121,34 @@ def test_all_rows_see_the_match_so_far() -> None:
     measures = {"n": "count(b)", "s": "running sum(u)", "whole": "final sum(u)"}
     found = results("a b+", [1, 5, 6, 9], rows="all", **measures, label="classifier()")
     assert shown(found) == [(0, 1, 12, "a", 1), (1, 6, 12, "b", 5), (2, 12, 12, "b", 6)]
+
+
+def test_distinct_values_count_once() -> None:
+    measures = {
+        "a1": "count(distinct b.u)", "a2": "sum(distinct u)", "a3": "avg(distinct b.u)",
+        "a4": "max(distinct u)", "a5": "array_agg(distinct b.u)", "a6": "count(b.u)",
+    }  # fmt: skip
+    found = results("a b+ c", [1, 5, 4, 5, 5, 9], rows="one", **_replaced(measures))
+    assert shown(found) == [(2, 19, 4.5, 9, [5, 4], 4)]
+    measures = {"n": "count(distinct u)", "whole": "final count(distinct u)"}
+    found = results("a b+", [1, 5, 5, 6, 9], rows="all", **measures)
+    assert shown(found) == [(1, 3, 1), (2, 3, 5), (2, 3, 5), (3, 3, 6)]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (pa.array([None, "x", None, "x"]), [None, "x"]),
+        (pa.array([0.0, float("inf"), -0.0, float("inf")]), [0.0, float("inf")]),
+    ],
+)
+def test_distinct_values_are_those_of_sql(values: pa.Array, expected: list[Any]) -> None:
+    rows = pa.RecordBatch.from_arrays([values], names=["x"])
+    place = np.array([0])
+    matches = Matches(place, place + 4, np.zeros(4, np.uint8), place + 1, place, place + 4)
+    part = Part("array_agg", 1, "x", is_final=True, column="x", is_distinct=True)
+    evaluation = Evaluation(rows, matches, place, place + 4, ["A"])
+    assert evaluation.column(part).to_pylist() == [expected]
 
 
 def test_excluded_rows_are_left_out_and_counted() -> None:

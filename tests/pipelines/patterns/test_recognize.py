@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from millstream.errors import ConfigError
@@ -42,6 +44,14 @@ def test_defaults_are_those_of_the_standard() -> None:
     assert list(it.variables.values()) == ["A", "B"]
 
 
+def test_columns_may_be_in_descending_order() -> None:
+    it = recognize("ORDER BY at DESC, id ASC, x desc MEASURES count(*) AS n PATTERN (a)")
+    assert (it.time, it.order_by, it.descending) == ("at", ("id", "x"), ("at", "x"))
+    with pytest.raises(ConfigError, match="a stream always gets newer ones"):
+        replace(it, within_us=1).check_stream()
+    assert it.identity() != replace(it, descending=()).identity()
+
+
 def test_names_of_measures_may_be_those_of_settings() -> None:
     it = recognize("ORDER BY at MEASURES count(*) AS time, a.x AS key PATTERN (a)")
     assert it.measures == {"time": "count(*)", "key": "a.x"}
@@ -68,7 +78,7 @@ def test_intervals(within: str, microseconds: int) -> None:
         ("SELECT 1 ORDER BY at PATTERN (a)", "unexpected text before the clauses"),
         ("ORDER BY at PATTERN (a) MEASURES a.x AS x", "MEASURES must come earlier"),
         ("ORDER BY at ORDER BY at PATTERN (a)", "is there twice"),
-        ("ORDER BY at DESC PATTERN (a)", "ascending order only"),
+        ("ORDER BY at NULLS LAST PATTERN (a)", "ASC or DESC"),
         ("ORDER BY at MEASURES a.x PATTERN (a)", "needs a name"),
         ("ORDER BY at MEASURES a.x AS x PATTERN a b", "must be in parentheses"),
         ("ORDER BY at MEASURES a.x AS x PATTERN (a b", "must be in parentheses"),

@@ -244,6 +244,21 @@ class _Lowering:
             return self._reading(node, "last", node, 0)
         if node.kind == "navigate":
             return self._navigation(node)
+        if node.kind == "match_number":
+            raise PatternError(
+                "a condition cannot read match_number(): a row is tested for a match before it is "
+                "known how many earlier ones there are. Use it in a measure, and filter the "
+                "matches by that",
+                self._text,
+                node.start,
+            )
+        if node.is_distinct and node.name not in ("min", "max"):
+            raise PatternError(
+                f"{node.name} of distinct values in a condition: each unfinished match would need "
+                "all its values. Measures can have it",
+                self._text,
+                node.start,
+            )
         if node.kind == "aggregate" and node.name != "array_agg":
             return self._reading(node, node.name, node.args[0], 0)
         if node.kind in ("and", "or", "not", "negative", "is_null", "is_not_null"):

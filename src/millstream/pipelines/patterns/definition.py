@@ -138,11 +138,13 @@ class Pattern(PatternSpec):
         if frame.isStreaming:
             self.check_stream()
             check_watermark(frame, time, "matches would never be final")
-        frame, order = self._order(frame)
+        frame, given_order = self._order(frame)
+        by_name = [time, *given_order]
+        frame, (time, *order) = self._reversed(frame, by_name)
         binding = _Binding(self, frame)
         measures = binding.measures(carried, [*keys, KIND])
         operator = PatternMatch(
-            Ordered(binding.schema(keys, time, order, carried), tuple(keys), time, order,
+            Ordered(binding.schema(keys, time, order, carried), tuple(keys), time, tuple(order),
                     binding.values, self.order == "arrival"),
             self._compiled(binding.code, wants_time_outs),
             Output(
@@ -162,7 +164,7 @@ class Pattern(PatternSpec):
         shown = [it for it in shown if it not in binding.parts and it != KIND]
         ahead = len(shown)
         if self.is_sql:  # PARTITION BY, ORDER BY, measures, all others
-            first = list(dict.fromkeys(it for it in (*keys, time, *order) if it in shown))
+            first = list(dict.fromkeys(it for it in (*keys, *by_name) if it in shown))
             ahead = len(first)
             shown = list(dict.fromkeys([*first, *shown]))
         columns = list(map(as_column, shown))
@@ -211,6 +213,29 @@ class Pattern(PatternSpec):
                 )
             names.append(name)
         return frame, tuple(names)
+
+    def _reversed(self, frame: DataFrame, names: Sequence[str]) -> tuple[DataFrame, list[str]]:
+        """The frame and these columns, with others in place of descending ones: they are ascending
+        and have the same distances."""
+        from pyspark.sql.functions import bitwise_not, timestamp_micros, unix_micros
+
+        found = list(names)
+        for place, name in enumerate(names):
+            if name not in self.descending:
+                continue
+            kind, column = kind_of(frame, name), as_column(name)
+            if kind in _LONGS:
+                column = bitwise_not(column)
+            elif kind == "timestamp":
+                column = timestamp_micros(-unix_micros(column))
+            else:
+                raise ConfigError(
+                    f"ORDER BY {name} DESC: it is {kind}, and only whole numbers and timestamps "
+                    "can be in descending order"
+                )
+            found[place] = f"_reversed{place}"
+            frame = frame.withColumn(found[place], column)
+        return frame, found
 
 
 class _Binding:

@@ -6,7 +6,8 @@ CAST, IN, BETWEEN, LIKE, IS NULL, intervals. The parser exists to find what read
     small.amount                         a column of the last row of a variable
     prev(price), next(price, 2)          neighbours of a row
     first(a.price), last(a.price, 1)     a row of the match
-    count(*), count(a), sum(a.price)     aggregates of rows of the match; array_agg in measures
+    count(*), count(a), sum(a.price)     aggregates of rows of the match; in measures also
+                                         array_agg, and count(distinct a.price)
     classifier(), match_number()
 
 Everything else is handed to Spark as text, so each node has its place in the text.
@@ -89,7 +90,7 @@ class Node:
     and, or, compare, arithmetic    two operands; the operator
     is_null, is_not_null            operand
     navigate        what is read; the function, with `offset`
-    aggregate       what is aggregated; the function
+    aggregate       what is aggregated; the function, maybe with `is_distinct`
     classifier      -; `variable`
     match_number    -
     """
@@ -103,6 +104,7 @@ class Node:
     offset: int = 0
     is_final: bool | None = None  # with FINAL: True, with RUNNING: False
     qualifiers: tuple[tuple[int, int], ...] = field(default=())
+    is_distinct: bool = False  # an aggregate of distinct values
 
 
 def tokens_of(text: str) -> list[Token]:
@@ -371,7 +373,7 @@ class _Parser:
         is_final = token.word == "final"
         return Node(
             inner.kind, token.start, inner.end, inner.args, inner.name, inner.variable,
-            inner.offset, is_final,
+            inner.offset, is_final, is_distinct=inner.is_distinct,
         )  # fmt: skip
 
     def _column(self, token: Token) -> Node:
@@ -458,8 +460,7 @@ class _Parser:
         return tuple(args)
 
     def _aggregate(self, token: Token) -> Node:
-        if self._next_is("distinct"):
-            raise self._error("aggregates of distinct values are not supported in patterns")
+        is_distinct = self._accept("distinct")
         arg: Node
         peeked = self._peek
         if token.word == "count" and (self._accept("*") or self._next_is(")")):
@@ -472,10 +473,11 @@ class _Parser:
         if self._next_is(","):
             raise self._error(f"{token.text} has one argument")
         self._expect(")")
-        if arg.kind == "rows" and token.word != "count":
+        if arg.kind == "rows" and (is_distinct or token.word != "count"):
             raise self._error(f"{token.text} needs a column", arg.start)
         self._check_inner(arg, token, ())
-        return Node("aggregate", token.start, self._end, (arg,), token.word)
+        end = self._end
+        return Node("aggregate", token.start, end, (arg,), token.word, is_distinct=is_distinct)
 
     def _is_variable_alone(self) -> bool:
         token = self._peek

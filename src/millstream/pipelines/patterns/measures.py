@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millstream.pipelines.joins.matching import take_or_null
 from millstream.pipelines.patterns._matcher import EXCLUDED
@@ -54,6 +55,7 @@ class Part:
     shift: int = 0
     is_final: bool = False
     column: str | None = None
+    is_distinct: bool = False
 
     @property
     def stored(self) -> str:
@@ -66,11 +68,15 @@ class Part:
         if self.function == "match_number":
             return pa.int64()
         if self.function == "array_agg":
+            if self.is_distinct and self.column is None:
+                raise TypeError("array_agg of distinct variables")
             inner = pa.string() if self.column is None else schema.field(self.column).type
             return pa.list_(inner)
         if self.column is None:
             return pa.int64() if self.function == "count" else pa.string()
         of = schema.field(self.column).type
+        if self.is_distinct and pa.types.is_nested(of):
+            raise TypeError(f"{self.function} of distinct values of type {of}")
         return of if self.function in ("first", "last") else result_type(self.function, of)
 
 
@@ -134,7 +140,9 @@ def _part(node: Node, text: str, scope: Scope, default: bool) -> Part:
         if function not in ("first", "last"):
             raise PatternError(f"{function} of classifier()", text, node.start)
         return Part(f"classifier_{function}", bits, None, depth, shift, is_final)
-    return Part(function, bits, row_text(text, of), depth, shift, is_final)
+    return Part(
+        function, bits, row_text(text, of), depth, shift, is_final, is_distinct=node.is_distinct
+    )
 
 
 @dataclass(frozen=True)
@@ -190,12 +198,31 @@ class Evaluation:
         first, end = before[self._begin], before[until]
         if part.function in ("first", "last", "classifier_first", "classifier_last"):
             return self._navigate(part, members, first, end)
+        if part.is_distinct:
+            members, first, end = self._distinct(part, members, first, end)
         if part.function == "array_agg":
             return self._lists(part, members, first, end)
         if part.column is None:
             return pa.array(end - first)
         values = self._rows.column(part.column).take(pa.array(self._row_of[members]))
         return aggregate(part.function, values, first, end)
+
+    def _distinct(
+        self, part: Part, members: Numbers, first: Numbers, end: Numbers
+    ) -> tuple[Numbers, Numbers, Numbers]:
+        """Of each range, the first row of each value; null is one. Ranges follow each other."""
+        members = members[expand(first, end - first)]
+        ranges = np.repeat(np.arange(len(first)), end - first)
+        column = self._rows.column(str(part.column)).take(pa.array(self._row_of[members]))
+        if pa.types.is_floating(column.type):
+            column = pc.add(column, pa.scalar(0.0, column.type))  # -0.0 becomes 0.0
+        values = column.dictionary_encode(null_encoding="encode").indices.to_numpy()
+        order = np.lexsort((values, ranges))  # stable: of equal values, the first row comes first
+        is_new = np.ones(len(order), np.bool_)
+        is_new[1:] = np.diff(ranges[order]).astype(bool) | np.diff(values[order]).astype(bool)
+        kept = np.sort(order[is_new])
+        ends = np.searchsorted(ranges[kept], np.arange(len(first)), side="right")
+        return members[kept], np.concatenate([[0], ends[:-1]]), ends
 
     def _lists(self, part: Part, members: Numbers, first: Numbers, end: Numbers) -> pa.Array:
         """The values of each range, with nulls, as in the standard; null for an empty one."""

@@ -12,14 +12,14 @@
     trades.transform(falls)
 
 The words around it, `MATCH_RECOGNIZE (` and `)`, may be there. Clauses mean what the standard says;
-WITHIN is an addition that streams need. The first column of ORDER BY is the time. Variables without
-quotes are in upper case where `classifier()` returns them. `match` has the other settings.
+WITHIN is an addition that streams need. The first column of ORDER BY is the time; a batch can have
+it in descending order. Variables without quotes are in upper case where `classifier()` returns
+them. `match` has the other settings.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 
 from millstream.errors import ConfigError
@@ -74,7 +74,8 @@ def recognize(
     for needed in ("order", "pattern"):
         if needed not in clauses:
             raise ConfigError(f"MATCH_RECOGNIZE needs a clause {needed.upper()}: {text.strip()}")
-    time, *order_by = _ordered(clauses["order"])
+    ordered = _ordered(clauses["order"])
+    time, *order_by = ordered
     rows = " ".join(clauses.get("rows", "").lower().split())
     if rows not in _ROWS:
         raise ConfigError(f"rows per match: {rows!r} is not among {', '.join(_ROWS)[2:]}")
@@ -95,7 +96,8 @@ def recognize(
         count_as=count_as,
     )
     measures = dict(_measure(it) for it in _list(clauses.get("measures", "")))
-    return replace(found, measures=measures, rows=_ROWS[rows], is_sql=True)
+    descending = tuple(name for name, is_descending in ordered.items() if is_descending)
+    return replace(found, measures=measures, rows=_ROWS[rows], is_sql=True, descending=descending)
 
 
 def _blank(text: str) -> str:
@@ -155,14 +157,16 @@ def _name(text: str) -> str:
     return text.strip("`")
 
 
-def _ordered(text: str) -> Sequence[str]:
-    names = []
+def _ordered(text: str) -> dict[str, bool]:
+    """The columns, and whether each is in descending order."""
+    found = {}
     for it in _list(text):
         name, *rest = it.split()
-        if rest and rest[0].lower() != "asc":
-            raise PatternError("rows can be in ascending order only", it, len(name) + 1)
-        names.append(_name(name))
-    return names
+        direction = " ".join(rest).lower()
+        if direction not in ("", "asc", "desc"):
+            raise PatternError("after a column, ORDER BY has ASC or DESC", it, len(name) + 1)
+        found[_name(name)] = direction == "desc"
+    return found
 
 
 def _measure(text: str) -> tuple[str, str]:

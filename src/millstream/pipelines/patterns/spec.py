@@ -66,6 +66,7 @@ class PatternSpec:
     buckets: int
     order: RowOrder = "time"
     is_sql: bool = False  # names are in upper case, columns in the order of the standard
+    descending: tuple[str, ...] = ()  # of the time and `order_by`
 
     def __post_init__(self) -> None:
         check_choice("rows", self.rows, RowsPerMatch)
@@ -195,6 +196,11 @@ class PatternSpec:
                 "a pattern over a stream needs a limit, or unfinished matches would be kept "
                 'forever: within="10 minutes"'
             )
+        if self.time in self.descending:
+            raise ConfigError(
+                f"ORDER BY {self.time} DESC begins with the newest row, and a stream always gets "
+                "newer ones: use it in a batch, or reverse the pattern"
+            )
         for anchor in self.anchors:
             if not anchor.is_start:
                 raise PatternError(
@@ -218,7 +224,7 @@ class PatternSpec:
 
     def identity(self) -> str:
         """The settings that the content of state depends on."""
-        settings = {
+        settings: dict[str, object] = {
             "where": {key: str(it) for key, it in self.given.items()},
             # Columns for measures are stored under numbers.
             "measures": dict(self.measures),
@@ -230,6 +236,8 @@ class PatternSpec:
             "order": self.order,
             "order_by": [str(it) for it in self.order_by],
         }
+        if self.descending:
+            settings["descending"] = list(self.descending)
         return f"pattern {self.pattern}, {json.dumps(settings, sort_keys=True)}"
 
     def details(self) -> dict[str, str]:

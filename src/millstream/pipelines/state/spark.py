@@ -34,7 +34,7 @@ from millstream.pipelines.state.pages import decode_page, encode_page
 from millstream.pipelines.state.seven_bits import from_seven_bits, to_seven_bits
 from millstream.pipelines.state.tables import concat
 from millstream.pipelines.state.trial import MemoryStore
-from millstream.pipelines.workers import freeze_imports
+from millstream.pipelines.workers import freeze_imports, keep_memory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,6 +146,7 @@ class BucketProcessor(StatefulProcessor):
         self._bucket_count = bucket_count
 
     def init(self, handle: Any) -> None:
+        keep_memory()
         self._handle = handle
         self._index = handle.getValueState("index", "blob binary")
         self._pages = handle.getMapState("pages", "page long", "blob binary")
@@ -243,6 +244,7 @@ def _pack_frame(frame: DataFrame, name: str, spec: InputSpec, bucket_count: int)
 def _pack(
     name: str, spec: InputSpec, bucket_count: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
+    keep_memory()
     held: list[pa.RecordBatch] = []
     held_bytes = 0
     for batch in batches:
