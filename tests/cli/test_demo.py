@@ -48,6 +48,9 @@ def test_demo_counts_every_order_once_over_a_kill() -> None:
     sent, counted, lost, doubled = (int(it.replace(",", "")) for it in summary.groups())
     assert sent == counted > 0
     assert lost == doubled == 0
+    assert "millstream switch sales 2" in done.stdout
+    for compared in ("topic frauds", "view customers: spent"):
+        assert compared in done.stdout
     if why_missing() is None:
         assert "also of the capture and the index" in done.stdout
         assert "products in the index" in done.stdout

@@ -29,10 +29,12 @@ def demo(
     """Watch a shop's pipelines, or a broker, survive kill -9 without losing a record.
 
     Simulates a shop: page views and orders, some late, some duplicated, some malformed.
-    Pipelines on Spark turn them into windowed tables in SQLite, an enriched topic and an
-    alerts topic. If PostgreSQL is installed, the products are in it, and a search index and
-    a table follow them. Halfway through all are killed with kill -9 and restarted. At the end, a
-    batch over the log computes the expected result, and both are compared. Needs Java 17;
+    Pipelines on Spark turn them into windowed tables and maintained views in SQLite, an
+    enriched topic, alerts, and frauds, which a pattern finds. If PostgreSQL is installed, the
+    products are in it, and a search index and a table follow them. Halfway through all are
+    killed with kill -9 and restarted, and a second version of a pipeline is deployed, compared
+    with the first, and takes over. At the end, a batch over the log computes the expected
+    result, and both are compared. Needs Java 17;
     [bold]demo crash[/bold], which only kills a broker, does not.
 
     [bold]Examples[/bold]

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
 from millstream import Broker
-from millstream.cli.shop.audit import Finding, Made, compare, judge, micros, read_made
+from millstream.cli.shop.audit import Finding, Made, compare, find_frauds, judge, micros, read_made
 from millstream.cli.shop.traffic import Ledger
+from millstream.pipelines.stores import TableSpec, open_store
 
 LEDGER = Ledger(orders={1, 2, 3}, poison={(0, 7), (1, 9)}, views=5)
 ROWS: dict[str, list[list[Any]]] = {
@@ -24,6 +26,8 @@ ROWS: dict[str, list[list[Any]]] = {
         [3, "eve", "mug", "dining", 12, 3_000_000],
     ],
     "alerts": [["bob", 2, "desk", 1950]],
+    "frauds": [],
+    "customers": [["ada", 24], ["bob", 1950], ["eve", 12]],
     "sales": [[0, "mug", 2, 36], [0, "desk", 1, 1950]],
     "interest": [[0, "mug", 4], [0, "desk", 1]],
 }
@@ -58,6 +62,9 @@ Tampering = Callable[[dict[str, list[list[Any]]]], object]
         (lambda rows: rows["sales"][0].__setitem__(0, 10), 2 + 36, 2 + 36),
         (lambda rows: rows["sales"].pop(), 1 + 1950, 0),
         (lambda rows: rows["interest"][0].__setitem__(2, 6), 0, 2 + 2),
+        (lambda rows: rows["frauds"].append(["ada", 1, 3, 24]), 0, 1),
+        (lambda rows: rows["customers"].pop(), 12, 0),
+        (lambda rows: rows["customers"].__setitem__(1, ["bob", 24]), 1950 - 24, 0),
     ],
 )
 def test_tampering_with_what_was_made_is_noticed(
@@ -86,7 +93,35 @@ def test_dead_letters_that_do_not_fit_are_noticed(
     assert (verdict.lost, verdict.doubled, verdict.holds) == (lost, doubled, False)
 
 
-def test_topics_and_tables_are_read_as_they_are(tmp_path: Path) -> None:
+def orders_of(customer: str, *amounts_and_seconds: tuple[int, int]) -> list[list[Any]]:
+    return [
+        [number, customer, "mug", "dining", amount, second * 1_000_000]
+        for number, (amount, second) in enumerate(amounts_and_seconds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("orders", "found"),
+    [
+        ([(5, 1), (5, 2), (5, 3), (2000, 4)], [("ada", 3, 3, 2000)]),
+        ([(5, 1), (5, 2), (2000, 4)], []),
+        ([(5, 1), (5, 2), (5, 3), (500, 4), (2000, 5)], []),
+        ([(5, 1), (5, 2), (5, 3), (2000, 61)], []),
+        ([(5, 1), (5, 2), (5, 3), (5, 4), (2000, 61)], [("ada", 4, 3, 2000)]),
+        ([(5, 30), (5, 2), (5, 31), (2000, 70)], [("ada", 3, 3, 2000)]),
+        ([(5, 1), (5, 2), (5, 3), (2000, 4), (2000, 5)], [("ada", 3, 3, 2000)]),
+    ],
+)
+def test_frauds_are_small_orders_and_a_large_one_within_a_minute(
+    orders: list[tuple[int, int]], found: list[tuple[Any, ...]]
+) -> None:
+    others = orders_of("bob", (2000, 3), (5, 4))
+    mine = orders_of("ada", *orders)
+    mixed = [mine[0], others[0], *mine[1:], others[1]]
+    assert list(find_frauds(mixed)) == found
+
+
+def test_topics_tables_and_views_are_read_as_they_are(tmp_path: Path) -> None:
     store = tmp_path / "store.db"
     connection = sqlite3.connect(store)
     connection.executescript(
@@ -97,12 +132,14 @@ def test_topics_and_tables_are_read_as_they_are(tmp_path: Path) -> None:
         """
     )
     connection.close()
+    write_view(store)
     order = {"id": 1, "customer": "ada", "product": "mug", "department": "dining", "amount": 24}
     place = [("__dlq.errors.topic", "orders"), ("__dlq.errors.partition", "1")]
     with Broker.start() as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
         producer.produce("enriched", json.dumps(order | {"at": "1970-01-01T00:00:01Z"}))
         producer.produce("alerts", json.dumps(order))
+        producer.produce("frauds", json.dumps(order | {"tries": 3}))
         for _ in range(2):  # a batch that runs again writes its letters again
             producer.produce("dlq.orders", b"?", headers=[*place, ("__dlq.errors.offset", "9")])
         assert producer.flush(30) == 0
@@ -110,10 +147,22 @@ def test_topics_and_tables_are_read_as_they_are(tmp_path: Path) -> None:
     assert made.rows == {
         "enriched": [[1, "ada", "mug", "dining", 24, 1_000_000]],
         "alerts": [["ada", 1, "mug", 24]],
+        "frauds": [["ada", 1, 3, 24]],
+        "customers": [["ada", 36], ["bob", 24]],
         "sales": [[10_000_000, "mug", 2, 36]],
         "interest": [],
     }
     assert made.dead_letters == {(1, 9)}
+
+
+def write_view(path: Path) -> None:
+    """As the pipeline `customers` does."""
+    rows = pa.table({"customer": ["ada", "bob"], "spent": [36, 24], "_weight": [1, 1]})
+    view = TableSpec("customers", ("customer",), delete="_weight")
+    with open_store(f"sqlite:///{path}") as store:
+        store.prepare(rows.schema, view)
+        store.list_views("customers", [(view.name, view, 10)])
+        store.write_arrow([(rows, view)], 0, "customers", json.dumps({"enriched": {"0": 3}}))
 
 
 def test_moments_are_in_utc_unless_they_say_otherwise() -> None:

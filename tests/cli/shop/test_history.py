@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millstream import Broker
-from millstream.cli.shop.audit import Made, judge
+from millstream.cli.shop.audit import Made, find_frauds, judge, spending
 from millstream.cli.shop.history import COLUMNS, compute
 from millstream.cli.shop.traffic import Customers
 from millstream.cli.shop.watching import ALL
@@ -29,7 +29,11 @@ def test_batch_has_every_order_once(spark: SparkSession, tmp_path: Path) -> None
         customers.stop()
         rows = compute(spark, broker.bootstrap_servers)
     assert rows.keys() == COLUMNS.keys()
-    assert judge(customers.ledger, rows, Made(rows, customers.ledger.poison)).holds
+    made = rows | {
+        "customers": list(map(list, spending(rows["enriched"]).items())),
+        "frauds": list(map(list, find_frauds(rows["enriched"]))),
+    }
+    assert judge(customers.ledger, rows, Made(made, customers.ledger.poison)).holds
     assert len(rows["enriched"]) == 500
     assert customers.ledger.again > 0
     assert 0 < len(rows["alerts"]) < 500

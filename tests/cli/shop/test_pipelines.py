@@ -20,7 +20,7 @@ def test_file_can_be_run_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [])
     monkeypatch.setenv("PYTHONPATH", "")
     found = load_pipelines(Target(Path(pipelines.__file__)))
-    assert [it.name for it in found] == ["enrich", "sales", "interest"]
+    assert [it.name for it in found] == ["enrich", "sales", "interest", "fraud", "customers"]
     assert list(found[0].writes) == ["enriched", "alerts"]
 
 
@@ -55,3 +55,23 @@ def test_views_are_counted_by_window_and_product(spark: SparkSession) -> None:  
         (10, "mug", 1),
         (10, "rug", 1),
     }
+
+
+@pytest.mark.slow
+def test_small_orders_and_then_a_large_one_are_a_fraud(spark: SparkSession) -> None:  # noqa: F811
+    amounts = [("ada", 5), ("bob", 5), ("ada", 6), ("ada", 7), ("bob", 2000), ("ada", 1950)]
+    rows = [(number, *it, EARLY, number) for number, it in enumerate(amounts)]
+    enriched = spark.createDataFrame(
+        rows, "id long, customer string, amount long, at timestamp, _offset long"
+    )
+    (found,) = pipelines.fraud(enriched).collect()
+    assert (found.customer, found.id, found.tries, found.amount) == ("ada", 5, 3, 1950)
+
+
+@pytest.mark.slow
+def test_spending_of_customers_is_summed(spark: SparkSession) -> None:  # noqa: F811
+    rows = [(f"c{number % 7}", 10 * number) for number in range(14)]
+    made = pipelines.customers(spark.createDataFrame(rows, "customer string, amount long"))
+    spent = {it.customer: (it.orders, it.spent) for it in made.collect()}
+    assert len(spent) == 7
+    assert spent["c6"] == (2, 60 + 130)

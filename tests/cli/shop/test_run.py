@@ -16,6 +16,7 @@ def test_shop_opens_and_customers_come() -> None:
     with ShopRun(rate=500, seed=1) as run:
         run.open()
         assert (run.directory / "shop.py").exists()
+        assert (run.directory / "sales_2.py").exists()
         assert load_settings(run.directory, environment={}).spark == history.SPARK
         run.customers.stop()
         enrich, sales, interest = run.watcher.look().positions
@@ -32,6 +33,14 @@ def test_pipelines_that_end_by_themselves_are_an_error() -> None:
         run._driver = run._spawn("run", "-c", "print('starting'); exit('no room')")
         run._driver.wait()
         with pytest.raises(CommandFailed, match="the pipelines ended with 1: no room"):
+            run.check_pipelines()
+
+
+def test_second_version_that_ends_by_itself_is_an_error() -> None:
+    with ShopRun(rate=1, seed=1) as run:
+        run._second = run._spawn("deploy", "-c", "exit('no such pipeline')")
+        run._second.wait()
+        with pytest.raises(CommandFailed, match="version 2 of sales ended with 1: no such pipe"):
             run.check_pipelines()
 
 

@@ -14,7 +14,7 @@ from millstream.cli.shop.catalogue import CatalogueLook
 from millstream.cli.shop.run import ShopRun
 from millstream.cli.shop.screen import line_of, screen_of, spark_line, verdict_panel
 from millstream.cli.shop.story import Story
-from millstream.cli.shop.watching import Look, Position, Product
+from millstream.cli.shop.watching import ALL, Leader, Look, Position, Product
 
 
 @pytest.fixture
@@ -24,9 +24,11 @@ def story() -> Iterator[Story]:
         run.customers.ledger.poison |= {(0, 1), (0, 2)}
         run.desk.reasons = Counter({"wrong type": 2})
         run.desk.last_alerts.append("ada: rug for 1,920")
+        run.desk.last_frauds.append("bob: 3 small, then 1,950")
         look = Look(
             [Position("enrich", 1000, 200), Position("sales", 900, 100)],
             [Product("lamp", 30, 1200, 77), Product("mug", 3, 36, 9)],
+            [Leader("eve", 7, 6400)],
         )
         told = Story(run, seconds=1, look=look)
         told.tell("it begins")
@@ -41,9 +43,31 @@ def shown(what: RenderableType) -> str:
 
 def test_screen_shows_rates_lags_products_alerts_and_dead_letters(story: Story) -> None:
     text = shown(screen_of(story))
-    for words in ("1,200", "2 broken", "enrich", "200", "lamp", "77", "rug for 1,920"):
+    for words in (
+        "1,200",
+        "2 broken",
+        "enrich",
+        "200",
+        "lamp",
+        "77",
+        "rug for 1,920",
+        "eve",
+        "6,400",
+    ):
         assert words in text
     assert "2 wrong type" in text
+    assert "3 small, then 1,950" in text
+    assert "sales@2" not in text
+
+
+def test_screen_shows_a_second_version_once_it_is_deployed(story: Story) -> None:
+    story.run.watcher.watched = ALL
+    story.look.positions.append(Position("sales@2", 700, 300))
+    assert "sales@2" in shown(screen_of(story))
+
+
+def test_screen_shows_events(story: Story) -> None:
+    text = shown(screen_of(story))
     assert "it begins" in text
 
 

@@ -8,6 +8,7 @@ from millstream.cli.failures import CommandFailed
 from millstream.cli.shop import story as story_module
 from millstream.cli.shop.run import ShopRun
 from millstream.cli.shop.story import SERIES, Rates, Story
+from millstream.cli.shop.watching import Look, Position
 
 
 def test_rates_are_differences_over_time() -> None:
@@ -27,7 +28,15 @@ def test_story_passes_the_time_and_looks_around() -> None:
             pass
         for _ in story.wait_for(lambda: bool(story.rates.history["orders"]), "a second look"):
             pass
-        assert [it.pipeline for it in story.look.positions] == ["enrich", "sales", "interest"]
+        watched = [it.pipeline for it in story.look.positions]
+        assert watched == ["enrich", "sales", "interest"]
+
+
+def test_second_version_has_caught_up_when_it_has_read_as_much_as_the_first() -> None:
+    with ShopRun(rate=1, seed=1) as run:
+        for first, second, expected in ((0, 0, False), (9, 8, False), (9, 9, True)):
+            look = Look([Position("sales", first, 0), Position("sales@2", second, 0)])
+            assert Story(run, seconds=1, look=look).has_caught_up is expected
 
 
 def test_story_goes_on_without_a_database() -> None:

@@ -46,6 +46,8 @@ def test_desk_reads_alerts_and_counts_a_letter_once() -> None:
         producer.produce(
             "alerts", json.dumps({"customer": "ada", "product": "rug", "amount": 1920})
         )
+        fraud = {"customer": "eve", "id": 7, "tries": 3, "amount": 1950}
+        producer.produce("frauds", json.dumps(fraud))
         assert producer.flush(30) == 0
         desk = Desk(broker.bootstrap_servers)
         desk.start()
@@ -54,12 +56,13 @@ def test_desk_reads_alerts_and_counts_a_letter_once() -> None:
             producer.produce("dlq.orders", b"?", key, headers=headers)
         assert producer.flush(30) == 0
         deadline = time.monotonic() + PATIENCE_S
-        while desk.letters < 2 or desk.alerts < 1:
+        while desk.letters < 2 or desk.alerts < 1 or desk.frauds < 1:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         desk.stop()
     assert desk.reasons == {"malformed": 2}
     assert list(desk.last_alerts) == ["ada: rug for 1,920"]
+    assert list(desk.last_frauds) == ["eve: 3 small, then 1,950"]
 
 
 def test_watcher_sees_no_transaction_where_nobody_writes(tmp_path: Path) -> None:

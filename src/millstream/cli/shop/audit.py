@@ -2,8 +2,10 @@
 
     sent         every order that was acknowledged is in the batch over the log, once
     enriched     the topic against the batch, record by record; alerts in the same way
-    sales        the table against the batch: orders and revenue of each window and product;
-                 interest in the same way
+    sales        the table of the version in force against the batch: orders and revenue of each
+                 window and product; interest in the same way
+    frauds       the topic against the topic enriched, searched in plain Python
+    customers    the view against the batch: what each customer has spent
     dead letters every broken record has one, and nothing else has
 
 What is expected and missing is lost; what is there and not expected, or too often, is doubled. A
@@ -26,10 +28,22 @@ from millstream.cli.cluster import Cluster
 from millstream.cli.consume import Start, read_beside
 from millstream.cli.letters import Letter
 from millstream.cli.shop.history import COLUMNS, Rows
-from millstream.cli.shop.pipelines import alerts, enriched, orders
+from millstream.cli.shop.pipelines import (
+    LARGE_AMOUNT,
+    SMALL_AMOUNT,
+    alerts,
+    customers,
+    enriched,
+    frauds,
+    orders,
+)
 from millstream.cli.shop.traffic import Ledger
+from millstream.views import open_views
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FRAUD_WITHIN = 60_000_000  # microseconds, as the pattern says
+TRIES_MIN = 3
+FRAUD_COLUMNS = ("customer", "id", "tries", "amount")
 
 Amounts = Mapping[Hashable, int]
 
@@ -69,10 +83,10 @@ class Verdict(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What the pipelines made, in the form of `history.COLUMNS`."""
+    """What the pipelines made, in the form of `history.COLUMNS`; topics in their order."""
 
     rows: Mapping[str, Rows]
-    dead_letters: set[tuple[int, int]]  # partition and offset of the records that they tell of
+    dead_letters: set[tuple[int, int]]  # partition and offset of the broken records
 
 
 def compare(what: str, expected: Amounts, found: Amounts) -> Finding:
@@ -106,7 +120,11 @@ def judge(ledger: Ledger, history: Mapping[str, Rows], made: Made) -> Verdict:
         compare_amounts("table sales: orders", "sales", 2),
         compare_amounts("table sales: revenue", "sales", 3),
         compare_amounts("table interest: views", "interest", 2),
-        compare("views sent", {"views": ledger.views}, {"views": total(made.rows["interest"], 2)}),
+        compare("topic frauds", find_frauds(made.rows["enriched"]), counted(made.rows["frauds"])),
+        compare("view customers: spent", spending(history["enriched"]), spent_by_view(made)),
+        compare(
+            "page views sent", {"views": ledger.views}, {"views": total(made.rows["interest"], 2)}
+        ),
         compare("dead letters", Counter(ledger.poison), Counter(made.dead_letters)),
     ]
     return Verdict(len(ledger.orders), total(made.rows["sales"], 2), findings)
@@ -125,16 +143,49 @@ def total(rows: Rows, column: int) -> int:
     return sum(row[column] for row in rows)
 
 
+def find_frauds(enriched: Rows) -> Counter[Hashable]:
+    """Small orders of a customer, and directly after them a large one, within a minute."""
+    by_customer: dict[str, list[tuple[int, int, int]]] = {}
+    found: Counter[Hashable] = Counter()
+    for number, customer, _, _, amount, at in enriched:
+        small = by_customer.setdefault(customer, [])
+        if amount < SMALL_AMOUNT:
+            small.append((number, amount, at))
+            continue
+        if amount >= LARGE_AMOUNT:
+            for first in range(len(small) - TRIES_MIN + 1):
+                times = [*(it[2] for it in small[first:]), at]
+                if max(times) < times[0] + FRAUD_WITHIN:
+                    found[customer, number, len(small) - first, amount] += 1
+                    break
+        small.clear()
+    return found
+
+
+def spending(enriched: Rows) -> Amounts:
+    """What each customer has spent."""
+    spent: Counter[Hashable] = Counter()
+    for _, customer, _, _, amount, _ in enriched:
+        spent[customer] += amount
+    return spent
+
+
+def spent_by_view(made: Made) -> Amounts:
+    return {row[0]: row[1] for row in made.rows["customers"]}
+
+
 # What the pipelines made
 
 
 def read_made(address: str, store: Path) -> Made:
     cluster = Cluster(address)
     rows = {
-        "enriched": [record_row(it, "enriched") for it in read_topic(cluster, enriched.name)],
-        "alerts": [record_row(it, "alerts") for it in read_topic(cluster, alerts.name)],
+        "enriched": topic_rows(cluster, enriched.name, COLUMNS["enriched"]),
+        "alerts": topic_rows(cluster, alerts.name, COLUMNS["alerts"]),
+        "frauds": topic_rows(cluster, frauds.name, FRAUD_COLUMNS),
         "sales": table_rows(store, "select since, product, orders, revenue from sales"),
         "interest": table_rows(store, "select since, product, views from interest"),
+        "customers": view_rows(store),
     }
     has_letters = orders.dead_letters in cluster.metadata().topics
     letters = map(Letter, read_topic(cluster, orders.dead_letters) if has_letters else ())
@@ -156,18 +207,28 @@ def read_topic(cluster: Cluster, topic: str) -> Iterable[Message]:
         consumer.close()
 
 
-def record_row(record: Message, name: str) -> list[Any]:
-    """A record of a topic in the order of its columns."""
-    fields = json.loads(record.value())
-    if "at" in fields:
-        fields["unix_micros(at)"] = micros(fields["at"])
-    return [fields[column] for column in COLUMNS[name]]
+def topic_rows(cluster: Cluster, topic: str, columns: Sequence[str]) -> Rows:
+    """The records of a topic, each in the order of the columns."""
+    rows = []
+    for record in read_topic(cluster, topic):
+        fields = json.loads(record.value())
+        if "at" in fields:
+            fields["unix_micros(at)"] = micros(fields["at"])
+        rows.append([fields[it] for it in columns])
+    return rows
 
 
 def table_rows(store: Path, query: str) -> Rows:
     """The rows of a table; its first column is a moment."""
     with sqlite3.connect(f"file:{store}?mode=ro", uri=True) as connection:
         return [[micros(since), *rest] for since, *rest in connection.execute(query)]
+
+
+def view_rows(store: Path) -> Rows:
+    """What each customer has spent, by the view."""
+    views = open_views(f"sqlite:///{store}", customers.name)
+    with views, views.read() as v:
+        return [[it["customer"], it["spent"]] for it in v["customers"].range()]
 
 
 def micros(moment: str) -> int:

@@ -1,12 +1,13 @@
 """The pipelines of a shop: what `millstream demo` runs, and a file to copy from.
 
-    orders ──> enrich ──┬──> enriched (topic) ──> sales (table: a row per product and 10 seconds)
-                        └──> alerts (topic)
+    orders ──> enrich ──┬──> enriched (topic) ──┬──> sales (table: a row per product and 10 seconds)
+                        └──> alerts (topic)     ├──> fraud (topic: small orders, then a large one)
+                                                └──> customers (view: what each has spent)
     views ───> interest (table: a row per product and 10 seconds)
 
 Orders come late, and twice, and broken. A late one is counted in the window in which it was placed.
-A duplicate is dropped by its id. What does not decode is a dead letter in `dlq.orders`, with the
-reason, and nobody has to wait for it.
+A duplicate is dropped by its id. A record that does not decode becomes a dead letter in
+`dlq.orders`, with the reason.
 
     millstream run pipelines.py            with a broker of its own, and tables in SQLite
 """
@@ -14,7 +15,7 @@ reason, and nobody has to wait for it.
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from millstream.pipelines import pipeline, table, topic
+from millstream.pipelines import patterns, pipeline, table, topic, view, views
 
 PRODUCTS = [
     ("armchair", "living", 480),
@@ -26,7 +27,8 @@ PRODUCTS = [
     ("mug", "dining", 12),
     ("rug", "living", 160),
 ]
-LARGE_AMOUNT = 1500
+SMALL_AMOUNT, LARGE_AMOUNT = 100, 1500
+BUCKETS = 2  # of the keys: as many as there are cores
 WINDOW = "10 seconds"
 
 orders = topic(
@@ -42,7 +44,7 @@ orders = topic(
     watermark=("at", "10 minutes"),
     partitions=2,
 )
-views = topic(
+page_views = topic(
     "views",
     schema="product string not null, at timestamp not null",
     watermark=("at", "10 minutes"),
@@ -50,12 +52,36 @@ views = topic(
 )
 enriched = topic(
     "enriched",
-    schema="id long, customer string, product string, department string, amount long, at timestamp",
+    schema="""
+        id long,
+        customer string,
+        product string,
+        department string,
+        amount long,
+        at timestamp,
+        _offset long
+    """,
     key="customer",
     watermark=("at", "10 minutes"),
     partitions=2,
 )
 alerts = topic("alerts", key="customer")
+frauds = topic("frauds", key="customer")
+
+# Somebody tries a stolen card with small orders, and then buys. It is reported at once: in the
+# order of arrival, without waiting for the watermark.
+tried_and_bought = patterns.match(
+    "small{3,} large",
+    key="customer",
+    time="at",
+    order="arrival",
+    within="1 minute",
+    buckets=BUCKETS,
+    where={"small": f"amount < {SMALL_AMOUNT}", "large": f"amount >= {LARGE_AMOUNT}"},
+    id="large.id",
+    tries="count(small)",
+    amount="large.amount",
+)
 
 
 @pipeline(reads=orders, writes={"enriched": enriched, "alerts": alerts})
@@ -85,8 +111,24 @@ def sales(enriched: DataFrame) -> DataFrame:
     return by_window.selectExpr("window.start AS since", "product", "orders", "revenue")
 
 
-@pipeline(reads=views, writes=table("interest", key=("since", "product")))
-def interest(views: DataFrame) -> DataFrame:
+@pipeline(reads=page_views, writes=table("interest", key=("since", "product")))
+def interest(page_views: DataFrame) -> DataFrame:
     """What was looked at, by window and product."""
-    by_window = views.groupBy(F.window("at", WINDOW), "product").agg(F.count("*").alias("views"))
+    by_window = page_views.groupBy(F.window("at", WINDOW), "product").agg(
+        F.count("*").alias("views")
+    )
     return by_window.selectExpr("window.start AS since", "product", "views")
+
+
+@pipeline(reads=enriched, writes=frauds)
+def fraud(enriched: DataFrame) -> DataFrame:
+    """Small orders of a customer, and directly after them a large one."""
+    return enriched.transform(tried_and_bought)
+
+
+@pipeline(reads=enriched, writes=view("customers", key="customer"))
+def customers(enriched: DataFrame) -> DataFrame:
+    """What each customer has spent."""
+    return enriched.transform(
+        views.aggregate, key="customer", orders="count(*)", spent="sum(amount)", buckets=BUCKETS
+    )

@@ -22,7 +22,7 @@ from confluent_kafka.admin import NewTopic
 
 from millstream.cli.cluster import wait_each
 from millstream.cli.failures import CommandFailed
-from millstream.cli.shop import history, pipelines
+from millstream.cli.shop import history, pipelines, sales_2
 from millstream.cli.shop.audit import Verdict, judge, read_made
 from millstream.cli.shop.catalogue import Catalogue
 from millstream.cli.shop.traffic import Customers
@@ -39,7 +39,14 @@ STOP_TIMEOUT_S = 120.0
 BUSY_TIMEOUT_S = 10.0  # how long a kill waits for a moment at which something is being written
 BUSY_EVERY_S = 0.01
 OUR_VARIABLES = "MILLSTREAM_"  # the user's own settings, which are not meant for the shop
-TOPICS = (pipelines.orders, pipelines.views, pipelines.enriched, pipelines.alerts)
+TOPICS = (
+    pipelines.orders,
+    pipelines.page_views,
+    pipelines.enriched,
+    pipelines.alerts,
+    pipelines.frauds,
+)
+DEPLOYED = "deployed version 2"  # printed before Spark is started
 
 
 class ShopRun:
@@ -55,6 +62,7 @@ class ShopRun:
         self.desk = Desk(self.broker.address)
         self.catalogue = Catalogue(self.directory, self.broker.address, seed, self._spawn)
         self._driver: subprocess.Popen[bytes] | None = None
+        self._second: subprocess.Popen[bytes] | None = None
         self._history: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -66,11 +74,12 @@ class ShopRun:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for process in (self._driver, self._history):
+        for process in (self._driver, self._second, self._history):
             kill_group(process)
         self.catalogue.stop()
         self.customers.stop()
         self.desk.stop()
+        self.watcher.close()
         self.broker.stop()
         self._scratch.cleanup()
 
@@ -80,6 +89,7 @@ class ShopRun:
         wanted = [NewTopic(it.name, it.partitions, 1) for it in TOPICS]
         wait_each(self.watcher.cluster.admin.create_topics(wanted), "creating topics")
         shutil.copy(pipelines.__file__, self.directory / "shop.py")
+        shutil.copy(sales_2.__file__, self.directory)
         settings = SETTINGS + "".join(f'"{name}" = "{it}"\n' for name, it in history.SPARK.items())
         (self.directory / "millstream.toml").write_text(settings)
         self.customers.start()
@@ -87,21 +97,20 @@ class ShopRun:
 
     # The pipelines, in a process of their own
 
-    @property
-    def command(self) -> list[str]:
-        """As one would type it."""
-        return ["run", "shop.py", "--bootstrap-server", self.broker.address]
-
-    def start_pipelines(self) -> int:
-        """Start `millstream run shop.py`; returns its process id."""
-        self._driver = self._spawn("run", "-m", "millstream.cli.entry", *self.command)
+    def start_pipelines(self, target: str) -> int:
+        """Start `millstream run` with the file, or some pipelines of it; returns its process id."""
+        self._driver = self._command("run", target)
         return self._driver.pid
 
     def check_pipelines(self) -> None:
         """Raises if they have ended by themselves."""
-        code = None if self._driver is None else self._driver.poll()
-        if code is not None:
-            raise CommandFailed(f"the pipelines ended with {code}: {self.last_words('run')}")
+        for process, what, log in (
+            (self._driver, "the pipelines", "run"),
+            (self._second, "version 2 of sales", "deploy"),
+        ):
+            code = None if process is None else process.poll()
+            if code is not None:
+                raise CommandFailed(f"{what} ended with {code}: {self.last_words(log)}")
 
     def kill_pipelines(self) -> int:
         """kill -9 in the middle of a write; returns how many transactions are left open by it."""
@@ -114,10 +123,32 @@ class ShopRun:
 
     def stop_pipelines(self) -> None:
         """As Ctrl-C does."""
-        assert self._driver is not None
-        self._driver.send_signal(signal.SIGINT)
-        self._driver.wait(STOP_TIMEOUT_S)
-        self._driver = None
+        running = [it for it in (self._driver, self._second) if it is not None]
+        for process in running:
+            process.send_signal(signal.SIGINT)
+        for process in running:
+            process.wait(STOP_TIMEOUT_S)
+        self._driver = self._second = None
+
+    # A second version of one of them
+
+    def deploy_second(self) -> None:
+        """Start `millstream deploy`, which registers the version before it starts Spark."""
+        self._second = self._command("deploy", "sales_2.py:sales")
+
+    @property
+    def is_second_deployed(self) -> bool:
+        return DEPLOYED in self._log_of("deploy").read_text()
+
+    def compare_versions(self) -> subprocess.Popen[bytes]:
+        return self._command("diff", sales_2.sales.name, "1", "2", "--time", "since")
+
+    def switch_versions(self) -> subprocess.Popen[bytes]:
+        return self._command("switch", sales_2.sales.name, "2")
+
+    def _command(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        address = ("--bootstrap-server", self.broker.address)
+        return self._spawn(name, "-m", "millstream.cli.entry", name, *arguments, *address)
 
     # The batch over the log
 

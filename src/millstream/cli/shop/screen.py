@@ -15,7 +15,7 @@ from millstream.cli.output import console
 from millstream.cli.shop.audit import Verdict
 from millstream.cli.shop.catalogue import SEARCHED
 from millstream.cli.shop.story import ORDERS, VIEWS, Story
-from millstream.cli.shop.watching import ALL, Position
+from millstream.cli.shop.watching import Position
 
 REFRESH_PER_SECOND = 8
 LINE_EVERY_S = 4.0
@@ -59,7 +59,8 @@ def line_of(story: Story) -> str:
     lags = ", ".join(f"{it.pipeline} {it.lag:,}" for it in story.look.positions)
     return (
         f"{story.state.plain.strip():14}  {len(ledger.orders):>7,} orders  "
-        f"{story.rates.of(ORDERS):>6,.0f}/s  lag: {lags}  dead letters {story.run.desk.letters:,}"
+        f"{story.rates.of(ORDERS):>6,.0f}/s  lag: {lags}  "
+        f"fraud {story.run.desk.frauds:,}  dead letters {story.run.desk.letters:,}"
         + (f"  products: {catalogue_counts(story)}" if story.catalogue.products else "")
     )
 
@@ -71,7 +72,8 @@ def screen_of(story: Story) -> RenderableType:
     is_dead = "KILLED" in story.state.plain
     below = Table.grid(expand=True, padding=(0, 3))
     below.add_column(min_width=PRODUCTS_WIDTH)
-    below.add_row(products_table(story), desk_notes(story))
+    tables = Group(products_table(story), "", leaders_table(story))
+    below.add_row(tables, desk_notes(story))
     return Panel(
         Group(headline(story), "", flow_table(story), "", below, "", *story.events),
         title="[bold]millstream demo[/bold]: every order counts, once",
@@ -100,10 +102,11 @@ def flow_table(story: Story) -> Table:
     table.add_section()
     table.add_row(Text("PIPELINES READ", style="bold"), "", "", "", "")
     positions = {it.pipeline: it for it in story.look.positions}
-    for pipeline in ALL:
-        position = positions.get(pipeline.name, Position(pipeline.name, 0, 0))
+    for pipeline in story.run.watcher.watched:
+        name = pipeline.identity
+        position = positions.get(name, Position(name, 0, 0))
         lag = Text(f"{position.lag:,}", style="yellow" if position.lag else "green")
-        table.add_row(pipeline.name, *rate_cells(story, pipeline.name), f"{position.done:,}", lag)
+        table.add_row(name, *rate_cells(story, name), f"{position.done:,}", lag)
     return table
 
 
@@ -117,12 +120,27 @@ def products_table(story: Story) -> Table:
     return table
 
 
+def leaders_table(story: Story) -> RenderableType:
+    if not story.look.leaders:
+        return ""
+    table = plain_table("TOP CUSTOMERS", "", "SPENT", "ORDERS")
+    best = max((it.spent for it in story.look.leaders), default=1)
+    for leader in story.look.leaders:
+        bar = "━" * max(1, round(BAR_WIDTH * leader.spent / best))
+        figures = (f"{figure:,}" for figure in (leader.spent, leader.orders))
+        table.add_row(leader.customer, Text(bar, style="magenta"), *figures)
+    return table
+
+
 def desk_notes(story: Story) -> Group:
     """What somebody in the shop should look at."""
     desk = story.run.desk
     return Group(
         Text(f"ALERTS  {desk.alerts:,}", style="bold"),
         *(Text(it, style="dim", no_wrap=True, overflow="ellipsis") for it in desk.last_alerts),
+        "",
+        Text(f"FRAUD  {desk.frauds:,}", style="bold"),
+        *(Text(it, style="dim", no_wrap=True, overflow="ellipsis") for it in desk.last_frauds),
         "",
         Text(f"DEAD LETTERS  {desk.letters:,}", style="bold"),
         *(Text(f"{count:,} {it}", style="dim") for it, count in sorted(desk.reasons.items())),

@@ -12,8 +12,9 @@ from rich.text import Text
 from millstream.cli.failures import CommandFailed
 from millstream.cli.shop.audit import Verdict
 from millstream.cli.shop.catalogue import CatalogueLook
+from millstream.cli.shop.pipelines import sales
 from millstream.cli.shop.run import ShopRun
-from millstream.cli.shop.watching import ALL, Look
+from millstream.cli.shop.watching import ADDED, ALL, FIRST, SECOND, Look
 
 TICK_S = 0.25
 LOOK_EVERY_S = 1.0
@@ -22,7 +23,7 @@ PATIENCE_S = 240.0  # with whatever must come, on a slow machine
 SHOWN_SECONDS = 30
 
 ORDERS, VIEWS = "orders", "views"
-SERIES = (ORDERS, VIEWS, *(it.name for it in ALL))
+SERIES = (ORDERS, VIEWS, *(it.identity for it in ALL))
 
 
 @dataclass
@@ -38,7 +39,7 @@ class Rates:
     def take(self, now: float, counts: dict[str, int]) -> None:
         if self._counts:
             for name, count in counts.items():
-                rate = (count - self._counts[name]) / max(now - self._at, TICK_S)
+                rate = (count - self._counts.get(name, count)) / max(now - self._at, TICK_S)
                 self.history[name].append(max(rate, 0.0))
         self._at, self._counts = now, counts
 
@@ -75,22 +76,24 @@ class Story:
         """Everything that happens; yields whenever there is something new to see."""
         self.run.open()
         self.tell(f"the shop is open; its broker is {self.run.broker.address}")
-        yield from self.start_pipelines()
+        yield from self.start_pipelines(f"shop.py:{','.join(it.name for it in FIRST)}")
         self.start_catalogue()
         yield from self.pass_time(self.seconds / 2)
         yield from self.open_catalogue()
         yield from self.crash()
-        yield from self.start_pipelines()
+        yield from self.deploy_second()
+        yield from self.start_pipelines("shop.py")
         self.restart_catalogue()
         self.run.start_history()
+        yield from self.switch_versions()
         yield from self.pass_time(self.seconds / 2)
         yield from self.close()
         yield from self.audit()
 
-    def start_pipelines(self) -> Iterator[None]:
+    def start_pipelines(self, target: str) -> Iterator[None]:
         self.state = Text("starting Spark", style="bold yellow")
-        pid, began, before = self.run.start_pipelines(), time.monotonic(), self.look
-        self.tell(f"millstream run shop.py, process {pid}: {', '.join(it.name for it in ALL)}")
+        pid, began, before = self.run.start_pipelines(target), time.monotonic(), self.look
+        self.tell(f"millstream run {target}, process {pid}")
         yield from self.wait_for(lambda: self.look.has_passed(before), "the first batches")
         self.tell(f"batches are coming after {time.monotonic() - began:.1f} s", "green")
         self.state = Text("running", style="bold green")
@@ -120,6 +123,34 @@ class Story:
         also = f", also of the {' and the '.join(killed)}" if killed else ""
         self.tell(f"kill -9, with {transactions} open{also}; the customers go on", "bold red")
         yield from self.pass_time(DEAD_FOR_S)
+
+    def deploy_second(self) -> Iterator[None]:
+        """While version 1 of sales is dead: its table becomes that of a version among others."""
+        self.run.deploy_second()
+        yield from self.wait_for(lambda: self.run.is_second_deployed, "version 2 of sales")
+        self.run.watcher.watched = ALL
+        self.tell("millstream deploy sales_2.py:sales: version 2, from the beginning")
+        added = " and ".join(it.name for it in ADDED)
+        self.tell(f"{added} are new in shop.py, and also read from the beginning")
+
+    def switch_versions(self) -> Iterator[None]:
+        """Version 2 has read everything: compare both, and move the readers to it."""
+        yield from self.wait_for(lambda: self.has_caught_up, "the history, by version 2 of sales")
+        compared = self.run.compare_versions()
+        yield from self.wait_for(lambda: compared.poll() is not None, "the comparison of versions")
+        if compared.returncode:
+            raise CommandFailed(f"versions 1 and 2 of sales differ: {self.run.last_words('diff')}")
+        switched = self.run.switch_versions()
+        yield from self.wait_for(lambda: switched.poll() is not None, "version 2 of sales")
+        if switched.returncode:
+            raise CommandFailed(f"the switch failed: {self.run.last_words('switch')}")
+        self.tell("millstream diff sales 1 2: equal rows; millstream switch sales 2", "green")
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether version 2 of sales has read what was there when it was deployed, and more."""
+        done = {it.pipeline: it.done for it in self.look.positions}
+        return 0 < done.get(sales.identity, 0) <= done.get(SECOND.identity, 0)
 
     def close(self) -> Iterator[None]:
         self.state = Text("closing", style="bold cyan")

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from confluent_kafka import Producer
 
-from millstream.cli.shop.pipelines import PRODUCTS, orders, views
+from millstream.cli.shop.pipelines import PRODUCTS, orders, page_views
 
 SEND_EVERY_S = 0.02
 FLUSH_S = 60.0
@@ -102,7 +102,7 @@ class Shoppers:
 
 
 def view(product: str, now: float) -> Event:
-    return Event("view", views.name, product, encode({"product": product, "at": moment(now)}))
+    return Event("view", page_views.name, product, encode({"product": product, "at": moment(now)}))
 
 
 def encode(fields: dict[str, Any]) -> bytes:

@@ -19,11 +19,26 @@ from confluent_kafka import Message
 from millstream.cli.cluster import Cluster
 from millstream.cli.lag import committed_offsets
 from millstream.cli.letters import Letter
-from millstream.cli.shop.pipelines import alerts, enrich, interest, orders, sales
+from millstream.cli.shop import sales_2
+from millstream.cli.shop.pipelines import (
+    alerts,
+    customers,
+    enrich,
+    fraud,
+    frauds,
+    interest,
+    orders,
+    sales,
+)
 from millstream.client.transactions import open_transactions
+from millstream.errors import MillstreamError
 from millstream.pipelines.spec import PipelineSpec
+from millstream.views import Stamp, open_views
 
-ALL = (enrich, sales, interest)
+FIRST = (enrich, sales, interest)  # what the shop opens with
+ADDED = (fraud, customers)  # what it goes on with, after the crash
+SECOND = sales_2.sales
+ALL = (*FIRST, *ADDED, SECOND)
 POLL_S = 0.2
 METADATA_EVERY_MS = 1000  # the topic of dead letters is made with the first one
 NOTES_KEPT = 3
@@ -33,6 +48,7 @@ TOP_PRODUCTS = """
     left join (select product, sum(views) as views from interest group by 1) using (product)
     order by revenue desc
 """
+LEADERS = "select customer, orders, spent from customers order by spent desc, customer limit 5"
 
 
 class Position(NamedTuple):
@@ -52,12 +68,21 @@ class Product(NamedTuple):
     views: int
 
 
+class Leader(NamedTuple):
+    """A customer who has spent much, by the view."""
+
+    customer: str
+    orders: int
+    spent: int
+
+
 @dataclass(frozen=True)
 class Look:
     """What was seen at one moment."""
 
     positions: list[Position] = field(default_factory=list)
     products: list[Product] = field(default_factory=list)
+    leaders: list[Leader] = field(default_factory=list)
 
     @property
     def lag(self) -> int:
@@ -77,10 +102,26 @@ class Watcher:
     def __init__(self, address: str, store: Path) -> None:
         self.cluster = Cluster(address)
         self.store = store
+        self.watched: tuple[PipelineSpec, ...] = FIRST
+        self._views = open_views(f"sqlite:///{store}", customers.name)
+        self._stamp: Stamp | None = None  # of the last look: the next one does not go back
 
     def look(self) -> Look:
         # Those who read what others write come last: no lag is then seen of none at all.
-        return Look([self._position(it) for it in ALL], top_products(self.store))
+        positions = [self._position(it) for it in self.watched]
+        return Look(positions, top_products(self.store), self._leaders())
+
+    def _leaders(self) -> list[Leader]:
+        """Who has spent most, as the view says; nothing while there is none."""
+        try:
+            with self._views.read(at_least=self._stamp, timeout=0) as v:
+                self._stamp = v.stamp
+                return [Leader(**it) for it in v.sql(LEADERS)]
+        except MillstreamError:
+            return []
+
+    def close(self) -> None:
+        self._views.close()
 
     def _position(self, pipeline: PipelineSpec) -> Position:
         committed = committed_offsets(self.cluster, pipeline.group_id)
@@ -88,7 +129,7 @@ class Watcher:
         places = [(read.name, index) for index in range(read.partitions)]
         done = sum(committed.get(place, 0) for place in places)
         ends = self.cluster.end_offsets(places)
-        return Position(pipeline.name, done, sum(ends.values()) - done)
+        return Position(pipeline.identity, done, sum(ends.values()) - done)
 
     def open_transactions(self) -> int:
         """How many tasks are writing at this moment; or were, when they were killed."""
@@ -110,8 +151,10 @@ class Desk(threading.Thread):
     def __init__(self, address: str) -> None:
         super().__init__(name="desk", daemon=True)
         self.alerts = 0
+        self.frauds = 0
         self.reasons: Counter[str] = Counter()
         self.last_alerts: deque[str] = deque(maxlen=NOTES_KEPT)
+        self.last_frauds: deque[str] = deque(maxlen=NOTES_KEPT)
         self.last_letters: deque[str] = deque(maxlen=NOTES_KEPT)
         self._seen: set[bytes] = set()
         self._stopping = threading.Event()
@@ -129,7 +172,8 @@ class Desk(threading.Thread):
         return len(self._seen)
 
     def run(self) -> None:
-        self._consumer.subscribe([alerts.name, f"^{orders.dead_letters.replace('.', '[.]')}$"])
+        letters = f"^{orders.dead_letters.replace('.', '[.]')}$"
+        self._consumer.subscribe([alerts.name, frauds.name, letters])
         while not self._stopping.is_set():
             message = self._consumer.poll(POLL_S)
             if message is not None and message.error() is None:
@@ -141,6 +185,10 @@ class Desk(threading.Thread):
             alert = json.loads(message.value())
             self.alerts += 1
             self.last_alerts.append("{customer}: {product} for {amount:,}".format(**alert))
+        elif message.topic() == frauds.name:
+            found = json.loads(message.value())
+            self.frauds += 1
+            self.last_frauds.append("{customer}: {tries} small, then {amount:,}".format(**found))
         elif message.key() not in self._seen:  # a batch that runs again writes its letters again
             self._seen.add(message.key())
             letter = Letter(message)
