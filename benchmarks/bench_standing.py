@@ -36,7 +36,7 @@ from benchmarks.spark import (
 )
 from benchmarks.targets import Scale, Target, create_topic
 from millstream.pipelines.standing import match_queries
-from millstream.pipelines.standing.kinds import parse_schema
+from millstream.pipelines.standing.schemas import parse_schema
 from millstream.pipelines.standing.stored import QueryRecord, StoredQueries
 
 if TYPE_CHECKING:

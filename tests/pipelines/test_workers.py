@@ -34,5 +34,13 @@ def test_objects_are_frozen_once_per_kind_of_work() -> None:
     assert not is_seen(later)
 
 
+def test_objects_that_outlive_the_task_are_frozen_when_they_are_built() -> None:
+    with workers.frozen():
+        assert not gc.isenabled()
+        built: list[object] = []
+    assert gc.isenabled()
+    assert not is_seen(built)
+
+
 def test_keep_memory_is_understood_by_glibc() -> None:
     assert workers.keep_memory() == (platform.libc_ver()[0] == "glibc")

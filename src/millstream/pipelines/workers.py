@@ -2,7 +2,8 @@
 
 After every task, Spark's worker runs `gc.collect()`, which traverses every object of all imported
 modules: 50 ms of a core, ten times the time of a small task. `freeze_imports` makes the collector
-skip these objects, once everything is imported.
+skip these objects, once everything is imported, and `frozen` those of a large structure that a
+task builds for the tasks after it.
 
 A task that reads much allocates and frees megabytes with every fetch. By default glibc may return
 them to the system each time, and get them back zeroed, page by page: decoding then takes five times
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 KEPT_BYTES = 64 * 1024 * 1024
@@ -32,6 +35,19 @@ def freeze_imports(work: str) -> None:
     _frozen.add(work)
     gc.collect()
     gc.freeze()
+
+
+@contextmanager
+def frozen() -> Iterator[None]:
+    """Build objects that outlive the task: the collector skips them. Garbage with cycles that is
+    there at the end is never freed, so use it for large structures only."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @cache

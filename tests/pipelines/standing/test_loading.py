@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import uuid
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from millstream.pipelines.standing import loading
 from millstream.pipelines.standing.loading import LoadedQueries, QuerySource, loaded
+from millstream.pipelines.standing.stored import QueryRecord, Version
 from millstream.pipelines.standing.topic import reading_options
 from tests.pipelines.conftest import Topics
 from tests.pipelines.standing.drawing import SCHEMA
@@ -69,3 +72,21 @@ def test_process_keeps_the_indexes_that_were_used_last(monkeypatch: pytest.Monke
     for it in sources[1:]:
         loaded(it)
     assert loaded(sources[0]) is not first
+
+
+def test_garbage_collector_skips_a_large_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "FROZEN_MIN", 3)
+    values = [json.dumps({"where": f"n = {it}"}).encode() for it in range(6)]
+    records = tuple(QueryRecord(at, 0, b"q%d" % at, it) for at, it in enumerate(values))
+    queries = LoadedQueries(QuerySource("s", "t", None, SCHEMA, 100, records))
+
+    def traversed(end: int) -> int:
+        """How many versions the collector traverses."""
+        found = set(queries.at(end, writes_letters=False).current().values())
+        return sum(isinstance(it, Version) and it in found for it in gc.get_objects())
+
+    gc.collect()
+    try:
+        assert [traversed(it) for it in (2, 3, 5, 6, 1)] == [2, 0, 2, 0, 1]
+    finally:
+        gc.unfreeze()

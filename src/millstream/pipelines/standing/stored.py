@@ -241,7 +241,7 @@ class StoredQueries:
         """Each event with each query that matches it, in the order of events and versions. With
         `times_us`, the versions count that are in force at the time of the event; one with
         `NO_TIME` matches nothing. Without, the newest count."""
-        self._compile()
+        self.compile()
         return self._compiled.match(Events(batch, self._compiler.columns), times_us)
 
     def current(self) -> dict[str, Version]:
@@ -268,9 +268,9 @@ class StoredQueries:
         """The versions that events were last matched with."""
         return len(self._compiled)
 
-    def _compile(self) -> None:
+    def compile(self) -> None:
         """Compile new versions: a small part again and again, until it is merged into the large
-        one."""
+        one. `match` does it if it is not done."""
         if not self._is_changed:
             return
         self._is_changed = False
