@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.pipelines.joins.weights import WEIGHT
+from millstream.pipelines.state.pages import StateMismatch
 from millstream.pipelines.state.trial import Trial
 from millstream.pipelines.views.aggregate import Grouped, Measure
 from millstream.testing.streams import Source, check_operator
@@ -131,6 +132,15 @@ def test_large_group_costs_its_counters_only() -> None:
         row = {"key": "x", "n": number, "d": Decimal(number), "x": None, "s": None, WEIGHT: 1}
         view.feed([row] * 100)
     assert sum(map(len, view.trial.buckets[0].pages.values())) < 5_000
+
+
+def test_state_of_another_expression_is_refused() -> None:
+    trial = Trial(Grouped(SCHEMA, ["key"], [Measure("total", "sum", "n", "price * n")]))
+    row = {"key": "x", "n": 1, "d": None, "x": None, "s": None, WEIGHT: 1}
+    trial.feed(to_batch([row]))
+    trial.operator = Grouped(SCHEMA, ["key"], [Measure("total", "sum", "n", "n")])
+    with pytest.raises(StateMismatch, match=r"sum\(price \* n\).* operator has .*sum\(n\)"):
+        trial.feed(to_batch([row]))
 
 
 def test_sum_that_does_not_fit_is_an_error() -> None:

@@ -9,7 +9,12 @@ import pytest
 
 from millstream.errors import ConfigError
 from millstream.pipelines.windows.aggregates import parse_aggregates
-from millstream.pipelines.windows.measures import Measure, add_measured, check_measures
+from millstream.pipelines.windows.measures import (
+    Measure,
+    add_measured,
+    check_measures,
+    measured_name,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,17 +45,21 @@ def test_measure_of_what_is_no_number_is_refused_with_the_cast() -> None:
         check_measures([Measure("mean", "avg", "user")], SCHEMA)
 
 
-def test_column_of_an_expression_is_named_by_its_result_wherever_it_stands(
-    spark: SparkSession,
-) -> None:
-    """State that was kept of two expressions must not change places with them."""
+def test_column_of_an_expression_is_named_by_it_wherever_it_stands(spark: SparkSession) -> None:
+    """State of one expression must not be taken for that of another."""
     frame = spark.createDataFrame([("ann", 1)], "user string, amount int")
     given = {"twice": "sum(amount * 2)", "n": "count(*)", "half": "sum(amount / 2)"}
+    twice, half = measured_name("amount * 2"), measured_name("amount / 2")
+    assert twice != half
     for order in (given, dict(reversed(given.items()))):
         measured, measures = add_measured(frame, parse_aggregates(order))
-        assert set(measured.columns) == {"user", "amount", "_measured_twice", "_measured_half"}
-        assert {it.name: it.column for it in measures} == {
-            "twice": "_measured_twice",
-            "n": None,
-            "half": "_measured_half",
-        }
+        assert set(measured.columns) == {"user", "amount", twice, half}
+        assert {it.name: it.column for it in measures} == {"twice": twice, "n": None, "half": half}
+
+
+def test_aggregates_of_one_expression_share_a_column(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([("ann", 1)], "user string, amount int")
+    given = {"sum": "sum(amount * 2)", "most": "max(amount * 2)"}
+    measured, measures = add_measured(frame, parse_aggregates(given))
+    assert measured.columns == ["user", "amount", measured_name("amount * 2")]
+    assert {it.column for it in measures} == {measured_name("amount * 2")}

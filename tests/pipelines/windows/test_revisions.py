@@ -250,6 +250,12 @@ def test_state_of_another_kind_of_aggregate_or_by_another_time_is_refused() -> N
     trial.operator = RevisedWindows(SCHEMA, ["user"], other, lateness, "test")
     with pytest.raises(StateMismatch, match=r"other settings: .*x=sum.* the operator has .*x=max"):
         trial.feed(rows([Event("ann", 1, 5.0)], 1))
+    schema = SCHEMA.append(pa.field("price", pa.float64()))
+    other = [Measure("x", "sum", "price")]
+    trial.operator = RevisedWindows(schema, ["user"], other, lateness, "test")
+    priced = rows([Event("ann", 1, 5.0)], 1)["rows"].append_column("price", pa.array([1.0]))
+    with pytest.raises(StateMismatch, match=r"x=sum of amount.* the operator has .*of price"):
+        trial.feed({"rows": priced})
     same = [Measure("x", "sum", "amount")]
     trial.operator = RevisedWindows(SCHEMA, ["user"], same, lateness, "test", "seen")
     with pytest.raises(StateMismatch, match=r"settings: .*by time.* operator has .*by seen"):

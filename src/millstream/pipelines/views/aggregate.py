@@ -62,6 +62,7 @@ class Measure(NamedTuple):
     name: str
     kind: str
     of: str | None
+    expression: str = ""  # that the column has the values of, as the user wrote it
 
 
 class Grouped(Operator):
@@ -72,7 +73,10 @@ class Grouped(Operator):
     ) -> None:
         self._keys = tuple(keys)
         self._measures = tuple(measures)
-        shown = ", ".join(f"{it.kind} of {it.of}" for it in measures) or "distinct"
+        shown = (
+            ", ".join(f"{it.kind}({it.expression or it.of or '*'})" for it in measures)
+            or "distinct"
+        )
         self.identity = f"groups by {', '.join(keys)}: {shown}"
         used = dict.fromkeys(it.of for it in measures if it.of is not None)
         kinds = {name: schema.field(name).type for name in used}
@@ -287,9 +291,9 @@ def aggregate(
         of = None
         if it.of is not None:
             argument = expr(it.of) if isinstance(it.of, str) else it.of
-            of = it.of if isinstance(it.of, str) else f"column {len(arguments)}"
+            of = str(it.of)
             arguments[of] = argument
-        measures.append(Measure(name, it.kind, of))
+        measures.append(Measure(name, it.kind, of, of or ""))
     placed = {of: f"_{place}" for place, of in enumerate(arguments)}
     selected = frame.select(
         *map(as_column, keys),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,6 +15,9 @@ from millstream.pipelines.windows.ranges import result_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+READABLE_MAX = 40
+_NO_WORD = re.compile(r"\W+")
 
 
 class Measure(NamedTuple):
@@ -33,19 +38,27 @@ def measured_columns(
     aggregates: Mapping[str, Aggregate], known: Sequence[str] = ()
 ) -> tuple[list[Measure], list[Column]]:
     """The measures, and the columns that must be added to rows for them: one for each expression
-    that is not a column. State stores it under the name of its result, which does not depend on the
-    other aggregates."""
+    that is not a column."""
     from pyspark.sql.functions import expr
 
-    measures, columns = [], []
+    measures: list[Measure] = []
+    columns: dict[str, Column] = {}
     for name, it in aggregates.items():
         column = it.of if isinstance(it.of, str) and it.of in known else None
         if it.of is not None and column is None:
-            column = f"_measured_{name}"
+            column = measured_name(it.of)
             of = expr(it.of) if isinstance(it.of, str) else it.of
-            columns.append(of.alias(column))
+            columns[column] = of.alias(column)
         measures.append(Measure(name, it.kind, column, it.fraction))
-    return measures, columns
+    return measures, list(columns.values())
+
+
+def measured_name(expression: str | Column) -> str:
+    """The column of an expression. State stores it by this name, so that a pipeline whose
+    expression has changed does not add up values of both."""
+    text = str(expression)
+    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    return f"_measured_{_NO_WORD.sub('_', text)[:READABLE_MAX]}_{digest}"
 
 
 def add_measured(

@@ -41,8 +41,9 @@ class Parts:
         self.fields = [pa.field(it.name, it.type) for it in self._parts]
         self.results = [pa.field(it.name, it.type_in(schema)) for it in measures]
         self.results_type = pa.struct(self.results)
-        # For an identity: a sum and a maximum of one name are kept in columns that look the same.
-        self.kinds = ", ".join(sorted(f"{it.name}={it.kind}" for it in measures))
+        # For an identity: a sum and a maximum of one name are kept in columns that look the same,
+        # and so are sums of two expressions.
+        self.kinds = ", ".join(sorted(f"{it.name}={it.kind} of {it.column}" for it in measures))
 
     def of_rows(
         self, rows: pa.RecordBatch, order: Numbers, first: Numbers, end: Numbers
