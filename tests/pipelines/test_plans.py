@@ -17,7 +17,12 @@ from millstream.pipelines.analytics import (
     smooth,
 )
 from millstream.pipelines.joins import as_of_join, enrich, lookup
-from millstream.pipelines.plans import analyzed, expression_text, operators_by_arrival
+from millstream.pipelines.plans import (
+    analyzed,
+    expression_text,
+    operators_by_arrival,
+    stateful_operators,
+)
 from millstream.pipelines.state.spark import ROCKSDB, STORE_PROVIDER
 from millstream.pipelines.windows import sliding, tumbling
 from tests.pipelines.windows.streams import Files
@@ -112,3 +117,48 @@ def test_text_of_an_expression_is_the_same_whenever_it_is_made(spark: SparkSessi
     assert adult() == adult()
     assert "(age > 17)" in adult()
     assert expression_text(frame, col("age") > 18) != expression_text(frame, col("age") > 17)
+
+
+def test_operators_with_state_are_described_by_what_their_state_depends_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    files = Files(spark, tmp_path)
+    files.write([[("ann", 1, 1.0)]])
+
+    def found(frame: DataFrame) -> list[str]:
+        return stateful_operators(analyzed(frame))
+
+    rows = files.stream("1 second")
+    assert found(rows.where("user <> 'bob'").select("user")) == []
+    counted = rows.groupBy("user").agg(F.count("*").alias("n"))
+    renamed = rows.where("user <> 'bob'").groupBy("user").agg(F.count("*").alias("m"))
+    assert found(counted) == found(renamed.where("m > 1").select("m"))
+    assert found(counted) != found(rows.groupBy("user").agg(F.max("time").alias("n")))
+    assert found(counted) != found(rows.groupBy("time").agg(F.count("*").alias("n")))
+    assert found(rows.dropDuplicates(["user"])) != found(rows.dropDuplicates(["user", "time"]))
+    others = rows.select(F.col("user").alias("other"), F.col("time").alias("since"))
+    joined = rows.join(others, F.expr("user = other"))
+    assert found(joined) != found(rows.join(others, F.expr("user = other and time = since")))
+    assert len(found(joined)) == 1
+
+
+def test_settings_of_an_operator_are_part_of_its_description(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    files = Files(spark, tmp_path)
+    files.write([[("ann", 1, 1.0)]])
+    before = spark.conf.get(STORE_PROVIDER)
+    spark.conf.set(STORE_PROVIDER, ROCKSDB)
+    try:
+        rows = files.stream("1 second")
+        (hour,), (day,) = (
+            stateful_operators(
+                analyzed(rolling(rows, size, key="user", time="time", count="count(*)"))
+            )
+            for size in ("1 hour", "1 day")
+        )
+    finally:
+        spark.conf.set(STORE_PROVIDER, str(before))
+    assert hour != day

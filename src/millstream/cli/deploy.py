@@ -47,6 +47,13 @@ def deploy(
             """('{"orders": {"0": 17}}'). Default: as the pipeline declares.""",
         ),
     ] = None,
+    state_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VERSION",
+            help="Begin where this version stands, with copies of its state and tables.",
+        ),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Exit when it has caught up.")] = False,
     broker: Broker = None,
     store: Store = None,
@@ -73,7 +80,10 @@ def deploy(
       millstream deploy shop.py:revenue --version 2
       millstream deploy shop.py:revenue --version 2 --from 7d --once
       millstream deploy shop.py:revenue --version 3 --from '{"orders": {"0": 17}}'
+      millstream deploy shop.py:revenue --version 3 --state-from 2
     """
+    if start_at is not None and state_from is not None:
+        raise usage_error("--from and --state-from: a version begins at one place")
     pipeline = load_version(target, version)
     given: dict[str, Any] = {
         "broker": broker,
@@ -86,7 +96,8 @@ def deploy(
     }
     settings = with_shared_broker(load_settings(pipeline.home, overrides=given))
     with explaining_unreachable():
-        deploy_shown(pipeline, settings, parse_place(start_at, pipeline), once=once)
+        place = parse_place(start_at, pipeline)
+        deploy_shown(pipeline, settings, place, state_from, once=once)
 
 
 def load_version(target: str, version: str | None) -> Pipeline:
@@ -125,17 +136,26 @@ def parse_place(text: str | None, pipeline: Pipeline) -> str | None:
 
 
 def deploy_shown(
-    pipeline: Pipeline, settings: Settings, start_at: str | None, *, once: bool
+    pipeline: Pipeline,
+    settings: Settings,
+    start_at: str | None,
+    state_from: str | None,
+    *,
+    once: bool,
 ) -> None:
     from millstream.pipelines.running.runner import LOG_NAME
     from millstream.pipelines.running.runner import run as run_pipelines
     from millstream.pipelines.running.topics import check_topics
+    from millstream.pipelines.versions.carrying import carry_state
     from millstream.pipelines.versions.catalog import open_catalog
     from millstream.pipelines.versions.deploying import deploy_version
 
     def announce(effective: Settings) -> None:
         check_topics(effective, [pipeline])  # a version that cannot run is not registered
-        print_deployed(pipeline, deploy_version(pipeline, effective, start_at))
+        document = deploy_version(pipeline, effective, start_at, state_from)
+        print_deployed(pipeline, document)
+        with open_catalog(effective.store_url) as catalog:
+            carry_state(catalog, effective, document, pipeline.version, show=note)
         note(f"starting Spark, which writes its log to {shorten(settings.home / LOG_NAME)}")
 
     with CatchingUp(pipeline) as shown:

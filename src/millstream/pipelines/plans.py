@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
@@ -14,6 +15,7 @@ AGGREGATE = "Aggregate"
 CLOSING = "millstream.closing"  # metadata of a column that an aggregate is grouped by: when it ends
 BY_ARRIVAL = "millstream.by_arrival"  # metadata of a column: the operator that depends on it
 FILTER = "Filter"
+JOIN = "Join"
 PROJECT = "Project"
 WATERMARK = "EventTimeWatermark"
 
@@ -51,6 +53,38 @@ def closing_rules(plan: Any) -> list[str]:
         noted = [it.metadata() for it in _items(plan.output())]
         found += [str(it.getString(CLOSING)) for it in noted if it.contains(CLOSING)]
     return found
+
+
+def stateful_operators(plan: Any) -> list[str]:
+    """What the content of a stream's state depends on: its operators that keep state, in the order
+    of the plan, as text. Names of results do not matter."""
+    found = [it for child in _items(plan.children()) for it in stateful_operators(child)]
+    name = str(plan.nodeName())
+    if not plan.isStreaming():
+        return found
+    if name == AGGREGATE:
+        keys = ", ".join(str(it.sql()) for it in _items(plan.groupingExpressions()))
+        values = ", ".join(_without_name(it) for it in _items(plan.aggregateExpressions()))
+        found.append(f"aggregate by ({keys}): {values}")
+    elif name == JOIN and all(it.isStreaming() for it in _items(plan.children())):
+        condition = plan.condition()
+        on = str(condition.get().sql()) if condition.isDefined() else "true"
+        found.append(f"{plan.joinType().sql()} join on {on}")
+    elif name.startswith("Deduplicate"):
+        found.append(f"{name} by ({', '.join(str(it.name()) for it in _items(plan.keys()))})")
+    elif "WithState" in name:
+        from millstream.pipelines.state.operator import OPERATOR
+
+        noted = [it.metadata() for it in _items(plan.output())]
+        known = [json.loads(it.getString(OPERATOR)) for it in noted if it.contains(OPERATOR)]
+        kept = [json.dumps([it["identity"], it["buckets"], it["inputs"]]) for it in known]
+        found.append(f"{name}: {', '.join(kept) or 'a function'}")
+    return found
+
+
+def _without_name(expression: Any) -> str:
+    is_alias = expression.getClass().getSimpleName() == "Alias"
+    return str((expression.child() if is_alias else expression).sql())
 
 
 def operators_by_arrival(plan: Any) -> set[str]:

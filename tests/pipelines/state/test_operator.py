@@ -35,6 +35,7 @@ def test_operator_describes_itself() -> None:
     operator.identity = "hold for 90000000 us"
     told = json.loads(operator.describe(16))
     assert told == {
+        "identity": "hold for 90000000 us",
         "title": "hold for 1 minute 30 seconds",
         "buckets": 16,
         "inputs": {"rows": list(KEYS)},

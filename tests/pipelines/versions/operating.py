@@ -1,6 +1,6 @@
 """A process that works on versions without Spark, or is killed while it does.
 
-    python -m tests.pipelines.versions.operating URL BOOTSTRAP
+    python -m tests.pipelines.versions.operating URL BOOTSTRAP DIRECTORY
 
 reads lines `OPERATION PIPELINE KILL_AT` and prints `end STATUS` when the operation has ended. Each
 operation runs in a process of its own, which kills itself with SIGKILL at that call: one before and
@@ -13,11 +13,12 @@ Rows contain the version that wrote them.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from millstream.client.cluster import Cluster
 from millstream.client.producing import RawProducer
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.stores import TableSpec, open_store, sqlite
-from millstream.pipelines.versions import halting, removing, switching, topics
+from millstream.pipelines.versions import carrying, halting, removing, switching, topics
 from millstream.pipelines.versions.catalog import open_catalog
 from millstream.pipelines.versions.deploying import publish, register
 from millstream.pipelines.versions.registry import (
@@ -46,12 +47,16 @@ from millstream.pipelines.writing.decisions import Decision, TaskTransaction, en
 from millstream.records.record import Record, encode_batch
 
 STEPS = {
+    carrying: ("copy_checkpoint", "copy_tables"),
     removing: ("forget_decisions", "delete_topics", "delete_group", "delete_checkpoint"),
-    switching: ("complete_last_batch", "swap_views", "note_switch"),
+    halting.Operator: ("_claim", "_running", "release"),
+    switching: ("complete_last_batch", "output_ends", "swap_views", "note_switch"),
 }
 LEASE_SECONDS = 0.1  # so that the halt of a process that was killed is not waited for
 TIMEOUT_MS = 60_000
-POSITION = '{"orders": {"0": 10}}'
+ORDERS = "operated-orders"  # has ORDER_COUNT records
+ORDER_COUNT = 10
+POSITION = f'{{"{ORDERS}": {{"0": {ORDER_COUNT}}}}}'
 
 
 def tables_of(pipeline: str) -> tuple[str, str]:
@@ -63,7 +68,7 @@ def described(pipeline: str, version: str, checkpoint: str = "") -> Version:
     query = identity_of(pipeline, version)
     return Version(
         version,
-        ("orders",),
+        (ORDERS,),
         tuple(TableOutput(it, physical_table(it, version), ("id",)) for it in tables_of(pipeline)),
         (pipeline,) if pipeline.endswith("-topic") else (),
         checkpoint=checkpoint,
@@ -73,12 +78,24 @@ def described(pipeline: str, version: str, checkpoint: str = "") -> Version:
     )
 
 
+def make_checkpoint(directory: Path, *, offsets: int = 3, commits: int = 3, **owner: Any) -> None:
+    """The files of a query that has completed so many batches."""
+    for name, count in (("offsets", offsets), ("commits", commits)):
+        (directory / name).mkdir(parents=True)
+        for number in range(count):
+            (directory / name / str(number)).write_text("v1")
+    (directory / "metadata").write_text('{"id": "old"}')
+    (directory / "millstream.lock").write_text("1")
+    (directory / "millstream.json").write_text(json.dumps({"pipeline": "revenue", **owner}))
+
+
 class Operations:
     """What can be done to the versions 1 and 2 of a pipeline."""
 
-    def __init__(self, url: str, bootstrap: str) -> None:
+    def __init__(self, url: str, bootstrap: str, directory: Path) -> None:
         self.url = url
-        self.settings = Settings(Path(tempfile.gettempdir()), broker=bootstrap, store=url)
+        self._directory = directory
+        self.settings = Settings(directory, broker=bootstrap, store=url)
 
     def ran(self, pipeline: str) -> None:
         """Version 1 has run without being deployed."""
@@ -87,11 +104,11 @@ class Operations:
     def deployed(self, pipeline: str) -> None:
         """Both versions are deployed and stand at one place; version 1 is in force."""
         for version in ("1", "2"):
-            self._register(pipeline, version)
-            physical = [physical_table(it, version) for it in tables_of(pipeline)]
-            self._write(pipeline, version, physical)
-            with open_catalog(self.url) as catalog:
-                catalog.run(lambda work, it=version: publish(work, pipeline, it), "publish")
+            self._deploy_and_write(pipeline, version)
+
+    def deployed_again(self, pipeline: str) -> None:
+        """Version 2 is deployed after its removal, and has written its tables."""
+        self._deploy_and_write(pipeline, "2")
 
     def deploy(self, pipeline: str) -> None:
         self._register(pipeline, "2")
@@ -107,6 +124,40 @@ class Operations:
     def remove(self, pipeline: str) -> None:
         with open_catalog(self.url) as catalog:
             remove_version(catalog, self.settings, pipeline, "2")
+
+    def deployed_with_state(self, pipeline: str) -> None:
+        """Version 1 is deployed, and its checkpoint stands where its tables do."""
+        checkpoint = self._checkpoint(pipeline, "1")
+        make_checkpoint(checkpoint, state=["aggregate"])
+        (checkpoint / "offsets" / "2").write_text(f"v1\n{{}}\n{POSITION}")
+        with open_catalog(self.url) as catalog:
+            register(catalog, pipeline, described(pipeline, "1", str(checkpoint)))
+        self._write(pipeline, "1", [physical_table(it, "1") for it in tables_of(pipeline)])
+        with open_catalog(self.url) as catalog:
+            catalog.run(lambda work: publish(work, pipeline, "1"), "publish")
+
+    def carry(self, pipeline: str) -> None:
+        version = described(pipeline, "2", str(self._checkpoint(pipeline, "2")))
+        with open_catalog(self.url) as catalog:
+            document = register(catalog, pipeline, replace(version, state_from="1"))
+            carrying.carry_state(catalog, self.settings, document, "2")
+
+    def _checkpoint(self, pipeline: str, version: str) -> Path:
+        return self._directory / identity_of(pipeline, version)
+
+    def deploy_third(self, pipeline: str) -> None:
+        self._register(pipeline, "3")
+
+    def remove_third(self, pipeline: str) -> None:
+        with open_catalog(self.url) as catalog:
+            remove_version(catalog, self.settings, pipeline, "3")
+
+    def _deploy_and_write(self, pipeline: str, version: str) -> None:
+        self._register(pipeline, version)
+        physical = [physical_table(it, version) for it in tables_of(pipeline)]
+        self._write(pipeline, version, physical)
+        with open_catalog(self.url) as catalog:
+            catalog.run(lambda work: publish(work, pipeline, version), "publish")
 
     def _register(self, pipeline: str, version: str) -> None:
         with open_catalog(self.url) as catalog:
@@ -152,13 +203,12 @@ def leave_open(cluster: Cluster, version: Version, topic: str) -> Decision:
     written = tuple(producer.flush())
     assert producer.transaction is not None
     task = TaskTransaction(producer.transaction, written)
-    return Decision(1, (task,), {("orders", 0): 10}, "checkpoint", begun.epoch)
+    return Decision(1, (task,), {(ORDERS, 0): ORDER_COUNT}, "checkpoint", begun.epoch)
 
 
-def main(url: str, bootstrap: str) -> None:
-    operations = Operations(url, bootstrap)
+def main(url: str, bootstrap: str, directory: str) -> None:
+    operations = Operations(url, bootstrap, Path(directory))
     halting.LEASE_SECONDS = LEASE_SECONDS
-    switching.topic_ends = lambda *_: {}  # no version runs: the cut is where they stand
     for line in sys.stdin:
         operation, pipeline, kill_at = line.split()
         child = os.fork()
@@ -204,4 +254,4 @@ def kill_at_call(wanted: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,17 @@ def test_records_of_a_version_are_public_while_it_is_in_force_and_private_otherw
         document = registry.switch(document, version, {})
     with pytest.raises(ConfigError, match="cannot be divided by version"):
         ranges_of(document, "1", "alerts", now)
+
+
+def test_records_before_a_version_began_are_those_of_the_version_whose_state_it_took() -> None:
+    document = two_versions("alerts")
+    begun = replace(document.get("2"), state_from="1", state_ends={"alerts": {"0": 12}})
+    document = replace(document, versions={**document.versions, "2": begun})
+    now = {("alerts", 0): 30, ("alerts.v2", 0): 4}
+    assert ranges_of(document, "2", "alerts", now) == [
+        OffsetRange("alerts", 0, 0, 12),
+        OffsetRange("alerts.v2", 0, 0, 4),
+    ]
 
 
 def test_last_values_of_keys_are_compared_by_column() -> None:

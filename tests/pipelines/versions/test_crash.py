@@ -1,38 +1,109 @@
-"""kill -9 around every statement and step of operations on versions: readers read one version."""
+"""kill -9 around every statement and step of operations on versions: readers read one version.
+
+Versions do not run here, so every place of an operation is reached. `test_crash_running.py` has
+versions that run, and fewer places.
+"""
 
 from __future__ import annotations
 
+import json
 import signal
+import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
 from millstream.pipelines.versions.catalog import Work, open_catalog
 from millstream.pipelines.versions.registry import Versions, identity_of, physical_table
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.pipelines.conftest import Topics
 from tests.pipelines.stores.conftest import Database
-from tests.pipelines.stores.test_crash import wait_until_nobody_writes
-from tests.pipelines.versions.operating import tables_of
+from tests.pipelines.stores.test_crash import OTHER_CLIENTS
+from tests.pipelines.versions.operating import (
+    ORDER_COUNT,
+    ORDERS,
+    POSITION,
+    tables_of,
+)
 from tests.pipelines.writing.test_writer import values_of
 
 ROOT = Path(__file__).resolve().parents[3]
-CALLS_MAX = 200
+CALLS_MAX = 800  # with a topic, versions are halted, which takes several hundred
 CALLS_MIN = 17
 # At every call it takes minutes.
+READER = "reader"
 STRIDES = [17, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+
+
+class Reader:
+    """Reads both tables of a pipeline in one statement, all the time, from a thread. The table that
+    an operation locks last is read first."""
+
+    def __init__(self, database: Database, pipeline: str) -> None:
+        one, two = tables_of(pipeline)
+        self._statement = (
+            f"SELECT id, version FROM {two} UNION ALL SELECT id, version FROM {one} ORDER BY 1"
+        )
+        self._database = database
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._problem: BaseException | None = None
+        self.reads = 0
+        self.versions: list[str] = []  # each time that it changes
+
+    def __enter__(self) -> Reader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._thread.join(PATIENCE_SECONDS)
+        if self._problem is not None:
+            raise self._problem
+        assert self.reads
+
+    def _run(self) -> None:
+        try:
+            connection: Any
+            if self._database.is_sqlite:
+                path = self._database.url.removeprefix("sqlite:///")
+                connection = sqlite3.connect(path, timeout=PATIENCE_SECONDS)
+            else:
+                connection = psycopg.connect(
+                    self._database.url, autocommit=True, application_name=READER
+                )
+            with connection:
+                while not self._ended.is_set() or not self.reads:
+                    self._look(connection.execute(self._statement).fetchall())
+            connection.close()
+        except BaseException as error:  # noqa: BLE001  raised by the test
+            self._problem = error
+
+    def _look(self, rows: list[tuple[int, str]]) -> None:
+        assert [number for number, _ in rows] == [0, 0, 1, 1], rows
+        (version,) = {version for _, version in rows}  # no mixture
+        if [version] != self.versions[-1:]:
+            self.versions.append(version)
+        self.reads += 1
 
 
 class Operators:
     """Processes that work on versions, one after another."""
 
-    def __init__(self, database: Database, topics: Topics) -> None:
+    def __init__(self, database: Database, topics: Topics, directory: Path) -> None:
         self.database, self.topics = database, topics
+        if ORDERS not in topics.admin.list_topics().topics:
+            topics.fill(topics.create(name=ORDERS), [b""] * ORDER_COUNT)
         module = "tests.pipelines.versions.operating"
         self._server = subprocess.Popen(
-            [sys.executable, "-m", module, database.url, topics.bootstrap],
+            [sys.executable, "-m", module, database.url, topics.bootstrap, str(directory)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -45,9 +116,19 @@ class Operators:
         assert self._server.stdout is not None
         print(operation, pipeline, kill_at, file=self._server.stdin, flush=True)
         status = int(self._server.stdout.readline().split()[1])
-        wait_until_nobody_writes(self.database)
+        self._wait_until_nobody_writes()
         assert status in (0, -signal.SIGKILL), f"{operation} of {pipeline} failed"
         return status == 0
+
+    def _wait_until_nobody_writes(self) -> None:
+        """A server goes on with the statement of a client that was killed since."""
+        if self.database.is_sqlite:
+            return
+        others = f"{OTHER_CLIENTS} AND application_name <> '{READER}'"
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self.database.rows(others) != [(0,)]:
+            assert time.monotonic() < deadline, "a killed client's connection does not end"
+            time.sleep(0.01)
 
     def close(self) -> None:
         self._server.kill()
@@ -82,26 +163,42 @@ class Operators:
 
 
 @pytest.fixture
-def operators(database: Database, topics: Topics) -> Iterator[Operators]:
-    opened = Operators(database, topics)
+def operators(database: Database, topics: Topics, tmp_path: Path) -> Iterator[Operators]:
+    opened = Operators(database, topics, tmp_path)
     yield opened
     opened.close()
 
 
 def kills(
-    operators: Operators, operation: str, before: Sequence[str], stride: int
+    operators: Operators,
+    operation: str,
+    before: Sequence[str],
+    stride: int,
+    *,
+    has_topic: bool = False,
 ) -> Iterator[str]:
     """Pipelines whose operation was killed, each at a later call, until one is not."""
     for call in range(1, CALLS_MAX, stride):
         pipeline = f"{operation}{call}"
+        if has_topic:
+            kind = "sqlite" if operators.database.is_sqlite else "postgres"
+            pipeline = f"{operation}{call}_{stride}_{kind}-topic"
+            create_topics(operators.topics, pipeline)
         for it in before:
             assert operators.run(it, pipeline)
-        is_done = operators.run(operation, pipeline, call)
+        with Reader(operators.database, pipeline) as reader:
+            is_done = operators.run(operation, pipeline, call)
+        assert len(reader.versions) <= 2  # readers are moved once, if at all
         yield pipeline
         if is_done:
             assert call > CALLS_MIN  # it was killed at all of these
             return
     pytest.fail(f"{operation} made more than {CALLS_MAX} calls")
+
+
+def create_topics(topics: Topics, pipeline: str) -> None:
+    for name in (pipeline, f"{pipeline}.v1", f"{pipeline}.v2"):
+        topics.create(name=name)
 
 
 @pytest.mark.parametrize("stride", STRIDES)
@@ -180,8 +277,8 @@ def test_last_batch_of_a_killed_version_is_in_the_topic_before_readers_are_moved
 ) -> None:
     kind = "sqlite" if operators.database.is_sqlite else "postgres"
     pipeline = f"{side}_{step}_{kind}-topic"
-    public = operators.topics.create(name=pipeline)
-    operators.topics.create(name=f"{pipeline}.v2")
+    public = pipeline
+    create_topics(operators.topics, pipeline)
     assert operators.run("deployed", pipeline)  # both were killed when they had decided a batch
     assert values_of(operators.topics, public) == []
     assert not operators.run("switch", pipeline, f"{side}:{step}")
@@ -195,3 +292,73 @@ def test_last_batch_of_a_killed_version_is_in_the_topic_before_readers_are_moved
     assert (document.in_force, document.number) == ("2", 1)
     assert operators.read(pipeline) == "2"
     assert values_of(operators.topics, public, at_least=1) == [b"1"]
+
+
+@pytest.mark.parametrize("stride", STRIDES)
+def test_state_is_carried_over_by_the_next_deployment(operators: Operators, stride: int) -> None:
+    for pipeline in kills(operators, "carry", ["deployed_with_state"], stride):
+        assert operators.read(pipeline) == "1"
+        assert operators.run("carry", pipeline)
+        document = operators.document(pipeline)
+        assert document is not None
+        with operators.database.open() as store:
+            progress = store.progress(identity_of(pipeline, "2"))
+        assert progress is not None
+        assert progress.offsets == POSITION
+        checkpoint = Path(document.get("2").checkpoint)
+        assert json.loads((checkpoint / "metadata").read_text()) == {"id": progress.checkpoint}
+        for name in tables_of(pipeline):
+            rows = operators.database.rows(f"SELECT * FROM {physical_table(name, '2')} ORDER BY 1")
+            assert rows == [(0, "1"), (1, "1")]
+        leftovers = [it.name for it in checkpoint.parent.iterdir() if it.name.startswith(".")]
+        assert leftovers == []
+
+
+TOPIC_STRIDES = [
+    pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(1800)], id="every"),
+    pytest.param(90, id="some"),
+]
+
+
+@pytest.mark.parametrize("stride", TOPIC_STRIDES)
+def test_rollback_of_a_topic_is_completed_by_the_next_one(
+    operators: Operators, stride: int
+) -> None:
+    for pipeline in kills(operators, "rollback", ["deployed", "switch"], stride, has_topic=True):
+        document = operators.document(pipeline)
+        assert document is not None
+        assert operators.read(pipeline) == document.in_force
+        if document.in_force == "2":
+            assert operators.run("rollback", pipeline)
+            document = operators.document(pipeline)
+            assert document is not None
+        assert (document.in_force, document.number) == ("1", 2)
+        # Each batch that was decided is where its version had to write it, once.
+        assert values_of(operators.topics, pipeline, at_least=1) == [b"1"]
+        assert values_of(operators.topics, f"{pipeline}.v2", at_least=1) == [b"2"]
+        # Version 2 wrote nothing while it was in force: a record, and its marker, are all there is.
+        ends = [it.begins[pipeline]["0"] for it in document.spans[1:]]
+        assert 1 <= ends[0] <= ends[1] <= 2
+
+
+@pytest.mark.parametrize("stride", TOPIC_STRIDES)
+def test_removal_with_a_topic_is_completed_by_the_next_one(
+    operators: Operators, stride: int
+) -> None:
+    for pipeline in kills(operators, "remove", ["deployed"], stride, has_topic=True):
+        document = operators.document(pipeline)
+        assert document is not None
+        assert operators.read(pipeline) == "1"
+        if "2" in document.versions:
+            assert operators.run("remove", pipeline)
+            document = operators.document(pipeline)
+            assert document is not None
+        assert list(document.versions) == ["1"]
+        assert f"{pipeline}.v2" not in operators.topics.admin.list_topics().topics
+        # It can be deployed again, and begins with nothing that the removed one has decided.
+        operators.topics.create(name=f"{pipeline}.v2")
+        assert operators.run("deployed_again", pipeline)
+        assert operators.run("switch", pipeline)
+        assert values_of(operators.topics, pipeline, at_least=1) == [b"1"]
+        assert values_of(operators.topics, f"{pipeline}.v2") == []
+        assert operators.read(pipeline) == "2"

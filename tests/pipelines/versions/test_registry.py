@@ -124,7 +124,7 @@ def test_version_in_force_is_removed_only_as_the_last() -> None:
 
 
 def test_switches_are_remembered_with_the_ends_of_topics() -> None:
-    document = deployed(version_of("1"), version_of("2"))
+    document = deployed(version_of("1"), replace(version_of("2"), state_from="1"))
     document = registry.switch(document, "2", {}, {("alerts", 0): 7})
     assert [(it.version, it.begins) for it in document.spans] == [
         ("1", {}),
@@ -133,6 +133,18 @@ def test_switches_are_remembered_with_the_ends_of_topics() -> None:
     left = registry.removed(registry.start_removing(document, "1"), "1")
     assert left is not None  # a later version of that name has not written this
     assert [it.version for it in left.spans] == ["", "2"]
+    assert left.get("2").state_from is None
     for version in ["1", "2"] * registry.SPANS_MAX:
         document = registry.switch(document, version, {})
     assert len(document.spans) == registry.SPANS_MAX
+
+
+def test_state_of_another_version_is_asked_for_by_the_first_deployment_only() -> None:
+    with_state = replace(version_of("2"), state_from="1")
+    document = deployed(version_of("1"), with_state)
+    assert registry.deploy(document, version_of("2")).get("2").state_from == "1"
+    document = deployed(version_of("1"), version_of("2"))
+    with pytest.raises(ConfigError, match="is deployed without the state of version 1"):
+        registry.deploy(document, with_state)
+    with pytest.raises(ConfigError, match="version 7 of revenue is not deployed"):
+        registry.deploy(document, replace(version_of("3"), state_from="7"))

@@ -6,11 +6,14 @@ Spark does not notice. Unless the checkpoint is on a local disk, it is read thro
 systems, so that it can be wherever Spark supports it.
 
     {"pipeline": "revenue", "reads": {"orders": "orders"}, "topics": {"orders": "<topic id>"},
-     "first_batch": 0, "windows": ["tumbling 1 minute, the end of the window + 5 minutes"]}
+     "first_batch": 0, "windows": ["tumbling 1 minute, the end of the window + 5 minutes"],
+     "state": ["aggregate by (user): sum(amount)"], "carried_from": "1"}
 
 Batches before "first_batch" are those of another writer, whose checkpoint was taken over. "windows"
 are those that Spark computes and that have an allowed lateness, which is in the key of their state:
-with another one, Spark would emit an open window twice, with a part of its rows each.
+with another one, Spark would emit an open window twice, with a part of its rows each. "state" are
+the operators that keep state. "carried_from" is in the copy of the checkpoint of another version
+until the first start, which compares them.
 """
 
 from __future__ import annotations
@@ -41,6 +44,8 @@ QUERY_ID_PROPERTY = "sql.streaming.queryId"
 NO_OFFSETS = "-"  # of a source that has none yet
 OWNER_FILE = "millstream.json"
 STARTING_FILE = "millstream-starting.json"
+STATE = "state"
+CARRIED = "carried_from"
 
 
 class Checkpoint:
@@ -148,6 +153,21 @@ class Checkpoint:
             )
         if known != list(closing):
             self._write(OWNER_FILE, json.dumps(owner | {"windows": list(closing)}))
+
+    def check_state(self, pipeline: PipelineSpec, operators: Sequence[str]) -> None:
+        """Raises `ConfigError` if the state is a copy of another version's, and was kept by other
+        operators."""
+        owner = self._owner()
+        known, source = owner.get(STATE), owner.pop(CARRIED, None)
+        if source is not None and known != list(operators):
+            raise ConfigError(
+                f"version {pipeline.version} of {pipeline.name} cannot begin with the state of "
+                f"version {source}: {_difference(known or [], operators)}. Remove it, `millstream "
+                f"versions remove {pipeline.name} {pipeline.version}`, and deploy it without "
+                "--state-from: it then reads its topics from the beginning"
+            )
+        if source is not None or known != list(operators):
+            self._write(OWNER_FILE, json.dumps(owner | {STATE: list(operators)}))
 
     def first_batch(self) -> int:
         """The first batch of this pipeline: those before are of the writer that it took over."""
@@ -260,6 +280,15 @@ class Checkpoint:
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}")
+
+
+def _difference(known: Sequence[str], now: Sequence[str]) -> str:
+    gone = [it for it in known if it not in now]
+    new = [it for it in now if it not in known]
+    if not gone and not new:
+        return "its operators keep state in another order or number"
+    had, has = ("; ".join(it) or "no such operator" for it in (gone, new))
+    return f"that state is of {had}, and now there is {has}"
 
 
 def align(lines: Sequence[str], topics: Sequence[str]) -> list[str]:

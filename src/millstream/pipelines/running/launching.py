@@ -23,7 +23,12 @@ from millstream.pipelines.columns import (
 from millstream.pipelines.durations import duration_us
 from millstream.pipelines.offsets import EARLIEST, Offsets, to_json
 from millstream.pipelines.options import GivenOptions
-from millstream.pipelines.plans import analyzed, closing_rules, operators_by_arrival
+from millstream.pipelines.plans import (
+    analyzed,
+    closing_rules,
+    operators_by_arrival,
+    stateful_operators,
+)
 from millstream.pipelines.reading.counting import OBSERVED, count_failures
 from millstream.pipelines.reading.options import TRIGGER_OPTIONS, parse_read_options
 from millstream.pipelines.reading.positions import Positions
@@ -80,6 +85,7 @@ def launch(
         tables = table_ends(pipeline, settings)
         made = apply_to_streams(pipeline, spark, settings, starting, tables)
         result = combine(pipeline, made)
+        checkpoint.check_state(pipeline, stateful_operators(analyzed(result)))
         sink = make_sink(
             pipeline,
             result,

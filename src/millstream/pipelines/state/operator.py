@@ -76,6 +76,7 @@ class Operator(ABC):
         """A description for Spark's plan, as JSON; `running/explaining.py` reads it."""
         return json.dumps(
             {
+                "identity": self.identity,
                 "title": self.title or _readable(self.identity),
                 "buckets": bucket_count,
                 "inputs": {name: spec.keys for name, spec in self.inputs.items()},

@@ -16,7 +16,9 @@ are refused.
 from __future__ import annotations
 
 import json
+import random
 import sqlite3
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 LOCK_WAIT_MS = 10_000  # for readers of a view, while it is replaced
+LOCK_TRY_MS = 200  # with some views locked; deadlock_timeout is a second by default
 _CREATE = (
     f"CREATE TABLE IF NOT EXISTS {VERSIONS_TABLE} "
     "(pipeline TEXT PRIMARY KEY NOT NULL, number BIGINT NOT NULL, document TEXT NOT NULL)",
@@ -73,12 +76,20 @@ class Work(ABC):
     @abstractmethod
     def columns(self, table: str) -> list[str]: ...
 
+    def with_locks(self, change: Callable[[], None]) -> None:
+        """Change several views or tables that readers read."""
+        change()
+
     @abstractmethod
     def put_view(self, view: str, table: str) -> None:
         """Create a view of all rows of a table, or replace the one of that name."""
 
     @abstractmethod
     def rename(self, table: str, new_name: str) -> None: ...
+
+    @abstractmethod
+    def copy_table(self, table: str, new_name: str) -> None:
+        """Create a table like another one, with its rows."""
 
     @abstractmethod
     def identity(self, table: str) -> str: ...
@@ -179,6 +190,18 @@ class SqliteWork(Work):
         sqlite_tables.forget_identity(self._connection, new_name)
         self.execute(f"UPDATE {IDENTITIES_TABLE} SET name = ? WHERE name = ?", (new_name, table))
 
+    def copy_table(self, table: str, new_name: str) -> None:
+        found = self.execute(
+            "SELECT sql FROM sqlite_master WHERE tbl_name = ? COLLATE NOCASE AND sql IS NOT NULL "
+            "ORDER BY type = 'table' DESC",
+            (table,),
+        )
+        for (statement,) in found:  # the table, and its index
+            self.execute(statement.replace(table, new_name))
+        self.execute(f"INSERT INTO {quote(new_name)} SELECT * FROM {quote(table)}")
+        sqlite_tables.forget_identity(self._connection, new_name)
+        sqlite_tables.identify(self._connection, new_name)
+
     def identity(self, table: str) -> str:
         return sqlite_tables.identity(self._connection, table) or ""
 
@@ -216,12 +239,29 @@ class PostgresWork(Work):
         )
         return [name for (name,) in found]
 
+    def with_locks(self, change: Callable[[], None]) -> None:
+        """Readers lock tables and views in their own order, so to wait for one of them while others
+        are locked can be a deadlock, of which a reader may be the victim. All locks are given up if
+        they cannot be had soon, long before PostgreSQL looks for deadlocks."""
+        import psycopg
+
+        deadline = time.monotonic() + LOCK_WAIT_MS / 1000
+        self.execute(f"SET LOCAL lock_timeout = {LOCK_TRY_MS}")
+        while True:
+            try:
+                with self._connection.transaction():  # a savepoint
+                    change()
+                return
+            except psycopg.errors.LockNotAvailable:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(random.uniform(0.0, LOCK_TRY_MS / 1000))
+
     def put_view(self, view: str, table: str) -> None:
         """A view whose columns stay keeps its grants and the views that depend on it. Others are
         created again with their grants; PostgreSQL refuses this if other views depend on them."""
         import psycopg
 
-        self.execute(f"SET LOCAL lock_timeout = {LOCK_WAIT_MS}")
         define = f"VIEW {self.quoted(view)} AS SELECT * FROM {self.quoted(table)}"
         try:
             with self._connection.transaction():
@@ -252,9 +292,13 @@ class PostgresWork(Work):
         return [(str(grantee), str(privilege)) for grantee, privilege in found]
 
     def rename(self, table: str, new_name: str) -> None:
-        self.execute(f"SET LOCAL lock_timeout = {LOCK_WAIT_MS}")
         new = new_name.split(".", 1)[-1]
         self.execute(f"ALTER TABLE {self.quoted(table)} RENAME TO {quote(new)}")
+
+    def copy_table(self, table: str, new_name: str) -> None:
+        old, new = self.quoted(table), self.quoted(new_name)
+        self.execute(f"CREATE TABLE {new} (LIKE {old} INCLUDING ALL)")
+        self.execute(f"INSERT INTO {new} SELECT * FROM {old}")
 
     def identity(self, table: str) -> str:
         found = self.execute("SELECT to_regclass(?)::oid::text", (self.quoted(table),))

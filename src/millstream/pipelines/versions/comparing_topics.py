@@ -68,6 +68,10 @@ def ranges_of(document: Versions, version: str, topic: str, ends: Offsets) -> li
         )
     begins = [from_json(it.begins) for it in spans]
     found = []
+    described = document.get(version)
+    if described.state_from in document.versions:  # what came before was written by that version
+        before = from_json(described.state_ends)
+        found += ranges_of(document, described.state_from or "", topic, before)
     for number, span in enumerate(spans):
         name = topic if span.version == version else private_topic(topic, version)
         until = begins[number + 1] if number + 1 < len(spans) else ends

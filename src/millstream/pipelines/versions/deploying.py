@@ -72,7 +72,12 @@ class Deployed:
             catalog.run(change, "publish")
 
 
-def describe(pipeline: PipelineSpec, checkpoint: str = "", start_at: str | None = None) -> Version:
+def describe(
+    pipeline: PipelineSpec,
+    checkpoint: str = "",
+    start_at: str | None = None,
+    state_from: str | None = None,
+) -> Version:
     """The version as its declaration describes it."""
     return Version(
         pipeline.version,
@@ -87,6 +92,7 @@ def describe(pipeline: PipelineSpec, checkpoint: str = "", start_at: str | None 
         checkpoint=checkpoint,
         transactional_id=f"millstream-{pipeline.identity}",
         group=pipeline.group_id,
+        state_from=state_from,
     )
 
 
@@ -136,14 +142,19 @@ def adopt(work: Work, pipeline: str, version: Version, writers: Collection[str])
         for it in version.tables
         if it.name in written
     )
-    for table in tables:
-        work.rename(table.name, table.physical)
+
+    def rename() -> None:
+        for table in tables:
+            work.rename(table.name, table.physical)
+
+    work.with_locks(rename)
     work.adopt_tables(query, {it.name: it.physical for it in tables})
     adopted = replace(
         version,
         version=earlier,
         tables=tables,
         start_at=None,
+        state_from=None,
         checkpoint=_sibling(version.checkpoint, query),
         transactional_id=f"millstream-{query}",
         group=query,
@@ -198,9 +209,18 @@ def publish(work: Work, pipeline: str, version: str, document: Versions | None =
     document = document or work.load(pipeline, locked=True)
     if document is None or document.in_force != version:
         return
-    for table in document.get(version).tables:
-        if work.kind(table.physical) == "table" and work.kind(table.name) is None:
-            work.put_view(table.name, table.physical)
+    views = {
+        it.name: it.physical
+        for it in document.get(version).tables
+        if work.kind(it.physical) == "table" and work.kind(it.name) is None
+    }
+
+    def put() -> None:
+        for name, physical in views.items():
+            work.put_view(name, physical)
+
+    if views:
+        work.with_locks(put)
 
 
 def find_deployed(pipeline: PipelineSpec, settings: Settings) -> Deployed | None:
@@ -253,9 +273,13 @@ def start_topic(topic: Topic, start_at: str | None) -> Topic:
 
 
 def deploy_version(
-    pipeline: PipelineSpec, settings: Settings, start_at: str | None = None
+    pipeline: PipelineSpec,
+    settings: Settings,
+    start_at: str | None = None,
+    state_from: str | None = None,
 ) -> Versions:
-    """Register a version that is about to run with these settings."""
+    """Register a version that is about to run with these settings, from the beginning, from a
+    place, or with the state of another version (`carrying.py`)."""
     for it in pipeline.writes.values():
         if isinstance(it, View):
             raise ConfigError(
@@ -263,7 +287,7 @@ def deploy_version(
                 "version only: write a table(...), or run it under another name"
             )
     checkpoint = f"{settings.required_checkpoint().rstrip('/')}/{pipeline.identity}"
-    version = describe(pipeline, checkpoint, start_at)
+    version = describe(pipeline, checkpoint, start_at, state_from)
     writers: Collection[str] = ()
     if version.topics:
         with open_cluster(settings) as cluster:

@@ -75,6 +75,8 @@ class Version:
     is_caught_up: bool = False
     is_removing: bool = False
     by_arrival: tuple[str, ...] = ()  # operators whose results depend on when rows arrive
+    state_from: str | None = None  # the version whose state it began with
+    state_ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # of topics, then
 
     @property
     def label(self) -> str:
@@ -153,12 +155,21 @@ def deploy(document: Versions, version: Version) -> Versions:
                 "deploy it"
             )
         _check_same_outputs(document, found, version)
+        if version.state_from not in (None, found.state_from):
+            raise ConfigError(
+                f"version {version.version} of {document.pipeline} is deployed without the state "
+                f"of version {version.state_from}: remove it first, or deploy another version"
+            )
         version = replace(
             version,
             start_at=found.start_at,
+            state_from=found.state_from,
+            state_ends=found.state_ends,
             is_caught_up=found.is_caught_up,
             by_arrival=found.by_arrival,
         )
+    elif version.state_from is not None and document.get(version.state_from).is_removing:
+        raise ConfigError(f"version {version.state_from} of {document.pipeline} is being removed")
     _check_names_differ(document, version)
     return replace(
         document,
@@ -277,7 +288,11 @@ def start_removing(document: Versions, version: str) -> Versions:
 
 def removed(document: Versions, version: str) -> Versions | None:
     """The document without the version; None if it was the last."""
-    rest = {name: it for name, it in document.versions.items() if name != version}
+    rest = {
+        name: replace(it, state_from=None, state_ends={}) if it.state_from == version else it
+        for name, it in document.versions.items()
+        if name != version
+    }
     if not rest:
         return None
     previous = None if document.previous == version else document.previous

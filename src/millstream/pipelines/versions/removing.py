@@ -83,10 +83,14 @@ def drop_tables(work: Work, document: Versions, version: Version) -> None:
     """Its tables and progress; its views only if it is in force, the last of its pipeline."""
     query = document.identity(version.version)
     work.progress(query, locked=True)
-    for table in version.tables:
-        if document.in_force == version.version:
-            work.drop_view(table.name)
-        work.drop_table(table.physical)
+
+    def drop() -> None:
+        for table in version.tables:
+            if document.in_force == version.version:
+                work.drop_view(table.name)
+            work.drop_table(table.physical)
+
+    work.with_locks(drop)
     work.erase_progress(query)
     forget_run(work, query)
 

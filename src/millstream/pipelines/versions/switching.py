@@ -147,13 +147,18 @@ def swap_views(
     cut = {} if place is None else place.cut
     if old is not None:
         cut = check_positions(work, document, old, target, place, allow_behind=allow_behind)
-        for table in old.tables:
-            if table.name not in {it.name for it in target.tables}:
-                work.drop_view(table.name)
     for table in target.tables:
         if work.kind(table.physical) != "table":
             raise ConfigError(f"table {table.physical} of version {version} was dropped")
-        work.put_view(table.name, table.physical)
+
+    def put() -> None:
+        for table in () if old is None else old.tables:
+            if table.name not in {it.name for it in target.tables}:
+                work.drop_view(table.name)
+        for table in target.tables:
+            work.put_view(table.name, table.physical)
+
+    work.with_locks(put)
     switched = switch(document, version, cut, None if place is None else place.ends)
     work.save(switched)
     return switched

@@ -11,7 +11,7 @@ from millstream.errors import ApiError, ErrorCode
 from millstream.pipelines.offsets import LATEST, Offsets
 from millstream.pipelines.versions.catalog import Catalog
 from millstream.pipelines.versions.registry import Version, Versions, private_topic
-from millstream.pipelines.writing.decisions import NO_BATCH, Decision, DecisionLog, decode_decision
+from millstream.pipelines.writing.decisions import DecisionLog, decode_decision
 
 if TYPE_CHECKING:
     from millstream.client.cluster import Cluster
@@ -45,27 +45,23 @@ def output_ends(cluster: Cluster, document: Versions) -> Offsets:
     }
 
 
-def stored_decision(catalog: Catalog, query: str) -> Decision:
-    stored = catalog.read(lambda work: work.progress(query))
-    if stored is None or stored.decision is None:
-        return Decision(NO_BATCH)
-    return decode_decision(stored.decision.encode())
-
-
-def complete_last_batch(catalog: Catalog, cluster: Cluster, query: str, version: Version) -> int:
-    """Commit what the last decided batch of a version has left open, and return its number.
+def complete_last_batch(
+    catalog: Catalog, cluster: Cluster, query: str, version: Version
+) -> int | None:
+    """Commit what the last batch of a version has left open, and return its number.
 
     A running version has done so before it halted. For one that was killed, this process takes its
     place, which fences it.
     """
-    decided = stored_decision(catalog, query)
-    if decided.batch_id == NO_BATCH:
-        return NO_BATCH
+    stored = catalog.read(lambda work: work.progress(query))
+    if stored is None or stored.decision is None:
+        return None if stored is None else stored.batch_id
+    decided = decode_decision(stored.decision.encode())
     log = DecisionLog(cluster, version.transactional_id)
     state = log.committed()
     if not (state.is_completed and state.decision.batch_id >= decided.batch_id):
         _protocol(cluster, version).begin(stored=decided)
-    return decided.batch_id
+    return stored.batch_id
 
 
 def forget_decisions(cluster: Cluster, version: Version) -> None:
