@@ -8,7 +8,7 @@ reaches the point for the COUNT-th time, the victim gets SIGKILL:
     self                     this process
     zombie                   this process stops (SIGSTOP); when it continues, it takes the step that
                              it was stopped before, and dies after it
-    broker, database, cache  the process whose id is in DIRECTORY/pids/VICTIM
+    broker, database, ...    the process whose id is in DIRECTORY/pids/VICTIM
 
 BREAK is one of BREAKS, or empty: a mistake that the proof has to notice. Nothing of this is in what
 is tested.
@@ -32,7 +32,26 @@ STEPS = {
     "capture": ("slot", "state", "open", "start", "send", "commit", "confirm"),
     "sink": ("fetch", "apply", "rows"),
     "cache": ("fetch", "apply"),
+    "lake": ("fetch", "apply", "merge"),
+    "files": ("fetch", "apply", "file"),
+    "search": ("fetch", "apply", "bulk", "position"),
     "broker": ("flush", "prepare", "markers", "complete"),
+}
+KINDS = {
+    "table": ("postgres", "PostgresSink"),
+    "index": ("search", "SearchSink"),
+    "cache": ("redis", "RedisSink"),
+    "lake": ("delta", "DeltaSink"),
+    "files": ("parquet", "ParquetSink"),
+    "search": ("opensearch", "OpenSearchSink"),
+}
+# Steps within `apply`, and the methods that they are.
+INNER_STEPS = {
+    "rows": "_write",
+    "merge": "_merge",
+    "file": "_add",
+    "bulk": "_bulk",
+    "position": "_store",
 }
 
 
@@ -72,23 +91,17 @@ def owners(role: str) -> dict[str, tuple[Any, str]]:
 
     kind = kind_of(role)
     found: dict[str, tuple[Any, str]] = {"fetch": (runner, "fetch"), "apply": (kind, "apply")}
-    if hasattr(kind, "_write"):
-        found["rows"] = (kind, "_write")
+    for step, name in INNER_STEPS.items():
+        if step in steps_of(role):
+            found[step] = (kind, name)
     return found
 
 
 def kind_of(role: str) -> Any:
-    if role == "index":
-        from millstream.connect.sinks.search import SearchSink
+    from importlib import import_module
 
-        return SearchSink
-    if role == "cache":
-        from millstream.connect.sinks.redis import RedisSink
-
-        return RedisSink
-    from millstream.connect.sinks.postgres import PostgresSink
-
-    return PostgresSink
+    module, name = KINDS[role]
+    return getattr(import_module(f"millstream.connect.sinks.{module}"), name)
 
 
 class Death:
@@ -147,6 +160,13 @@ def write_without_fence() -> None:
     sqlite.check_steps = lambda steps, stored: None
 
 
+def commit_to_lake_without_fence() -> None:
+    """The same for Delta, whose own check does not notice it."""
+    from millstream.connect.sinks import delta
+
+    delta.check_steps = lambda steps, stored: None
+
+
 def commit_position_by_itself() -> None:
     """A capture whose position is committed before the changes that lead to it."""
     from confluent_kafka import Producer
@@ -183,6 +203,7 @@ def store_position_first() -> None:
 
 BREAKS: dict[str, Callable[[], None]] = {
     "no fence": write_without_fence,
+    "lake without fence": commit_to_lake_without_fence,
     "position by itself": commit_position_by_itself,
     "position first": store_position_first,
 }

@@ -8,6 +8,9 @@
     postgres    the same
     fan         a copy in a topic and a row in SQLite for each record, in one sink call
     pgfan       the same with PostgreSQL
+    duckdb, search, redis, delta
+                sums and rows as in SQLite, by key, in the store that the settings name
+    lakefan     a copy in a topic and a row in Delta for each record, in one sink call
 
 They run until they are killed (`kill_points.py`), or, with `once`, to the end of their source. Then
 the result of each pipeline's function over the whole topic, computed as a batch, is written down,
@@ -38,6 +41,8 @@ from millstream.pipelines.spec import Topic
 from tests.faults.kill_points import FAULT, current_batch
 
 ALL = ("topic", "topics", "sqlite", "postgres", "fan", "pgfan")
+FANS = ("fan", "pgfan", "lakefan")
+BY_KEY = ("duckdb", "search", "redis", "delta", "lakefan")
 TURN_SECONDS_MAX = 20
 SCHEMA = "id long, user string, amount long"
 
@@ -59,6 +64,7 @@ class Settings:
     locks: bool = True  # False: as on file systems that have no locks
     master: str = "local[8]"  # a task that stands still keeps its place
     spark: dict[str, str] = field(default_factory=dict)
+    stores: dict[str, str] = field(default_factory=dict)  # of pipelines that are not in SQLite
 
     @classmethod
     def load(cls, path: str) -> Settings:
@@ -68,6 +74,8 @@ class Settings:
         path.write_text(json.dumps(asdict(self)))
 
     def store_of(self, name: str) -> str | None:
+        if name in self.stores:
+            return self.stores[name]
         return self.postgres if name in ("postgres", "pgfan") else f"sqlite:///{self.sqlite}-{name}"
 
     def transactional_id(self, name: str) -> str:
@@ -86,15 +94,13 @@ def declare(name: str, settings: Settings) -> Pipeline:
         options["kafka.transaction.timeout.ms"] = settings.timeout_ms
     copies = topic(f"{settings.source}-{name}", key="user", partitions=2, options=options)
     more = topic(f"{settings.source}-{name}-more", partitions=1)
-    rows, sums = table(f"rows_of_{name}"), table(f"sums_of_{name}", key="user")
-    writes: Any = {
-        "topic": copies,
-        "topics": {"copies": copies, "more": more},
-        "sqlite": {"sums": sums, "rows": rows},
-        "postgres": {"sums": sums, "rows": rows},
-        "fan": {"copies": copies, "rows": rows},
-        "pgfan": {"copies": copies, "rows": rows},
-    }[name]
+    rows = table(f"rows_of_{name}", key="id" if name in BY_KEY else ())
+    sums = table(f"sums_of_{name}", key="user")
+    writes: Any = {"sums": sums, "rows": rows}
+    if name in FANS:
+        writes = {"copies": copies, "rows": rows}
+    elif name in ("topic", "topics"):
+        writes = copies if name == "topic" else {"copies": copies, "more": more}
     read = topic(
         settings.source,
         schema=SCHEMA,
@@ -111,7 +117,7 @@ def declare(name: str, settings: Settings) -> Pipeline:
         copied = [(col("id") * 2).alias("id"), col("user"), col("amount")]
         if name == "topic":
             return records.select(*copied)
-        if name in ("sqlite", "postgres"):
+        if "sums" in declared.writes:
             summed = records.groupBy("user").agg(
                 total("amount").alias("total"), count("*").alias("records")
             )

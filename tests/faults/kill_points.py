@@ -302,6 +302,22 @@ def patch_staging(kills: Kills, module: Any) -> None:
     around(kills, module, "fill_stage", after="staged", pipeline_of=of_stage)
 
 
+def patch_written(kills: Kills, module: Any) -> None:
+    """Rows of one table are in the transaction of the target."""
+    sink = module.DuckdbSink if hasattr(module, "DuckdbSink") else module.SearchSink
+    around(kills, sink, "_write", after="merging")
+
+
+def patch_delta(kills: Kills, module: Any) -> None:
+    """Each table has a transaction of its own: one is committed, and the next is not."""
+    around(kills, module.DeltaSink, "_merge", after="merging")
+
+
+def patch_redis(kills: Kills, module: Any) -> None:
+    """One request writes everything."""
+    around(kills, module.RedisSink, "apply", before="merging")
+
+
 PATCHES: Mapping[str, Callable[[Kills, Any], None]] = {
     "millstream.client.producing": patch_producing,
     "millstream.pipelines.writing.decisions": patch_decisions,
@@ -313,6 +329,10 @@ PATCHES: Mapping[str, Callable[[Kills, Any], None]] = {
     "millstream.pipelines.stores.sqlite": patch_sqlite,
     "millstream.pipelines.stores.postgres": patch_postgres,
     "millstream.pipelines.stores.staging": patch_staging,
+    "millstream.connect.sinks.duckdb": patch_written,
+    "millstream.connect.sinks.search": patch_written,
+    "millstream.connect.sinks.delta": patch_delta,
+    "millstream.connect.sinks.redis": patch_redis,
 }
 
 

@@ -2,28 +2,28 @@
 
     database ──> capture ──> broker ──┬──> table   PostgreSQL
                                       ├──> index   SQLite FTS5
-                                      └──> cache   Redis
+                                      ├──> cache   Redis
+                                      ├──> lake    Delta
+                                      ├──> files   Parquet
+                                      └──> search  OpenSearch
 
 `Scene.run` starts all of them, with a kill for each (`dying.py`), while a client changes the
 database. A process that has died is started again, with the next kill of its plan, as a supervisor
 would. When all plans are done, the client stops, and the last change of each table is a mark. When
 the derived systems have the marks, processes that slept take their last step. Then all derived
-systems must be equal to the database.
+systems must be equal to the database. A scene has some of the sinks.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,19 @@ import psycopg
 import redis
 
 from tests.faults.dying import Kill, steps_of
+from tests.faults.step_systems import (
+    UNREADABLE,
+    Rows,
+    clear_search,
+    declaration,
+    rows_of_cache,
+    rows_of_files,
+    rows_of_index,
+    rows_of_lake,
+    rows_of_search,
+    rows_of_tables,
+)
+from tests.peers.opensearch import OpenSearchServer
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.postgres import PostgresServer
 from tests.peers.redis import RedisServer
@@ -41,7 +54,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHANGED = ("orders", "items")
 TABLES = (*CHANGED, "receipts")  # a row for each transaction, so that none can be lost unnoticed
 SINKS = ("table", "index", "cache")
-ROLES = ("broker", "capture", *SINKS)
+LAKES = ("lake", "files")
 MARK = -1
 KEYS = 40  # so few that rows are changed again and again
 ROWS = 150  # when the capture begins
@@ -50,22 +63,27 @@ FIRST_STEPS = ("slot", "state")  # only in the first run of a capture
 START_STEPS = ("open", "start")  # once in every run
 LOCKING_STEPS = ("rows", "slot", "state")  # a process that sleeps here has locked the others out
 
-Rows = dict[tuple[str, int], tuple[int, str]]  # version and note by table and id
 Plan = Mapping[str, Sequence[Kill]]
 
 
-def random_plan(seed: int, rounds: int) -> Plan:
+def roles_of(sinks: Sequence[str]) -> Sequence[str]:
+    return ("broker", "capture", *sinks)
+
+
+def random_plan(seed: int, rounds: int, sinks: Sequence[str] = SINKS) -> Plan:
     """For each role, the kills that its processes are started with, one after another."""
     rng = random.Random(seed)
     plan: dict[str, list[Kill]] = {}
-    for role in ROLES:
-        plan[role] = [_random_kill(rng, role, is_first=it == 0) for it in range(rounds)]
+    for role in roles_of(sinks):
+        plan[role] = [_random_kill(rng, role, sinks, is_first=it == 0) for it in range(rounds)]
     return plan
 
 
-def _random_kill(rng: random.Random, role: str, *, is_first: bool) -> Kill:
+def _random_kill(rng: random.Random, role: str, sinks: Sequence[str], *, is_first: bool) -> Kill:
     steps = [it for it in steps_of(role) if is_first or it not in FIRST_STEPS]
-    victims = ["self", "self", "broker", "database", "cache", "zombie"]
+    victims = ["self", "self", "broker", "database", "zombie"]
+    if role == "search" or "cache" in sinks:  # a search server is killed by its sink alone
+        victims.insert(4, "search" if role == "search" else "cache")
     victim = "self" if role == "broker" else rng.choice(victims)
     if victim == "zombie":
         steps = [it for it in steps if it not in LOCKING_STEPS]
@@ -149,21 +167,26 @@ class Scene:
 
     directory: Path
     database: PostgresServer
-    cache: RedisServer
+    cache: RedisServer | None
     plan: Plan
     seed: int = 0
     breaks: Mapping[str, str] = field(default_factory=dict)  # by role: one of dying.BREAKS
     patience_seconds: float = PATIENCE_SECONDS
+    sinks: Sequence[str] = SINKS
+    search: OpenSearchServer | None = None
 
     def __post_init__(self) -> None:
         self.source, self.target = self.database.new_database(), self.database.new_database()
         self.name = "shop" + uuid.uuid4().hex[:8]  # of a slot of the server
-        with redis.Redis(port=self.cache.port) as client:
-            client.flushall()
+        if self.cache is not None:
+            with redis.Redis(port=self.cache.port) as client:
+                client.flushall()
+        if self.search is not None:
+            clear_search(self.search, TABLES)
         self._port = free_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._zombies: list[subprocess.Popen[bytes]] = []
-        self._kills = {role: list(self.plan.get(role, ())) for role in ROLES}
+        self._kills = {role: list(self.plan.get(role, ())) for role in roles_of(self.sinks)}
         self._armed: dict[str, Kill | None] = {}
         self._failed_starts = 0
         self.struck: list[str] = []  # what has happened, for the reader of a failed test
@@ -187,7 +210,7 @@ class Scene:
             self._follow(lambda: not any(self._kills.values()) and not any(self._armed.values()))
             client.stop()
             self._change_last()
-            self._follow(lambda: all(self.has_marks(it) for it in SINKS))
+            self._follow(lambda: all(self.has_marks(it) for it in self.sinks))
             self._wake_zombies()
         finally:
             self._end()
@@ -206,7 +229,7 @@ class Scene:
         deadline = time.monotonic() + self.patience_seconds
         while True:
             self._restart_servers()
-            for role in ROLES:
+            for role in roles_of(self.sinks):
                 self._supervise(role)
             if is_done():
                 return
@@ -214,7 +237,10 @@ class Scene:
             time.sleep(0.02)
 
     def _restart_servers(self) -> None:
-        for name, server in (("database", self.database), ("cache", self.cache)):
+        servers = {"database": self.database, "cache": self.cache, "search": self.search}
+        for name, server in servers.items():
+            if server is None:
+                continue
             assert server.process is not None
             if server.process.poll() is not None:
                 self.struck.append(f"{name} died")
@@ -321,71 +347,45 @@ class Scene:
             f'name = "{self.name}"\ndatabase = "{self.source}"\ntables = ["public.*"]\n{broker}'
             "chunk_rows = 60\nslice_bytes = 30000\nheartbeat_seconds = 0.3\n"
         )
-        columns = 'columns = "id long, version long, note string"'
-        targets = {
-            "table": (self.target, columns),
-            "index": (f"fts5:///{self._index}", 'fields = ["note"]\nstored = ["id", "version"]'),
-            "cache": (self.cache.url, ""),
-        }
-        for role, (to, options) in targets.items():
+        for role in self.sinks:
+            to, sink_options, options = declaration(
+                role, self.directory, self.target, self.cache, self.search
+            )
             topics = "".join(
                 f'[topics."{self.name}.public.{it}"]\nkey = "id"\n{options}\n' for it in TABLES
             )
-            (self.directory / f"{role}.toml").write_text(
-                f'name = "{role}"\nto = "{to}"\nbad_records = "fail"\n{broker}{topics}'
-            )
+            named = f'name = "{role}"\nto = "{to}"\nbad_records = "fail"\n{sink_options}'
+            (self.directory / f"{role}.toml").write_text(f"{named}{broker}{topics}")
 
     # The systems
 
-    @property
-    def _index(self) -> Path:
-        return self.directory / "index.db"
-
     def rows(self, system: str) -> Rows:
         """Of the database, or of a derived system, as other processes see it."""
-        if system == "cache":
-            return self._rows_of_cache()
-        if system == "index":
-            return self._rows_of_index()
-        with psycopg.connect(self.target if system == "table" else self.source) as connection:
-            return {
-                (table, id): (version, note)
-                for table in TABLES
-                for id, version, note in connection.execute(
-                    f"SELECT id, version, note FROM {table}"  # type: ignore[arg-type]
-                )
-            }
-
-    def _rows_of_index(self) -> Rows:
-        rows: Rows = {}
-        with closing(sqlite3.connect(self._index)) as connection:
-            for table in TABLES:
-                connection.execute(f"INSERT INTO {table} ({table}) VALUES ('integrity-check')")
-                for id, version, note in connection.execute(
-                    f"SELECT id, version, note FROM {table}"
-                ):
-                    rows[table, id] = (version, note)
-        return rows
-
-    def _rows_of_cache(self) -> Rows:
-        rows: Rows = {}
-        with redis.Redis(port=self.cache.port, decode_responses=True) as client:
-            for table in TABLES:
-                for key in client.keys(f"{table}:*"):
-                    row = json.loads(client.get(key))
-                    rows[table, row["id"]] = (row["version"], row["note"])
-        return rows
+        match system:
+            case "cache":
+                assert self.cache is not None
+                return rows_of_cache(self.cache, TABLES)
+            case "index":
+                return rows_of_index(self.directory / "index.db", TABLES)
+            case "lake":
+                return rows_of_lake(self.directory / "lake", TABLES)
+            case "files":
+                return rows_of_files(self.directory / "files", TABLES)
+            case "search":
+                assert self.search is not None
+                return rows_of_search(self.search, TABLES)
+        return rows_of_tables(self.target if system == "table" else self.source, TABLES)
 
     def has_marks(self, system: str) -> bool:
         try:
             rows = self.rows(system)
-        except (psycopg.Error, sqlite3.Error, redis.RedisError):
-            return False  # killed, or its tables do not exist yet
+        except UNREADABLE:
+            return False
         return all((table, MARK) in rows for table in TABLES)
 
     def differences(self) -> dict[str, str]:
         """By derived system; empty if all are equal to the database."""
-        expected, found = self.rows("database"), {it: self.rows(it) for it in SINKS}
+        expected, found = self.rows("database"), {it: self.rows(it) for it in self.sinks}
         assert len(expected) > len(TABLES)
         return {
             system: f"missing: {sorted(expected.keys() - rows.keys())}, "

@@ -300,6 +300,11 @@ OUTPUTS = {  # those with a row for each record
     "postgres": ["rows"],
     "fan": ["copies", "rows"],
     "pgfan": ["copies", "rows"],
+    "duckdb": ["rows"],
+    "search": ["rows"],
+    "redis": ["rows"],
+    "delta": ["rows"],
+    "lakefan": ["copies", "rows"],
 }
 WITH_POSTGRES = ("postgres", "pgfan")
 # A whole run takes long: who looks for something chooses.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.faults.dying import Kill
-from tests.faults.step_scene import SINKS, Plan, Scene, random_plan
+from tests.faults.step_scene import LAKES, SINKS, Plan, Scene, random_plan
 from tests.peers.cache import PeerMissing
+from tests.peers.opensearch import OpenSearchServer
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.postgres import PostgresServer, start_postgres
 from tests.peers.redis import RedisServer, running_redis
@@ -46,6 +47,7 @@ SHORT: Plan = {
 # rows of a snapshot may be deleted soon.
 MISTAKES = {
     "no fence": ("index", [Kill("before apply", 8, "zombie")] * 2),
+    "lake without fence": ("lake", [Kill("before apply", 8, "zombie")] * 2),
     "position by itself": ("capture", [Kill("before commit", 20)] * 2),
     "position first": ("index", [Kill("before rows", 25)] * 2),
 }
@@ -72,12 +74,47 @@ def test_derived_systems_equal_the_database_after_random_crashes(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(20, 24))
+def test_lakes_equal_the_database_after_random_crashes(
+    tmp_path: Path, database: PostgresServer, seed: int
+) -> None:
+    run_with(tmp_path, database, LAKES, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.java
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(30, 33))
+def test_search_server_equals_the_database_after_random_crashes(
+    tmp_path: Path, database: PostgresServer, opensearch: OpenSearchServer, seed: int
+) -> None:
+    run_with(tmp_path, database, ["search"], seed, opensearch)
+
+
+def run_with(
+    directory: Path,
+    database: PostgresServer,
+    sinks: Sequence[str],
+    seed: int,
+    search: OpenSearchServer | None = None,
+) -> None:
+    plan = random_plan(seed, 6, sinks)
+    patience = 4 * PATIENCE_SECONDS
+    scene = Scene(directory, database, None, plan, seed, {}, patience, sinks, search)
+    scene.run()
+    assert not scene.differences(), scene.struck
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_leave_differences(
     tmp_path: Path, database: PostgresServer, cache: RedisServer, mistake: str
 ) -> None:
     role, kills = MISTAKES[mistake]
-    scene = Scene(tmp_path, database, cache, {role: kills}, seed=1, breaks={role: mistake})
+    sinks = [role] if role in LAKES else SINKS
+    breaks = {role: mistake}
+    scene = Scene(tmp_path, database, cache, {role: kills}, seed=1, breaks=breaks, sinks=sinks)
     scene.run()
     wrong = SINKS if role == "capture" else [role]
     assert sorted(scene.differences()) == sorted(wrong)
