@@ -147,6 +147,7 @@ def cpu_seconds() -> float:
         with suppress(psutil.Error):  # it has just ended
             times = process.cpu_times()
             total += times.user + times.system
+            total += times.children_user + times.children_system  # of those that have ended
     return total
 
 

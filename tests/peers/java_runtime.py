@@ -25,6 +25,7 @@ OLD_CLIENT_VERSION = "3.9.1"  # what Spark's connector brings along
 DEBEZIUM_VERSION = "3.6.1.Final"
 OPENSEARCH_VERSION = "2.19.6"  # the last one for Java 17
 TRINO_VERSION = "435"  # the last one for Java 17
+LUCENE_VERSION = "9.11.1"  # 10 needs Java 21
 
 _BUNDLES = {
     "kafka": [
@@ -56,12 +57,18 @@ _BUNDLES = {
         ("io.trino", "trino-main", TRINO_VERSION),
         ("org.slf4j", "slf4j-jdk14", "2.0.9"),
     ],
+    "lucene": [
+        ("org.apache.lucene", "lucene-monitor", LUCENE_VERSION),
+        ("org.apache.lucene", "lucene-queryparser", LUCENE_VERSION),
+        ("com.fasterxml.jackson.core", "jackson-databind", "2.17.2"),
+    ],
 }
 _SOURCES = {  # of the others: java
     "kafka-streams": "java/streams",
     "debezium": "java/debezium",
     "opensearch": "java/opensearch",
     "trino": "java/trino",
+    "lucene": "java/lucene",
 }
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion>
