@@ -9,7 +9,7 @@ import pytest
 
 from millstream.errors import ViewError
 from millstream.views import Views
-from millstream.views.requests import BadRequest, Request, key_of, range_of
+from millstream.views.requests import BadRequest, Request, host_of, is_address, key_of, range_of
 from tests.views.conftest import Shop
 
 JSON = "application/json; charset=utf-8"
@@ -80,3 +80,11 @@ def test_ranges_and_keys_are_of_the_view(shop: Shop, views: Views) -> None:
 
 def test_bad_request_has_a_status() -> None:
     assert BadRequest(HTTPStatus.NOT_FOUND, "nothing here").status == 404
+
+
+def test_host_of_a_request() -> None:
+    headers = ["Shop.example:80", "[::1]:1", "10.0.0.1", "", "[x"]
+    assert [host_of(it) for it in headers] == ["shop.example", "::1", "10.0.0.1", None, None]
+    assert [is_address(it) for it in ("10.0.0.1", "::1", "10.0.0.1.example", "0x7f.1")] == [
+        True, True, False, False,
+    ]  # fmt: skip

@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -25,8 +25,8 @@ LIMITS = Limits(connections=8, rows=50, seconds=2.0, wait_seconds=PATIENCE_SECON
 
 
 @contextmanager
-def serve(views: Views, limits: Limits = LIMITS) -> Iterator[ViewServer]:
-    with ViewServer(("127.0.0.1", 0), views, limits) as server:
+def serve(views: Views, limits: Limits = LIMITS, names: Sequence[str] = ()) -> Iterator[ViewServer]:
+    with ViewServer(("127.0.0.1", 0), views, limits, names) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -342,3 +342,77 @@ def test_bug_is_answered_and_logged(
     monkeypatch.setattr(serving, "_described", lambda view: 1 / 0)
     assert ask(server, "/views")[0] == 500
     assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8092", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:80", 200),
+        ("10.1.2.3:1", 200),
+        ("Views.Example:8092", 200),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example:8092", 421),
+        ("", 421),
+        ("[x", 421),
+    ],
+)
+def test_server_answers_to_its_own_names_only(
+    shop: Shop, views: Views, host: str, status: int
+) -> None:
+    shop.spend(ada=1)
+    with serve(views, names=["views.example"]) as server:
+        assert ask(server, "/stamp", Host=host)[0] == status
+
+
+def test_client_that_sends_byte_by_byte_is_disconnected(
+    server: ViewServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "_REQUEST_SECONDS_MAX", 0.2)
+    with socket.create_connection(server.server_address[:2], timeout=0.05) as client:
+        client.sendall(b"GET /stamp HTTP/1.1\r\nX: ")
+        for _ in range(200):
+            try:
+                client.sendall(b"x")
+                assert client.recv(1) == b""
+                break
+            except TimeoutError:  # it is connected still
+                continue
+            except ConnectionError:
+                break
+        else:
+            pytest.fail("the server waits for the rest of the request")
+
+
+def test_client_that_does_not_take_its_answer_is_disconnected(
+    shop: Shop, server: ViewServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "_ANSWER_SECONDS_MAX", 0.2)
+    shop.spend(ada=1)
+    text = "repeat('x', 9000000)" if "postgres" in shop.url else "printf('%.*c', 9000000, 'x')"
+    body = f"SELECT {text} AS t"
+    head = f"POST /sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(server.server_address[:2], timeout=PATIENCE_SECONDS) as client:
+        client.sendall((head + body).encode())
+        client.recv(1)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while _is_handling() and time.monotonic() < deadline:
+            client.recv(1)  # ever so slowly
+        assert not _is_handling()
+
+
+def _is_handling() -> bool:
+    return any("process_request_thread" in it.name for it in threading.enumerate())
+
+
+def test_numbers_of_a_request_are_exact(shop: Shop, server: ViewServer) -> None:
+    if shop.url.startswith("sqlite"):
+        pytest.skip("SQLite has no decimals")
+    shop.spend(ada=1)
+    text = '{"sql": "SELECT %s + 0.1 AS n", "values": [12345678901234567.1]}'
+    answer = ask(server, "/sql", text, **{"Content-Type": "application/json"})
+    assert answer[1]["rows"] == [{"n": "12345678901234567.2"}]
+    text = '{"sql": "SELECT %s AS n", "values": [NaN]}'
+    status, refused = ask(server, "/sql", text, **{"Content-Type": "application/json"})
+    assert (status, refused["error"]) == (400, "the body is not JSON: NaN is no number of JSON")

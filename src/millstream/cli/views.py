@@ -42,6 +42,15 @@ def serve(
         str,
         typer.Option("--listen", metavar="HOST:PORT", help="Port 0: any free port."),
     ] = LISTEN_DEFAULT,
+    host_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host-name",
+            metavar="NAME",
+            help="A name by which clients know the server, beside localhost and its addresses. "
+            "Can be repeated.",
+        ),
+    ] = None,
     connections: Annotated[
         int, typer.Option("--connections", min=1, max=10_000, help="At most so many at a time.")
     ] = Limits.connections,
@@ -67,6 +76,7 @@ def serve(
     \b
       millstream views serve sqlite:///shop.db shop
       millstream views serve postgresql://reader@db/shop shop stock --listen 0.0.0.0:8092
+      millstream views serve sqlite:///shop.db shop --host-name views.shop.example
       curl 'http://127.0.0.1:8092/views/by_user/rows/ada?at_least=orders:0:41&timeout=5'
       curl 'http://127.0.0.1:8092/views/leaders/rows?low=1&high=4'
       curl http://127.0.0.1:8092/sql --data 'SELECT count(*) AS users FROM by_user'
@@ -79,7 +89,7 @@ def serve(
     limits = Limits(connections, rows, seconds, wait_seconds)
     with (
         open_views(store, *pipelines) as opened,
-        ViewServer((host.strip("[]"), int(port)), opened, limits) as server,
+        ViewServer((host.strip("[]"), int(port)), opened, limits, host_name or ()) as server,
     ):
         for number in (signal.SIGINT, signal.SIGTERM):
             # shutdown() waits for the loop, which this thread runs.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from http import HTTPStatus
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -80,7 +82,7 @@ class Request:
         if self.content_type.partition(";")[0].strip().lower() != "application/json":
             return text, ()
         try:
-            found = json.loads(text)
+            found = json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             raise ViewError(f"the body is not JSON: {error}") from None
         match found:
@@ -94,8 +96,29 @@ class Request:
         )
 
 
+def host_of(header: str) -> str | None:
+    """The name or address in a `Host` header, without the port; None if there is none."""
+    try:
+        return urlsplit(f"//{header.strip()}").hostname
+    except ValueError:
+        return None
+
+
+def is_address(name: str) -> bool:
+    """Whether it is an address and no name: the owner of a name can let it point anywhere."""
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _refuse_constant(word: str) -> Any:
+    raise ValueError(f"{word} is no number of JSON")
+
+
 def _is_scalar(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float)
+    return value is None or isinstance(value, str | int | Decimal)
 
 
 def key_of(view: View, texts: Sequence[str]) -> list[Any]:

@@ -13,16 +13,24 @@ read at. An error is `{"error": "..."}`.
 
 Each connection has a thread. Connections, sizes of requests and answers, rows and seconds of
 queries, and seconds of waiting are limited. An answer is read completely before it is sent, so a
-slow client does not keep a snapshot of the database open.
+slow client does not keep a snapshot of the database open. A client that sends its request, or takes
+its answer, too slowly is disconnected.
+
+The `Host` of a request must be an address or a name of this server. Otherwise a web page could read
+views through the browser of somebody who can reach the server, by a name of its own that it lets
+point to the server's address (DNS rebinding).
 """
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,12 +40,14 @@ from millstream.connect.tables.rows import plain
 from millstream.errors import ConfigError, NotReached, StoreError, TooMuch, ViewError
 from millstream.views.events import Follower
 from millstream.views.reading import ROWS_MAX, SECONDS_MAX, Snapshot, View, Views
-from millstream.views.requests import BadRequest, Request, key_of, range_of
+from millstream.views.requests import BadRequest, Request, host_of, is_address, key_of, range_of
 
 _HEARTBEAT_SECONDS = 1.0  # a client that has left is noticed when it is written to
 _REQUEST_BYTES_MAX = 1024 * 1024
 _ANSWER_BYTES_MAX = 64 * 1024 * 1024
-_IDLE_SECONDS_MAX = 60.0
+_IDLE_SECONDS_MAX = 60.0  # between two requests of a connection
+_REQUEST_SECONDS_MAX = 10.0  # from the first byte of a request to its last
+_ANSWER_SECONDS_MAX = 60.0
 _PENDING_MAX = 128  # connections that are not accepted yet
 _STATUS = (  # the first that fits
     (NotReached, HTTPStatus.GATEWAY_TIMEOUT),
@@ -59,6 +69,43 @@ class Limits:
     wait_seconds: float = 60.0
 
 
+class TimedSocket(io.RawIOBase):
+    """The bytes of a connection, each part of which has to be there in time."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._deadline = 0.0
+        self._has_begun = False
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def expect_request(self) -> None:
+        """Allow the time of one request from now on."""
+        self._deadline = time.monotonic() + _IDLE_SECONDS_MAX
+        self._has_begun = False
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the request takes too long")
+        self._connection.settimeout(left)
+        count = self._connection.recv_into(buffer)
+        if not self._has_begun:
+            self._has_begun = True
+            self._deadline = min(self._deadline, time.monotonic() + _REQUEST_SECONDS_MAX)
+        return count
+
+    def write(self, content: Any) -> int:
+        """All of it: `sendall` has one time limit for everything."""
+        self._connection.settimeout(_ANSWER_SECONDS_MAX)
+        self._connection.sendall(content)
+        return len(content)
+
+
 class ViewServer(ThreadingHTTPServer):
     """Serves views until `shutdown`."""
 
@@ -66,9 +113,15 @@ class ViewServer(ThreadingHTTPServer):
     request_queue_size = _PENDING_MAX
 
     def __init__(
-        self, address: tuple[str, int], views: Views, limits: Limits | None = None
+        self,
+        address: tuple[str, int],
+        views: Views,
+        limits: Limits | None = None,
+        names: Collection[str] = (),
     ) -> None:
+        """`names` are those by which clients know the server, beside its addresses."""
         self.views = views
+        self.names = {"localhost", address[0].lower(), *(it.lower() for it in names)}
         self.limits = limits or Limits()
         self.stopping = threading.Event()
         self._free = threading.BoundedSemaphore(self.limits.connections)
@@ -120,12 +173,21 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "millstream"
     sys_version = ""
-    timeout = _IDLE_SECONDS_MAX
     # An answer is one packet if it is small. Two would cost 40 ms: Nagle's algorithm holds the
     # second back until the client has acknowledged the first.
-    wbufsize = -1
     disable_nagle_algorithm = True
     server: ViewServer
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self._bytes = TimedSocket(self.connection)
+        self.rfile = io.BufferedReader(self._bytes)
+        self.wfile = io.BufferedWriter(self._bytes)
+
+    def handle_one_request(self) -> None:
+        self._bytes.expect_request()
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         self._answer(self._get)
@@ -157,7 +219,21 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self._fail(HTTPStatus.INTERNAL_SERVER_ERROR, "the request failed: see the server's log")
 
+    def _check_host(self) -> None:
+        given = self.headers.get("Host")
+        if given is None:
+            return  # no browser leaves it out
+        name = host_of(given)
+        if name is None or not (is_address(name) or name in self.server.names):
+            self.close_connection = True
+            raise BadRequest(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                f"this server does not answer to the name {name or 'of the request'}: start it "
+                "with --host-name, or use its address",
+            )
+
     def _request(self) -> Request:
+        self._check_host()
         if self.headers.get("Transfer-Encoding") is not None:
             self.close_connection = True
             raise BadRequest(HTTPStatus.LENGTH_REQUIRED, "send the body with a Content-Length")
