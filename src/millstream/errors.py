@@ -12,6 +12,7 @@
     +-- StoreError           a database refused a batch
     |   +-- SchemaMismatch   a table that does not match the rows
     |   +-- WriterFenced     a newer run of the same query has taken over
+    |   |   +-- Superseded   another generation of the query's views has taken its place
     |   +-- RoleChanged      another version of the pipeline is in force than when a batch began
     +-- ViewError            a read of maintained views that cannot be answered
     |   +-- NotReached       the views have not reached a position in time
@@ -515,6 +516,10 @@ class SchemaMismatch(StoreError):
 
 class WriterFenced(StoreError):
     """A newer run of the same query has taken over; this one must end."""
+
+
+class Superseded(WriterFenced):
+    """Another generation of the query's views has taken its place: this one ends, as planned."""
 
 
 class RoleChanged(StoreError):

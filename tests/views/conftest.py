@@ -29,6 +29,7 @@ class Shop:
     store: Store
     url: str
     query: str = "shop"
+    public: str = ""  # the query, if this is another generation of it
     keeps: int = 10
     prefix: str = ""  # of the views' names
     topic_id: str = "id-1"
@@ -43,16 +44,20 @@ class Shop:
         self.store.prepare(TOTAL_SCHEMA, self._total)
         views = [("by_user", self._users), ("total", self._total)]
         named = [(self.prefix + name, table, self.keeps) for name, table in views]
-        self.store.list_views(self.query, named)
+        self.store.list_views(self.public or self.query, named, writer=self.query)
         return self
 
     @property
+    def _table(self) -> str:
+        return self.query.replace("+", "_")
+
+    @property
     def _users(self) -> TableSpec:
-        return TableSpec(f"{self.query}_by_user", USERS.key, delete=USERS.delete)
+        return TableSpec(f"{self._table}_by_user", USERS.key, delete=USERS.delete)
 
     @property
     def _total(self) -> TableSpec:
-        return TableSpec(f"{self.query}_total", TOTAL.key, delete=TOTAL.delete)
+        return TableSpec(f"{self._table}_total", TOTAL.key, delete=TOTAL.delete)
 
     def spend(self, records: int = 1, **amounts: int | None) -> None:
         """One batch of so many records; a user whose amount is None leaves."""

@@ -9,7 +9,7 @@ from millstream.errors import ViewError
 from millstream.views.relations import relation, with_views
 from millstream.views.spec import ViewEntry
 
-ENTRY = ViewEntry("v", "main.t", "main.h", ("id",), (Column("id", "long"),), 10, 3)
+ENTRY = ViewEntry("v", "main.t", "main.h", ("id",), (Column("id", "long"),), 10, 3, "q")
 VIEWS = {"v": "SELECT 1"}
 CTE = '"v" AS NOT MATERIALIZED (SELECT 1)'
 

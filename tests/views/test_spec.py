@@ -8,7 +8,7 @@ from millstream.connect.tables.schema import Column
 from millstream.errors import ViewError
 from millstream.views.spec import Stamp, ViewEntry
 
-ENTRY = ViewEntry("v", "main.t", "main.h", ("id",), (Column("id", "long"),), 10, 3)
+ENTRY = ViewEntry("v", "main.t", "main.h", ("id",), (Column("id", "long"),), 10, 3, "q")
 
 
 def test_listing_survives_its_text() -> None:
@@ -17,7 +17,7 @@ def test_listing_survives_its_text() -> None:
 
 def test_listing_of_another_format_is_refused() -> None:
     with pytest.raises(ViewError, match="another version"):
-        ViewEntry.decode(ENTRY.encode().replace('"format": 1', '"format": 2'))
+        ViewEntry.decode(ENTRY.encode().replace('"format": 2', '"format": 1'))
 
 
 def test_stamp_has_offsets_ids_and_its_number() -> None:

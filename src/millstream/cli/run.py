@@ -89,6 +89,10 @@ def run(
         str | None, typer.Option(metavar="URL", help="Spark's master. Default: local[*].")
     ] = None,
     allow_new_checkpoint: AllowNewCheckpoint = False,
+    remove_views: Annotated[
+        bool,
+        typer.Option("--remove-views", help="Take views from readers that are no longer declared."),
+    ] = False,
     create_topics: CreateTopics = None,
     client_config: ClientConfig = None,
 ) -> None:
@@ -117,7 +121,11 @@ def run(
         "create_topics": create_topics,
         "kafka": security_settings(client_config),
     }
-    flags = {"once": once, "allow_new_checkpoint": allow_new_checkpoint}
+    flags = {
+        "once": once,
+        "allow_new_checkpoint": allow_new_checkpoint,
+        "remove_views": remove_views,
+    }
     run_targets(targets, given, **flags, dry_run=dry_run, explain=explain)
 
 
@@ -127,6 +135,7 @@ def run_targets(
     *,
     once: bool = False,
     allow_new_checkpoint: bool = False,
+    remove_views: bool = False,
     dry_run: bool = False,
     explain: bool = False,
 ) -> None:
@@ -146,7 +155,13 @@ def run_targets(
         explain_shown(pipelines, settings)
         return
     try:
-        run_shown(pipelines, settings, once=once, allow_new_checkpoint=allow_new_checkpoint)
+        run_shown(
+            pipelines,
+            settings,
+            once=once,
+            allow_new_checkpoint=allow_new_checkpoint,
+            remove_views=remove_views,
+        )
     except BrokerUnreachable as error:
         raise CommandFailed(
             f"{error}; start one with `millstream serve`, or set --bootstrap-server",
@@ -225,7 +240,7 @@ def run_shown(
     settings: Settings,
     *,
     once: bool,
-    allow_new_checkpoint: bool = False,
+    **allowed: bool,
 ) -> None:
     from millstream.pipelines.running.runner import LOG_NAME
     from millstream.pipelines.running.runner import run as run_pipelines
@@ -242,7 +257,7 @@ def run_shown(
                 pipelines,
                 settings,
                 once=once,
-                allow_new_checkpoint=allow_new_checkpoint,
+                **allowed,
                 announce=announce,
                 show=lambda statuses: live.update(status_table(statuses)),
             )
@@ -252,7 +267,7 @@ def run_shown(
         pipelines,
         settings,
         once=once,
-        allow_new_checkpoint=allow_new_checkpoint,
+        **allowed,
         announce=announce,
         show=lines.show,
     )

@@ -42,6 +42,7 @@ class Pipeline(PipelineSpec):
         trigger: str | None = None,
         once: bool = False,
         allow_new_checkpoint: bool = False,
+        remove_views: bool = False,
     ) -> StreamingQuery:
         """Run it as a stream in the caller's session, which is neither changed nor stopped.
 
@@ -52,6 +53,8 @@ class Pipeline(PipelineSpec):
 
         A pipeline that has written its outputs from another checkpoint is refused: it would write
         everything again. `allow_new_checkpoint` lets it do so, from the beginning.
+
+        Views that it no longer declares are taken from readers only with `remove_views`.
         """
         from millstream.pipelines.running.launching import launch
         from millstream.pipelines.running.settings import load_settings
@@ -59,7 +62,11 @@ class Pipeline(PipelineSpec):
 
         given = {"broker": broker, "store": store, "checkpoint": checkpoint, "trigger": trigger}
         settings = load_settings(self.home, overrides=given)
-        options = {"once": once, "allow_new_checkpoint": allow_new_checkpoint}
+        options = {
+            "once": once,
+            "allow_new_checkpoint": allow_new_checkpoint,
+            "remove_views": remove_views,
+        }
         return start_query(lambda: launch(self, spark, settings, **options))
 
     def batch(
@@ -105,11 +112,16 @@ class Pipeline(PipelineSpec):
             )
         settings = load_settings(self.home, overrides={"store": store})
         return read_once(
-            settings.store_url, [self.identity], at_least, timeout=timeout, topic_ids=topic_ids
+            settings.store_url, [self.public_name], at_least, timeout=timeout, topic_ids=topic_ids
         )
 
     def run(
-        self, *, once: bool = False, allow_new_checkpoint: bool = False, **settings: str
+        self,
+        *,
+        once: bool = False,
+        allow_new_checkpoint: bool = False,
+        remove_views: bool = False,
+        **settings: str,
     ) -> None:
         """Run it in a session of its own until Ctrl-C, as `millstream run` does."""
         from millstream.pipelines.running.runner import run
@@ -120,6 +132,7 @@ class Pipeline(PipelineSpec):
             load_settings(self.home, overrides=settings),
             once=once,
             allow_new_checkpoint=allow_new_checkpoint,
+            remove_views=remove_views,
         )
 
 
@@ -131,6 +144,7 @@ def pipeline(
     version: str | int = "1",
     group: str | None = None,
     output_mode: str | None = None,
+    in_step_with: str | None = None,
 ) -> Callable[[Callable[..., Any]], Pipeline]:
     """Make a pipeline of the function that follows.
 
@@ -140,6 +154,9 @@ def pipeline(
     output).
     Unless given, `name` is the function's own, `group` the name, and `output_mode`, which is
     Spark's, the one that fits.
+
+    `in_step_with` names another pipeline with views in the same store. Batches of this one end
+    where those of the other one end, so that the views of both can be read at a common cut.
     """
 
     def decorate(function: Callable[..., Any]) -> Pipeline:
@@ -151,6 +168,7 @@ def pipeline(
             version=str(version),
             group=group or "",
             output_mode=output_mode,
+            in_step_with=in_step_with or "",
         )
 
     return decorate

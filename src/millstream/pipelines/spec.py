@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from millstream.errors import ConfigError
+from millstream.views.generations import FIRST, generation_name
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -230,6 +231,8 @@ class PipelineSpec:
     version: str = FIRST_VERSION
     group: str = ""
     output_mode: str | None = None
+    generation: int = FIRST  # of its views: see `millstream.views.generations`
+    in_step_with: str = ""  # the public name of a pipeline, at whose stamps its batches end
 
     def __post_init__(self) -> None:
         for name in ("__name__", "__doc__", "__module__", "__wrapped__"):  # as functools.wraps does
@@ -282,13 +285,19 @@ class PipelineSpec:
         return {name: it for name, it in self.writes.items() if isinstance(it, View)}
 
     @property
-    def identity(self) -> str:
-        """The name, and the version unless it is the first: `revenue`, `revenue@2`."""
+    def public_name(self) -> str:
+        """The name, and the version unless it is the first: `revenue`, `revenue@2`. Readers of
+        views use it, whichever generation they read."""
         return self.name if self.version == FIRST_VERSION else f"{self.name}@{self.version}"
 
     @property
+    def identity(self) -> str:
+        """The public name, and the generation of its views unless it is the first: `shop+2`."""
+        return generation_name(self.public_name, self.generation)
+
+    @property
     def group_id(self) -> str:
-        return self.group or self.identity
+        return generation_name(self.group or self.public_name, self.generation)
 
     def variant(self, name: str, **changes: Any) -> Self:
         """The same function as another pipeline, with outputs of its own.

@@ -10,6 +10,7 @@ store beside the rows, and reads it.
 
     spec.py         stamps, and what is listed about a view
     stamping.py     the writer's side: listing views, stamping batches
+    generations.py  other views for a query, built beside those that readers read
     history.py      rows as they were at the last stamps
     relations.py    SQL of a view at a stamp
     cuts.py         stamps of several queries that stand for the same records

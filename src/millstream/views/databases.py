@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -37,10 +38,18 @@ _ALLOWED = {
 }
 
 
+class TableGone(StoreError):
+    """A table that the snapshot lists was dropped before it was locked."""
+
+
 class Session(ABC):
     """A snapshot of the database, until it ends."""
 
     mark: str  # of a parameter
+
+    @abstractmethod
+    def hold(self, tables: Sequence[str]) -> None:
+        """Keep these tables until the snapshot ends. Raises `TableGone`."""
 
     @abstractmethod
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -211,6 +220,9 @@ class SqliteSession(Session):
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
+    def hold(self, tables: Sequence[str]) -> None:
+        """Its snapshot has the tables."""
+
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         try:
             return self._connection.execute(statement, values).fetchall()
@@ -225,7 +237,7 @@ class SqliteSession(Session):
         connection.set_progress_handler(lambda: time.monotonic() > deadline, _CHECK_EVERY)
         connection.set_authorizer(_authorize)
         try:
-            cursor = connection.execute(statement, values)
+            cursor = connection.execute(statement, [_bound(it) for it in values])
             found = cursor.fetchmany(rows_max + 1)
             names = [it[0] for it in cursor.description or ()]
             cursor.close()
@@ -245,6 +257,11 @@ class SqliteSession(Session):
 
     def read(self, column: Column, value: Any) -> Any:
         return from_sqlite(column, value)
+
+
+def _bound(value: Any) -> Any:
+    """SQLite compares numbers with numbers; decimals of views are texts there."""
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def _authorize(action: int, first: str | None, second: str | None, *_: Any) -> int:
@@ -341,10 +358,22 @@ class PostgresWatch(Watch):
 
 
 class PostgresSession(Session):
+    """Its snapshot has rows, but not the tables themselves: these are locked."""
+
     mark = "%s"
 
     def __init__(self, connection: psycopg.Connection) -> None:
         self._connection = connection
+
+    def hold(self, tables: Sequence[str]) -> None:
+        import psycopg
+
+        try:
+            self._connection.execute(f"SELECT 1 FROM {', '.join(tables)} LIMIT 0")
+        except psycopg.errors.UndefinedTable as error:
+            raise TableGone(f"cannot read views: {error}") from error
+        except psycopg.Error as error:
+            raise StoreError(f"cannot read views: {error}") from error
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         import psycopg

@@ -82,7 +82,7 @@ def postgres_triggers(
         ("UPDATE", "OLD", "true", columns),
         ("DELETE", "OLD", "true", columns),
     ):
-        function = f'{history[:-1]}_{event.lower()}"'
+        function = trigger_function(history, event)
         statements += [
             f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS "
             f"$millstream$ BEGIN INSERT INTO {history} ({NUMBER}, {EXISTED}, {quoted(kept)}) "
@@ -92,6 +92,11 @@ def postgres_triggers(
             f"REFERENCING {rows} TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION {function}()",
         ]
     return statements
+
+
+def trigger_function(history: str, event: str) -> str:
+    """The function of a trigger in PostgreSQL."""
+    return f'{history[:-1]}_{event.lower()}"'
 
 
 def _number(stamps: str, query: str) -> str:

@@ -23,7 +23,8 @@ from millstream.connect.tables.spec import STAMPS_TABLE, VIEWS_TABLE
 from millstream.errors import ConfigError, NotReached, StoreError, TooMuch, ViewError
 from millstream.partitions import TopicPartition
 from millstream.views.cuts import common_cut
-from millstream.views.databases import Database, Session, Watch, open_database
+from millstream.views.databases import Database, Session, TableGone, Watch, open_database
+from millstream.views.generations import is_listed_for_readers
 from millstream.views.positions import Position, ends_of
 from millstream.views.relations import changes, relation, with_views
 from millstream.views.spec import Stamp, ViewEntry
@@ -32,6 +33,7 @@ from millstream.views.values import key_values
 TIMEOUT_SECONDS = 10.0
 ROWS_MAX = 10_000
 SECONDS_MAX = 10.0
+_SNAPSHOTS_MAX = 3
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Listed:
     query: str
     entries: Mapping[str, ViewEntry]
     stamps: Sequence[Stamp]
+    writer: str  # the generation of the query that writes them
 
     @property
     def newest(self) -> int:
@@ -73,9 +76,7 @@ class Views:
         with ExitStack() as stack:
             watch: Watch | None = None
             while True:
-                with self._database.session() as session:
-                    newest_only = len(self._queries) == 1
-                    listed = [_list(session, it, newest_only) for it in self._queries]
+                with self._listed() as (session, listed):
                     stamps, missing = _choose(listed, ends, ids)
                     if stamps is not None:
                         yield Snapshot(session, self._database, listed, stamps)
@@ -85,6 +86,23 @@ class Views:
                     raise NotReached(f"{missing}; waited {timeout:g} seconds")
                 watch = watch or stack.enter_context(self._database.watch())
                 watch.wait(left)
+
+    @contextmanager
+    def _listed(self) -> Iterator[tuple[Session, list[Listed]]]:
+        """A snapshot, with what is listed in it. Tables may be dropped between a snapshot of
+        PostgreSQL and the moment at which they are locked: then another one is taken."""
+        newest_only = len(self._queries) == 1
+        for attempt in range(_SNAPSHOTS_MAX):
+            with ExitStack() as stack:
+                session = stack.enter_context(self._database.session())
+                try:
+                    listed = [_list(session, it, newest_only) for it in self._queries]
+                except TableGone:
+                    if attempt + 1 == _SNAPSHOTS_MAX:
+                        raise
+                    continue
+                yield session, listed
+                return
 
     def watch(self) -> Watch:
         """Waits for batches; for one thread."""
@@ -189,6 +207,7 @@ class View:
         self._session = session
         self._database = database
         self._query = listed.query
+        self._writer = listed.writer
         self._newest = listed.newest
 
     def relation(self) -> str:
@@ -266,7 +285,7 @@ class View:
         found = self._session.rows(
             f"SELECT number, offsets, ids FROM {STAMPS_TABLE} WHERE query = {mark} "
             f"AND number = {mark}",
-            (self._query, number),
+            (self._writer, number),
         )
         return Stamp.parse(self._query, *found[0]) if found else None
 
@@ -298,19 +317,46 @@ def _list(session: Session, query: str, newest_only: bool) -> Listed:
             raise ConfigError(f"this store has no views: no pipeline wrote any ({error})") from None
         raise
     if not documents:
-        known = [it for (it,) in session.rows(f"SELECT DISTINCT query FROM {VIEWS_TABLE}")]
+        known = [
+            it
+            for (it,) in session.rows(f"SELECT DISTINCT query FROM {VIEWS_TABLE}")
+            if is_listed_for_readers(it)
+        ]
         raise ConfigError(
             f"there are no views of {query} in this store; there are views of "
             f"{', '.join(sorted(known)) or 'no pipeline'}"
         )
     entries = [ViewEntry.decode(text) for (text,) in documents]
-    stamps = session.rows(
-        f"SELECT number, offsets, ids FROM {STAMPS_TABLE} WHERE query = {mark} "
+    writer = entries[0].writer  # of all: they were listed in one transaction
+    session.hold([it.table for it in entries])
+    stamps = _stamps(session, query, writer, newest_only)
+    return Listed(query, {it.view: it for it in entries}, stamps, writer)
+
+
+def _stamps(session: Session, query: str, writer: str, newest_only: bool) -> list[Stamp]:
+    found = session.rows(
+        f"SELECT number, offsets, ids FROM {STAMPS_TABLE} WHERE query = {session.mark} "
         f"ORDER BY number DESC{' LIMIT 1' if newest_only else ''}",
-        (query,),
+        (writer,),
     )
-    parsed = [Stamp.parse(query, *it) for it in reversed(stamps)]
-    return Listed(query, {it.view: it for it in entries}, parsed)
+    return [Stamp.parse(query, *it) for it in reversed(found)]
+
+
+def leading_stamps(session: Session, query: str) -> list[Stamp]:
+    """The stamps of the generation of a query that readers read, the oldest first. None if it has
+    no views yet."""
+    documents = session.rows(
+        f"SELECT document FROM {VIEWS_TABLE} WHERE query = {session.mark} LIMIT 1", (query,)
+    )
+    if not documents:
+        return []
+    return _stamps(session, query, ViewEntry.decode(documents[0][0]).writer, newest_only=False)
+
+
+def newest_stamp(session: Session, writer: str) -> Stamp:
+    """Of a generation of a query; one without offsets if it has written nothing."""
+    found = _stamps(session, writer, writer, newest_only=True)
+    return found[0] if found else Stamp({})
 
 
 def _choose(

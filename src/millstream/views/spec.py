@@ -4,7 +4,7 @@ A pipeline writes its views in one transaction, together with a stamp: a number 
 with every batch, and the offsets up to which the batch has read each partition. Two tables of the
 store have this:
 
-    millstream_views    query, view, document       where a view is, its key and its columns
+    millstream_views    query, view, document       where a view is, its key, columns and writer
     millstream_stamps   query, number, offsets, ids  the last stamps of a query, with topic ids
 """
 
@@ -19,7 +19,7 @@ from millstream.connect.tables.schema import Column, quote
 from millstream.errors import ViewError
 from millstream.partitions import TopicPartition
 
-FORMAT = 1
+FORMAT = 2
 NUMBER = "millstream_number"  # columns of history tables
 EXISTED = "millstream_existed"
 
@@ -63,6 +63,7 @@ class ViewEntry:
     columns: tuple[Column, ...]
     keeps: int  # for how many stamps the view can be read as it was
     since: int  # the first stamp that it can be read at
+    writer: str  # the query that writes it, whose stamps count
 
     def encode(self) -> str:
         return json.dumps({"format": FORMAT, **asdict(self)})

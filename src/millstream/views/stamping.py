@@ -7,14 +7,16 @@ together, or neither.
 
 from __future__ import annotations
 
-import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from millstream.connect.tables.postgres_rows import CREATION_LOCK
 from millstream.connect.tables.postgres_tables import table_name
 from millstream.connect.tables.schema import Layout, quote
-from millstream.connect.tables.spec import STAMPS_TABLE, VIEWS_TABLE
-from millstream.errors import ConfigError, ViewError
+from millstream.connect.tables.spec import PROGRESS_TABLE, STAMPS_TABLE, VIEWS_TABLE
+from millstream.errors import ConfigError, Superseded, ViewError
+from millstream.views.generations import RETIRED, has_reached, serving_writer
 from millstream.views.history import (
     SUFFIX,
     postgres_history,
@@ -22,7 +24,7 @@ from millstream.views.history import (
     sqlite_history,
     sqlite_triggers,
 )
-from millstream.views.spec import NUMBER, ViewEntry
+from millstream.views.spec import NUMBER, Stamp, ViewEntry
 
 if TYPE_CHECKING:
     import psycopg
@@ -43,33 +45,132 @@ _LIST = f"INSERT INTO {VIEWS_TABLE} (query, view, document) VALUES "
 _CLEAR = f"DELETE FROM {VIEWS_TABLE} WHERE query = "
 
 
-class SqliteStamps:
-    """The views of one query in a SQLite file."""
+class Stamps(ABC):
+    """The views of one generation of a query, in a transaction of its writer."""
 
-    def __init__(self, query: str, views: Sequence[tuple[str, Layout, int]]) -> None:
-        """`views` are names, tables, and how many stamps each keeps."""
+    mark: str  # of a parameter
+
+    def __init__(
+        self, query: str, views: Sequence[tuple[str, Layout, int]], writer: str | None = None
+    ) -> None:
+        """`views` are names, tables, and how many stamps each keeps; `writer` is the name of the
+        generation, which has stamps of its own."""
         self._query = query
+        self._writer = writer or query
         self._views = views
         self._entries: list[ViewEntry] = []
 
-    def list_views(self, connection: sqlite3.Connection) -> None:
-        """Within a transaction: create what is missing, and replace the listing."""
+    def list_views(self, connection: Any) -> None:
+        """Create what is missing, and replace the listing. A generation that is being built is
+        listed by its own name, where readers do not look."""
         for statement in CREATE_TABLES:
             connection.execute(statement)
-        entries = [self._prepare(connection, *it) for it in self._views]
-        connection.execute(_CLEAR + "?", (self._query,))
+        serving = serving_writer(connection, self.mark, self._query)
+        place = self._query if serving in (None, self._writer) else self._writer
+        entries = [self._prepare(connection, place, *it) for it in self._views]
+        connection.execute(_CLEAR + self.mark, (place,))
         for it in entries:
-            connection.execute(_LIST + "(?, ?, ?)", (self._query, it.view, it.encode()))
+            statement = _LIST + f"({self.mark}, {self.mark}, {self.mark})"
+            connection.execute(statement, (place, it.view, it.encode()))
         self._entries = entries
 
+    @abstractmethod
     def _prepare(
-        self, connection: sqlite3.Connection, view: str, layout: Layout, keeps: int
+        self, connection: Any, place: str, view: str, layout: Layout, keeps: int
+    ) -> ViewEntry:
+        """Create the history of a view, unless it is there; `place` is where the view is listed."""
+
+    def check(self, connection: Any) -> None:
+        """Raises `Superseded` if another generation has taken the place of this one. Called when
+        the progress of the writer is locked."""
+        serving = serving_writer(connection, self.mark, self._query)
+        if serving in (None, self._writer):
+            return
+        built = None  # the listing by the name of the first generation is that of readers
+        if self._writer != self._query:
+            built = serving_writer(connection, self.mark, self._writer)
+        if built is None:
+            raise Superseded(
+                f"the views of {self._query} are written by {serving} now, and not by "
+                f"{self._writer}: nothing of this batch is written"
+            )
+
+    def begin(self, connection: Any, offsets: str | None, ids: str | None) -> None:
+        """Stamp the batch, before its rows are written. If it brings the views of this generation
+        to where those are that readers read, list them instead."""
+        mark = self.mark
+        serving = serving_writer(connection, mark, self._query)
+        last = self._last(connection, self._writer)
+        values = (self._writer, last + 1, offsets, ids)
+        connection.execute(_INSERT + f"({mark}, {mark}, {mark}, {mark})", values)
+        for it in self._entries:
+            connection.execute(f"DELETE FROM {it.history} WHERE {NUMBER} <= {_oldest(last, it)}")
+        oldest = min((_oldest(last, it) for it in self._entries), default=last)
+        connection.execute(_TRIM + f"{mark} AND number < {oldest}", (self._writer,))
+        if serving is not None and serving != self._writer:
+            mine = Stamp.parse(self._query, last + 1, offsets, ids)
+            if self._has_reached(connection, mine, serving):
+                self._lock(connection, serving)
+                if self._has_reached(connection, mine, serving):
+                    self._replace(connection, serving)
+
+    @abstractmethod
+    def _lock(self, connection: Any, writer: str) -> None:
+        """Until the end of the transaction, `writer` stamps nothing, and nothing is listed."""
+
+    def _replace(self, connection: Any, serving: str) -> None:
+        """Show readers the views of this generation in place of those of the serving one."""
+        statement = f"UPDATE {VIEWS_TABLE} SET query = {self.mark} WHERE query = {self.mark}"
+        connection.execute(statement, (serving + RETIRED, self._query))
+        connection.execute(statement, (self._query, self._writer))
+
+    def _has_reached(self, connection: Any, mine: Stamp, writer: str) -> bool:
+        """Whether a stamp has seen what the newest one of another generation has seen."""
+        found = connection.execute(
+            f"SELECT number, offsets, ids FROM {STAMPS_TABLE} WHERE query = {self.mark} "
+            "ORDER BY number DESC LIMIT 1",
+            (writer,),
+        ).fetchone()
+        return found is None or has_reached(mine, Stamp.parse(self._query, *found))
+
+    def _last(self, connection: Any, writer: str) -> int:
+        ((found,),) = connection.execute(_LAST + self.mark, (writer,)).fetchall()
+        return int(found)
+
+    def _since(self, connection: Any, place: str, view: str) -> int | None:
+        """None if the view is new, or another version of Millstream has listed it."""
+        found = connection.execute(
+            f"SELECT document FROM {VIEWS_TABLE} WHERE query = {self.mark} AND view = {self.mark}",
+            (place, view),
+        ).fetchone()
+        try:
+            return None if found is None else ViewEntry.decode(found[0]).since
+        except ViewError:
+            return None
+
+    def forget(self, connection: Any) -> None:
+        """The rows no longer stand for the offsets of earlier stamps."""
+        connection.execute(_TRIM + self.mark, (self._writer,))
+        for it in self._entries:
+            connection.execute(f"DELETE FROM {it.history}")
+
+
+class SqliteStamps(Stamps):
+    """In a SQLite file, which has one writer at a time."""
+
+    mark = "?"
+
+    def _lock(self, connection: Any, writer: str) -> None:
+        """The transaction has the file to itself."""
+
+    def _prepare(
+        self, connection: Any, place: str, view: str, layout: Layout, keeps: int
     ) -> ViewEntry:
         table = layout.table.name
         history = quote(table + SUFFIX)
         columns = [it.name for it in layout.columns]
         found = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({history})")][2:]
-        triggers = sqlite_triggers(table, self._query, layout.columns, layout.key)
+        triggers = sqlite_triggers(table, self._writer, layout.columns, layout.key)
         known = dict(
             connection.execute(
                 "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?",
@@ -77,7 +178,7 @@ class SqliteStamps:
             )
         )
         is_same = found == columns and all(known.get(name) == it for name, it in triggers.items())
-        since = _since(connection.execute(_entry("?"), (self._query, view)).fetchone())
+        since = self._since(connection, place, view)
         if not is_same:  # new, or changed since: what it has kept until now is no use
             connection.execute(f"DROP TABLE IF EXISTS {history}")
             for statement in sqlite_history(table, layout.columns, layout.key):
@@ -87,49 +188,28 @@ class SqliteStamps:
                 connection.execute(statement)
             since = None
         if since is None:
-            ((since,),) = connection.execute(_LAST + "?", (self._query,))
+            since = self._last(connection, self._writer)
         return ViewEntry(
             view, f"main.{quote(table)}", f"main.{history}", layout.table.key, layout.columns,
-            keeps, since,
+            keeps, since, self._writer,
         )  # fmt: skip
 
-    def begin(self, connection: sqlite3.Connection, offsets: str | None, ids: str | None) -> None:
-        """Stamp the batch, before its rows are written."""
-        ((last,),) = connection.execute(_LAST + "?", (self._query,))
-        connection.execute(_INSERT + "(?, ?, ?, ?)", (self._query, last + 1, offsets, ids))
-        for it in self._entries:
-            connection.execute(f"DELETE FROM {it.history} WHERE {NUMBER} <= {_oldest(last, it)}")
-        oldest = min((_oldest(last, it) for it in self._entries), default=last)
-        connection.execute(_TRIM + f"? AND number < {oldest}", (self._query,))
 
-    def forget(self, connection: sqlite3.Connection) -> None:
-        """The rows no longer stand for the offsets of earlier stamps."""
-        connection.execute(_TRIM + "?", (self._query,))
-        for it in self._entries:
-            connection.execute(f"DELETE FROM {it.history}")
+class PostgresStamps(Stamps):
+    """In a PostgreSQL database. Views are listed in a transaction that holds `CREATION_LOCK`."""
 
+    mark = "%s"
 
-class PostgresStamps:
-    """The views of one query in a PostgreSQL database."""
+    def begin(self, connection: Any, offsets: str | None, ids: str | None) -> None:
+        super().begin(connection, offsets, ids)
+        connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, self._query))
 
-    def __init__(self, query: str, views: Sequence[tuple[str, Layout, int]]) -> None:
-        self._query = query
-        self._views = views
-        self._entries: list[ViewEntry] = []
-
-    def list_views(self, connection: psycopg.Connection) -> None:
-        """Within a transaction that holds the lock of those who create tables."""
-        for statement in CREATE_TABLES:
-            connection.execute(statement)
-        entries = [self._prepare(connection, *it) for it in self._views]
-        connection.execute(_CLEAR + "%s", (self._query,))
-        for it in entries:
-            values = (self._query, it.view, it.encode())
-            connection.execute(_LIST + "(%s, %s, %s)", values)
-        self._entries = entries
+    def _lock(self, connection: Any, writer: str) -> None:
+        connection.execute(f"SELECT pg_advisory_xact_lock({CREATION_LOCK})")
+        connection.execute(f"SELECT 1 FROM {PROGRESS_TABLE} WHERE query = %s FOR UPDATE", (writer,))
 
     def _prepare(
-        self, connection: psycopg.Connection, view: str, layout: Layout, keeps: int
+        self, connection: Any, place: str, view: str, layout: Layout, keeps: int
     ) -> ViewEntry:
         name = layout.table.name.rpartition(".")[2]
         if len(name.encode()) > _NAME_BYTES_MAX:
@@ -151,59 +231,26 @@ class PostgresStamps:
             "AND tgname LIKE 'millstream\\_%%'",
             (table,),
         ).fetchone()
-        statement = _entry("%s")
-        since = _since(connection.execute(statement, (self._query, view)).fetchone())
+        since = self._since(connection, place, view)
         if [it for (it,) in found] != columns or triggers != (3,):
             connection.execute(f"DROP TABLE IF EXISTS {history}")
             for statement in postgres_history(table, history, layout.columns, layout.key):
                 connection.execute(statement)
             since = None
         for statement in postgres_triggers(
-            table, history, stamps, self._query, layout.columns, layout.key
+            table, history, stamps, self._writer, layout.columns, layout.key
         ):
             connection.execute(statement)
         if since is None:
-            since = _number(connection.execute(_LAST + "%s", (self._query,)).fetchone())
-        return ViewEntry(view, table, history, layout.table.key, layout.columns, keeps, since)
-
-    def begin(self, connection: psycopg.Connection, offsets: str | None, ids: str | None) -> None:
-        """Stamp the batch, before its rows are written; listeners are notified when it commits."""
-        last = _number(connection.execute(_LAST + "%s", (self._query,)).fetchone())
-        values = (self._query, last + 1, offsets, ids)
-        connection.execute(_INSERT + "(%s, %s, %s, %s)", values)
-        for it in self._entries:
-            connection.execute(f"DELETE FROM {it.history} WHERE {NUMBER} <= {_oldest(last, it)}")
-        oldest = min((_oldest(last, it) for it in self._entries), default=last)
-        connection.execute(_TRIM + f"%s AND number < {oldest}", (self._query,))
-        connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, self._query))
-
-    def forget(self, connection: psycopg.Connection) -> None:
-        """The rows no longer stand for the offsets of earlier stamps."""
-        connection.execute(_TRIM + "%s", (self._query,))
-        for it in self._entries:
-            connection.execute(f"DELETE FROM {it.history}")
+            since = self._last(connection, self._writer)
+        return ViewEntry(
+            view, table, history, layout.table.key, layout.columns, keeps, since, self._writer
+        )
 
 
 def _oldest(last: int, entry: ViewEntry) -> int:
     """The oldest stamp that the view can be read at, when the next batch is there."""
     return last + 1 - entry.keeps
-
-
-def _entry(mark: str) -> str:
-    return f"SELECT document FROM {VIEWS_TABLE} WHERE query = {mark} AND view = {mark}"
-
-
-def _since(found: Any) -> int | None:
-    """None if the view is new, or another version of Millstream has listed it."""
-    try:
-        return None if found is None else ViewEntry.decode(found[0]).since
-    except ViewError:
-        return None
-
-
-def _number(found: Any) -> int:
-    assert found is not None
-    return int(found[0])
 
 
 def _qualified(connection: psycopg.Connection, table: str) -> tuple[str, str]:

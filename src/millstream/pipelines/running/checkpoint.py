@@ -19,6 +19,7 @@ until the first start, which compares them.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,17 @@ class Checkpoint:
         self._spark: Any = spark
         self._jvm: Any = spark._jvm
         self._hadoop: Any = spark._jsc.hadoopConfiguration()
+
+    def at(self, location: str) -> Checkpoint:
+        """Another checkpoint."""
+        return Checkpoint(self._spark, location)
+
+    def stop_query(self) -> None:
+        """Stop the query that this thread works for, in another thread: this one is part of it."""
+        query_id = self._spark.sparkContext.getLocalProperty(QUERY_ID_PROPERTY)
+        query = query_id and self._spark.streams.get(query_id)
+        if query:
+            threading.Thread(target=query.stop, name="stop-query", daemon=True).start()
 
     def query_id(self) -> str | None:
         """Spark's id of the query; None before its first start."""

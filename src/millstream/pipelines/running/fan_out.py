@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.transactions import Transaction
-from millstream.errors import ConfigError, MillstreamError, RoleChanged, WriterFenced
+from millstream.errors import ConfigError, MillstreamError, RoleChanged, Superseded, WriterFenced
 from millstream.pipelines.offsets import DECISIONS_TOPIC, to_json
 from millstream.pipelines.query_files import sync_batch_meanwhile
 from millstream.pipelines.running.checkpoint import Checkpoint
@@ -89,6 +89,9 @@ class FanOutSink:
                 until_durable()
                 self._write_tables(batch, Decision(batch_id, ends=ends))
                 self.progress.report(ends)
+        except Superseded as reason:  # as planned: the query ends without an error
+            logger.info("%s ends: %s", self.query, reason)
+            self.checkpoint.stop_query()
         except BaseException:
             self._recover_quietly()
             raise

@@ -7,13 +7,16 @@ that the function returns. The session is the caller's, and is not changed.
 from __future__ import annotations
 
 import json
+import logging
 import sys
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from millstream.errors import ConfigError
+from millstream.errors import ConfigError, MillstreamError
 from millstream.pipelines.columns import (
     ERROR_COLUMN,
     IDLE_COLUMN,
@@ -33,6 +36,8 @@ from millstream.pipelines.reading.counting import OBSERVED, count_failures
 from millstream.pipelines.reading.options import TRIGGER_OPTIONS, parse_read_options
 from millstream.pipelines.reading.positions import Positions
 from millstream.pipelines.running.checkpoint import Checkpoint
+from millstream.pipelines.running.generations import choose_generation, refuse_lost_records
+from millstream.pipelines.running.in_step import InStep, with_cuts
 from millstream.pipelines.running.locking import locked
 from millstream.pipelines.running.output_modes import choose_output_mode
 from millstream.pipelines.running.outputs import combine
@@ -51,11 +56,14 @@ from millstream.pipelines.standing.matching import mark_queries
 from millstream.pipelines.times.idleness import with_idle_watermark
 from millstream.pipelines.versions.deploying import Deployed, find_deployed
 from millstream.pipelines.versions.halting import REST_SECONDS, HaltWatch, look_at
+from millstream.views.generations import FIRST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
 
 SOURCE = "millstream"
 BATCH_RECORDS_MAX = 1_000_000  # of a topic, so that the first batch over a large one is bounded
@@ -68,13 +76,41 @@ def launch(
     *,
     once: bool = False,
     allow_new_checkpoint: bool = False,
+    remove_views: bool = False,
 ) -> StreamingQuery:
-    """Start the pipeline's query; it runs in the background."""
+    """Start the pipeline's query; it runs in the background.
+
+    If its views are others than those that readers read, the earlier ones are maintained beside it
+    until it has caught up, unless the query only takes what is there now.
+    """
     refuse_connect(spark)
     make_active(spark)
     deployed = find_deployed(pipeline, settings)
     if deployed is not None:
-        pipeline = deployed.pipeline
+        return start(deployed.pipeline, spark, settings, deployed, once, allow_new_checkpoint)
+    chosen = choose_generation(pipeline, settings, remove_views=remove_views)
+    earlier = None
+    if chosen.earlier is not None and not once:
+        earlier = start_beside(chosen.earlier, spark, settings)
+    query = start(chosen.pipeline, spark, settings, None, once, allow_new_checkpoint)
+    if earlier is not None:
+        stop_together(query, earlier)
+    return query
+
+
+def start(
+    pipeline: PipelineSpec,
+    spark: SparkSession,
+    settings: Settings,
+    deployed: Deployed | None,
+    once: bool,
+    allow_new_checkpoint: bool,
+) -> StreamingQuery:
+    """Start the query of a version or generation."""
+    in_step = None
+    if pipeline.in_step_with and not once:
+        in_step = InStep(pipeline, settings)
+        pipeline = with_cuts(pipeline, settings)
     location = checkpoint_location(pipeline, settings)
     refuse_running_twin(pipeline, spark)
     topic_ids = check_topics(settings, [pipeline])
@@ -82,6 +118,9 @@ def launch(
         checkpoint = Checkpoint(spark, location)
         checkpoint.claim(pipeline, topic_ids)
         starting = fixed_starting(pipeline, settings, checkpoint)
+        if checkpoint.batch_end(0) is None:
+            options = {it: read_options(pipeline, t, settings) for it, t in pipeline.reads.items()}
+            refuse_lost_records(pipeline, options, starting)
         tables = table_ends(pipeline, settings)
         made = apply_to_streams(pipeline, spark, settings, starting, tables)
         result = combine(pipeline, made)
@@ -108,11 +147,39 @@ def launch(
             writer = writer.trigger(availableNow=True)
         elif settings.trigger is not None:
             writer = writer.trigger(processingTime=settings.trigger)
+        if in_step is not None:
+            in_step.begin()
         query = writer.start()
+        if in_step is not None:
+            in_step.during(query)
         lock.hold_during(query)
         if deployed is not None:
             watch(deployed, query, settings)
     return query
+
+
+def start_beside(
+    earlier: PipelineSpec, spark: SparkSession, settings: Settings
+) -> StreamingQuery | None:
+    """Maintain the views that readers read, unless another query does. If that fails, they stay
+    as they are until the new ones are there."""
+    try:
+        return start(earlier, spark, settings, None, False, False)
+    except MillstreamError as error:
+        logger.warning("%s is not maintained here: %s", earlier.identity, error)
+        return None
+
+
+def stop_together(query: StreamingQuery, earlier: StreamingQuery) -> None:
+    """Stop the query of the earlier views when the other one ends; it may have ended before."""
+
+    def wait() -> None:
+        with suppress(Exception):  # it failed, or the session was stopped: it has ended
+            query.awaitTermination()
+        with suppress(Exception):
+            earlier.stop()
+
+    threading.Thread(target=wait, name=f"beside-{earlier.name}", daemon=True).start()
 
 
 def watch(deployed: Deployed, query: StreamingQuery, settings: Settings) -> None:
@@ -173,7 +240,7 @@ def fixed_starting(
     }
     if not moving:
         return {}
-    kept = checkpoint.starting()
+    kept = checkpoint.starting() or earlier_starting(pipeline, settings, checkpoint)
     starting = {}
     for parameter, it in moving.items():
         options = read_options(pipeline, it, settings) | starting_options(it.name, it.start_at)
@@ -186,9 +253,21 @@ def fixed_starting(
             positions.close()
         # Partitions that came since are read from their beginning, as in a query that runs.
         starting[parameter] = {partition: found.get(partition, EARLIEST) for partition in known}
-    if kept.keys() != starting.keys():
+    if checkpoint.starting().keys() != starting.keys():
         checkpoint.keep_starting(starting)
     return starting
+
+
+def earlier_starting(
+    pipeline: PipelineSpec, settings: Settings, checkpoint: Checkpoint
+) -> dict[str, Offsets]:
+    """Where earlier generations of the pipeline's views began."""
+    for number in range(pipeline.generation - 1, FIRST - 1, -1):
+        earlier = replace(pipeline, generation=number)
+        found = checkpoint.at(checkpoint_location(earlier, settings)).starting()
+        if found:
+            return found
+    return {}
 
 
 def apply_to_streams(

@@ -48,6 +48,7 @@ def run(
     *,
     once: bool = False,
     allow_new_checkpoint: bool = False,
+    remove_views: bool = False,
     show: Show = lambda statuses: None,
     announce: Callable[[Settings], None] = lambda settings: None,
 ) -> list[Status]:
@@ -75,6 +76,7 @@ def run(
                 settings,
                 once=once,
                 allow_new_checkpoint=allow_new_checkpoint,
+                remove_views=remove_views,
             )
             return running.until_end(show)
         finally:
@@ -132,12 +134,16 @@ class Run:
         *,
         once: bool,
         allow_new_checkpoint: bool = False,
+        remove_views: bool = False,
     ) -> None:
         self._pipelines = pipelines
         self._spark = spark
         self._settings = settings
         self._once = once
-        self._allow_new_checkpoint = allow_new_checkpoint
+        self._allowed = {
+            "allow_new_checkpoint": allow_new_checkpoint,
+            "remove_views": remove_views,
+        }
         self._stopping = threading.Event()
         self._watched: list[Watched] = []
 
@@ -168,7 +174,7 @@ class Run:
             self._watched.append(Watched(pipeline, query))
 
     def _launch(self, pipeline: PipelineSpec) -> StreamingQuery:
-        options = {"once": self._once, "allow_new_checkpoint": self._allow_new_checkpoint}
+        options = {"once": self._once, **self._allowed}
         return retry_busy(lambda: launch(pipeline, self._spark, self._settings, **options))
 
     def _any_runs(self) -> bool:

@@ -15,6 +15,7 @@ from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.spec import ONLY, PipelineSpec, Table, Topic, View
 from millstream.pipelines.writing.options import parse_write_options
 from millstream.pipelines.writing.writer import check_schema
+from millstream.views.generations import generation_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -98,7 +99,9 @@ def table_specs(
     for name, it in pipeline.writes.items():
         if isinstance(it, Table):
             has_weights = isinstance(it, View) and WEIGHT in columns[name]
-            specs[name] = TableSpec(it.name, it.key, it.mode, WEIGHT if has_weights else it.delete)
+            delete = WEIGHT if has_weights else it.delete
+            table = generation_table(it.name, pipeline.generation)
+            specs[name] = TableSpec(table, it.key, it.mode, delete)
     return specs
 
 
@@ -113,13 +116,15 @@ def open_checked(
         rows = result if name == ONLY else rows_of(result, name)
         store.prepare(rows.schema, spec)
         _check_own_table(pipeline, store, spec)
-    views = [
-        (it.name if name == ONLY else name, specs[name], it.keeps)
-        for name, it in pipeline.views.items()
-    ]
+    views = [(view_name(name, it), specs[name], it.keeps) for name, it in pipeline.views.items()]
     if views:
-        store.list_views(pipeline.identity, views)
+        store.list_views(pipeline.public_name, views, writer=pipeline.identity)
     return store
+
+
+def view_name(output: str, view: View) -> str:
+    """What readers call it."""
+    return view.name if output == ONLY else output
 
 
 def _check_own_table(pipeline: PipelineSpec, store: Store, table: TableSpec) -> None:

@@ -34,7 +34,15 @@ from millstream.pipelines.stores.staging import (
     stage_prefix,
 )
 from millstream.pipelines.stores.store import Store
-from millstream.views.stamping import PostgresStamps
+from millstream.views.generations import (
+    Generations,
+    drop_retired,
+    find_generations,
+    retire,
+    retired,
+)
+from millstream.views.spec import ViewEntry
+from millstream.views.stamping import CREATE_TABLES, PostgresStamps
 
 if TYPE_CHECKING:
     import psycopg
@@ -112,15 +120,41 @@ class PostgresStore(Store):
         self._found[layout.table] = found
         return replace(layout, stays_in_order=found.decides_equality(layout))
 
-    def _list_views(self, query: str, views: Sequence[tuple[str, Layout, int]]) -> None:
-        stamps = PostgresStamps(query, views)
+    def _list_views(
+        self, query: str, views: Sequence[tuple[str, Layout, int]], writer: str
+    ) -> None:
+        stamps = PostgresStamps(query, views, writer)
 
         def list_them(connection: psycopg.Connection) -> None:
             connection.execute(f"SELECT pg_advisory_xact_lock({CREATION_LOCK})")
             stamps.list_views(connection)
 
         self._run(list_them, "list views")
-        self._stamps[query] = stamps
+        self._stamps[writer] = stamps
+
+    def generations(self, query: str) -> Generations:
+        def find(connection: psycopg.Connection) -> Generations:
+            connection.execute(f"SELECT pg_advisory_xact_lock({CREATION_LOCK})")
+            for statement in CREATE_TABLES:
+                connection.execute(statement)
+            return find_generations(connection, "%s", query)
+
+        return self._run(find, "look for views")
+
+    def retire(self, query: str, writers: Sequence[str] = ()) -> None:
+        import psycopg
+
+        def mark(connection: psycopg.Connection) -> dict[str, list[ViewEntry]]:
+            connection.execute(f"SELECT pg_advisory_xact_lock({CREATION_LOCK})")
+            retire(connection, "%s", writers)
+            return retired(connection, query)
+
+        for writer, entries in self._run(mark, "retire views").items():
+            with suppress(psycopg.errors.LockNotAvailable), self._lock:
+                connection = self._opened()
+                with connection.transaction():
+                    connection.execute(f"SET LOCAL lock_timeout = {_DROP_WAIT_MS}")
+                    drop_retired(connection, "%s", writer, entries, has_functions=True)
 
     def _raise_epoch(self, query: str) -> int:
         def raise_it(connection: psycopg.Connection) -> int:
@@ -169,6 +203,8 @@ class PostgresStore(Store):
             if mark.role is not None:  # before the progress, as in a switch
                 check_role(mark.role, _switch_number(connection, mark.role.pipeline))
             stored = _stored(connection, mark.query, " FOR UPDATE") or Progress(mark.query, 0)
+            if mark.query in self._stamps:
+                self._stamps[mark.query].check(connection)
             tables = {it.table.name: identity(connection, it.table) for _, it in outputs}
             if not is_due(stored, self._epochs[mark.query], replace(mark, tables=tables)):
                 return False

@@ -27,7 +27,14 @@ from millstream.connect.tables.sqlite_tables import (
 from millstream.pipelines.stores.fencing import check_role, is_due
 from millstream.pipelines.stores.spec import FORGOTTEN, BatchMark, Progress
 from millstream.pipelines.stores.store import Store
-from millstream.views.stamping import SqliteStamps
+from millstream.views.generations import (
+    Generations,
+    drop_retired,
+    find_generations,
+    retire,
+    retired,
+)
+from millstream.views.stamping import CREATE_TABLES, SqliteStamps
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -82,11 +89,25 @@ class SqliteStore(Store):
             fit(connection, layout)
         return layout
 
-    def _list_views(self, query: str, views: Sequence[tuple[str, Layout, int]]) -> None:
-        stamps = SqliteStamps(query, views)
+    def _list_views(
+        self, query: str, views: Sequence[tuple[str, Layout, int]], writer: str
+    ) -> None:
+        stamps = SqliteStamps(query, views, writer)
         with self._transaction() as connection:
             stamps.list_views(connection)
-        self._stamps[query] = stamps
+        self._stamps[writer] = stamps
+
+    def generations(self, query: str) -> Generations:
+        with self._transaction() as connection:
+            for statement in CREATE_TABLES:
+                connection.execute(statement)
+            return find_generations(connection, "?", query)
+
+    def retire(self, query: str, writers: Sequence[str] = ()) -> None:
+        with self._transaction() as connection:
+            retire(connection, "?", writers)
+            for writer, entries in retired(connection, query).items():
+                drop_retired(connection, "?", writer, entries, has_functions=False)
 
     def _raise_epoch(self, query: str) -> int:
         with self._transaction() as connection:
@@ -125,6 +146,8 @@ class SqliteStore(Store):
                 statement = f"SELECT number FROM {VERSIONS_TABLE} WHERE pipeline = ?"
                 found = connection.execute(statement, (mark.role.pipeline,)).fetchone()
                 check_role(mark.role, found and found[0])
+            if mark.query in self._stamps:
+                self._stamps[mark.query].check(connection)
             tables = _identities(connection, [layout.table for _, layout in outputs])
             if not self._judge(replace(mark, tables=tables)):
                 return False

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from millstream.views.generations import Generations
+
 _QUERY_ID_PROPERTY = "sql.streaming.queryId"
+_NO_VIEWS = "views need a store that reads several tables at one moment: SQLite or PostgreSQL"
 
 
 class Store(ABC):
@@ -77,16 +80,33 @@ class Store(ABC):
         """Forget how far the query was: its next batch is written, whatever its number, wherever
         it begins, and whichever tables it goes to."""
 
-    def list_views(self, query: str, views: Sequence[tuple[str, TableSpec, int]]) -> None:
+    def list_views(
+        self,
+        query: str,
+        views: Sequence[tuple[str, TableSpec, int]],
+        *,
+        writer: str | None = None,
+    ) -> None:
         """Declare which tables of a query are views: their names, tables, which `prepare` has
-        created, and how many stamps each keeps. From then on every batch is stamped."""
+        created, and how many stamps each keeps. From then on every batch is stamped. `writer` is
+        the name of the generation that writes them, if it is not the first one."""
         with self._lock:
-            self._list_views(query, [(view, self._layouts[it], n) for view, it, n in views])
+            found = [(view, self._layouts[it], keeps) for view, it, keeps in views]
+            self._list_views(query, found, writer or query)
 
-    def _list_views(self, query: str, views: Sequence[tuple[str, Layout, int]]) -> None:
-        raise ConfigError(
-            "views need a store that reads several tables at one moment: SQLite or PostgreSQL"
-        )
+    def _list_views(
+        self, query: str, views: Sequence[tuple[str, Layout, int]], writer: str
+    ) -> None:
+        raise ConfigError(_NO_VIEWS)
+
+    def generations(self, query: str) -> Generations:
+        """Those of the views of a query."""
+        raise ConfigError(_NO_VIEWS)
+
+    def retire(self, query: str, writers: Sequence[str] = ()) -> None:
+        """Give up generations of a query that are being built. Drop their tables, and those that
+        other generations have replaced, unless readers use them: then the next call does."""
+        raise ConfigError(_NO_VIEWS)
 
     def write(
         self,
