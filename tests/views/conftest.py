@@ -32,12 +32,14 @@ class Shop:
     public: str = ""  # the query, if this is another generation of it
     keeps: int = 10
     prefix: str = ""  # of the views' names
+    table: str = ""  # what the names of the tables begin with, unless it is the query
     topic_id: str = "id-1"
     batch_id: int = -1
     offset: int = 0
 
     def __post_init__(self) -> None:
         self.spent: dict[str, int] = {}
+        self.begins: int | None = None  # where the next batch begins, if that is to be said
 
     def prepare(self) -> Shop:
         self.store.prepare(USERS_SCHEMA, self._users)
@@ -49,7 +51,7 @@ class Shop:
 
     @property
     def _table(self) -> str:
-        return self.query.replace("+", "_")
+        return self.table or self.query.replace("+", "_")
 
     @property
     def _users(self) -> TableSpec:
@@ -86,6 +88,7 @@ class Shop:
             self.query,
             json.dumps({"orders": {"0": self.offset}}),
             topic_ids=json.dumps({"orders": self.topic_id}),
+            begins=None if self.begins is None else json.dumps({"orders": {"0": self.begins}}),
         )
 
 

@@ -8,7 +8,7 @@ together, or neither.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millstream.connect.tables.postgres_rows import CREATION_LOCK
@@ -68,11 +68,27 @@ class Stamps(ABC):
         serving = serving_writer(connection, self.mark, self._query)
         place = self._query if serving in (None, self._writer) else self._writer
         entries = [self._prepare(connection, place, *it) for it in self._views]
+        self._unlist_others(connection, {it.table for it in entries})
         connection.execute(_CLEAR + self.mark, (place,))
         for it in entries:
             statement = _LIST + f"({self.mark}, {self.mark}, {self.mark})"
             connection.execute(statement, (place, it.view, it.encode()))
         self._entries = entries
+
+    def _unlist_others(self, connection: Any, tables: Collection[str]) -> None:
+        """A table that was dropped, and created again for this query, is no view of the query that
+        it belonged to before."""
+        statement = f"SELECT query, view, document FROM {VIEWS_TABLE}"
+        for query, view, document in connection.execute(statement).fetchall():
+            try:
+                entry = ViewEntry.decode(document)
+            except ViewError:
+                continue  # of another version of Millstream
+            if entry.table in tables and entry.writer != self._writer:
+                connection.execute(
+                    f"DELETE FROM {VIEWS_TABLE} WHERE query = {self.mark} AND view = {self.mark}",
+                    (query, view),
+                )
 
     @abstractmethod
     def _prepare(

@@ -15,9 +15,12 @@ from millstream.pipelines import Pipeline, pipeline, topic, view, views
 from millstream.pipelines.state.spark import ROCKSDB
 from millstream.testing.streams.running import state_store
 from tests.pipelines.conftest import Topics, run_to_end
+from tests.pipelines.stores.conftest import Database, database, postgres
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["database", "postgres"]
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -78,21 +81,22 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def test_views_are_the_recomputation_at_every_stamp(
-    session: SparkSession, topics: Topics, tmp_path: Path
+    session: SparkSession, topics: Topics, tmp_path: Path, database: Database
 ) -> None:
     where = {
         "broker": topics.bootstrap,
-        "store": f"sqlite:///{tmp_path}/store.db",
+        "store": database.url,
         "checkpoint": str(tmp_path / "checkpoints"),
     }
     customers = Customers(topics)
     declared = shop(customers.topic)
-    for changes in (
+    rounds: list[dict[int, tuple[str, int] | None]] = [
         {1: ("ada", 6), 2: ("bob", 3), 3: ("ada", 6)},
         {2: ("bob", 20), 3: None},  # ada no longer qualifies
-    ):
+    ]
+    for number, changes in enumerate(rounds):
         reports = customers.order(changes)
-        if (tmp_path / "store.db").exists():
+        if number:
             with (
                 pytest.raises(NotReached, match="is asked for"),
                 declared.read(reports, timeout=0, store=where["store"]),

@@ -112,10 +112,12 @@ def open_checked(
     from millstream.pipelines.stores import open_store
 
     store = open_store(settings.store_url)
+    if pipeline.views:
+        store.refuse_replaced(pipeline.identity, [specs[it] for it in pipeline.views])
     for name, spec in specs.items():
         rows = result if name == ONLY else rows_of(result, name)
         store.prepare(rows.schema, spec)
-        _check_own_table(pipeline, store, spec)
+        _check_own_table(pipeline, store, spec, is_view=name in pipeline.views)
     views = [(view_name(name, it), specs[name], it.keeps) for name, it in pipeline.views.items()]
     if views:
         store.list_views(pipeline.public_name, views, writer=pipeline.identity)
@@ -127,10 +129,14 @@ def view_name(output: str, view: View) -> str:
     return view.name if output == ONLY else output
 
 
-def _check_own_table(pipeline: PipelineSpec, store: Store, table: TableSpec) -> None:
-    """Another version starts from the beginning, and its rows would be mixed with the old ones."""
+def _check_own_table(
+    pipeline: PipelineSpec, store: Store, table: TableSpec, *, is_view: bool
+) -> None:
+    """Another version starts from the beginning, and its rows would be mixed with the old ones. A
+    view is written by one query alone: its stamps say what all of its rows stand for."""
     for query in store.writers(table):
-        if query != pipeline.identity and query.partition("@")[0] == pipeline.name:
+        is_other_version = query.partition("@")[0] == pipeline.name
+        if query != pipeline.identity and (is_other_version or is_view):
             raise ConfigError(
                 f"table {table.name} has the rows of {query}, and {pipeline.identity} would write "
                 "its own, from the beginning, between them. Give it a table of its own; or drop "

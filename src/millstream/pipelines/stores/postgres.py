@@ -19,6 +19,7 @@ from millstream.connect.tables.postgres_tables import (
     FoundTable,
     Merge,
     check_names,
+    table_name,
 )
 from millstream.connect.tables.rows import Rows
 from millstream.connect.tables.schema import Layout
@@ -87,7 +88,8 @@ class PostgresStore(Store):
 
         def find(connection: psycopg.Connection) -> tuple[str, list[tuple[str, str]]]:
             found: list[Any] = connection.execute(statement).fetchall()
-            return identity(connection, table), found
+            is_there = connection.execute("SELECT to_regclass(%s)", (table_name(table),)).fetchone()
+            return identity(connection, table) if is_there != (None,) else "", found
 
         return self._run(find, "read progress")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millstream.connect.tables.rows import Rows
-from millstream.connect.tables.schema import Layout
+from millstream.connect.tables.schema import Layout, quote
 from millstream.connect.tables.spec import PROGRESS_TABLE, VERSIONS_TABLE, TableSpec
 from millstream.connect.tables.sqlite_tables import (
     apply,
@@ -65,7 +65,8 @@ class SqliteStore(Store):
             found = connection.execute(
                 f"SELECT query, tables FROM {PROGRESS_TABLE} WHERE tables IS NOT NULL"
             ).fetchall()
-            return _identities(connection, [table])[table.name], found
+            is_there = connection.execute(f"PRAGMA table_info({quote(table.name)})").fetchone()
+            return _identities(connection, [table])[table.name] if is_there else "", found
 
     def forget(self, query: str) -> None:
         with self._transaction() as connection:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 from millstream.connect.tables.rows import Rows, make_ready
 from millstream.connect.tables.schema import Layout, layout_of
 from millstream.connect.tables.spec import TableSpec, check_tables_differ
-from millstream.errors import ConfigError
+from millstream.errors import ConfigError, StoreError
 from millstream.pipelines.stores.spec import FORGOTTEN, BatchMark, Progress, Role
 
 if TYPE_CHECKING:
@@ -70,6 +70,20 @@ class Store(ABC):
         return sorted(
             query for query, written in tables if json.loads(written).get(table.name) == identity
         )
+
+    def refuse_replaced(self, query: str, tables: Sequence[TableSpec]) -> None:
+        """Raises `StoreError` if a table that the query has written is gone, or is another one:
+        readers would find an empty table in its place as soon as it is created."""
+        stored = self.progress(query)
+        known = {} if stored is None or stored.tables is None else json.loads(stored.tables)
+        for table in tables:
+            if table.name in known and query not in self.writers(table):
+                raise StoreError(
+                    f"table {table.name!r} was dropped, or dropped and created again, since query "
+                    f"{query!r} wrote batch {stored and stored.batch_id}: it would lack what came "
+                    "before. Restore the table, or give the query another name, with which it "
+                    "builds its tables from the beginning"
+                )
 
     @abstractmethod
     def _find_writers(self, table: TableSpec) -> tuple[str, list[tuple[str, str]]]:
