@@ -26,6 +26,7 @@ def declared(*names: str) -> Pipeline:
 
 def test_checkpoint_lists_its_batches(spark: SparkSession, tmp_path: Path) -> None:
     checkpoint = Checkpoint(spark, str(tmp_path))
+    assert checkpoint.is_new()
     assert checkpoint.last_completed_batch() is None
     (tmp_path / "offsets").mkdir()
     (tmp_path / "commits").mkdir()
@@ -34,6 +35,7 @@ def test_checkpoint_lists_its_batches(spark: SparkSession, tmp_path: Path) -> No
         (tmp_path / "commits" / name).write_text("v1\n{}")
     assert checkpoint.last_completed_batch() == 10
     assert checkpoint.batch_end(11) == {("orders", 0): 17}
+    assert not checkpoint.is_new()
 
 
 def test_checkpoint_has_where_a_batch_begins(spark: SparkSession, tmp_path: Path) -> None:

@@ -128,6 +128,10 @@ class Checkpoint:
         numbers = [int(name) for name in self._list("commits") if name.isdigit()]
         return max(numbers, default=None)
 
+    def is_new(self) -> bool:
+        """Whether no batch was begun. Spark deletes the files of old ones, but never all."""
+        return not any(it.isdigit() for it in self._list("offsets"))
+
     def incomplete_batch(self) -> int | None:
         """The batch that was begun and that Spark has not recorded as completed."""
         begun = max((int(it) for it in self._list("offsets") if it.isdigit()), default=None)

@@ -118,7 +118,7 @@ def start(
         checkpoint = Checkpoint(spark, location)
         checkpoint.claim(pipeline, topic_ids)
         starting = fixed_starting(pipeline, settings, checkpoint)
-        if checkpoint.batch_end(0) is None:
+        if checkpoint.is_new():
             options = {it: read_options(pipeline, t, settings) for it, t in pipeline.reads.items()}
             refuse_lost_records(pipeline, options, starting)
         tables = table_ends(pipeline, settings)
