@@ -181,7 +181,7 @@ def remove(
     ids = {*known.stored.current(), *(it.query_id for it in known.refused)}
     for query_id in query_ids:
         if query_id not in ids:
-            raise CommandFailed(f"{topic} has no query {query_id!r}; see `millstream queries list`")
+            raise no_query(topic, query_id)
     for query_id in query_ids:
         _write(cluster, topic, query_id, None)
         console().print(f"removed {query_id}", markup=False)
@@ -221,10 +221,16 @@ def match_event(
     elif query_id is not None:
         found = known.stored.current().get(query_id)
         if found is None:
-            raise CommandFailed(f"{topic} has no query {query_id!r}; see `millstream queries list`")
+            raise no_query(topic, query_id)
         _show_truth(found.query, row, as_json)
     else:
         _show_matches(known, row, as_json)
+
+
+def no_query(topic: str, query_id: str) -> CommandFailed:
+    return CommandFailed(
+        f"{topic} has no query {query_id!r}; see `millstream queries list {topic}`"
+    )
 
 
 def _show_truth(query: Query, row: Mapping[str, Any], as_json: bool) -> None:
@@ -305,8 +311,12 @@ class _Known:
 
 
 def _read(cluster: Cluster, topic: str) -> _Known:
-    """Raises `CommandFailed` if the topic has no schema."""
-    if len(cluster.partitions_of(topic)) != 1:
+    """Raises `CommandFailed` if there is no such topic, or if it has no schema."""
+    try:
+        partitions = cluster.partitions_of(topic)
+    except CommandFailed as error:
+        raise CommandFailed(f"{error}; `millstream queries create` creates one") from None
+    if len(partitions) != 1:
         raise CommandFailed(f"{topic} has several partitions; standing queries need one")
     consumer = cluster.consumer(**{"auto.offset.reset": "error", "enable.partition.eof": True})
     try:

@@ -35,15 +35,17 @@ def test_queries_move_forward_and_back_to_the_end_of_a_batch(topics: Topics) -> 
     assert [at(it) for it in (2, 3, 1, 0)] == [["a", "b"], ["b"], ["a"], []]
 
 
-def test_recreated_topic_is_loaded_from_the_beginning(topics: Topics) -> None:
+@pytest.mark.parametrize("others", [["b"], ["b", "c"]])
+def test_recreated_topic_is_loaded_from_the_beginning(topics: Topics, others: list[str]) -> None:
+    """Also if it has the same end."""
     name = topics.create(cleanup_policy="compact")
     produce(topics, name, [search("a", "n = 1", 0)])
     queries = LoadedQueries(source_of(topics, name))
     assert list(queries.at(1, writes_letters=False).current()) == ["a"]
     topics.delete(name)
     topics.create(name=name, cleanup_policy="compact")
-    produce(topics, name, [search("b", "n = 1", 0), search("c", "n = 1", 0)])
-    assert list(queries.at(2, writes_letters=False).current()) == ["b", "c"]
+    produce(topics, name, [search(it, "n = 1", 0) for it in others])
+    assert list(queries.at(len(others), writes_letters=False).current()) == others
 
 
 def test_refused_records_become_dead_letters_of_one_task(topics: Topics, caplog: Any) -> None:

@@ -69,11 +69,11 @@ class LoadedQueries:
 
     def at(self, end: int, *, writes_letters: bool) -> StoredQueries:
         """The queries of the records before this offset."""
+        topic_id = self._find_topic()  # always: a recreated topic may have the same end
+        if topic_id != self._topic_id or end < self._queries.position:
+            self._topic_id = topic_id
+            self._queries = self._new()
         if self._queries.position != end:
-            topic_id = self._find_topic()
-            if topic_id != self._topic_id or end < self._queries.position:
-                self._topic_id = topic_id
-                self._queries = self._new()
             self._unfrozen += end - self._queries.position
             if self._unfrozen < FROZEN_MIN:
                 self._read(end, writes_letters)
