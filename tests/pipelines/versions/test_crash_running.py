@@ -214,6 +214,7 @@ def test_readers_and_versions_go_on_while_operators_are_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(halting, "LEASE_SECONDS", LEASE_SECONDS)
+    operators.versions_run = True
     orders = topics.create()
     name = f"running_{orders.replace('-', '_')}-topic"
     topics.create(name=name)
