@@ -247,8 +247,8 @@ def test_identities_have_the_settings_and_no_names_of_classes() -> None:
     ]
     assert [it.identity for it in operators] == [
         "sliding window of 10000000 us",
-        "revised windows, tumbling 1 hour by time, n=count, total=sum",
-        "revised sessions of 1000000 us by time, n=count, total=sum, corrected",
+        "revised windows, tumbling 1 hour by time, n=count(*), total=sum(amount)",
+        "revised sessions of 1000000 us by time, n=count(*), total=sum(amount), corrected",
         "deduplication within 1000000 us",
         "as-of join by at, deletes by None",
         "stream-table join by id, deletes by None",

@@ -43,7 +43,8 @@ class Parts:
         self.results_type = pa.struct(self.results)
         # For an identity: a sum and a maximum of one name are kept in columns that look the same,
         # and so are sums of two expressions.
-        self.kinds = ", ".join(sorted(f"{it.name}={it.kind} of {it.column}" for it in measures))
+        shown = (f"{it.name}={it.kind}({it.column or '*'})" for it in measures)
+        self.kinds = ", ".join(sorted(shown))
 
     def of_rows(
         self, rows: pa.RecordBatch, order: Numbers, first: Numbers, end: Numbers
