@@ -66,6 +66,7 @@ def long_on_spark(paths: list[Path]) -> list[Any]:
         "windows.md",
         "patterns.md",
         "testing-streams.md",
+        "views.py",
         "test_revenue.py",
     }
     marks = [pytest.mark.slow, pytest.mark.timeout(900)]
