@@ -318,7 +318,7 @@ def test_state_is_carried_over_by_the_next_deployment(operators: Operators, stri
 
 TOPIC_STRIDES = [
     pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(1800)], id="every"),
-    pytest.param(90, id="some"),
+    pytest.param(90, marks=pytest.mark.slow, id="some"),
 ]
 
 
