@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
 import pytest
 
-from millstream.errors import ConfigError, RoleChanged
+from millstream.errors import ConfigError, RoleChanged, StoreError
 from millstream.pipelines.stores.spec import Role
+from millstream.pipelines.versions import catalog as catalog_module
 from millstream.pipelines.versions.catalog import Work, has_catalog, open_catalog
 from millstream.pipelines.versions.registry import Versions
 from tests.pipelines.stores.conftest import Database
@@ -74,6 +76,28 @@ def test_view_gets_other_columns_and_keeps_its_grants(postgres_database: Databas
         database.run("CREATE VIEW above AS SELECT b FROM t")
         with pytest.raises(ConfigError, match="view above depends on view t"):
             catalog.run(lambda work: work.put_view("t", "t1"), "show")
+
+
+def test_reader_that_does_not_end_is_named_and_nothing_is_changed(
+    postgres_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_module, "LOCK_WAIT_MS", 300)
+    for number in (1, 2):
+        postgres_database.run(f"CREATE TABLE t{number} (a INTEGER)")
+        postgres_database.run(f"INSERT INTO t{number} VALUES ({number})")
+
+    def show(table: str) -> None:
+        with open_catalog(postgres_database.url) as catalog:
+            catalog.run(lambda work: work.with_locks(lambda: work.put_view("t", table)), "show")
+
+    show("t1")
+    with psycopg.connect(postgres_database.url) as reader:
+        reader.execute("SELECT * FROM t")
+        with pytest.raises(StoreError, match=r"readers hold locks .* changed nothing"):
+            show("t2")
+        assert reader.execute("SELECT * FROM t").fetchall() == [(1,)]
+    show("t2")
+    assert postgres_database.rows("SELECT * FROM t") == [(2,)]
 
 
 def test_batch_by_an_old_role_is_refused(scene: Scene) -> None:

@@ -252,9 +252,13 @@ class PostgresWork(Work):
                 with self._connection.transaction():  # a savepoint
                     change()
                 return
-            except psycopg.errors.LockNotAvailable:
+            except psycopg.errors.LockNotAvailable as error:
                 if time.monotonic() > deadline:
-                    raise
+                    raise StoreError(
+                        "readers hold locks on what is to be replaced: waited "
+                        f"{LOCK_WAIT_MS / 1000:g} seconds, and changed nothing. Repeat the "
+                        "command, or end long transactions of readers first"
+                    ) from error
             time.sleep(random.uniform(0.0, LOCK_TRY_MS / 1000))
 
     def put_view(self, view: str, table: str) -> None:
