@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from millstream.errors import ConfigError, RoleChanged, StoreError
+from millstream.pipelines.stores import Mode, TableSpec
 from millstream.pipelines.stores.spec import Role
 from millstream.pipelines.versions import catalog as catalog_module
 from millstream.pipelines.versions.catalog import Work, has_catalog, open_catalog
@@ -98,6 +101,20 @@ def test_reader_that_does_not_end_is_named_and_nothing_is_changed(
         assert reader.execute("SELECT * FROM t").fetchall() == [(1,)]
     show("t2")
     assert postgres_database.rows("SELECT * FROM t") == [(2,)]
+
+
+@pytest.mark.parametrize("mode", ["append", "replace", "upsert"])
+def test_copy_of_a_renamed_table_has_its_columns_rows_and_key(scene: Scene, mode: Mode) -> None:
+    rows = pa.table({"user": ["ada"], "data__v1": [1]})  # has the name of the table in it
+    table = TableSpec("a", () if mode == "append" else ("user",), mode=mode)
+    scene.store.write_arrow([(rows, table)], 0, "q")
+    scene.catalog.run(lambda work: work.rename("a", "a__v1"), "rename")
+    for old, new in (("a__v1", "a__v2"), ("a__v2", "a__v3")):
+        scene.catalog.run(lambda work, old=old, new=new: work.copy_table(old, new), "copy")  # type: ignore[misc]
+    assert scene.read('SELECT "user", "data__v1" FROM a__v3') == [("ada", 1)]
+    with scene.database.open() as store:
+        store.write_arrow([(rows, replace(table, name="a__v3"))], 0, "q@3")
+    assert len(scene.read("SELECT * FROM a__v3")) == (2 if mode == "append" else 1)
 
 
 def test_batch_by_an_old_role_is_refused(scene: Scene) -> None:

@@ -192,12 +192,19 @@ class SqliteWork(Work):
 
     def copy_table(self, table: str, new_name: str) -> None:
         found = self.execute(
-            "SELECT sql FROM sqlite_master WHERE tbl_name = ? COLLATE NOCASE AND sql IS NOT NULL "
-            "ORDER BY type = 'table' DESC",
+            "SELECT type, name, sql FROM sqlite_master WHERE tbl_name = ? COLLATE NOCASE "
+            "AND type IN ('table', 'index') AND sql IS NOT NULL ORDER BY type DESC",
             (table,),
         )
-        for (statement,) in found:  # the table, and its index
-            self.execute(statement.replace(table, new_name))
+        for kind, name, statement in found:  # the table, and the indexes that a store has created
+            place = quote(table)
+            if kind == "index":
+                place = f" ON {place}"
+                # Names of indexes are unique in a file, whatever their table.
+                statement = statement.replace(quote(name), quote(f"{new_name} {name}"), 1)
+            head, found_place, tail = statement.partition(place)
+            if found_place:
+                self.execute(head + place.replace(quote(table), quote(new_name)) + tail)
         self.execute(f"INSERT INTO {quote(new_name)} SELECT * FROM {quote(table)}")
         sqlite_tables.forget_identity(self._connection, new_name)
         sqlite_tables.identify(self._connection, new_name)
