@@ -93,8 +93,7 @@ def find_generations(connection: Any, mark: str, query: str) -> Generations:
     known = connection.execute(
         f"SELECT query FROM {PROGRESS_TABLE} WHERE query LIKE {mark}", (f"{query}%",)
     ).fetchall()
-    numbers = {FIRST} if any(it == query for (it,) in known) else set()
-    numbers |= {number for (it,) in known if (number := number_of(it, query)) is not None}
+    numbers = {number for (it,) in known if (number := number_of(it, query)) is not None}
     serving: int | None = None
     views: dict[int, set[str]] = {}
     for name, view, document in listed:

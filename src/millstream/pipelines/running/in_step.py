@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -99,7 +100,7 @@ class InStep:
                     if str(error) != reported:
                         logger.warning("%s gets no cuts: %s", self._writer, error)
                     reported = str(error)
-                    threading.Event().wait(POLL_SECONDS)
+                    time.sleep(POLL_SECONDS)
         with suppress(MillstreamError, OSError):
             self._database.close()
             self._file.unlink(missing_ok=True)
