@@ -217,12 +217,26 @@ class Scene:
 
     def _change_last(self) -> None:
         """Change many rows, so that a write of an old row shows; leave many, so that a row that was
-        lost stays lost. Then set the marks."""
-        with psycopg.connect(self.source) as connection:
-            for table in TABLES:
-                connection.execute(f"DELETE FROM {table} WHERE id % 4 = 0")
-                connection.execute(f"UPDATE {table} SET version = version + 1 WHERE id % 4 = 1")
-                connection.execute(f"INSERT INTO {table} VALUES ({MARK}, 0, 'mark')")
+        lost stays lost. Then set the marks. The last kill may be that of the database."""
+        deadline = time.monotonic() + self.patience_seconds
+        while True:
+            self._restart_servers()
+            try:
+                with psycopg.connect(self.source) as connection:
+                    self._change(connection)
+                return
+            except psycopg.OperationalError:
+                assert time.monotonic() < deadline, f"no database: {self.struck}"
+            time.sleep(0.02)
+
+    def _change(self, connection: psycopg.Connection) -> None:
+        """In one transaction; nothing, if it was committed before."""
+        if connection.execute(f"SELECT 1 FROM {TABLES[0]} WHERE id = {MARK}").fetchall():
+            return
+        for table in TABLES:
+            connection.execute(f"DELETE FROM {table} WHERE id % 4 = 0")
+            connection.execute(f"UPDATE {table} SET version = version + 1 WHERE id % 4 = 1")
+            connection.execute(f"INSERT INTO {table} VALUES ({MARK}, 0, 'mark')")
 
     def _follow(self, is_done: Callable[[], bool]) -> None:
         """Start what is not running, until it is done."""

@@ -175,7 +175,11 @@ class Topics:
 
 @pytest.fixture(scope="session")
 def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
-    """A broker shared by all tests of the process."""
-    server = start_millstream(tmp_path_factory.mktemp("pipelines") / "data")
+    """A broker shared by all tests of the process.
+
+    It keeps records of any age: many tests write records with timestamps near 1970.
+    """
+    data = tmp_path_factory.mktemp("pipelines") / "data"
+    server = start_millstream(data, {"log.retention.ms": "-1"})
     yield Topics(server)
     server.stop()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from millstream.errors import ConfigError
 from millstream.pipelines.offsets import (
     OffsetRange,
+    QueriesEnd,
     count_between,
     from_json,
     idle_until_ms,
@@ -96,7 +97,11 @@ def test_offsets_of_a_stream_have_the_ids_of_their_topics() -> None:
 def test_end_of_the_queries_is_kept_beside_the_offsets() -> None:
     offsets = {("topic", 0): 5}
     assert with_queries_end(to_json(offsets), None) == to_json(offsets)
-    planned = with_queries_end(to_json(offsets), 12)
-    assert planned == {"topic": {"0": 5}, "#queries": {"end": 12}}
-    assert (queries_end(planned), queries_end(to_json(offsets))) == (12, None)
+    end = QueriesEnd(12, UUID(int=1))
+    planned = with_queries_end(to_json(offsets), end)
+    assert planned == {"topic": {"0": 5}, "#queries": {"end": 12, "id": str(UUID(int=1))}}
+    assert (queries_end(planned), queries_end(to_json(offsets))) == (end, None)
+    older = with_queries_end(to_json(offsets), QueriesEnd(12))
+    assert older == {"topic": {"0": 5}, "#queries": {"end": 12}}
+    assert queries_end(older) == QueriesEnd(12)
     assert from_json(planned) == offsets

@@ -69,9 +69,9 @@ def test_clean_stop_saves_a_snapshot_that_the_next_start_uses(
     store.restart()
     assert snapshots(store) == [f"{store.log().log_end_offset:020d}.versions"]
     replayed: list[int] = []
-    chunk = version_replay._replay_chunk
+    chunk = version_replay.replay_batches
     monkeypatch.setattr(
-        version_replay, "_replay_chunk", lambda *args: replayed.append(1) or chunk(*args)
+        version_replay, "replay_batches", lambda *args: replayed.append(1) or chunk(*args)
     )
     check(store.ready())
     assert sum(replayed) <= 1  # the last segment, in which the log ends

@@ -10,8 +10,9 @@ nothing: {"topic": {"0": 5}, "#idle": {"until_ms": 1767225600000}}. Names of top
 The offsets of a pipeline also have the ids of its topics, because a recreated topic starts over:
 {"topic": {"0": 5}, "#ids": {"topic": "<uuid>"}}.
 
-The offsets of a source whose events are matched with standing queries also have the end of the
-queries' topic when the batch was planned: {"topic": {"0": 5}, "#queries": {"end": 12}}.
+The offsets of a source whose events are matched with standing queries also have the end and the id
+of the queries' topic when the batch was planned:
+{"topic": {"0": 5}, "#queries": {"end": 12, "id": "<uuid>"}}.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _UNTIL = "until_ms"
 _IDS = "#ids"
 _QUERIES = "#queries"
 _END = "end"
+_ID = "id"
 # Where writers keep what is decided (writing/decisions.py); readers of a pattern pass over it.
 DECISIONS_TOPIC = "__millstream_decisions"
 
@@ -49,6 +51,13 @@ class OffsetRange(NamedTuple):
     @property
     def size(self) -> int:
         return max(self.end - self.start, 0)
+
+
+class QueriesEnd(NamedTuple):
+    """The end of the topic of standing queries, and the topic's id if it is known."""
+
+    end: int
+    topic_id: UUID | None = None
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
@@ -81,17 +90,23 @@ def with_idle_until(
     return offsets if time_ms is None else {**offsets, _IDLE: {_UNTIL: time_ms}}
 
 
-def queries_end(nested: Mapping[str, Mapping[str, Any]]) -> int | None:
+def queries_end(nested: Mapping[str, Mapping[str, Any]]) -> QueriesEnd | None:
     """The end of the queries' topic in a stream's offsets; None if there is none."""
-    return nested[_QUERIES][_END] if _QUERIES in nested else None
+    if _QUERIES not in nested:
+        return None
+    text = nested[_QUERIES].get(_ID)
+    return QueriesEnd(nested[_QUERIES][_END], None if text is None else UUID(text))
 
 
 def with_queries_end(
-    nested: Mapping[str, Mapping[str, Any]], end: int | None
+    nested: Mapping[str, Mapping[str, Any]], queries: QueriesEnd | None
 ) -> dict[str, dict[str, Any]]:
     """The offsets with the end of the queries' topic."""
     offsets = {topic: dict(partitions) for topic, partitions in nested.items()}
-    return offsets if end is None else {**offsets, _QUERIES: {_END: end}}
+    if queries is None:
+        return offsets
+    known = {} if queries.topic_id is None else {_ID: str(queries.topic_id)}
+    return {**offsets, _QUERIES: {_END: queries.end, **known}}
 
 
 def with_topic_ids(

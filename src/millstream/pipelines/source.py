@@ -184,7 +184,8 @@ class TopicReader(DataSourceReader):
         positions = Positions(self._options)
         try:
             tasks = plan_batch(self._options, positions)
-            ids, end = positions.topic_ids, positions.queries_end()
+            ids, queries = positions.topic_ids, positions.queries_end()
+            end = None if queries is None else queries.end
             return [RangePartition(it, ids.get(it.topic), None, end) for it in tasks]
         finally:
             positions.close()
@@ -250,7 +251,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         watermark_ms = self._watermark_ms(ends) if tasks else None
         topic_ids = self._positions.topic_ids
         ticks = [TickPartition(it) for it in self._ticks_ms(start, end)]
-        queries = queries_end(end)
+        queries = self._positions.planned_queries_end(queries_end(end)) if tasks else None
         return [
             *(RangePartition(it, topic_ids.get(it.topic), watermark_ms, queries) for it in tasks),
             *ticks,

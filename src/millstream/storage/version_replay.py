@@ -101,15 +101,15 @@ def replay(table: VersionTable, extent: Extent, start_offset: int) -> None:
         want = CHUNK_BYTES
         while position < size:
             chunk = segment.read_at(min(want, size - position), position, may_block=True)
-            taken = _replay_chunk(table, chunk, start_offset)
+            taken = replay_batches(table, chunk, start_offset)
             want = CHUNK_BYTES if taken else parse_header(chunk).size_bytes
             if not taken and want <= len(chunk):
                 raise CorruptBatch(f"{segment.handle.path} ends inside a batch at {position}")
             position += taken
 
 
-def _replay_chunk(table: VersionTable, chunk: Buffer, start_offset: int) -> int:
-    """Returns the size of the whole batches."""
+def replay_batches(table: VersionTable, chunk: Buffer, start_offset: int) -> int:
+    """Enter the records of all whole batches, from an offset on; returns the size of these."""
     position = 0
     while True:
         is_end, position = table.replay_batches(chunk, position, len(chunk), start_offset)

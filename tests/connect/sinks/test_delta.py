@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -98,6 +99,17 @@ def test_position_survives_checkpoints_and_maintenance(lake: DeltaTables, log: L
     assert lake.rows() == {1: "one", 2: "two"}
 
 
+def moment_between_commits() -> datetime:
+    """A time that is later than the commits so far, and earlier than the next one.
+
+    The time in a commit is a few milliseconds before that of its file, and either may count.
+    """
+    time.sleep(0.05)
+    moment = datetime.now(UTC)
+    time.sleep(0.05)
+    return moment
+
+
 @pytest.mark.parametrize("how", ["version", "time", "twice"])
 def test_restored_table_continues_from_the_position_of_its_rows(
     lake: DeltaTables, log: Log, how: str
@@ -107,14 +119,14 @@ def test_restored_table_continues_from_the_position_of_its_rows(
     log.put((1, "one"))
     run_once(config)
     table = DeltaTable(str(lake.path / "items"))
-    version, at = table.version(), table.history(1)[0]["timestamp"]
+    version, at = table.version(), moment_between_commits()
     log.put((2, "two"))
     run_once(config)
     log.put((3, "three"))
     run_once(config)
     table.update_incremental()
     if how == "time":
-        table.restore(datetime.fromtimestamp(at / 1000, UTC))
+        table.restore(at)
     else:
         table.restore(version)
     if how == "twice":

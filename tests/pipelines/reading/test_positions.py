@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.errors import ApiError, ConfigError
-from millstream.pipelines.offsets import DECISIONS_TOPIC
+from millstream.pipelines.offsets import DECISIONS_TOPIC, QueriesEnd
 from millstream.pipelines.reading.options import parse_read_options
 from millstream.pipelines.reading.positions import DataLost, Positions, skip_deleted
 from tests.pipelines.conftest import Topics
@@ -94,8 +94,33 @@ def test_end_of_the_queries_needs_a_topic_of_one_partition(topics: Topics) -> No
     events, searches, wide = topics.create(), topics.create(), topics.create(partitions=2)
     assert positions_of(topics, subscribe=events).queries_end() is None
     topics.fill(searches, [b"a", b"b"])
-    assert positions_of(topics, subscribe=events, queriesTopic=searches).queries_end() == 2
+    found = positions_of(topics, subscribe=events, queriesTopic=searches).queries_end()
+    assert found is not None
+    assert found.end == 2
+    assert found.topic_id is not None
     with pytest.raises(ConfigError, match=f"topic {wide} of standing queries has 2 partitions"):
         positions_of(topics, subscribe=events, queriesTopic=wide).queries_end()
     with pytest.raises(ConfigError, match="nowhere of standing queries does not exist"):
         positions_of(topics, subscribe=events, queriesTopic="nowhere").queries_end()
+
+
+def test_batch_that_was_planned_with_another_topic_of_queries_is_not_repeated(
+    topics: Topics, caplog: pytest.LogCaptureFixture
+) -> None:
+    events, searches = topics.create(), topics.create()
+    topics.fill(searches, [b"a", b"b"])
+    strict = positions_of(topics, subscribe=events, queriesTopic=searches)
+    planned = strict.queries_end()
+    assert planned is not None
+    assert strict.planned_queries_end(planned) == 2
+    assert strict.planned_queries_end(QueriesEnd(2)) == 2  # by an earlier version of Millstream
+    assert strict.planned_queries_end(None) is None
+    topics.delete(searches)
+    topics.create(name=searches)
+    topics.fill(searches, [b"c"])
+    with pytest.raises(DataLost, match=f"{searches} of standing queries was deleted and recreated"):
+        strict.planned_queries_end(planned)
+    options = {"queriesTopic": searches, "failOnDataLoss": "false"}
+    lenient = positions_of(topics, subscribe=events, **options)
+    assert lenient.planned_queries_end(planned) == 1
+    assert "deleted and recreated" in caplog.text

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
+from pyspark.errors import StreamingQueryException
 
 from millstream.errors import ConfigError
 from millstream.pipelines import Pipeline, pipeline, table, topic
@@ -163,6 +164,13 @@ def test_repeated_batch_has_the_queries_that_it_was_planned_with(
     produce(topics, offers, [offer(2, "bike", 1.0, "", 10)])
     run()
     assert batches[2:] == [["a", "b"]]
+    topics.delete(searches)
+    topics.create(name=searches, cleanup_policy="compact")
+    produce(topics, searches, [search(it, "price < 7", 0) for it in "cd"])
+    lose_commit(tmp_path / "c")
+    with pytest.raises(StreamingQueryException, match="standing queries was deleted and recreated"):
+        run()
+    assert len(batches) == 3
 
 
 RULES = [

@@ -58,6 +58,15 @@ def test_queries_of_a_shape_find_what_each_finds_alone(
     ]
 
 
+@pytest.mark.parametrize("operator", ["<", ">"])
+def test_value_and_bound_leave_out_events_without_a_value(operator: str) -> None:
+    texts = [f"city = 'Bonn' AND n {operator} {it}" for it in range(-50, 50)]
+    segment = Segment([COMPILER.compile(it) for it in texts], Whys())
+    rows = [{"city": "Bonn", "n": None}, {"city": None, "n": 1}, {"city": "Bonn", "n": 0}]
+    hits = segment.match(Events(batch_of(rows), COMPILER.columns))
+    assert set(hits.events.tolist()) == {2}
+
+
 def test_value_and_bound_leave_only_candidates_that_match() -> None:
     queries = [COMPILER.compile(f"n = {it % 2} AND x < {it}") for it in range(100)]
     segment = Segment(queries, Whys())

@@ -47,6 +47,12 @@ def test_table_finds_each_term_once_in_each_text_that_has_it(
     assert list(zip(rows[contained], numbers[contained], strict=True)) == expected
 
 
+def test_phrase_is_within_one_text() -> None:
+    table = TermTable([Term("phrase", ("green", "leaf"))])
+    found = table.find(tokenize(pa.array(["a green", "leaf", "green leaf", "green"], pa.string())))
+    assert found.rows.tolist() == [2]
+
+
 def test_postings_have_the_values_of_each_key() -> None:
     postings = Postings.of(np.array([2, 0, 2]), np.array([10, 11, 12]), 4)
     places, values = postings.expand(np.array([2, 1, 0]))

@@ -36,9 +36,10 @@ STAMPS_TABLE = "millstream_stamps"
 VERSIONS_TABLE = "millstream_versions"
 HALTS_TABLE = "millstream_halts"
 RUNS_TABLE = "millstream_runs"
+SHOWN_TABLE = "millstream_shown"
 RESERVED = (
     PROGRESS_TABLE, POSITIONS_TABLE, IDENTITIES_TABLE, VIEWS_TABLE, STAMPS_TABLE, VERSIONS_TABLE,
-    HALTS_TABLE, RUNS_TABLE,
+    HALTS_TABLE, RUNS_TABLE, SHOWN_TABLE,
 )  # fmt: skip
 DELETE_WORDS = ("d", "delete")
 

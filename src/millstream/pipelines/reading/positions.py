@@ -17,6 +17,7 @@ from millstream.pipelines.offsets import (
     EARLIEST,
     LATEST,
     Offsets,
+    QueriesEnd,
 )
 from millstream.pipelines.reading.options import Position, ReadOptions
 
@@ -134,12 +135,16 @@ class Positions:
         """The end: for a read-committed reader, where the oldest open transaction begins."""
         return self.lookup(dict.fromkeys(partitions, LATEST))
 
-    def queries_end(self) -> int | None:
+    def queries_end(self) -> QueriesEnd | None:
         """The end of the topic of standing queries; None if there is none. Raises `ConfigError`
         unless it has one partition, in which offsets order the queries."""
         name = self._options.queries_topic
         if name is None:
             return None
+        topic_id = self._queries_id(name)
+        return QueriesEnd(self.latest([(name, 0)])[name, 0], topic_id)
+
+    def _queries_id(self, name: str) -> UUID | None:
         found = self._cluster.retrying(lambda: self._cluster.refresh([name])).get(name)
         if found is None or len(found.partitions) != 1:
             problem = (
@@ -149,6 +154,22 @@ class Positions:
                 f"topic {name} of standing queries {problem}; it must have one: create it with "
                 f"`millstream queries create {name}`"
             )
+        return found.id
+
+    def planned_queries_end(self, planned: QueriesEnd | None) -> int | None:
+        """The end that a batch was planned with. If the topic was recreated since, its queries are
+        lost: raises `DataLost`, or takes those that there are now."""
+        name = self._options.queries_topic
+        if planned is None or planned.topic_id is None or name is None:
+            return None if planned is None else planned.end
+        if self._queries_id(name) in (None, planned.topic_id):
+            return planned.end
+        report_loss(
+            self._options,
+            f"topic {name} of standing queries was deleted and recreated after a batch was planned "
+            "that is to be repeated",
+            "Start the query with another checkpoint",
+        )
         return self.latest([(name, 0)])[name, 0]
 
     def log_ends(self, partitions: Iterable[TopicPartition]) -> Offsets:

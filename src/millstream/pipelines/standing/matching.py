@@ -105,7 +105,9 @@ def match_queries(
         _refuse_stream(frame, topic)
         positions = Positions(read)
         try:
-            frame = frame.withColumn(QUERIES_COLUMN, lit(positions.queries_end()).cast("bigint"))
+            end = positions.queries_end()
+            assert end is not None  # the options name a topic
+            frame = frame.withColumn(QUERIES_COLUMN, lit(end.end).cast("bigint"))
         finally:
             positions.close()
     if time is not None:

@@ -1,10 +1,11 @@
 """The versions of pipelines in a store: documents, views, tables and progress, in transactions.
 
-Three tables, beside those that versions write:
+Tables, beside those that versions write:
 
     millstream_versions   pipeline, number, document: see `registry.py`
     millstream_halts      pipeline, token, cut, renewed: what an operator asks for (`halting.py`)
     millstream_runs       query, token, document: what running versions answer
+    millstream_shown      name, shown: the table under a view (`postgres_views.py`; PostgreSQL only)
 
 A `Work` is one transaction: everything that an operation changes, or nothing. The pipeline's
 document is locked first, then progress, by every process: none waits for another in a circle.
@@ -41,6 +42,7 @@ from millstream.connect.tables.spec import (
 from millstream.errors import ConfigError, StoreError
 from millstream.pipelines.stores import open_store
 from millstream.pipelines.stores.spec import Progress
+from millstream.pipelines.versions import postgres_views
 from millstream.pipelines.versions.registry import Versions, catch_up, decode, encode
 
 if TYPE_CHECKING:
@@ -60,6 +62,10 @@ _CREATE = (
 )
 
 
+class ReadersHoldLocks(StoreError):
+    """Readers did not end in time; nothing was changed."""
+
+
 class Work(ABC):
     """One transaction. Names of tables are those of declarations: `revenue`, `sales.revenue`."""
 
@@ -76,13 +82,24 @@ class Work(ABC):
     @abstractmethod
     def columns(self, table: str) -> list[str]: ...
 
-    def with_locks(self, change: Callable[[], None]) -> None:
-        """Change several views or tables that readers read."""
+    def with_locks(self, change: Callable[[], None], wait_ms: int = LOCK_WAIT_MS) -> None:
+        """Change views or tables that readers read; raises `ReadersHoldLocks`."""
         change()
 
     @abstractmethod
     def put_view(self, view: str, table: str) -> None:
         """Create a view of all rows of a table, or replace the one of that name."""
+
+    @abstractmethod
+    def prepare_view(
+        self, view: str, shown: str, tables: Sequence[str], *, wait_ms: int = LOCK_WAIT_MS
+    ) -> None:
+        """Define a view so that `show` can show each of these tables that has its columns. Readers
+        see the same as before: the rows of `shown`."""
+
+    def show(self, view: str, table: str) -> bool:
+        """Show a table that the view was prepared for. False if it was not: then it is put."""
+        return False
 
     @abstractmethod
     def rename(self, table: str, new_name: str) -> None: ...
@@ -185,6 +202,11 @@ class SqliteWork(Work):
         self.drop_view(view)
         self.execute(f"CREATE VIEW {quote(view)} AS SELECT * FROM {quote(table)}")
 
+    def prepare_view(
+        self, view: str, shown: str, tables: Sequence[str], *, wait_ms: int = LOCK_WAIT_MS
+    ) -> None:
+        """Nothing: to replace a view, no reader is waited for."""
+
     def rename(self, table: str, new_name: str) -> None:
         self.execute(f"ALTER TABLE {quote(table)} RENAME TO {quote(new_name)}")
         sqlite_tables.forget_identity(self._connection, new_name)
@@ -230,7 +252,7 @@ class PostgresWork(Work):
         return cursor.fetchall() if cursor.description is not None else []
 
     def quoted(self, name: str) -> str:
-        return ".".join(quote(part) for part in name.split(".", 1))
+        return postgres_views.quoted(name)
 
     def kind(self, name: str) -> str | None:
         found = self.execute(
@@ -246,33 +268,65 @@ class PostgresWork(Work):
         )
         return [name for (name,) in found]
 
-    def with_locks(self, change: Callable[[], None]) -> None:
+    def with_locks(self, change: Callable[[], None], wait_ms: int = LOCK_WAIT_MS) -> None:
         """Readers lock tables and views in their own order, so to wait for one of them while others
         are locked can be a deadlock, of which a reader may be the victim. All locks are given up if
         they cannot be had soon, long before PostgreSQL looks for deadlocks."""
         import psycopg
 
-        deadline = time.monotonic() + LOCK_WAIT_MS / 1000
+        deadline = time.monotonic() + wait_ms / 1000
         self.execute(f"SET LOCAL lock_timeout = {LOCK_TRY_MS}")
         while True:
             try:
                 with self._connection.transaction():  # a savepoint
                     change()
-                return
+                break
             except psycopg.errors.LockNotAvailable as error:
                 if time.monotonic() > deadline:
-                    raise StoreError(
+                    raise ReadersHoldLocks(
                         "readers hold locks on what is to be replaced: waited "
-                        f"{LOCK_WAIT_MS / 1000:g} seconds, and changed nothing. Repeat the "
+                        f"{wait_ms / 1000:g} seconds, and changed nothing. Repeat the "
                         "command, or end long transactions of readers first"
                     ) from error
             time.sleep(random.uniform(0.0, LOCK_TRY_MS / 1000))
+        self.execute("SET LOCAL lock_timeout TO DEFAULT")
+
+    def prepare_view(
+        self, view: str, shown: str, tables: Sequence[str], *, wait_ms: int = LOCK_WAIT_MS
+    ) -> None:
+        if shown not in tables:
+            return
+        wanted = [
+            it
+            for it in tables
+            if it == shown or postgres_views.has_columns_of(self.execute, it, view)
+        ]
+        postgres_views.put_row(self.execute, view, shown)
+        under = postgres_views.relations_under(self.execute, view)
+        if under == postgres_views.relations(self.execute, wanted):
+            return
+        query = postgres_views.definition(view, self.columns(view), wanted)
+        define = f"CREATE OR REPLACE VIEW {self.quoted(view)} AS {query}"
+        self.with_locks(lambda: self._do(define), wait_ms)
+
+    def _do(self, statement: str) -> None:
+        self.execute(statement)
+
+    def show(self, view: str, table: str) -> bool:
+        under = postgres_views.relations_under(self.execute, view)
+        if not postgres_views.relations(self.execute, [table]) <= under:
+            return False
+        if not postgres_views.has_columns_of(self.execute, table, view):
+            return False  # it got others since
+        postgres_views.put_row(self.execute, view, table)
+        return True
 
     def put_view(self, view: str, table: str) -> None:
         """A view whose columns stay keeps its grants and the views that depend on it. Others are
         created again with their grants; PostgreSQL refuses this if other views depend on them."""
         import psycopg
 
+        postgres_views.put_row(self.execute, view, table)
         define = f"VIEW {self.quoted(view)} AS SELECT * FROM {self.quoted(table)}"
         try:
             with self._connection.transaction():
@@ -291,6 +345,10 @@ class PostgresWork(Work):
         self.execute(f"CREATE {define}")
         for grantee, privilege in grants:
             self.execute(f"GRANT {privilege} ON {self.quoted(view)} TO {grantee}")
+
+    def drop_view(self, view: str) -> None:
+        super().drop_view(view)
+        postgres_views.delete_row(self.execute, view)
 
     def _grants(self, view: str) -> list[tuple[str, str]]:
         found = self.execute(
@@ -318,6 +376,8 @@ class PostgresWork(Work):
 
 class Catalog(ABC):
     """The versions in one store. One thread at a time."""
+
+    prepares_views = False  # whether `prepare_view` does anything
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -435,6 +495,8 @@ class SqliteCatalog(Catalog):
 
 
 class PostgresCatalog(Catalog):
+    prepares_views = True
+
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._connection: psycopg.Connection | None = None
@@ -456,7 +518,7 @@ class PostgresCatalog(Catalog):
 
         def create(work: Work) -> None:
             work.execute(f"SELECT pg_advisory_xact_lock({CREATION_LOCK})")
-            for statement in _CREATE:
+            for statement in (*_CREATE, postgres_views.CREATE_SHOWN):
                 work.execute(statement)
 
         self._run(create, "prepare versions")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +20,15 @@ from typing import TYPE_CHECKING
 
 from millstream.errors import ConfigError
 from millstream.pipelines.spec import FIRST_VERSION, PipelineSpec, Table, Topic, View
-from millstream.pipelines.versions.catalog import Catalog, Work, has_catalog, open_catalog
+from millstream.pipelines.versions.catalog import (
+    Catalog,
+    ReadersHoldLocks,
+    Work,
+    has_catalog,
+    open_catalog,
+)
 from millstream.pipelines.versions.marks import open_cluster, read_marks
+from millstream.pipelines.versions.preparing import prepare_views
 from millstream.pipelines.versions.registry import (
     Span,
     TableOutput,
@@ -70,6 +78,8 @@ class Deployed:
 
         with open_catalog(self.store_url) as catalog:
             catalog.run(change, "publish")
+            with suppress(ReadersHoldLocks):  # then the switch does it
+                prepare_views(catalog, name, wait_ms=0)
 
 
 def describe(

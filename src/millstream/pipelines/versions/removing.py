@@ -19,6 +19,7 @@ from millstream.pipelines.running.locking import locked
 from millstream.pipelines.versions.catalog import Catalog, Work
 from millstream.pipelines.versions.halting import forget_run
 from millstream.pipelines.versions.marks import open_cluster
+from millstream.pipelines.versions.preparing import prepare_views
 from millstream.pipelines.versions.registry import (
     Version,
     Versions,
@@ -48,6 +49,7 @@ def remove_version(
     check_is_stopped(found)
     document = catalog.run(lambda work: mark(work, pipeline, version), "remove a version")
     query = document.identity(version)
+    prepare_views(catalog, pipeline)  # for the versions that are left
     catalog.run(lambda work: drop_tables(work, document, found), "drop tables")
     with open_cluster(settings) as cluster:
         if found.topics:

@@ -1,7 +1,8 @@
 """Switching readers to another version, in one transaction of the store; and back.
 
-Tables: the views that readers read are replaced. Both versions go on with their own tables. The new
-version must not be behind the old one, or readers would go back in time.
+Tables: the views that readers read show the tables of the new version (`preparing.py`). Both
+versions go on with their own tables. The new version must not be behind the old one, or readers
+would go back in time.
 
 Topics: both versions halt at a cut. The old one has written everything up to the cut to the topic
 that readers read, and the new one has written the same to its private topic. The transaction
@@ -24,6 +25,7 @@ from millstream.pipelines.offsets import Offsets, count_between
 from millstream.pipelines.versions.catalog import Catalog, Work
 from millstream.pipelines.versions.halting import Operator, halted, is_at, is_past, position_of
 from millstream.pipelines.versions.marks import note_switch, open_cluster
+from millstream.pipelines.versions.preparing import prepare_views
 from millstream.pipelines.versions.registry import (
     Version,
     Versions,
@@ -72,6 +74,7 @@ def switch_readers(
     wanted = version or rollback_target(document)
     drop_tables = drop_tables or version is None
     target = check_switch(document, wanted, may_drop_tables=drop_tables)
+    prepare_views(catalog, pipeline)
 
     def swap(place: Place | None) -> Versions:
         return catalog.run(
@@ -151,17 +154,26 @@ def swap_views(
         if work.kind(table.physical) != "table":
             raise ConfigError(f"table {table.physical} of version {version} was dropped")
 
-    def put() -> None:
-        for table in () if old is None else old.tables:
-            if table.name not in {it.name for it in target.tables}:
-                work.drop_view(table.name)
-        for table in target.tables:
-            work.put_view(table.name, table.physical)
-
-    work.with_locks(put)
+    show_tables(work, old, target)
     switched = switch(document, version, cut, None if place is None else place.ends)
     work.save(switched)
     return switched
+
+
+def show_tables(work: Work, old: Version | None, target: Version) -> None:
+    """Only views that were not prepared, which get other columns or are dropped, need locks."""
+    names = {it.name for it in target.tables}
+    doomed = [] if old is None else [it.name for it in old.tables if it.name not in names]
+    replaced = [it for it in target.tables if not work.show(it.name, it.physical)]
+
+    def put() -> None:
+        for view in doomed:
+            work.drop_view(view)
+        for table in replaced:
+            work.put_view(table.name, table.physical)
+
+    if doomed or replaced:
+        work.with_locks(put)
 
 
 def check_positions(
