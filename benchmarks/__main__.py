@@ -48,9 +48,11 @@ DEFAULT = (
 )
 EXTRA = (
     "slow_clients",
+    "cluster",
     "cold_reads",
     "soak",
     "conditional",
+    "workers",
     "capture",
     "stores",
     "sinks",

@@ -10,7 +10,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream.records.record import Record, encode_batch
@@ -106,14 +106,25 @@ def run_windows(
     bootstrap: str, requests: Sequence[bytes], *, connections: int, in_flight: int, seconds: float
 ) -> list[int]:
     """Send for `seconds` over several connections; return how many answers each one got."""
-    with connect(bootstrap) as probe:
-        probe.sendall(requests[0])
-        response_bytes = 4 + len(receive_frame(probe))
-    windows = [Window(connect(bootstrap), requests, response_bytes) for _ in range(connections)]
+    return run_windows_to(
+        {bootstrap: requests}, connections=connections, in_flight=in_flight, seconds=seconds
+    )
+
+
+def run_windows_to(
+    requests: Mapping[str, Sequence[bytes]], *, connections: int, in_flight: int, seconds: float
+) -> list[int]:
+    """The same with the requests for each of several brokers; each gets its share of the
+    connections."""
+    each = connections // len(requests)
+    windows = [
+        window
+        for bootstrap, wanted in requests.items()
+        for window in _windows(bootstrap, wanted, each)
+    ]
     try:
         with selectors.DefaultSelector() as selector:
-            for number, window in enumerate(windows):
-                window.sent = number * len(requests) // connections
+            for window in windows:
                 selector.register(window.connection, selectors.EVENT_READ, window)
                 window.send(in_flight)
             deadline = time.perf_counter() + seconds
@@ -126,3 +137,13 @@ def run_windows(
         for window in windows:
             window.connection.close()
     return [window.answered for window in windows]
+
+
+def _windows(bootstrap: str, requests: Sequence[bytes], connections: int) -> list[Window]:
+    with connect(bootstrap) as probe:
+        probe.sendall(requests[0])
+        response_bytes = 4 + len(receive_frame(probe))
+    windows = [Window(connect(bootstrap), requests, response_bytes) for _ in range(connections)]
+    for number, window in enumerate(windows):
+        window.sent = number * len(requests) // connections
+    return windows

@@ -149,6 +149,28 @@ class MillstreamTarget(Target):
         return None
 
 
+class WorkersTarget(MillstreamTarget):
+    """`serve --workers`, which takes one more port than workers."""
+
+    def __init__(self, workers: int = 2) -> None:
+        super().__init__()
+        self.name = f"{workers} workers"
+        self._workers = workers
+
+    def prepare(self) -> None:
+        ports: list[int] = []
+        while len(ports) <= self._workers:
+            port = free_port()
+            ports = [*ports, port] if ports and port == ports[-1] + 1 else [port]
+        self.port = ports[0]
+
+    def command(self) -> Sequence[str]:
+        return [*super().command(), "--workers", str(self._workers)]
+
+    def flushes(self) -> int | None:
+        return None  # each worker counts its own
+
+
 class NullTarget(Target):
     """Answers everything and stores nothing: the ceiling that the client itself sets."""
 

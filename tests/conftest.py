@@ -9,10 +9,12 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from millstream.testing.zookeeper import ZooKeeperProcess
 from tests.conformance.differences import DIFFERENCES
 from tests.peers.cache import PeerMissing
 from tests.peers.opensearch import OpenSearchServer, running_opensearch
 from tests.peers.redis import RedisServer, running_redis
+from tests.peers.zookeeper import running_zookeeper
 
 # An example may take as long as a busy machine makes it: no test asserts a time.
 settings.register_profile("patient", deadline=None)
@@ -27,8 +29,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--peer",
-        choices=["kafka"],
-        help="run the conformance tests against Apache Kafka as well, as the oracle",
+        choices=["kafka", "workers"],
+        help="run the conformance tests against Apache Kafka as well, as the oracle; or those with "
+        "real clients, which find the leaders of partitions, against two workers",
     )
 
 
@@ -50,5 +53,15 @@ def redis() -> Iterator[RedisServer]:
 def opensearch() -> Iterator[OpenSearchServer]:
     try:
         yield from running_opensearch()
+    except PeerMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[ZooKeeperProcess]:
+    """One for all tests of a worker; each uses a chroot of its own, and none stops it."""
+    try:
+        with running_zookeeper() as server:
+            yield server
     except PeerMissing as missing:
         pytest.skip(str(missing))

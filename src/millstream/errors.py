@@ -502,6 +502,14 @@ class LogGone(ApiError, StorageError):
         super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} was deleted")
 
 
+class UnexpectedOffset(StorageError):
+    """Fetched batches that do not continue the log. `first_offset` is that of the first one."""
+
+    def __init__(self, message: str, first_offset: int) -> None:
+        super().__init__(message)
+        self.first_offset = first_offset
+
+
 class NotCached(StorageError):
     """The data is not in the page cache; repeat the read in a thread."""
 

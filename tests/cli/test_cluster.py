@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from millstream.cli import cluster
 from millstream.cli.cluster import Cluster, suggestion, wait_each
 from millstream.cli.failures import CommandFailed
 
@@ -20,10 +22,21 @@ def test_offsets_at_fall_back_to_the_end(
     ok("topic", "alter", topic, "--config", "retention.ms=-1")
     line = json.dumps({"value": "v", "timestamp_ms": 10**12})
     ok("produce", topic, "--envelope", "--partition", "0", stdin=line)
-    cluster = Cluster.connect(bootstrap_servers)
+    connected = Cluster.connect(bootstrap_servers)
     places = [(topic, 0), (topic, 1)]
-    assert cluster.offsets_at(places, 10**12) == {(topic, 0): 0, (topic, 1): 0}
-    assert cluster.offsets_at(places, 10**12 + 1) == {(topic, 0): 1, (topic, 1): 0}
+    assert connected.offsets_at(places, 10**12) == {(topic, 0): 0, (topic, 1): 0}
+    assert connected.offsets_at(places, 10**12 + 1) == {(topic, 0): 1, (topic, 1): 0}
+
+
+@pytest.mark.timeout(25)  # less than a request may take
+def test_address_that_accepts_connections_and_does_not_answer_is_given_up_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster, "ANSWER_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(CommandFailed, match=f"no broker answers at {address}"):
+            Cluster.connect(address)
 
 
 def test_partitions_of_an_unknown_topic_suggests(bootstrap_servers: str, topic: str) -> None:

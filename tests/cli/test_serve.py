@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.serving import gather_settings
+from millstream.cli.failures import CommandFailed
+from millstream.cli.serving import (
+    ServeOptions,
+    check_servers,
+    gather_settings,
+    parse_plainly,
+    with_cluster,
+)
 from tests.cli.conftest import Run
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import free_port
@@ -108,3 +115,24 @@ def test_serve_refuses_a_port_that_is_in_use(tmp_path: Path) -> None:
     assert second.returncode == 1
     assert address.rpartition(":")[2] in err
     assert err.count("\n") == 1
+
+
+def test_zookeeper_and_node_id_are_short_for_settings() -> None:
+    options = parse_plainly(["--zookeeper", "a:1,b:2/c", "--node-id", "7", "--set", "x=y"])
+    assert options == ServeOptions(assignments=("x=y",), zookeeper="a:1,b:2/c", node_id=7)
+    assert with_cluster(options) == ("x=y", "zookeeper.connect=a:1,b:2/c", "node.id=7")
+    settings = gather_settings(None, None, None, with_cluster(options)[1:])
+    assert (settings.zookeeper_connect, settings.id) == ("a:1,b:2/c", 7)
+    assert parse_plainly(["--node-id", "x"]) is None
+
+
+@pytest.mark.parametrize("servers", ["a", "a:1,b", "a:1,", ":1", "a:x/c", "a:70000"])
+def test_addresses_of_zookeeper_without_a_port_are_refused(servers: str) -> None:
+    with pytest.raises(CommandFailed, match="HOST:PORT/CHROOT"):
+        check_servers(servers)
+
+
+def test_workers_and_zookeeper_exclude_each_other(run: Run) -> None:
+    outcome = run("serve", "--workers", "2", "--zookeeper", "127.0.0.1:1")
+    assert outcome.exit_code == 2
+    assert "--workers and --zookeeper exclude each other" in outcome.err

@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from millstream.cli.main import load_command
-from millstream.cli.serving import CONFIG, DATA, LISTEN, SET, ServeOptions, parse_plainly
+from millstream.cli.serving import (
+    CONFIG,
+    DATA,
+    LISTEN,
+    NODE_ID,
+    SET,
+    WORKERS,
+    ZOOKEEPER,
+    ServeOptions,
+    parse_plainly,
+)
 
 
 def test_plain_options_are_read_without_typer(tmp_path: Path) -> None:
@@ -27,6 +37,7 @@ def test_plain_options_are_read_without_typer(tmp_path: Path) -> None:
     ]
     assert parse_plainly(arguments) == ServeOptions("h:1", "d", file, ("a=1", "b="))
     assert parse_plainly([]) == ServeOptions()
+    assert parse_plainly(["--workers", "2"]) == ServeOptions(workers=2)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +50,7 @@ def test_plain_options_are_read_without_typer(tmp_path: Path) -> None:
         ["--no-such", "x"],
         ["x", "y"],
         ["--config", "no-such-file"],
+        ["--workers", "two"],
     ],
 )
 def test_whatever_needs_an_explanation_is_left_to_typer(arguments: list[str]) -> None:
@@ -47,4 +59,4 @@ def test_whatever_needs_an_explanation_is_left_to_typer(arguments: list[str]) ->
 
 def test_options_are_those_of_the_typer_command() -> None:
     declared = {tuple(it.opts) for it in load_command("serve").params if it.name != "help"}
-    assert declared == {LISTEN, DATA, CONFIG, SET}
+    assert declared == {LISTEN, DATA, CONFIG, SET, WORKERS, ZOOKEEPER, NODE_ID}

@@ -145,3 +145,17 @@ def test_topic_settings_are_refused_when_they_contradict(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         check_topic(BrokerConfig.from_values().topic_config(overrides))
+
+
+def test_listener_of_brokers_is_the_first_unless_it_is_named() -> None:
+    listeners = "CLIENTS://localhost:0,BROKERS://localhost:0"
+    values: dict[str, object] = {
+        "listeners": listeners,
+        "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
+    }
+    assert BrokerConfig.from_values(values).inter_broker_listener == "CLIENTS"
+    values["inter.broker.listener.name"] = "brokers"
+    assert BrokerConfig.from_values(values).inter_broker_listener == "BROKERS"
+    values["inter.broker.listener.name"] = "others"
+    with pytest.raises(ConfigError, match="not in listeners"):
+        BrokerConfig.from_values(values)

@@ -13,15 +13,18 @@ from tests.peers.cache import PeerMissing
 from tests.peers.clients import CLIENTS
 from tests.peers.java_runtime import ToolRunner, classpath
 from tests.peers.kafka import start_kafka
-from tests.peers.servers import Server, start_millstream
+from tests.peers.servers import Server, start_millstream, start_workers
 
 JAVA_CLIENTS = {"java", "java-3.9"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     kinds: list[Any] = ["millstream"]
-    if metafunc.config.getoption("--peer") == "kafka":
+    peer = metafunc.config.getoption("--peer")
+    if peer == "kafka":
         kinds.append(pytest.param("apache-kafka", marks=pytest.mark.java))
+    elif peer == "workers" and "client" in metafunc.fixturenames:
+        kinds.append("workers")
     for fixture, scope in (("broker", "session"), ("own_broker", "module")):
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(fixture, kinds, indirect=True, scope=scope)
@@ -51,6 +54,8 @@ def own_broker(
 def start_broker(kind: str, directory: Path, settings: Mapping[str, str]) -> Server:
     if kind == "millstream":
         return start_millstream(directory / "data", settings)
+    if kind == "workers":
+        return start_workers(directory / "data", 2, settings)
     return start_kafka(directory, settings)
 
 

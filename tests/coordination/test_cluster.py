@@ -22,6 +22,8 @@ from millstream.coordination.cluster_records import (
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
+    decode_record,
+    encode_record,
 )
 from millstream.coordination.record_codec import CorruptRecord
 
@@ -105,6 +107,38 @@ def test_feature_that_was_switched_off_is_remembered_as_such() -> None:
     made = image(FeatureLevelRecord("f", 1), FeatureLevelRecord("f", 0))
     assert made.features == {"f": 0}
     assert ClusterImage().apply(made.records(), made.version).features == {"f": 0}
+
+
+def test_shutdown_and_recovery_survive_a_snapshot() -> None:
+    made = image(
+        RegisterBrokerRecord(1, IDS[3], 1, ()),
+        BrokerRegistrationChangeRecord(1, 1, in_controlled_shutdown=1),
+        *topic(0),
+        PartitionChangeRecord(0, IDS[0], leader=1, leader_recovery_state=1),
+    )
+    assert made.brokers[1].in_controlled_shutdown
+    assert not made.brokers[1].is_active
+    assert made.topics["t0"].partitions[0].leader_recovery_state == 1
+    decoded = map(decode_record, map(encode_record, made.records()))
+    assert ClusterImage().apply(decoded, made.version) == made
+
+
+def test_registration_ends_a_shutdown_and_other_changes_keep_it() -> None:
+    made = image(
+        RegisterBrokerRecord(1, IDS[3], 1, (), in_controlled_shutdown=True),
+        BrokerRegistrationChangeRecord(1, 1, fenced=1),
+    )
+    assert made.brokers[1].in_controlled_shutdown
+    again = made.apply([RegisterBrokerRecord(1, IDS[4], 2, ())], 9)
+    assert again.brokers[1].is_active
+
+
+def test_recovered_leader_is_no_longer_recovering() -> None:
+    made = image(*topic(0), PartitionChangeRecord(0, IDS[0], leader=1, leader_recovery_state=1))
+    made = made.apply([PartitionChangeRecord(0, IDS[0], isr=(1,))], 8)
+    assert made.topics["t0"].partitions[0].leader_recovery_state == 1
+    made = made.apply([PartitionChangeRecord(0, IDS[0], leader_recovery_state=0)], 9)
+    assert made.topics["t0"].partitions[0].leader_recovery_state == 0
 
 
 @pytest.mark.parametrize(

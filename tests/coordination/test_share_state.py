@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.coordination.share_state import DeliveryState, StateBatch, combine
+from millstream.coordination.share_state import (
+    DeliveryState,
+    StateBatch,
+    combine,
+    from_entries,
+    to_entries,
+)
 
 AVAILABLE, ACKNOWLEDGED = DeliveryState.AVAILABLE, DeliveryState.ACKNOWLEDGED
 ARCHIVED = DeliveryState.ARCHIVED
@@ -115,3 +122,24 @@ def test_start_offset_cuts_the_batch_that_it_is_in() -> None:
     parts = [StateBatch(0, 1, ARCHIVED, 1), StateBatch(2, 9, AVAILABLE, 1)]
     assert combined(*parts, start_offset=5) == [StateBatch(5, 9, AVAILABLE, 1)]
     assert combined(*parts, start_offset=10) == []
+
+
+def test_due_times_are_kept_between_brokers() -> None:
+    batches = [
+        StateBatch(0, 1, AVAILABLE, 2, 1_700_000_000_000),
+        StateBatch(2, 2, ARCHIVED, 3),
+        StateBatch(3, 9, AVAILABLE, 1, 5),
+    ]
+    entries = list(to_entries(batches))
+    assert len(entries) == 5
+    assert from_entries(entries) == batches
+
+
+def test_due_time_without_its_batch_is_refused() -> None:
+    (_, due), (batch,) = (
+        to_entries([StateBatch(0, 1, AVAILABLE, 2, 7)]),
+        [StateBatch(5, 6, AVAILABLE, 1)],
+    )
+    for entries in ([due], [batch, due]):
+        with pytest.raises(ValueError, match="11"):
+            from_entries(entries)

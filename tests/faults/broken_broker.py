@@ -97,7 +97,7 @@ def forget_offsets_of_transactions() -> None:
 
 
 def keep_logs_of_deleted_topics() -> None:
-    honest = Reconciler._lead
+    honest = Reconciler._take_role
 
     def delete_topics(self: Reconciler, topics: Iterable[TopicImage]) -> None:
         for topic in topics:
@@ -106,12 +106,12 @@ def keep_logs_of_deleted_topics() -> None:
                 if partition is not None:
                     partition.go_offline(ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
 
-    def lead(self: Reconciler, topic: TopicImage, index: int, log: Log) -> Partition:
+    def take_role(self: Reconciler, topic: TopicImage, index: int, log: Log) -> Partition:
         log.set_topic_id(topic.id)
         return honest(self, topic, index, log)
 
     Reconciler._delete_topics = delete_topics  # type: ignore[method-assign]
-    Reconciler._lead = lead  # type: ignore[method-assign]
+    Reconciler._take_role = take_role  # type: ignore[method-assign]
 
 
 def ignore_versions() -> None:

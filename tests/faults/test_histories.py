@@ -27,7 +27,7 @@ RUNS_MAX = 5
 )
 def test_broker_keeps_its_word_under_faults(tmp_path: Path, seed: int, seconds: int) -> None:
     broker = BrokerProcess.millstream(tmp_path)
-    nemesis = Nemesis(broker, seed)
+    nemesis = Nemesis([broker], seed)
     with broker:
         history = run_workload(broker.address, Plan(seed=seed, seconds=seconds), nemesis=nemesis)
     history.save(tmp_path / "history.jsonl")
@@ -68,7 +68,7 @@ def test_flaw_of_the_broker_is_found(tmp_path: Path, flaw: str, anomaly: Anomaly
 def test_forgotten_versions_are_found(tmp_path: Path) -> None:
     """A broker that knows no versions after a kill refuses the next ones."""
     with broken_broker(tmp_path, "versions-forgotten") as broker:
-        nemesis = Nemesis(broker, 1, [Fault.KILL], healthy_s=(1.0, 1.5), broken_s=(0.1, 0.2))
+        nemesis = Nemesis([broker], 1, [Fault.KILL], healthy_s=(1.0, 1.5), broken_s=(0.1, 0.2))
         # Transactions that wait for the broker may hold the keys: a reason for every refusal.
         report = run_briefly(broker, nemesis, transactional_claimants=0)
     assert Anomaly.UNFOUNDED_REFUSAL in report.counts, str(report)
@@ -82,7 +82,7 @@ def test_lost_flush_is_found(tmp_path: Path) -> None:
         directory.mkdir()
         honest = BrokerProcess.millstream(directory)
         with ForgetfulBroker(honest.command, honest.address, honest.log) as broker:
-            nemesis = Nemesis(broker, 1, [Fault.KILL], healthy_s=(1.5, 2.0))
+            nemesis = Nemesis([broker], 1, [Fault.KILL], healthy_s=(1.5, 2.0))
             reports.append(run_briefly(broker, nemesis))
         if {Anomaly.LOST, Anomaly.UNSEEN, Anomaly.INCONSISTENT_OFFSET} & reports[-1].counts.keys():
             return

@@ -11,7 +11,7 @@ from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import Server, free_port, wait_until_listening
 
 CLUSTER_ID = "AAAAAAAAQACAAAAAAAAAAA"
-_JVM_OPTIONS = [
+JVM_OPTIONS = [
     "-Xmx512m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
@@ -33,7 +33,7 @@ def start_kafka(
     for listener in more_listeners:
         text = text.replace("\nlisteners=", f"\nlisteners={listener},")
     properties.write_text(text)
-    java = [java_command(), *_JVM_OPTIONS, "-cp", classpath("kafka")]
+    java = [java_command(), *JVM_OPTIONS, "-cp", classpath("kafka")]
     if not (directory / "data" / "meta.properties").exists():
         command = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
         subprocess.run([*java, *command], check=True, capture_output=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ class Server:
     port: int
     process: subprocess.Popen[bytes]
     data: Path
+    brokers: int = 1  # that share the address
 
     @property
     def bootstrap(self) -> str:
@@ -70,6 +72,28 @@ def start_millstream(
     server = Server("millstream", "127.0.0.1", port, process, data)
     wait_until_listening(server, log_path, PATIENCE_SECONDS)
     return server
+
+
+def start_workers(data: Path, workers: int, settings: Mapping[str, str] | None = None) -> Server:
+    """Start `millstream serve --workers` on `data`, on any free ports."""
+    options = [f"--set={name}={value}" for name, value in (settings or {}).items()]
+    command = [str(Path(sys.executable).with_name("millstream")), "serve", "--workers"]
+    address = ["--listen", "127.0.0.1:0", "--data", str(data)]
+    log_path = data.with_name(data.name + ".log")
+    with log_path.open("ab") as log:
+        start = log.tell()
+        process = subprocess.Popen(
+            [*command, str(workers), *address, *options], stdout=log, stderr=log
+        )
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        ready = re.search(r"ready on 127\.0\.0\.1:(\d+) ", log_path.read_text()[start:])
+        if ready is not None:
+            return Server("millstream", "127.0.0.1", int(ready[1]), process, data, workers)
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    raise RuntimeError(f"the workers do not serve:\n{_tail(log_path)}")
 
 
 def _own_ports() -> Iterator[int]:

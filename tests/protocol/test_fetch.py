@@ -74,6 +74,7 @@ results = st.builds(
     aborted=st.one_of(st.none(), st.lists(st.tuples(INT64, INT64), max_size=2)),
     diverging_epoch=st.one_of(st.none(), st.tuples(st.integers(0, 9), st.integers(0, 99))),
     current_leader=st.one_of(st.none(), st.tuples(st.integers(0, 9), st.integers(0, 99))),
+    preferred_replica=st.integers(-1, 9),
 )
 
 
@@ -174,6 +175,8 @@ def _assert_same(version: int, meant: fetch.FetchedPartition, read: Any) -> None
     assert bytes(read.records or b"") == meant.records
     if version >= 5:
         assert read.log_start_offset == meant.log_start_offset
+    if version >= 11:
+        assert read.preferred_read_replica == meant.preferred_replica
     aborted = read.aborted_transactions
     if meant.aborted is None:
         assert aborted is None

@@ -12,9 +12,10 @@ from millstream.config.topic import TopicConfig
 from millstream.errors import ApiError
 from millstream.records.batch import parse_header
 from millstream.storage import lookup
-from millstream.storage.steps import run_from_thread
-from millstream.storage.truncation import truncate
-from tests.storage.store import Store, apply_retention, make_batch, read_all, truncate_to
+from millstream.storage.steps import run_from_thread, run_here
+from millstream.storage.truncation import start_at, truncate
+from tests.storage.cleaning import MortalFileSystem, PowerCut
+from tests.storage.store import TOPIC, Store, apply_retention, make_batch, read_all, truncate_to
 
 
 def make_store(**settings: object) -> Store:
@@ -157,3 +158,152 @@ def test_cold_reader_leaves_no_position_of_what_was_cut_off(
     for offset in range(20):
         found = log.read(offset, max_bytes=1, end_offset=100)
         assert parse_header(found).base_offset == offset
+
+
+def test_epochs_of_what_was_cut_off_do_not_come_back() -> None:
+    """The follower had an epoch that the new leader never had, and gets batches of an older one."""
+    store = Store()
+    store.append(b"a", epoch=0)
+    store.append(b"b", epoch=5)
+    store.flush(0)
+    store.directories.checkpoint()
+    truncate_to(store.log(), 1)
+    store.append(b"c", epoch=4)
+    store.append(b"d", epoch=4)
+    store.flush(0)
+    store.crash()
+    assert store.log().epochs.entries == ((0, 0), (4, 1))
+
+
+def test_truncation_lowers_the_saved_high_watermark() -> None:
+    store = Store()
+    for value in (b"a", b"b", b"c"):
+        store.append(value)
+    store.flush(0)
+    store.directories.checkpoint({(TOPIC, 0): 3})
+    truncate_to(store.log(), 1)
+    store.append(b"x")
+    store.append(b"y")
+    store.flush(0)
+    store.crash()
+    assert store.log().log_end_offset == 3
+    assert store.directories.high_watermarks[TOPIC, 0] == 1
+
+
+@pytest.mark.parametrize("offset", [0, 4, 100])
+def test_emptied_log_starts_and_ends_at_the_offset(offset: int) -> None:
+    store = make_store()
+    batch = make_batch(b"x", producer_id=5, producer_epoch=0, base_sequence=0)
+    store.append_batch(batch, epoch=3)
+    store.flush(0)
+    log = store.log()
+    run_here(start_at(log, offset))
+    assert (log.log_start_offset, log.log_end_offset, log.flushed_offset) == (offset,) * 3
+    assert log.epochs.entries == ()
+    assert log.check_producer(parse_header(batch)) is None
+    assert store.append(b"new", epoch=2).first_offset == offset
+    store.flush(0)
+    store.crash()
+    log = store.log()
+    assert [record.value for record in read_all(log)] == [b"new"]
+    assert (log.log_start_offset, log.log_end_offset) == (offset, offset + 1)
+    assert log.epochs.entries == ((2, offset),)
+    assert not len(log.producers)
+
+
+def test_log_without_files_can_be_emptied() -> None:
+    store = Store()
+    run_here(start_at(store.log(), 40))
+    assert store.append(b"x").first_offset == 40
+    store.flush(0)
+    store.crash()
+    assert (store.log().log_start_offset, store.log().log_end_offset) == (40, 41)
+
+
+def test_emptying_forgets_what_only_the_journal_has() -> None:
+    store = make_store()
+    for partition in range(1, 6):
+        store.append(b"other", partition=partition)
+    store.flush(*range(6))
+    run_here(start_at(store.log(), 50))
+    store.crash()
+    assert (store.log().log_start_offset, store.log().log_end_offset) == (50, 50)
+    assert [record.value for record in read_all(store.log(3))] == [b"other"]
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+@pytest.mark.parametrize("offset", [50, 7])
+def test_power_cut_while_emptying_leaves_a_prefix_or_nothing(seed: int | None, offset: int) -> None:
+    """At each operation of the disk: and the epochs match what is left."""
+    for operations in range(1, 200):
+        fs = MortalFileSystem()
+        store = Store(config=TopicConfig(segment_bytes=200), fs=fs)
+        for number in range(6):
+            store.append(b"%d" % number, timestamp=number, epoch=number)
+        store.flush(0)
+        store.directories.checkpoint({(TOPIC, 0): 6})
+        fs.operations_left = operations
+        try:
+            run_here(start_at(store.log(), offset))
+        except PowerCut:
+            store.crash(seed)
+        else:
+            break
+        log = store.log()
+        left = read_all(log)
+        assert [record.value for record in left] == [b"%d" % n for n in range(len(left))]
+        if left:
+            assert log.epochs.entries == tuple((n, n) for n in range(len(left)))
+        else:
+            assert log.log_end_offset in (0, offset)
+            assert log.epochs.entries == ()
+        run_here(start_at(log, offset))
+        store.append(b"new", epoch=9)
+        assert log.epochs.entries == ((9, offset),)
+    else:
+        pytest.fail("the log was never emptied")
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+def test_power_cut_while_truncating_leaves_the_old_end_or_the_new(seed: int | None) -> None:
+    for operations in range(1, 200):
+        fs = MortalFileSystem()
+        store = Store(config=TopicConfig(segment_bytes=200), fs=fs)
+        for number in range(6):
+            store.append(b"%d" % number, timestamp=number, epoch=number)
+        store.flush(0)
+        store.directories.checkpoint()
+        fs.operations_left = operations
+        try:
+            truncate_to(store.log(), 3)
+        except PowerCut:
+            store.crash(seed)
+        else:
+            break
+        log = store.log()
+        end = log.log_end_offset
+        assert 3 <= end <= 6
+        assert [record.value for record in read_all(log)] == [b"%d" % n for n in range(end)]
+        assert log.epochs.entries == tuple((n, n) for n in range(end))
+        truncate_to(log, 3)
+        store.append(b"new", epoch=2)
+        store.flush(0)
+        store.crash(seed)
+        assert store.log().epochs.entries == ((0, 0), (1, 1), (2, 2))
+    else:
+        pytest.fail("the log was never truncated")
+
+
+def test_nothing_is_appended_while_a_log_is_emptied() -> None:
+    store = make_store()
+    log = store.log()
+
+    def append_meanwhile(action: Callable[[], Any]) -> Any:
+        result = action()
+        if log.is_truncating:
+            with pytest.raises(ApiError, match="being truncated"):
+                store.append(b"x")
+        return result
+
+    run_from_thread(start_at(log, 77), append_meanwhile)
+    assert store.append(b"x").first_offset == 77

@@ -29,12 +29,17 @@ def main() -> None:
 
 def _tell_parent(server: BrokerServer) -> None:
     print(json.dumps({"bootstrap_servers": server.bootstrap_servers}), flush=True)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
 
 
-def _end_with_parent() -> None:
-    sys.stdin.read()
-    os.kill(os.getpid(), signal.SIGTERM)
+def end_with_parent() -> None:
+    """Stop this process, cleanly, when standard input ends."""
+
+    def watch() -> None:
+        sys.stdin.read()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ TRANSLATIONS: dict[str, tuple[Rule, ...]] = {
     "produce": (
         Rule((ErrorCode.PRODUCER_FENCED,), ErrorCode.INVALID_PRODUCER_EPOCH),
         Rule((ErrorCode.INVALID_TXN_STATE,), ErrorCode.TRANSACTION_ABORTABLE, since=11),
+        Rule((ErrorCode.TRANSACTION_ABORTABLE,), ErrorCode.INVALID_TXN_STATE, before=11),
         Rule((*COORDINATOR_UNREADY, ErrorCode.NETWORK_EXCEPTION), ErrorCode.NOT_ENOUGH_REPLICAS),
         # From v12 on clients add partitions with Produce, and wait for the transaction before.
         Rule((ErrorCode.CONCURRENT_TRANSACTIONS,), ErrorCode.NOT_ENOUGH_REPLICAS, before=12),

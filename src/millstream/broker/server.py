@@ -18,7 +18,7 @@ import gc
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -27,18 +27,22 @@ from millstream.broker.coordinators.registry import Coordinators
 from millstream.broker.maintenance.cleaning import CleaningThread
 from millstream.broker.maintenance.jobs import Background
 from millstream.broker.maintenance.loop_lag import LoopLag
+from millstream.broker.metadata.actions import LoggedActions
 from millstream.broker.metadata.cache import MetadataCache
 from millstream.broker.metadata.configs import ConfigManager
-from millstream.broker.metadata.local import LocalMetadata, registration
+from millstream.broker.metadata.local import open_local
 from millstream.broker.metadata.producer_ids import ProducerIds
 from millstream.broker.metadata.reconciler import Reconciler
+from millstream.broker.metadata.store import MetadataLog, OpenMetadata, registration
 from millstream.broker.metadata.topics import TopicManager
 from millstream.broker.network.connection import ConnectionLimits
 from millstream.broker.network.connections import Connections
+from millstream.broker.peers.peers import Peers
 from millstream.broker.replicas.fetch_sessions import FetchSessionCache
 from millstream.broker.replicas.flushing import Flusher
 from millstream.broker.replicas.produce_templates import ProduceTemplates
 from millstream.broker.replicas.table import PartitionTable
+from millstream.broker.replication.replicas import Replication
 from millstream.broker.services import Load, Services
 from millstream.broker.tasks import Tasks
 from millstream.broker.turn import Turn
@@ -51,6 +55,7 @@ from millstream.storage.filesystem import FileSystem
 from millstream.storage.log import Log
 
 if TYPE_CHECKING:
+    from millstream.broker.cluster.joining import ZooKeeperCluster
     from millstream.broker.sharing.partitions import SharePartitions
 
 logger = logging.getLogger("millstream.server")
@@ -59,6 +64,7 @@ GARBAGE_CONTAINERS = 10_000  # more than were freed, before the youngest are sea
 
 COLD_READ_THREADS = 4
 SHUTDOWN_GRACE_SECONDS = 5.0
+HAND_OVER_SECONDS = 10.0
 
 
 class BrokerServer:
@@ -66,14 +72,17 @@ class BrokerServer:
 
     loop: asyncio.AbstractEventLoop
     directories: LogDirectories
-    metadata: LocalMetadata
+    metadata: MetadataLog
     configs: ConfigManager
     flusher: Flusher
     loop_lag: LoopLag
     partitions: PartitionTable
     topics: TopicManager
+    actions: LoggedActions
     coordinators: Coordinators
     connections: Connections
+    peers: Peers
+    replication: Replication
     producer_ids: ProducerIds
     tasks: Tasks
     services: Services
@@ -84,8 +93,13 @@ class BrokerServer:
         *,
         clock: Clock | None = None,
         filesystem: FileSystem | None = None,
+        open_metadata: OpenMetadata = open_local,
+        shared_listeners: Sequence[Endpoint] = (),
     ) -> None:
+        """`shared_listeners` are not advertised, and other processes listen there too."""
         self._static_config = config
+        self._shared_listeners = shared_listeners
+        self._open_metadata = open_metadata
         self._filesystem = filesystem
         self.clock: Clock = clock or SystemClock()
         self.id = config.id
@@ -111,6 +125,12 @@ class BrokerServer:
         return [(endpoint.host, endpoint.port) for endpoint in endpoints]
 
     @property
+    def listening_ports(self) -> dict[str, int]:
+        """The port of each listener that is this broker's own."""
+        own = self._listeners[: len(self.config.endpoints)]
+        return {it.listener: server.sockets[0].getsockname()[1] for it, server in own}
+
+    @property
     def bootstrap_servers(self) -> str:
         return ",".join(f"{host}:{port}" for host, port in self.addresses)
 
@@ -130,12 +150,13 @@ class BrokerServer:
         for warning in self._static_config.warnings:
             logger.warning("%s", warning)
         self._undo.callback(self._executor.shutdown)
-        self._open_data()
+        await self._open_data()
         self._wire()
         endpoints = await self._bind()
         await self._claim_leadership()
         self._reconciler.start(self.metadata.deleted_topic_ids)
         self._undo.push_async_callback(self._reconciler.stop)
+        self._undo.push_async_callback(self.replication.stop)
         await self._register(endpoints)
         self.coordinators.start()
         self._undo.push_async_callback(self._stop_serving)
@@ -145,34 +166,49 @@ class BrokerServer:
             await self.coordinators.share_state_loaded()
         for endpoint, server in self._listeners:
             await self._accept(endpoint, server)
+        if self.metadata.has_controller:
+            self._undo.push_async_callback(self._hand_over)
 
     async def stop(self) -> None:
         """Answer what is in flight, flush, and close."""
         await self._undo.aclose()
 
-    def _open_data(self) -> None:
+    async def _open_data(self) -> None:
         config = self._static_config
+        open_metadata, cluster_id = self._open_metadata, None
+        if config.zookeeper_connect is not None:
+            cluster = await self._join_cluster(config)
+            open_metadata, cluster_id = cluster.open, cluster.cluster_id
         self.directories = LogDirectories.open(
             config.log_directories,
             node_id=self.id,
+            cluster_id=cluster_id,
             fs=self._filesystem,
             clock=self.clock,
             recovery_threads=config.num_recovery_threads_per_data_dir,
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
         self._undo.push_async_callback(self._close_data)
-        self.metadata = LocalMetadata.open(
-            self.directories,
-            self.clock,
-            snapshot_bytes=config.metadata_log_max_record_bytes_between_snapshots,
-        )
+        self.metadata = await open_metadata(self.directories, config, self.clock)
+
+    async def _join_cluster(self, config: BrokerConfig) -> ZooKeeperCluster:
+        """Imported only with `zookeeper.connect`: see docs/decisions/0032-zookeeper.md."""
+        try:
+            from millstream.broker.cluster.joining import ZooKeeperCluster
+        except ModuleNotFoundError as error:
+            raise MillstreamError(
+                f"zookeeper.connect needs the package {error.name}: pip install "
+                "'millstream[cluster]'"
+            ) from None
+        cluster = await ZooKeeperCluster.connect(config, self._filesystem)
+        self._undo.push_async_callback(cluster.close)
+        return cluster
 
     async def _close_data(self) -> None:
-        if hasattr(self, "metadata"):
-            await self.metadata.finish()
         if hasattr(self, "partitions"):
             self.directories.high_watermarks.update(self.partitions.high_watermarks())
-            self.metadata.fence_broker(self.id)
+        if hasattr(self, "metadata"):
+            await self.metadata.close()
         self.directories.close()
 
     def _wire(self) -> None:
@@ -183,16 +219,37 @@ class BrokerServer:
         self._undo.callback(self.flusher.close)
         self.partitions = PartitionTable(self.flusher, self.clock)
         self.topics = TopicManager(self.metadata, self.configs)
-        self._reconciler = Reconciler(
-            self.metadata, self.configs, self.directories, self.partitions, self.tasks.run_blocking
+        self.actions = LoggedActions(self.metadata, self.configs, self.topics)
+        self.peers = Peers(
+            self.loop, self.metadata, self.id, self._static_config.inter_broker_listener
         )
-        self.producer_ids = ProducerIds(self.metadata, self.id)
+        self.replication = Replication(
+            metadata=self.metadata,
+            actions=self.actions,
+            configs=self.configs,
+            partitions=self.partitions,
+            peers=self.peers,
+            tasks=self.tasks,
+            clock=self.clock,
+            on_directory_failed=self.directory_failed,
+        )
+        self._reconciler = Reconciler(
+            self.metadata,
+            self.configs,
+            self.directories,
+            self.partitions,
+            self.tasks.run_blocking,
+            self.replication,
+        )
+        self.replication.retake_role = self._reconciler.retake_role
+        self.producer_ids = ProducerIds(self.actions)
         self.coordinators = Coordinators(
             metadata=self.metadata,
             configs=self.configs,
             topics=self.topics,
             partitions=self.partitions,
             producer_ids=self.producer_ids,
+            peers=self.peers,
             clock=self.clock,
         )
         self.services = self._services()
@@ -219,7 +276,9 @@ class BrokerServer:
             metadata_cache=self.metadata_cache,
             configs=self.configs,
             topics=self.topics,
+            actions=self.actions,
             producer_ids=self.producer_ids,
+            peers=self.peers,
             coordinators=self.coordinators,
             partitions=self.partitions,
             directories=self.directories,
@@ -233,6 +292,7 @@ class BrokerServer:
 
     def _start_sharing(self) -> SharePartitions:
         """Imported with the first share group: see docs/decisions/0008-start-up.md."""
+        from millstream.broker.peers.partitions import RemotePartitions
         from millstream.broker.sharing.dead_letters import DeadLetters
         from millstream.broker.sharing.partitions import SharePartitions
 
@@ -241,8 +301,9 @@ class BrokerServer:
             clock=self.clock,
             metadata=self.metadata,
             configs=self.configs,
-            topics=self.topics,
+            actions=self.actions,
             partitions=self.partitions,
+            remote=RemotePartitions(self.peers),
         )
         self._share_partitions = SharePartitions(
             broker_id=self.id,
@@ -251,7 +312,7 @@ class BrokerServer:
             metadata=self.metadata,
             configs=self.configs,
             partitions=self.partitions,
-            persister=self.coordinators.share_state,
+            persister=self.coordinators.share_persister,
             dead_letters=dead_letters,
             on_connection_closed=self.connections.on_close,
         )
@@ -298,9 +359,11 @@ class BrokerServer:
                     advertised.port or bound_port,
                 )
             )
+        for endpoint in self._shared_listeners:
+            self._listeners.append((endpoint, await self._listen(endpoint, is_shared=True)))
         return endpoints
 
-    async def _listen(self, endpoint: Endpoint) -> asyncio.Server:
+    async def _listen(self, endpoint: Endpoint, *, is_shared: bool = False) -> asyncio.Server:
         try:
             return await self.loop.create_server(
                 lambda: self.connections.accept(endpoint.listener),
@@ -308,6 +371,7 @@ class BrokerServer:
                 endpoint.port,
                 backlog=self.config.socket_listen_backlog_size,
                 reuse_address=True,
+                reuse_port=is_shared,
                 start_serving=False,
             )
         except OSError as error:
@@ -328,13 +392,15 @@ class BrokerServer:
 
         Also of partitions without a log: its first records may have been lost with its files.
         """
+        if self.metadata.has_controller:
+            return
         topics = {} if self.directories.clean else self.metadata.image.topics
-        await self.topics.claim_leadership(
+        await self.actions.claim_leadership(
             (name, index) for name, it in topics.items() for index in range(len(it.partitions))
         )
 
     async def _register(self, endpoints: list[BrokerEndpoint]) -> None:
-        await self.metadata.register_broker(
+        await self.metadata.register(
             registration(
                 self.id,
                 endpoints,
@@ -346,6 +412,18 @@ class BrokerServer:
             )
         )
 
+    async def _hand_over(self) -> None:
+        """Let other replicas lead, before this broker stops serving (controlled shutdown)."""
+        try:
+            async with asyncio.timeout(HAND_OVER_SECONDS):
+                await self.actions.shut_down()
+        except (MillstreamError, TimeoutError) as error:
+            logger.warning(
+                "stopping without handing over partitions; they have no leader until the "
+                "controller notices: %s",
+                error or "no answer from the metadata",
+            )
+
     async def _close_listeners(self) -> None:
         for _, server in self._listeners:
             server.close()
@@ -356,6 +434,7 @@ class BrokerServer:
         if self._share_partitions is not None:
             await self._share_partitions.stop()
         await self.coordinators.stop()
+        self.peers.close()
         await self.connections.close(grace_seconds=SHUTDOWN_GRACE_SECONDS)
         await self.tasks.cancel()
 
@@ -411,7 +490,12 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def run(config: BrokerConfig, *, ready: Callable[[BrokerServer], None] | None = None) -> None:
+def run(
+    config: BrokerConfig,
+    *,
+    ready: Callable[[BrokerServer], None] | None = None,
+    build: Callable[[BrokerConfig], BrokerServer] = BrokerServer,
+) -> None:
     """Serve until SIGTERM or SIGINT, then stop cleanly. `ready` is called once, when serving.
 
     SIGUSR1 logs the counters.
@@ -419,7 +503,7 @@ def run(config: BrokerConfig, *, ready: Callable[[BrokerServer], None] | None = 
     loop = new_event_loop()
     asyncio.set_event_loop(loop)
     try:
-        loop.run_until_complete(_serve(config, ready or _say_ready))
+        loop.run_until_complete(_serve(build(config), ready or _say_ready))
     finally:
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
@@ -436,14 +520,13 @@ def collect_garbage_rarely() -> None:
     gc.set_threshold(GARBAGE_CONTAINERS, 10, 10)
 
 
-async def _serve(config: BrokerConfig, ready: Callable[[BrokerServer], None]) -> None:
+async def _serve(server: BrokerServer, ready: Callable[[BrokerServer], None]) -> None:
     import signal
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    server = BrokerServer(config)
     await server.start()
     loop.add_signal_handler(signal.SIGUSR1, server.log_counters)
     collect_garbage_rarely()

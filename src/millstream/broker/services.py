@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from millstream.broker.coordinators.registry import Coordinators
+    from millstream.broker.metadata.actions import ClusterActions
     from millstream.broker.metadata.cache import MetadataCache
     from millstream.broker.metadata.configs import ConfigManager
-    from millstream.broker.metadata.local import LocalMetadata
     from millstream.broker.metadata.producer_ids import ProducerIds
+    from millstream.broker.metadata.store import MetadataLog
     from millstream.broker.metadata.topics import TopicManager
+    from millstream.broker.peers.peers import Peers
     from millstream.broker.replicas.fetch_pacing import FetchPacer
     from millstream.broker.replicas.fetch_sessions import FetchSessionCache
     from millstream.broker.replicas.produce_templates import ProduceTemplates
@@ -50,11 +52,13 @@ class Services:
     cluster_id: str
     loop: asyncio.AbstractEventLoop
     clock: Clock
-    metadata: LocalMetadata
+    metadata: MetadataLog
     metadata_cache: MetadataCache
     configs: ConfigManager
     topics: TopicManager
+    actions: ClusterActions
     producer_ids: ProducerIds
+    peers: Peers
     coordinators: Coordinators
     partitions: PartitionTable
     directories: LogDirectories
@@ -70,6 +74,13 @@ class Services:
     def config(self) -> BrokerConfig:
         """The settings in force now."""
         return self.configs.current
+
+    @property
+    def controller_id(self) -> int:
+        """The broker to which clients send administrative requests. Any broker can decide, so it
+        is this one if there is no controller, or none that is known."""
+        known = self.metadata.controller_id
+        return self.broker_id if known is None else known
 
     @cached_property
     def share_partitions(self) -> SharePartitions:

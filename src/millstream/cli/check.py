@@ -21,6 +21,7 @@ from millstream.cli.cluster import Cluster
 from millstream.cli.failures import CommandFailed
 from millstream.cli.options import BOOTSTRAP_DEFAULT, BootstrapServer, ClientConfig
 from millstream.cli.output import error_console, note
+from millstream.testing.cluster import ClusterProcesses
 from millstream.testing.histories.checker import check as judge
 from millstream.testing.histories.faults import BrokerProcess, Nemesis
 from millstream.testing.histories.history import History
@@ -46,6 +47,10 @@ def check(
     faults: Annotated[
         bool, typer.Option("--faults", help="Start a broker, and kill and pause it.")
     ] = False,
+    brokers: Annotated[
+        int,
+        typer.Option(min=1, max=7, help="With --faults: brokers of a replicated cluster."),
+    ] = 1,
     transactions: Annotated[bool, typer.Option(help="Include transactions.")] = True,
     classic_only: Annotated[
         bool, typer.Option("--classic-only", help="Skip groups of the consumer protocol.")
@@ -68,6 +73,7 @@ def check(
     \b
       millstream check
       millstream check --faults --seconds 60
+      millstream check --faults --brokers 3
       millstream check -b broker:9092 --no-transactions --save run.jsonl
       millstream check --history run.jsonl
     """
@@ -86,7 +92,7 @@ def check(
     )
     note(f"seed {seed}, {seconds:g} s, topics {plan.prefix}-in, -out, -recreated-0, -claims")
     if faults:
-        found = run_broken(plan)
+        found = run_broken(plan, brokers)
     else:
         cluster = Cluster.connect(bootstrap_server, client_config)
         with progress_shown() as show:
@@ -99,11 +105,16 @@ def check(
         remove_traces(cluster.bootstrap_servers, plan, cluster.settings)
 
 
-def run_broken(plan: Plan) -> History:
-    """The workload on a broker with repeated faults."""
+def run_broken(plan: Plan, count: int) -> History:
+    """The workload on brokers with repeated faults, of one broker at a time."""
     with tempfile.TemporaryDirectory(prefix="millstream-check-") as directory:
+        if count > 1:
+            cluster = ClusterProcesses(Path(directory), count)
+            nemesis = Nemesis(list(cluster.brokers.values()), plan.seed, broken_s=(0.1, 5.0))
+            with cluster, progress_shown(nemesis) as show:
+                return run_workload(cluster.addresses, plan, nemesis=nemesis, on_progress=show)
         broker = BrokerProcess.millstream(Path(directory))
-        nemesis = Nemesis(broker, plan.seed)
+        nemesis = Nemesis([broker], plan.seed)
         with broker, progress_shown(nemesis) as show:
             return run_workload(broker.address, plan, nemesis=nemesis, on_progress=show)
 

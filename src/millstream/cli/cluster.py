@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 8.0  # for the first answer, of an address that accepts connections
 NO_OFFSET = -1001  # librdkafka's value for "no committed offset"
 UNREACHABLE_CODES = (
     KafkaError._ALL_BROKERS_DOWN,
@@ -53,7 +54,7 @@ class Cluster:
         cluster = cls(bootstrap_servers, settings)
         if not any(map(accepts_connections, bootstrap_servers.split(","))):
             raise unreachable(bootstrap_servers)
-        cluster.metadata()
+        cluster.metadata(ANSWER_TIMEOUT_S)
         return cluster
 
     def client_settings(self, **extra: Any) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """`millstream demo`: kill -9 in mid-stream, without lost or duplicated records.
 
 `demo` itself is a shop whose pipelines are killed (`millstream.cli.shop`); `demo crash` kills a
-broker, and needs no Spark (`crash_run`, `crash_story`).
+broker, and needs no Spark (`crash_run`, `crash_story`); `demo cluster` kills the brokers of a
+replicated cluster (`cluster_run`, `cluster_story`).
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def demo(
       millstream demo
       millstream demo --seconds 120 --rate 1000 --seed 7
       millstream demo crash
+      millstream demo cluster
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -87,6 +89,37 @@ def demo_crash(
     end_like_ctrl_c()
     with CrashRun(rate) as run:
         story = Story(run, seconds, kills)
+        show(story)
+        assert story.verdict is not None
+        console().print(verdict_table(story.verdict))
+        if not story.verdict.holds:
+            raise CommandFailed("the audit found differences")
+
+
+@app.command("cluster")
+def demo_cluster(
+    seconds: Annotated[float, typer.Option(min=4, help="How long to write, without faults.")] = 12,
+    rate: Annotated[int, typer.Option(min=1, help="Records per second.")] = 1000,
+) -> None:
+    """Watch three brokers survive the loss of any one of them without losing a record.
+
+    Starts a ZooKeeper and three brokers on this machine, and writes to a topic with three
+    replicas (acks=all), while a share group works on its records. A leader is killed with
+    kill -9, then the controller, then a broker is frozen for longer than its session. Compares
+    the acknowledged records with the log at the end. Needs Java 17, for ZooKeeper.
+
+    [bold]Examples[/bold]
+
+    \b
+      millstream demo cluster
+      millstream demo cluster --seconds 60 --rate 5000
+    """
+    from millstream.cli.cluster_run import ClusterRun
+    from millstream.cli.cluster_story import ClusterStory, show, verdict_table
+
+    end_like_ctrl_c()
+    with ClusterRun(rate) as run:
+        story = ClusterStory(run, seconds)
         show(story)
         assert story.verdict is not None
         console().print(verdict_table(story.verdict))

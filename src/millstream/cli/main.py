@@ -31,6 +31,9 @@ INSPECT = "Inspect files"
 
 COMMANDS = {
     "serve": CommandGroup("Run a broker until Ctrl-C or SIGTERM.", RUN),
+    "zookeeper": CommandGroup(
+        "Run a ZooKeeper server until Ctrl-C, to try out a cluster on one machine.", RUN
+    ),
     "run": CommandGroup("Run the pipelines of a file on Spark, until Ctrl-C.", RUN),
     "deploy": CommandGroup("Run a version of a pipeline beside the others, until Ctrl-C.", RUN),
     "demo": CommandGroup(
@@ -44,7 +47,10 @@ COMMANDS = {
     ),
     "views": CommandGroup("Serve the maintained views of pipelines over HTTP.", RUN),
     "prepare": CommandGroup("Make pipelines start faster in this Python environment.", RUN),
-    "topic": CommandGroup("Create, list, describe, alter and delete topics.", USE),
+    "cluster": CommandGroup(
+        "Show the brokers of a cluster, its controller, and partitions that need attention.", USE
+    ),
+    "topic": CommandGroup("Create, list, describe, alter, move and delete topics.", USE),
     "produce": CommandGroup("Send records to a topic.", USE),
     "consume": CommandGroup("Print a topic's records, and follow it like `tail -f`.", USE),
     "group": CommandGroup(
@@ -71,6 +77,8 @@ COMMANDS = {
     "log": CommandGroup("Dump and verify the log files of a data directory, offline.", INSPECT),
 }
 
+MODULES = {"cluster": "brokers"}  # of commands that have another name
+
 
 class LazyGroups(TyperGroup):
     """A group whose help comes from `COMMANDS`, and whose commands are imported when resolved."""
@@ -92,8 +100,9 @@ class LazyGroups(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """Import `millstream.cli.<name>` and make its Typer app the command `name`."""
-    command = typer.main.get_command(import_module(f"millstream.cli.{name}").app)
+    """Import the module of a command and make its Typer app the command `name`."""
+    module = import_module(f"millstream.cli.{MODULES.get(name, name)}")
+    command = typer.main.get_command(module.app)
     command.name = name
     for it in (command, *getattr(command, "commands", {}).values()):
         it.help = reflowed(it.help or "")

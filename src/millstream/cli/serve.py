@@ -14,6 +14,25 @@ app = typer.Typer(
     help="Run a broker until Ctrl-C or SIGTERM.", rich_markup_mode="rich", add_completion=False
 )
 
+ZooKeeper = Annotated[
+    str | None,
+    typer.Option(
+        *serving.ZOOKEEPER,
+        metavar="HOST:PORT,.../CHROOT",
+        help="Join the cluster whose metadata is in this ZooKeeper, or found it. Needs the extra "
+        "'cluster'.",
+    ),
+]
+NodeId = Annotated[
+    int | None,
+    typer.Option(
+        *serving.NODE_ID,
+        min=0,
+        metavar="N",
+        help="This broker's id in its cluster. Default: 1.",
+    ),
+]
+
 
 @app.command()
 def serve(
@@ -44,6 +63,17 @@ def serve(
         list[str] | None,
         typer.Option(*serving.SET, metavar="NAME=VALUE", help="A broker setting; repeatable."),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            *serving.WORKERS,
+            metavar="N",
+            help="Run N brokers that share the data directory, to use N cores. They listen on the "
+            "N ports after that of --listen, which all of them share.",
+        ),
+    ] = None,
+    zookeeper: ZooKeeper = None,
+    node_id: NodeId = None,
 ) -> None:
     """Run a broker until Ctrl-C or SIGTERM.
 
@@ -57,5 +87,8 @@ def serve(
       millstream serve --listen 0.0.0.0:9092 --data /var/lib/millstream
       millstream serve --set num.partitions=4 --set log.retention.hours=24
       millstream serve --config server.properties --data /disk1,/disk2
+      millstream serve --workers 4 --listen 127.0.0.1:9092
+      millstream serve --zookeeper zk1:2181,zk2:2181/millstream --node-id 2
     """
-    serving.serve(ServeOptions(listen, data, config, tuple(set_ or ())))
+    assignments = tuple(set_ or ())
+    serving.serve(ServeOptions(listen, data, config, assignments, workers, zookeeper, node_id))

@@ -24,6 +24,9 @@ LISTEN = ("--listen",)
 DATA = ("--data",)
 CONFIG = ("--config",)
 SET = ("--set", "-s")
+WORKERS = ("--workers",)
+ZOOKEEPER = ("--zookeeper",)
+NODE_ID = ("--node-id",)
 
 
 class ServeOptions(NamedTuple):
@@ -31,6 +34,9 @@ class ServeOptions(NamedTuple):
     data: str | None = None
     config: Path | None = None
     assignments: tuple[str, ...] = ()
+    workers: int | None = None
+    zookeeper: str | None = None
+    node_id: int | None = None
 
 
 def parse_plainly(arguments: Sequence[str]) -> ServeOptions | None:
@@ -49,18 +55,57 @@ def parse_plainly(arguments: Sequence[str]) -> ServeOptions | None:
             options = options._replace(config=Path(value))
         elif name in SET:
             options = options._replace(assignments=(*options.assignments, value))
+        elif name in WORKERS and value.isdigit():
+            options = options._replace(workers=int(value))
+        elif name in ZOOKEEPER:
+            options = options._replace(zookeeper=value)
+        elif name in NODE_ID and value.isdigit():
+            options = options._replace(node_id=int(value))
         else:
             return None
     return options
 
 
 def serve(options: ServeOptions) -> None:
-    """Run a broker until it is stopped."""
-    settings = gather_settings(*options)
+    """Run a broker, or several workers, until stopped."""
+    settings = gather_settings(options.listen, options.data, options.config, with_cluster(options))
+    if options.workers is not None and settings.zookeeper_connect is not None:
+        raise usage_error(
+            "--workers and --zookeeper exclude each other: workers of one host share its data "
+            "directory, and brokers of a cluster have their own; start one broker per core instead"
+        )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    from millstream.broker.server import run  # settings that are refused need no broker
+    # Settings that are refused need no broker.
+    if options.workers is not None:
+        from millstream.broker.workers.supervisor import run as run_workers
 
-    run(settings)
+        run_workers(settings, options.workers)
+    else:
+        from millstream.broker.server import run
+
+        run(settings)
+
+
+def with_cluster(options: ServeOptions) -> tuple[str, ...]:
+    """The assignments; `--zookeeper` and `--node-id` are short for two more."""
+    assignments = options.assignments
+    if options.zookeeper is not None:
+        assignments += (f"zookeeper.connect={check_servers(options.zookeeper)}",)
+    if options.node_id is not None:
+        assignments += (f"node.id={options.node_id}",)
+    return assignments
+
+
+def check_servers(hosts: str) -> str:
+    servers, slash, chroot = hosts.partition("/")
+    for server in servers.split(","):
+        host, _, port = server.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) <= 65535:
+            raise usage_error(
+                f"--zookeeper {hosts!r}: write it as HOST:PORT,HOST:PORT/CHROOT, e.g. "
+                "zk1:2181,zk2:2181,zk3:2181/millstream"
+            )
+    return servers + slash + chroot
 
 
 def gather_settings(

@@ -27,11 +27,12 @@ from millstream.cli.options import (
     parse_assignments,
 )
 from millstream.cli.output import console, print_json, print_pairs, print_rows
+from millstream.cli.reassign import elect, reassign
 
 COMPLETION_TIMEOUT_S = 1.0
 
 app = typer.Typer(
-    help="Create, list, describe, alter and delete topics.",
+    help="Create, list, describe, alter, move and delete topics.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     add_completion=False,
@@ -293,3 +294,7 @@ def delete(
     wait_each(futures, "deleting")
     for topic in topics:
         console().print(f"deleted {topic}", markup=False)
+
+
+app.command()(reassign)
+app.command()(elect)

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
+from millstream.config.cluster import ClusterSettings
 from millstream.config.foreign import check_foreign
 from millstream.config.groups import (
     GroupConfig,
@@ -30,6 +31,7 @@ from millstream.config.groups import (
 )
 from millstream.config.log import LogSettings
 from millstream.config.network import NetworkSettings
+from millstream.config.replication import ReplicationSettings
 from millstream.config.setting import (
     Mode,
     Setting,
@@ -77,7 +79,13 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class BrokerConfig(
-    NetworkSettings, LogSettings, GroupSettings, ShareGroupSettings, TransactionSettings
+    NetworkSettings,
+    ClusterSettings,
+    LogSettings,
+    GroupSettings,
+    ShareGroupSettings,
+    TransactionSettings,
+    ReplicationSettings,
 ):
     """All settings as attributes named as in Kafka, with underscores: `config.num_partitions`."""
 
@@ -121,6 +129,12 @@ class BrokerConfig(
         )
 
     @property
+    def zookeeper_connection_seconds(self) -> float:
+        """How long a start waits for ZooKeeper."""
+        given = self.zookeeper_connection_timeout_ms
+        return (self.zookeeper_session_timeout_ms if given is None else given) / 1000
+
+    @property
     def queued_request_bytes_max(self) -> int:
         """queued.max.request.bytes, or our limit where it is left at Kafka's -1."""
         configured = self.queued_max_request_bytes
@@ -148,6 +162,11 @@ class BrokerConfig(
             if endpoint.listener in by_listener:
                 by_listener[endpoint.listener] = endpoint
         return by_listener
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener that brokers use among themselves."""
+        return (self.inter_broker_listener_name or self.endpoints[0].listener).upper()
 
     # Settings of topics and groups
 
@@ -329,6 +348,11 @@ def _check_together(config: BrokerConfig) -> None:
         raise ConfigError("Each listener must have a different name, listeners: " + ",".join(names))
     _ = config.advertised_endpoints
     _check_protocols(config, names)
+    if config.inter_broker_listener not in names:
+        raise ConfigError(
+            f"inter.broker.listener.name is {config.inter_broker_listener_name}, which is not in "
+            f"listeners ({', '.join(names)})"
+        )
     for low, high in _ORDERED:
         if getattr(config, field_name(low)) > getattr(config, field_name(high)):
             raise ConfigError(f"{low} must not be greater than {high}")

@@ -49,7 +49,7 @@ _QUOTAS = "quotas are not supported yet"
 
 # Accepted without effect: prefix or name -> reason.
 WITHOUT_EFFECT = {
-    "zookeeper.": "Kafka 4 has no ZooKeeper either",
+    "zookeeper.": "other settings of ZooKeeper, such as TLS, are not supported yet",
     "process.roles": _QUORUM,
     "controller.": _QUORUM,
     "controlled.shutdown.": _REPLICATION,

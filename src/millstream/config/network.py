@@ -47,7 +47,7 @@ class NetworkSettings:
         "server.properties works.",
     )
     inter_broker_listener_name: str | None = string(
-        None, doc="The listener that other brokers use."
+        None, doc="The listener that other brokers use; by default, the first one of listeners."
     )
     max_connections: int = integer(
         INT_MAX,

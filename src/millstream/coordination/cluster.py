@@ -45,6 +45,11 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 SHARE_STATE_TOPIC = "__share_group_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC})
 
+RECOVERED = 0
+RECOVERING = 1
+"""States of a leader: one that was elected uncleanly is recovering until it changes its in-sync
+set for the first time."""
+
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
@@ -81,6 +86,12 @@ class BrokerImage(NamedTuple):
     rack: str | None = None
     fenced: bool = False
     directories: tuple[uuid.UUID, ...] = ()
+    in_controlled_shutdown: bool = False
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it can lead partitions and join in-sync sets."""
+        return not self.fenced and not self.in_controlled_shutdown
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
         return next((endpoint for endpoint in self.endpoints if endpoint.name == listener), None)
@@ -97,6 +108,7 @@ class PartitionImage(NamedTuple):
     directories: tuple[uuid.UUID, ...] = ()
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
+    leader_recovery_state: int = RECOVERED
 
 
 class TopicImage(NamedTuple):
@@ -151,6 +163,13 @@ class ClusterImage:
         """The number of partitions; 0 for an unknown topic."""
         image = self.topics.get(topic)
         return len(image.partitions) if image is not None else 0
+
+    def partition(self, topic: str | uuid.UUID, index: int) -> PartitionImage | None:
+        """By the topic's name or id; None if it does not exist."""
+        found = self.topics.get(topic) if isinstance(topic, str) else self.topics_by_id.get(topic)
+        if found is None or not 0 <= index < len(found.partitions):
+            return None
+        return found.partitions[index]
 
     @property
     def partition_count(self) -> int:
@@ -230,6 +249,7 @@ def partition_record(topic_id: uuid.UUID, index: int, it: PartitionImage) -> Par
         removing_replicas=it.removing_replicas,
         adding_replicas=it.adding_replicas,
         directories=it.directories,
+        leader_recovery_state=it.leader_recovery_state,
     )
 
 
@@ -242,6 +262,7 @@ def _register(broker: BrokerImage) -> RegisterBrokerRecord:
         features=broker.features,
         rack=broker.rack,
         fenced=broker.fenced,
+        in_controlled_shutdown=broker.in_controlled_shutdown,
         log_dirs=broker.directories,
     )
 
@@ -331,6 +352,7 @@ class _Draft:
             directories=record.directories,
             adding_replicas=record.adding_replicas,
             removing_replicas=record.removing_replicas,
+            leader_recovery_state=record.leader_recovery_state,
         )
 
     def _change_partition(self, record: PartitionChangeRecord) -> None:
@@ -351,6 +373,11 @@ class _Draft:
             directories=_new(record.directories, before.directories),
             adding_replicas=_new(record.adding_replicas, before.adding_replicas),
             removing_replicas=_new(record.removing_replicas, before.removing_replicas),
+            leader_recovery_state=(
+                before.leader_recovery_state
+                if record.leader_recovery_state < 0
+                else record.leader_recovery_state
+            ),
         )
 
     def _remove_topic(self, topic_id: uuid.UUID) -> None:
@@ -389,6 +416,7 @@ class _Draft:
             rack=record.rack,
             fenced=record.fenced,
             directories=record.log_dirs,
+            in_controlled_shutdown=record.in_controlled_shutdown,
         )
         self._brokers = {**self._brokers, broker.id: broker}
 
@@ -397,8 +425,13 @@ class _Draft:
         if broker is None:
             return
         fenced = broker.fenced if record.fenced == 0 else record.fenced > 0
-        directories = record.log_dirs or broker.directories
-        changed = broker._replace(fenced=fenced, directories=directories)
+        changed = broker._replace(
+            fenced=fenced,
+            directories=record.log_dirs or broker.directories,
+            in_controlled_shutdown=(
+                broker.in_controlled_shutdown or record.in_controlled_shutdown > 0
+            ),
+        )
         self._brokers = {**self._brokers, broker.id: changed}
 
     def _unregister_broker(self, record: UnregisterBrokerRecord) -> None:

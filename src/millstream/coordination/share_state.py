@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import uuid
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 NO_START_OFFSET = -1  # the leader finds it, by share.auto.offset.reset
 NO_COUNT = -1
@@ -55,6 +55,40 @@ class StateBatch(NamedTuple):
     delivery_state: DeliveryState
     delivery_count: int
     due_ms: int = 0  # when an AVAILABLE batch may be delivered again; 0: at once
+
+
+DUE_TIME = 11  # the state of an entry that has the due time of the entry before it
+
+
+class DueTime(NamedTuple):
+    """The due time of the batch before it, in the place of a last offset."""
+
+    first_offset: int
+    last_offset: int
+    delivery_state: int = DUE_TIME
+    delivery_count: int = 0
+
+
+def to_entries(batches: Iterable[StateBatch]) -> Iterator[StateBatch | DueTime]:
+    """Batches as brokers send them to each other. Kafka's messages have no field for due times, so
+    a delayed batch is followed by an entry of its own."""
+    for batch in batches:
+        yield batch
+        if batch.due_ms:
+            yield DueTime(batch.first_offset, batch.due_ms)
+
+
+def from_entries(entries: Iterable[Any]) -> list[StateBatch]:
+    """The batches of such entries. Raises `ValueError` for one that is in no possible state."""
+    batches: list[StateBatch] = []
+    for entry in entries:
+        first, last = int(entry.first_offset), int(entry.last_offset)
+        if entry.delivery_state == DUE_TIME and batches and batches[-1].first_offset == first:
+            batches[-1] = batches[-1]._replace(due_ms=last)
+        else:
+            state = DeliveryState(entry.delivery_state)
+            batches.append(StateBatch(first, last, state, int(entry.delivery_count)))
+    return batches
 
 
 class ShareState(NamedTuple):

@@ -64,6 +64,7 @@ _APIS = (
     Api(42, "delete_groups", 0, 2, first_flexible=2),
     Api(43, "elect_leaders", 0, 2, first_flexible=2),
     Api(44, "incremental_alter_configs", 0, 1, first_flexible=1),
+    Api(45, "alter_partition_reassignments", 0, 1, first_flexible=0),
     Api(46, "list_partition_reassignments", 0, 0, first_flexible=0),
     Api(47, "offset_delete", 0, 0, first_flexible=1),
     Api(57, "update_features", 0, 2, first_flexible=0),

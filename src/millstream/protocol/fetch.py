@@ -21,6 +21,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from millstream.errors import ErrorCode, ProtocolError
+from millstream.protocol.endpoints import NodeEndpoint, encode_endpoints
 from millstream.protocol.produce import TopicKey
 from millstream.protocol.wire import (
     INT32,
@@ -43,8 +44,10 @@ from millstream.records.batch import NO_LEADER_EPOCH
 FIRST_FLEXIBLE = 12
 FIRST_WITH_TOPIC_IDS = 13
 FIRST_WITH_SESSIONS = 7
+FIRST_WITH_ENDPOINTS = 16
 
 CONSUMER_REPLICA_ID = -1
+DEBUGGING_REPLICA_ID = -2  # of tools that compare replicas: they read to the end of any of them
 READ_COMMITTED = 1
 
 _LIMITS = Struct(">iiib")
@@ -58,6 +61,7 @@ _RESULT_V5 = Struct(">ihqqq")
 _ABORTED = Struct(">qq")
 _EPOCH_AND_OFFSET = Struct(">iq")
 _LEADER = Struct(">ii")
+_REPLICA_STATE = Struct(">iq")
 # A whole request for one partition as most consumers send it from v15 on: without a rack, forgotten
 # partitions or tags. The bytes at the end: tags of the partition, tags of the topic, forgotten
 # topics, rack, tags of the request.
@@ -89,6 +93,8 @@ class FetchRequest(NamedTuple):
     session_epoch: int
     topics: list[tuple[TopicKey, list[FetchPartition]]]
     forgotten: list[tuple[TopicKey, list[int]]]
+    replica_epoch: int = -1  # of a follower: which incarnation of the broker fetches
+    rack_id: str | None = None
 
 
 class FetchedPartition(NamedTuple):
@@ -103,6 +109,7 @@ class FetchedPartition(NamedTuple):
     aborted: Sequence[tuple[int, int]] | None = None  # producer id, first offset
     diverging_epoch: tuple[int, int] | None = None  # epoch, end offset
     current_leader: tuple[int, int] | None = None  # id, epoch
+    preferred_replica: int = -1  # KIP-392: where this consumer should read
 
 
 def decode_fetch_request(body: Buffer, version: int) -> FetchRequest:
@@ -156,7 +163,8 @@ def _decode_one_partition(body: Buffer) -> FetchRequest | None:
 def _decode(body: Buffer, version: int) -> FetchRequest:
     compact = version >= FIRST_FLEXIBLE
     position = 0
-    replica_id = CONSUMER_REPLICA_ID
+    replica_id, replica_epoch = CONSUMER_REPLICA_ID, -1
+    rack_id: str | None = None
     if version < 15:
         (replica_id,) = INT32.unpack_from(body)
         position = 4
@@ -171,11 +179,12 @@ def _decode(body: Buffer, version: int) -> FetchRequest:
     if version >= FIRST_WITH_SESSIONS:
         forgotten, position = _decode_forgotten(body, position, version)
     if version >= 11:
-        _, position = read_nullable_string(body, position, compact=compact)
+        rack, position = read_nullable_string(body, position, compact=compact)
+        rack_id = rack or None
     if compact:
         tags, _ = read_tags(body, position)
         if version >= 15 and 1 in tags:
-            (replica_id,) = INT32.unpack_from(tags[1])
+            replica_id, replica_epoch = _REPLICA_STATE.unpack_from(tags[1])
     # Bytes may follow, and are ignored as Kafka ignores them.
     return FetchRequest(
         replica_id,
@@ -187,6 +196,8 @@ def _decode(body: Buffer, version: int) -> FetchRequest:
         session_epoch,
         topics,
         forgotten,
+        replica_epoch,
+        rack_id,
     )
 
 
@@ -258,10 +269,15 @@ def encode_fetch_response(
     *,
     error: ErrorCode = ErrorCode.NONE,
     session_id: int = 0,
+    endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Piece]:
-    """The response body in pieces; the records are among them, not copied."""
+    """The response body in pieces; the records are among them, not copied.
+
+    `endpoints` are those of leaders that partitions of the response name.
+    """
     topics = list(topics)
-    if version >= FIRST_WITH_TOPIC_IDS and len(topics) == 1 and len(topics[0][1]) == 1:
+    is_short = len(topics) == 1 and len(topics[0][1]) == 1 and not endpoints
+    if is_short and version >= FIRST_WITH_TOPIC_IDS:
         return _encode_one_partition(*topics[0], error, session_id)
     compact = version >= FIRST_FLEXIBLE
     head = b"\0\0\0\0"  # throttle time
@@ -281,7 +297,9 @@ def encode_fetch_response(
                 small.append(_partition_tags(partition))
         if compact:
             small.append(NO_TAGS)
-    if compact:
+    if endpoints and version >= FIRST_WITH_ENDPOINTS:
+        small.append(write_tags({0: encode_endpoints(endpoints)}))
+    elif compact:
         small.append(NO_TAGS)
     if small:
         buffers.append(b"".join(small))
@@ -309,7 +327,7 @@ def _encode_one_partition(
         start,
     )
     length = write_unsigned_varint(len(records) + 1)
-    head += _encode_aborted(aborted, compact=True) + _NO_PREFERRED_REPLICA + length
+    head += _encode_aborted(aborted, compact=True) + _preferred(partition) + length
     end = _partition_tags(partition) + NO_TAGS + NO_TAGS  # of partition, topic and response
     return [head, records, end] if records else [head + end]
 
@@ -329,10 +347,15 @@ def _encode_partition(version: int, partition: FetchedPartition) -> bytes:
     else:
         fixed = _RESULT_V4.pack(index, error, high_watermark, stable)
     transactions = _encode_aborted(aborted, compact=compact)
-    preferred_replica = _NO_PREFERRED_REPLICA if version >= 11 else b""
+    preferred_replica = _preferred(partition) if version >= 11 else b""
     size = len(records)
     length = write_unsigned_varint(size + 1) if compact else INT32.pack(size)
     return fixed + transactions + preferred_replica + length
+
+
+def _preferred(partition: FetchedPartition) -> bytes:
+    preferred = partition.preferred_replica
+    return _NO_PREFERRED_REPLICA if preferred < 0 else INT32.pack(preferred)
 
 
 def _encode_aborted(aborted: Sequence[tuple[int, int]] | None, *, compact: bool) -> bytes:

@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from millstream.errors import ErrorCode, ProtocolError
+from millstream.protocol.endpoints import NodeEndpoint, encode_endpoints
 from millstream.protocol.wire import (
     INT32,
     NO_TAGS,
@@ -38,6 +39,7 @@ from millstream.protocol.wire import (
 from millstream.records.batch import NO_TIMESTAMP
 
 FIRST_FLEXIBLE = 9
+FIRST_WITH_LEADERS = 10
 FIRST_WITH_TOPIC_IDS = 13
 
 TopicKey: TypeAlias = str | UUID
@@ -123,9 +125,11 @@ def _decode_topic(
 
 
 def encode_produce_response(
-    version: int, topics: Sequence[tuple[bytes, Sequence[ProducedPartition]]]
+    version: int,
+    topics: Sequence[tuple[bytes, Sequence[ProducedPartition]]],
+    endpoints: Sequence[NodeEndpoint] = (),
 ) -> bytes:
-    """The response body; topics come in their encoded form."""
+    """The response body; topics come in their encoded form, `endpoints` are those of leaders."""
     compact = version >= FIRST_FLEXIBLE
     parts = [write_array_length(len(topics), compact=compact)]
     for encoded, partitions in topics:
@@ -135,7 +139,9 @@ def encode_produce_response(
         if compact:
             parts.append(NO_TAGS)
     parts.append(_NO_THROTTLE)
-    if compact:
+    if endpoints and version >= FIRST_WITH_LEADERS:
+        parts.append(write_tags({0: encode_endpoints(endpoints)}))
+    elif compact:
         parts.append(NO_TAGS)
     return b"".join(parts)
 
@@ -154,7 +160,7 @@ def _encode_partition(version: int, partition: ProducedPartition) -> bytes:
     encoded += write_nullable_string(message, compact=compact)
     if not compact:
         return encoded
-    tags = {0: _LEADER.pack(*leader) + NO_TAGS} if leader and version >= 10 else {}
+    tags = {0: _LEADER.pack(*leader) + NO_TAGS} if leader and version >= FIRST_WITH_LEADERS else {}
     return encoded + write_tags(tags)
 
 

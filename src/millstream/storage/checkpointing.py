@@ -28,7 +28,6 @@ from millstream.storage import names
 from millstream.storage.checkpoints import (
     encode_offsets,
     read_offsets,
-    write_offsets,
 )
 from millstream.storage.directory import LogDirectory
 from millstream.storage.filesystem import SyncBatch
@@ -164,8 +163,11 @@ class Checkpoint:
                 _note_saved(each.log, each.recovery_point, each.epochs, each.sealed)
 
 
-def save_recovery_point(log: Log) -> Steps[None]:
+def save_recovery_point(log: Log, *, end_offset: int | None = None) -> Steps[None]:
     """Durably save the recovery point of one log, and what it stands for; others stay as they are.
+
+    If the log is about to end at `end_offset`, its saved start and high watermark are lowered to
+    that: they would be wrong for the records that are appended there.
 
     Raises `OSError`, and `LogGone` if the log is deleted meanwhile.
     """
@@ -177,19 +179,38 @@ def save_recovery_point(log: Log) -> Steps[None]:
     number = directory.checkpoints_prepared
 
     def save() -> None:
-        path = f"{directory.path}/{names.RECOVERY_POINTS}"
         with directory.checkpoint_lock, log.held():
             # Those prepared before this one have an older recovery point of the log.
             directory.checkpoints_executed = max(directory.checkpoints_executed, number)
             batch.commit()
-            offsets = {}
-            with suppress(StorageError):  # damaged: nobody would believe it
-                offsets = read_offsets(directory.fs, path)
-            write_offsets(directory.fs, path, offsets | {_key(log): recovery_point})
+            offsets = SyncBatch(directory.fs, directory.path)
+            _replace_offset(directory, offsets, names.RECOVERY_POINTS, log, recovery_point)
+            if end_offset is not None:
+                for name in (names.LOG_START_OFFSETS, names.HIGH_WATERMARKS):
+                    _replace_offset(directory, offsets, name, log, end_offset, lower_only=True)
+            offsets.commit()
 
     yield save
     if generation == log.generation:
         _note_saved(log, recovery_point, epochs, sealed)
+
+
+def _replace_offset(
+    directory: LogDirectory,
+    batch: SyncBatch,
+    name: str,
+    log: Log,
+    offset: int,
+    *,
+    lower_only: bool = False,
+) -> None:
+    """Change the entry of one log in a checkpoint file."""
+    path, key = f"{directory.path}/{name}", _key(log)
+    offsets = {}
+    with suppress(StorageError):  # damaged: nobody would believe it
+        offsets = read_offsets(directory.fs, path)
+    if not lower_only or offsets.get(key, 0) > offset:
+        batch.replace(path, encode_offsets(offsets | {key: offset}))
 
 
 def _write_for_recovery(log: Log, batch: SyncBatch) -> list[Segment]:

@@ -122,6 +122,7 @@ class LogDirectories:
             try:
                 self._fs.make_directory(path)
                 self._lock(directory)
+                self._refuse_workers(path)
                 metas.append((directory, checkpoints.read_meta_properties(self._fs, path)))
             except OSError as error:
                 directory.fail(error)
@@ -138,6 +139,14 @@ class LogDirectories:
         )
         for directory, meta in metas:
             self._adopt(directory, meta)
+
+    def _refuse_workers(self, path: str) -> None:
+        of_cluster = f"{names.CLUSTER_DIRECTORY}/{names.META_PROPERTIES}"
+        if any(self._fs.exists(f"{path}/{name}") for name in (of_cluster, names.RESCALING)):
+            raise StorageError(
+                f"{path} is the data directory of several workers: start them with --workers N, or "
+                "choose another directory"
+            )
 
     def _lock(self, directory: LogDirectory) -> None:
         try:

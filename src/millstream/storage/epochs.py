@@ -1,8 +1,9 @@
 """Leader epochs and their start offsets.
 
 A follower or client with "epoch 3, offset 120" asks for the end of epoch 3, to detect truncation of
-its log. Every batch carries its epoch, so this cache can be rebuilt from the log past the recovery
-point; `leader-epoch-checkpoint` holds what lies before it.
+its log. Every batch carries its epoch, so this cache is rebuilt from the log past the recovery
+point; `leader-epoch-checkpoint` holds what lies before it, and is not believed beyond: it may have
+epochs of batches that were never flushed, or that were truncated.
 """
 
 from __future__ import annotations
@@ -45,12 +46,19 @@ class LeaderEpochs:
         self.dirty = entries != self.entries
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """The first batch of an epoch. Removes contradicting entries (a truncated log)."""
+        """An epoch begins. Removes contradicting entries: those of a truncated log, and those of
+        leaders that appended nothing."""
         if epoch < 0 or epoch <= self.latest:
             return
         self.truncate_from_end(start_offset)
         self._entries.append((epoch, start_offset))
         self.latest = epoch
+        self.dirty = True
+
+    def clear(self) -> None:
+        """Remove all epochs, as in a new log."""
+        self._entries = []
+        self._update_latest()
         self.dirty = True
 
     def truncate_from_end(self, end_offset: int) -> None:

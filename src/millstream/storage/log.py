@@ -196,6 +196,48 @@ class Log(LogVersions):
             self.refuse_small_appends()
         return Appended(first_offset, offset)
 
+    def append_as_is(
+        self, records: memoryview, headers: Sequence[BatchHeader], *, now_ms: int
+    ) -> list[tuple[int, int]]:
+        """Append batches that have their offsets and epochs already (`following.py`).
+
+        A batch that is larger than a segment may be gets one of its own. Returns the transactions
+        that end in them: where each begins, and the offset of its marker. Raises as `append`.
+        """
+        self.check()
+        size = len(records)
+        max_timestamp = max(-1, *(header.max_timestamp for header in headers))
+        fitting = min(size, self.config.segment_bytes)
+        segment = self._segment_for(fitting, headers[-1].last_offset, max_timestamp, now_ms)
+        self.refuse_small_appends()
+        buffers: list[Buffer] = [records]
+        self.write(segment, buffers, size)
+        segment.copies.add(buffers, size)
+        if not segment.size:
+            segment.first_timestamp = headers[0].max_timestamp
+        self.log_end_offset = headers[-1].next_offset  # before the segment's size, as in `append`
+        start = 0
+        ended: list[tuple[int, int]] = []
+        for header in headers:
+            batch = records[start : start + header.size_bytes]
+            if header.is_control:
+                first_offset = self.producers.open_transaction(header.producer_id)
+                if first_offset is not None:
+                    ended.append((first_offset, header.base_offset))
+            self._note(segment, (header,), header.base_offset, batch)
+            if header.leader_epoch != self.epochs.latest:
+                # This broker may have led from here on without a batch, in a later epoch.
+                self.epochs.truncate_from_end(header.base_offset)
+                self.epochs.assign(header.leader_epoch, header.base_offset)
+            start += header.size_bytes
+        return ended
+
+    def assign_epoch(self, leader_epoch: int) -> int:
+        """This broker leads from here on: the epoch starts at the log's end, before it has a batch
+        (KIP-279). Returns that offset."""
+        self.epochs.assign(leader_epoch, self.log_end_offset)
+        return self.log_end_offset
+
     def _segment_for(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
         """The segment for `size` more bytes: the active one, or a new one."""
         segment = self._active

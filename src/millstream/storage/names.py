@@ -42,6 +42,11 @@ CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 OFFSET_CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS, CLEANER_OFFSETS)
 JOURNALS = ("millstream-journal-0", "millstream-journal-1")
 
+# In the data directory of workers, which contains a log directory for each (broker/workers/layout).
+CLUSTER_DIRECTORY = "cluster"
+WORKERS_DIRECTORY = "workers"
+RESCALING = f"{CLUSTER_DIRECTORY}/rescaling.json"
+
 PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 

@@ -146,6 +146,7 @@ def _recover(log: Log, start: StartingPoint) -> int:
     Returns the start of the first scanned segment.
     """
     segments, recovery_point = log.segments, start.recovery_point
+    log.epochs.truncate_from_end(recovery_point)  # the batches after it have theirs
     number = max(
         (i for i, segment in enumerate(segments) if segment.base_offset < recovery_point),
         default=0,

@@ -1,6 +1,7 @@
-"""Cutting a log's end: for followers that have more than their leader, and for repair.
+"""Cutting a log's end: for followers that have more than their leader, and for repair. And emptying
+a log, for followers whose leader starts after their end.
 
-Steps (see `steps.py`), none of which waits for the disk on the owner's thread:
+Steps of a cut (see `steps.py`), none of which waits for the disk on the owner's thread:
 
     1. The batch at which to cut is found.
     2. The log's own files are synced, and the journal forgets the log: no replay brings back what
@@ -13,6 +14,11 @@ Steps (see `steps.py`), none of which waits for the disk on the owner's thread:
 
 Nothing may be appended meanwhile: an append to a log that is being cut is refused. After a crash
 before the end the log may have its old end, and the caller has to truncate it again.
+
+`start_at` empties a log. Steps 2 and 3 are the same, with the recovery point 0: from here on,
+recovery scans the whole log, cuts it at the first gap between segments, and finds the leader epochs
+in its batches. So after a crash the log is a prefix of the old one, or empty with or without its
+new start, and its epochs match it in each case.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ from millstream.storage.checkpointing import save_recovery_point
 from millstream.storage.flush import sync_segments
 from millstream.storage.log import Log
 from millstream.storage.producer_replay import read_producers
+from millstream.storage.producers import ProducerStates
 from millstream.storage.retention import delete_files, delete_snapshots
 from millstream.storage.segment import Segment
 from millstream.storage.steps import Steps
@@ -55,7 +62,7 @@ def truncate(log: Log, offset: int, *, now_ms: int = 0) -> Steps[None]:
             yield partial(log.directory.journal.void, log.log_id)
         _check_unchanged(log, generation)
         log.recovery_point = min(log.recovery_point, cut.end_offset)
-        yield from save_recovery_point(log)
+        yield from save_recovery_point(log, end_offset=cut.end_offset)
         _check_unchanged(log, generation)
         _end_at(log, cut)
         yield partial(_make_durable, log, cut)
@@ -68,6 +75,54 @@ def truncate(log: Log, offset: int, *, now_ms: int = 0) -> Steps[None]:
         raise log.storage_error("truncate", error) from error
     finally:
         log.is_truncating = False
+
+
+def start_at(log: Log, offset: int, *, now_ms: int = 0) -> Steps[None]:
+    """Remove all records: the log is empty, and starts and ends at `offset`."""
+    log.check()
+    log.generation += 1
+    generation = log.generation
+    log.is_truncating = True
+    try:
+        if log.has_files:
+            yield from sync_segments(log, now_ms)
+            if log.log_id is not None:
+                yield partial(log.directory.journal.void, log.log_id)
+            _check_unchanged(log, generation)
+            log.recovery_point = 0
+            yield from save_recovery_point(log, end_offset=offset)
+            _check_unchanged(log, generation)
+        _empty(log, offset, now_ms)
+        if log.has_files:
+            yield partial(log.directory.fs.sync_directory, log.path)
+            log.names_synced = log.names_changed
+    except OSError as error:
+        raise log.storage_error("empty", error) from error
+    finally:
+        log.is_truncating = False
+
+
+def _empty(log: Log, offset: int, now_ms: int) -> None:
+    """Owner's thread: nobody sees a record any more."""
+    directory = log.directory
+    log.generation += 1
+    log.log_start_offset = log.log_end_offset = log.flushed_offset = log.recovery_point = offset
+    log.epochs.clear()
+    log.producers = ProducerStates()
+    log.versions = None
+    new = Segment.without_file(
+        directory.handles, log.path, offset, now_ms=now_ms, config=log.config
+    )
+    if log.has_files:
+        # The newest first: what a crash leaves of these names is a prefix of the log.
+        _delete(log, log.segments)
+        delete_snapshots(log, list(log.snapshots))
+        log.drop_version_snapshot()
+        new.create_file()
+        log.names_changed += 1
+    log.set_segments([new])
+    log.forget_positions()
+    log.match_versions()
 
 
 def _find(log: Log, offset: int) -> Steps[_Cut]:

@@ -12,10 +12,13 @@ from millstream.broker.coordinators.lag import Threat
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.replicas.pending import ACKS_ALL
 from millstream.broker.server import BrokerServer
+from millstream.coordination.cluster import OFFSETS_TOPIC
 from millstream.records.record import Record, encode_batch
 from millstream.storage.retention import apply_all
 from millstream.storage.steps import run_in_thread
 from tests.broker.handlers.group_calls import commit, run
+from tests.broker.peers.cluster import Cluster
+from tests.broker.peers.cluster import run as run_cluster
 from tests.broker.serving import WireClient, serving
 
 HOUR_MS = 3_600_000
@@ -118,3 +121,27 @@ def test_loss_is_kept_over_a_restart_until_the_next_commit(
         run(tmp_path, lose, **{"log.retention.hours": 10})
     assert "2 records were deleted before the group had read them" in caplog.text
     asyncio.run(look_again())
+
+
+def test_partitions_of_another_broker_are_compared_too(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.create(OFFSETS_TOPIC, 1, cleanup_policy="compact")
+        await cluster.create("orders", 2)
+        first, second = cluster.brokers[1], cluster.brokers[2]
+        now_ms = first.clock.now_ms()
+        partition = await produce(second, now_ms - 9 * HOUR_MS, now_ms - HOUR_MS)
+        await commit(cluster.clients[1], 0)
+        await commit(cluster.clients[1], 1, group_id="far enough")
+        check = first.coordinators.lag.find_threats
+        threats = [(lag.group_id, lag.lag, threat) for lag, threat in await check(now_ms)]
+        assert threats == [("g", 2, Threat.ENDANGERED)]
+        assert await check(now_ms) == []
+        partition.delete_records_before(1)
+        threats = [(lag.group_id, lag.lost, threat) for lag, threat in await check(now_ms)]
+        assert threats == [("g", 1, Threat.LOST)]
+        await cluster.stop(2)
+        assert await check(now_ms) == []  # not known
+        await cluster.start(2)
+        assert await check(now_ms) == []  # known, and not new
+
+    run_cluster(tmp_path, scenario, log_retention_hours=10)

@@ -9,6 +9,7 @@ from millstream.broker.server import BrokerServer
 from millstream.coordination.cluster_records import PartitionChangeRecord
 from millstream.errors import ErrorCode
 from tests.broker.handlers.administering import converse
+from tests.broker.metadata.homes import decided_on
 from tests.broker.serving import WireClient
 
 KEY = 46
@@ -21,7 +22,7 @@ def test_moving_partitions_are_listed(tmp_path: Path) -> None:
         assert (answer.error_code, answer.topics) == (ErrorCode.NONE, ())
         image = server.metadata.image
         moving = PartitionChangeRecord(1, image.topics["t"].id, adding_replicas=(2,))
-        await server.metadata.commit([moving], image.version)
+        await server.metadata.change(decided_on(image.version, moving))
         named = [{"name": "t", "partition_indexes": [0, 1, 9]}, {"name": "no"}]
         for topics in (None, named):
             answer = await client.call(KEY, 0, timeout=1000, topics=topics)

@@ -12,6 +12,7 @@ from millstream.broker.server import BrokerServer
 from millstream.coordination.share_state import DeliveryState, SharePartitionKey, StateBatch
 from millstream.errors import ErrorCode
 from millstream.records.record import decode_batch
+from tests.broker.metadata.homes import decided_on
 from tests.broker.sharing.calls import (
     ACCEPT,
     REJECT,
@@ -257,7 +258,9 @@ def test_share_fetch_is_refused_where_share_groups_are_off(tmp_path: Path) -> No
         from millstream.coordination.cluster_records import FeatureLevelRecord
 
         image = server.metadata.image
-        await server.metadata.commit([FeatureLevelRecord("share.version", 0)], image.version)
+        await server.metadata.change(
+            decided_on(image.version, FeatureLevelRecord("share.version", 0))
+        )
         async with joined(server, topic_id) as member:
             assert (await member.fetch()).error_code == ErrorCode.UNSUPPORTED_VERSION
             answer = await member.acknowledge((0, 0, [ACCEPT]))

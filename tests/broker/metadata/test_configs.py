@@ -14,7 +14,7 @@ from millstream.config.broker import Source, SourcedValue
 from millstream.coordination.cluster import Resource, ResourceType
 from millstream.coordination.cluster_records import ConfigRecord
 from millstream.errors import ApiError, ErrorCode
-from tests.broker.metadata.homes import Home, home
+from tests.broker.metadata.homes import Home, decided_on, home
 
 TOPIC = Resource(ResourceType.TOPIC, "t")
 GROUP = Resource(ResourceType.GROUP, "g")
@@ -238,6 +238,6 @@ def test_stored_setting_that_no_longer_fits_is_skipped(it: Home) -> None:
         ConfigRecord(ResourceType.BROKER, "1", "of.another.version", "1"),
         ConfigRecord(ResourceType.BROKER, "1", "message.max.bytes", "5000"),
     ]
-    asyncio.run(it.metadata.commit(records, it.image.version))
+    asyncio.run(it.metadata.change(decided_on(it.image.version, *records)))
     assert it.configs.topic("t").retention_ms == 9
     assert it.configs.current.message_max_bytes == 5000

@@ -13,12 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.broker.metadata.local import (
-    METADATA_TOPIC,
-    PRODUCER_ID_BLOCK,
-    LocalMetadata,
-    MetadataConflict,
-)
+from millstream.broker.metadata.actions import PRODUCER_ID_BLOCK
+from millstream.broker.metadata.local import LocalMetadata
+from millstream.broker.metadata.store import METADATA_TOPIC
 from millstream.broker.metadata.topics import NewTopic
 from millstream.coordination.cluster import ClusterImage, ResourceType
 from millstream.coordination.cluster_features import INITIAL_FEATURES
@@ -34,7 +31,7 @@ from millstream.records.batch import parse_header
 from millstream.records.record import Record, encode_batch
 from millstream.storage.directories import LogDirectories
 from millstream.testing.clock import ManualClock
-from tests.broker.metadata.homes import Home, home
+from tests.broker.metadata.homes import DecidedTooLate, Home, decided_on, home
 
 
 def setting(name: str, value: str | None) -> ConfigRecord:
@@ -60,7 +57,7 @@ def test_features_of_a_newer_version_are_finalized_when_older_metadata_are_opene
 def test_feature_that_was_switched_off_stays_off_after_a_restart(tmp_path: Path) -> None:
     with home(tmp_path) as it:
         off = FeatureLevelRecord("transaction.version", 0)
-        asyncio.run(it.metadata.commit([off], it.image.version))
+        asyncio.run(it.metadata.change(decided_on(it.image.version, off)))
         it.metadata._snapshot()
     with home(tmp_path) as it:
         assert it.image.features["transaction.version"] == 0
@@ -88,9 +85,9 @@ def test_commits_survive_a_crash(tmp_path: Path) -> None:
 def test_commit_on_another_version_is_refused(tmp_path: Path) -> None:
     with home(tmp_path) as it:
         version = it.image.version
-        asyncio.run(it.metadata.commit([setting("a", "1")], version))
-        with pytest.raises(MetadataConflict):
-            asyncio.run(it.metadata.commit([setting("a", "2")], version))
+        asyncio.run(it.metadata.change(decided_on(version, setting("a", "1"))))
+        with pytest.raises(DecidedTooLate):
+            asyncio.run(it.metadata.change(decided_on(version, setting("a", "2"))))
         assert it.image.config(ResourceType.GROUP, "g") == {"a": "1"}
 
 
@@ -122,7 +119,7 @@ def test_commit_of_a_caller_that_is_cancelled_is_visible_once_it_is_durable(tmp_
             os.fdatasync(fd)
 
         async def scenario() -> None:
-            task = asyncio.ensure_future(it.metadata.commit([setting("a", "1")], version))
+            task = asyncio.ensure_future(it.metadata.change(decided_on(version, setting("a", "1"))))
             while it.directories.logs[METADATA_TOPIC, 0].log_end_offset == version + 1:
                 await asyncio.sleep(0)
             task.cancel()
@@ -130,7 +127,7 @@ def test_commit_of_a_caller_that_is_cancelled_is_visible_once_it_is_durable(tmp_
                 await task
             assert it.image.version == version
             released.set()
-            await it.metadata.finish()
+            await it.metadata.close()
             assert it.image.version == version + 1
 
         with pytest.MonkeyPatch.context() as patch:
@@ -143,7 +140,7 @@ def test_subscribers_hear_of_a_commit_before_it_returns(tmp_path: Path) -> None:
         heard: list[tuple[int, int]] = []
         version = it.image.version
         it.metadata.subscribe(lambda before, now: heard.append((before.version, now.version)))
-        asyncio.run(it.metadata.commit([setting("a", "1"), setting("b", "1")], version))
+        asyncio.run(it.metadata.change(decided_on(version, setting("a", "1"), setting("b", "1"))))
         assert heard == [(version, version + 2)]
 
 
@@ -155,10 +152,12 @@ def test_commit_does_not_wait_for_the_subscribers_of_another(tmp_path: Path) -> 
             waits = iter([unfinished])
             it.metadata.subscribe(lambda before, now: next(waits, None))
             version = it.image.version
-            first = asyncio.ensure_future(it.metadata.commit([setting("a", "1")], version))
+            first = asyncio.ensure_future(
+                it.metadata.change(decided_on(version, setting("a", "1")))
+            )
             while it.image.version == version:
                 await asyncio.sleep(0)
-            await it.metadata.allocate_producer_ids(1)
+            await it.actions.allocate_producer_ids()
             assert not first.done()
             unfinished.set_result(None)
             await first
@@ -168,10 +167,10 @@ def test_commit_does_not_wait_for_the_subscribers_of_another(tmp_path: Path) -> 
 
 def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
     with home(tmp_path) as it:
-        first = asyncio.run(it.metadata.allocate_producer_ids(1))
-        second = asyncio.run(it.metadata.allocate_producer_ids(1))
+        first = asyncio.run(it.actions.allocate_producer_ids())
+        second = asyncio.run(it.actions.allocate_producer_ids())
     with home(tmp_path) as it:
-        third = asyncio.run(it.metadata.allocate_producer_ids(1))
+        third = asyncio.run(it.actions.allocate_producer_ids())
     assert [block.start for block in (first, second, third)] == [
         0,
         PRODUCER_ID_BLOCK,
@@ -182,7 +181,7 @@ def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
 def test_log_stays_short_by_snapshots(tmp_path: Path) -> None:
     with home(tmp_path, snapshot_bytes=2_000) as it:
         for number in range(200):
-            asyncio.run(it.metadata.commit([setting("a", str(number))], it.image.version))
+            asyncio.run(it.metadata.change(decided_on(it.image.version, setting("a", str(number)))))
         log = it.directories.logs[METADATA_TOPIC, 0]
         assert log.size_bytes < 4_000
         assert log.log_start_offset > 100
@@ -199,7 +198,7 @@ def test_log_that_is_mostly_history_is_shortened_at_a_clean_stop(tmp_path: Path)
         asyncio.run(it.topics.auto_create(["__consumer_offsets"]))
         asyncio.run(it.topics.create([NewTopic("t", 2_000)]))
         asyncio.run(it.topics.delete([it.image.topics["t"].id]))
-        it.metadata.fence_broker(1)
+        asyncio.run(it.metadata.close())
         assert it.directories.logs[METADATA_TOPIC, 0].size_bytes == 0
     with home(tmp_path) as it:
         assert it.image.topics.keys() == {"__consumer_offsets"}
@@ -218,7 +217,7 @@ def test_failed_flush_refuses_the_commit_and_all_that_follow(
         monkeypatch.setattr(it.directories.directories[0].fs, "fdatasync", fail)
         for _ in range(2):
             with pytest.raises(ApiError) as caught:
-                asyncio.run(it.metadata.commit([setting("a", "1")], before.version))
+                asyncio.run(it.metadata.change(decided_on(before.version, setting("a", "1"))))
             assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
             monkeypatch.undo()  # a later sync would succeed, and must not be trusted
         assert it.image is before
@@ -251,7 +250,7 @@ def test_metadata_in_a_failed_directory_are_not_begun_anew(tmp_path: Path) -> No
 def test_broker_is_fenced_at_a_clean_stop_and_leads_again(tmp_path: Path) -> None:
     with home(tmp_path) as it:
         asyncio.run(it.register())
-        it.metadata.fence_broker(1)
+        asyncio.run(it.metadata.close())
         assert it.image.brokers[1].fenced
     with home(tmp_path) as it:
         asyncio.run(it.register())
@@ -264,7 +263,7 @@ def test_transaction_that_kafka_left_open_is_aborted(tmp_path: Path) -> None:
     for _ in range(2):
         with home(tmp_path) as it:
             assert it.image.config(ResourceType.GROUP, "g").keys() - {"c"} == {"a"}
-            asyncio.run(it.metadata.commit([setting("c", "1")], it.image.version))
+            asyncio.run(it.metadata.change(decided_on(it.image.version, setting("c", "1"))))
     with home(tmp_path) as it:
         assert it.image.config(ResourceType.GROUP, "g").keys() == {"a", "c"}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream.broker.metadata.store import registration
 from millstream.broker.metadata.topics import (
     PARTITIONS_PER_REQUEST_MAX,
     MorePartitions,
@@ -15,9 +16,9 @@ from millstream.broker.metadata.topics import (
     validate_topic_name,
 )
 from millstream.coordination.cluster import TopicImage
-from millstream.coordination.cluster_records import PartitionChangeRecord
+from millstream.coordination.cluster_records import PartitionChangeRecord, RegisterBrokerRecord
 from millstream.errors import ApiError, ErrorCode
-from tests.broker.metadata.homes import Home, home
+from tests.broker.metadata.homes import Home, decided_on, home
 
 
 @pytest.fixture
@@ -165,6 +166,39 @@ def more(it: Home, topic: MorePartitions, *, validate_only: bool = False) -> Non
         raise error
 
 
+def join(it: Home, *brokers: RegisterBrokerRecord) -> None:
+    asyncio.run(it.metadata.change(lambda image: brokers))
+
+
+def another(broker_id: int, rack: str | None = None, **changes: bool) -> RegisterBrokerRecord:
+    made = registration(broker_id, [], epoch=broker_id, rack=rack, directories=())
+    return made._replace(**changes)  # type: ignore[arg-type]
+
+
+def test_replicas_are_spread_over_racks(it: Home) -> None:
+    join(it, another(2, "a"), another(3, "b"), another(4, "a"), another(5, "b"))
+    racks = {broker.id: broker.rack for broker in it.image.brokers.values()}
+    for partition in create(it, NewTopic("t", 20, 3)).partitions:
+        assert {racks[replica] for replica in partition.replicas} == {None, "a", "b"}
+        assert (partition.isr, partition.leader) == (partition.replicas, partition.replicas[0])
+
+
+def test_fenced_brokers_and_those_that_shut_down_get_no_replicas(it: Home) -> None:
+    join(it, another(2, fenced=True), another(3, in_controlled_shutdown=True), another(4))
+    made = create(it, NewTopic("t", 12, 2))
+    assert {replica for it in made.partitions for replica in it.replicas} == {1, 4}
+    with pytest.raises(ApiError, match=r"only 2 broker\(s\) are active"):
+        create(it, NewTopic("u", 1, 3))
+
+
+def test_assigned_replica_on_a_fenced_broker_is_not_in_sync(it: Home) -> None:
+    join(it, another(2, fenced=True))
+    [partition] = create(it, NewTopic("t", assignments=((0, (2, 1)),))).partitions
+    assert (partition.replicas, partition.isr, partition.leader) == ((2, 1), (1,), 1)
+    with pytest.raises(ApiError, match="for partition 0 are fenced or in controlled shutdown"):
+        create(it, NewTopic("u", assignments=((0, (2,)),)))
+
+
 def test_topic_is_extended_and_keeps_what_it_has(it: Home) -> None:
     before = create(it, NewTopic("t", 2))
     more(it, MorePartitions("t", 3), validate_only=True)
@@ -200,7 +234,7 @@ def test_wrong_extension_is_refused_in_the_words_of_kafka(
 def test_lead_is_taken_where_nobody_leads_and_anew_after_a_crash(it: Home) -> None:
     topic = create(it, NewTopic("t", 3))
     nobody = PartitionChangeRecord(0, topic.id, leader=-1, isr=())
-    asyncio.run(it.metadata.commit([nobody], it.image.version))
+    asyncio.run(it.metadata.change(decided_on(it.image.version, nobody)))
     asyncio.run(it.topics.claim_leadership([("t", 1), ("gone", 0)]))
     partitions = it.image.topics["t"].partitions
     assert [partition.leader for partition in partitions] == [1, 1, 1]

@@ -7,9 +7,15 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from millstream.broker.replicas.in_sync import ReplicaSettings
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.replicas.pending import ACKS_ALL, ACKS_LEADER, PendingAppend
+from millstream.coordination.cluster import PartitionImage
 from millstream.errors import ApiError, ErrorCode
+from millstream.storage.following import append_fetched, check_fetched
+from millstream.storage.log import Log
+from millstream.storage.steps import run_here
+from millstream.storage.truncation import truncate
 from tests.broker.sharing.leading import Leader, turn
 
 
@@ -410,5 +416,95 @@ def test_producers_are_described() -> None:
         assert partition.producer_states() == [(7, 0, 1, now_ms, -1, 0)]
         await end(partition, committed=True)
         assert partition.producer_states() == [(7, 1, -1, now_ms, 0, -1)]
+
+    run(scenario)
+
+
+def two_replicas(
+    leader: Leader, log: Log, *, high_watermark: int = 0
+) -> tuple[Partition, ReplicaSettings]:
+    partition = Partition(
+        "t",
+        0,
+        log,
+        leader_epoch=0,
+        flusher=leader.flusher,
+        clock=leader.clock,
+        high_watermark=high_watermark,
+        replica_count=2,
+    )
+    settings = ReplicaSettings(1, 1000, {1: 1, 2: 2}, lambda: True, lambda: None)
+    return partition, settings
+
+
+def transaction(leader: Leader) -> tuple[bytes, bytes]:
+    """The bytes of a record, and of one in a transaction with its end, at offsets 0, 1 and 2."""
+    source = leader.partition()
+    source.append(leader.batch(b"before"), acks=ACKS_LEADER)
+    identity = {"producer_id": 7, "producer_epoch": 0}
+    batch = leader.batch(b"in", base_sequence=0, is_transactional=True, **identity)
+    source.append(batch, acks=ACKS_LEADER, verified=True)
+    data = bytes(source.log.read(0, max_bytes=10_000, end_offset=2))
+    source.append_marker(committed=True, coordinator_epoch=0, transaction_version=1, **identity)
+    return data, bytes(source.log.read(2, max_bytes=10_000, end_offset=3))
+
+
+def follow(partition: Partition, data: bytes) -> None:
+    log = partition.log
+    fetched = check_fetched(data)
+    offset = log.log_end_offset
+    followed = append_fetched(log, fetched, fetch_offset=offset, leader_epoch=0, now_ms=0)
+    partition.transactions_ended(followed.ended)
+
+
+def test_new_leader_does_not_show_the_end_of_a_transaction_before_it_is_committed() -> None:
+    async def scenario(leader: Leader) -> None:
+        data, marker = transaction(leader)
+        partition, settings = two_replicas(leader, leader.partition(topic="copy").log)
+        partition.follow(2, 0)
+        follow(partition, data)
+        follow(partition, marker)
+        partition.followed_to(2)
+        assert (partition.high_watermark, partition.last_stable_offset) == (2, 1)
+        image = PartitionImage((2, 1), (1, 2), 1, leader_epoch=1, partition_epoch=1)
+        partition.lead(image, settings)
+        assert (partition.high_watermark, partition.last_stable_offset) == (2, 1)
+        await turn()
+        assert partition.in_sync is not None
+        partition.in_sync.fetched(2, 2, 3, 0)
+        assert (partition.high_watermark, partition.last_stable_offset) == (3, 3)
+
+    run(scenario)
+
+
+def test_marker_that_was_truncated_opens_its_transaction_again() -> None:
+    async def scenario(leader: Leader) -> None:
+        data, marker = transaction(leader)
+        partition, _ = two_replicas(leader, leader.partition(topic="copy").log)
+        partition.follow(2, 0)
+        follow(partition, data)
+        follow(partition, marker)
+        run_here(truncate(partition.log, 2))
+        partition.followed_to(2)
+        assert partition.last_stable_offset == 1
+        follow(partition, marker)
+        partition.followed_to(3)
+        assert partition.last_stable_offset == 3
+
+    run(scenario)
+
+
+def test_restarted_replica_shows_nothing_committed_until_all_of_it_is() -> None:
+    """It does not know whether transactions ended past its high watermark."""
+
+    async def scenario(leader: Leader) -> None:
+        data, marker = transaction(leader)
+        log = leader.partition(topic="copy").log
+        append_fetched(log, check_fetched(data + marker), fetch_offset=0, leader_epoch=0, now_ms=0)
+        partition, _ = two_replicas(leader, log, high_watermark=2)
+        partition.follow(2, 0)
+        assert (partition.high_watermark, partition.last_stable_offset) == (2, 0)
+        partition.followed_to(3)
+        assert partition.last_stable_offset == 3
 
     run(scenario)

@@ -100,6 +100,9 @@ class OneUnopened:
         is_wanted = topic in ("topic", self.topic_id) and index == 1
         return self.leader.partition("topic", 1) if is_wanted else None
 
+    def is_elsewhere(self, topic: str | uuid.UUID, index: int) -> bool:
+        return topic == "topic" and index == 5
+
 
 @pytest.mark.parametrize("way", ["find", "find by id", "get", "get_by_id"])
 def test_unopened_partition_is_opened_when_it_is_needed(way: str) -> None:
@@ -113,6 +116,9 @@ def test_unopened_partition_is_opened_when_it_is_needed(way: str) -> None:
         with pytest.raises(ApiError) as refusal:
             table.find(unopened.topic_id, 2)
         assert refusal.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        with pytest.raises(ApiError) as refusal:
+            table.find("topic", 5)
+        assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         match way:
             case "find":
                 partition: Partition | None = table.find("topic", 1)

@@ -15,6 +15,7 @@ from millstream.broker.sharing.leader import ShareLeader
 from millstream.coordination.cluster import ResourceType
 from millstream.coordination.cluster_records import ConfigRecord
 from millstream.coordination.share_state import SharePartitionKey
+from tests.broker.metadata.homes import decided_on
 from tests.broker.serving import WireClient, serving
 from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.wire import batch
@@ -80,7 +81,7 @@ async def configure(
 ) -> None:
     """Settings of a group, or of another resource."""
     records = [ConfigRecord(resource, name, setting, value) for setting, value in settings.items()]
-    await server.metadata.commit(records, server.metadata.image.version)
+    await server.metadata.change(decided_on(server.metadata.image.version, *records))
 
 
 class Member:

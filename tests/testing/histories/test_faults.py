@@ -93,7 +93,7 @@ class Dummy(BrokerProcess):
 )
 def test_nemesis_heals_what_it_broke(fault: Fault, calls: list[str]) -> None:
     broker = Dummy()
-    nemesis = Nemesis(broker, 1, [fault], healthy_s=(0, 0.001), broken_s=(0, 0.001))
+    nemesis = Nemesis([broker], 1, [fault], healthy_s=(0, 0.001), broken_s=(0, 0.001))
     nemesis.start()
     wait_until(lambda: len(broker.calls) >= 6)
     nemesis.heal()
@@ -103,7 +103,7 @@ def test_nemesis_heals_what_it_broke(fault: Fault, calls: list[str]) -> None:
 
 def test_nemesis_reports_a_broker_that_does_not_come_back(tmp_path: Path) -> None:
     broker = BrokerProcess([sys.executable, "-c", ""], "127.0.0.1:1", tmp_path / "log")
-    nemesis = Nemesis(broker, 1, [Fault.RESTART], healthy_s=(0, 0.001), broken_s=(0, 0.001))
+    nemesis = Nemesis([broker], 1, [Fault.RESTART], healthy_s=(0, 0.001), broken_s=(0, 0.001))
     nemesis.start()
     wait_until(lambda: nemesis.failure is not None)
     with pytest.raises(MillstreamError, match="ended at its start"):

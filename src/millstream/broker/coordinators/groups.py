@@ -9,13 +9,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import fields
+from functools import partial
 from typing import Any, TypeVar
 
 from millstream.broker.coordinators.key_hash import InternalTopic
 from millstream.broker.coordinators.runtime import NO_TRANSACTION, CoordinatorRuntime, Transaction
 from millstream.broker.coordinators.timers import Timers
 from millstream.broker.metadata.configs import ConfigManager
-from millstream.broker.metadata.local import MetadataStore
+from millstream.broker.metadata.store import MetadataStore
 from millstream.broker.replicas.pending import PendingAppend
 from millstream.broker.replicas.table import PartitionTable
 from millstream.clock import Clock
@@ -61,6 +62,7 @@ class GroupCoordinator:
             partitions=partitions,
             timers=timers,
             clock=clock,
+            led_epoch=partial(self._internal.led_epoch, configs.broker_id),
         )
         configs.subscribe(self._settings_changed)
 
@@ -68,9 +70,8 @@ class GroupCoordinator:
         return GroupShard(self._settings, self._topics, group_config=self._configs.group)
 
     def load_all(self) -> None:
-        """Load all shards of this broker."""
-        for index in range(self._internal.partition_count):
-            self._runtime.ensure_loading(index)
+        """Load all shards of this broker, and resign from those of others."""
+        self._runtime.lead(self._internal.partition_count)
 
     async def all_loaded(self) -> None:
         await self._runtime.all_loaded()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from millstream.broker.metadata.local import MetadataStore
+    from millstream.broker.metadata.store import MetadataStore
 
 
 class InternalTopic:
@@ -32,6 +32,13 @@ class InternalTopic:
         if not count:
             raise ApiError(*self._if_missing)
         return count
+
+    def led_epoch(self, broker_id: int, index: int) -> int | None:
+        """The leader epoch of a partition that this broker leads; None for any other."""
+        partition = self._metadata.image.partition(self.name, index)
+        if partition is None or partition.leader != broker_id:
+            return None
+        return partition.leader_epoch
 
     def index_of(self, key: str) -> int:
         """The partition that a group or transactional id belongs to. Raises `ApiError`."""

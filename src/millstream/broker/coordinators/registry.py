@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING
 from millstream.broker.coordinators.key_hash import partition_for
 from millstream.broker.coordinators.timers import Timers
 from millstream.broker.metadata.configs import ConfigManager
-from millstream.broker.metadata.local import MetadataStore
+from millstream.broker.metadata.store import MetadataStore
 from millstream.broker.metadata.topics import TopicManager
+from millstream.broker.peers.leaders import leader_of
 from millstream.broker.replicas.table import PartitionTable
 from millstream.clock import Clock
 from millstream.coordination.cluster import (
@@ -43,9 +44,13 @@ if TYPE_CHECKING:
     from millstream.broker.coordinators.groups import GroupCoordinator
     from millstream.broker.coordinators.lag import GroupLag
     from millstream.broker.coordinators.share_groups import ShareGroupCoordinator
+    from millstream.broker.coordinators.share_routing import RoutedPersister
     from millstream.broker.coordinators.share_state import SharePersister
     from millstream.broker.coordinators.transactions import TransactionCoordinator
+    from millstream.broker.coordinators.verification import TransactionVerifier
     from millstream.broker.metadata.producer_ids import ProducerIds
+    from millstream.broker.peers.markers import RemoteMarkers
+    from millstream.broker.peers.peers import Peers
     from millstream.broker.replicas.pending import PendingAppend
     from millstream.coordination.transactions.marker import TransactionMarker
 
@@ -72,6 +77,7 @@ class Coordinators:
         topics: TopicManager,
         partitions: PartitionTable,
         producer_ids: ProducerIds,
+        peers: Peers,
         clock: Clock,
     ) -> None:
         self.partitions = partitions
@@ -79,6 +85,8 @@ class Coordinators:
         self._configs = configs
         self._topics = topics
         self._producer_ids = producer_ids
+        self._peers = peers
+        self._broker_id = configs.broker_id
         self._clock = clock
         self._timers = Timers(clock)
         # Held until all logs of the topic are open, which is after the topic is created.
@@ -87,7 +95,10 @@ class Coordinators:
         self._transactions: TransactionCoordinator | None = None
         self._lag: GroupLag | None = None
         self._share_state: SharePersister | None = None
+        self._share_persister: RoutedPersister | None = None
         self._share_groups: ShareGroupCoordinator | None = None
+        self._remote_markers: RemoteMarkers | None = None
+        self._verifier: TransactionVerifier | None = None
 
     def start(self) -> None:
         """Load existing shards in the background; call it on the event loop."""
@@ -153,8 +164,15 @@ class Coordinators:
     def lag(self) -> GroupLag:
         if self._lag is None:
             from millstream.broker.coordinators.lag import GroupLag
+            from millstream.broker.peers.partitions import RemotePartitions
 
-            self._lag = GroupLag(self.groups, self.partitions, self._configs)
+            self._lag = GroupLag(
+                self.groups,
+                self.partitions,
+                self._configs,
+                self._metadata,
+                RemotePartitions(self._peers),
+            )
         return self._lag
 
     @property
@@ -162,11 +180,40 @@ class Coordinators:
         if self._share_groups is None:
             from millstream.broker.coordinators.share_groups import ShareGroupCoordinator
 
-            self._share_groups = ShareGroupCoordinator(self.groups, self.share_state)
+            self._share_groups = ShareGroupCoordinator(self.groups, self.share_persister)
         return self._share_groups
 
     @property
+    def share_persister(self) -> RoutedPersister:
+        """The state of all share partitions, kept by this broker or by others."""
+        if self._share_persister is None:
+            from millstream.broker.coordinators.share_routing import RoutedPersister
+            from millstream.broker.peers.share_state import RemoteShareState
+
+            self._share_persister = RoutedPersister(
+                self._broker_id,
+                self._metadata,
+                self.share_state,
+                RemoteShareState(self._peers),
+                partial(self._topic, CoordinatorKind.SHARE),
+            )
+        return self._share_persister
+
+    @property
+    def verifier(self) -> TransactionVerifier:
+        """Asks the transaction coordinators of other brokers."""
+        if self._verifier is None:
+            from millstream.broker.coordinators.verification import TransactionVerifier
+            from millstream.broker.peers.verification import RemoteTransactions
+
+            self._verifier = TransactionVerifier(
+                self._metadata, self._configs, RemoteTransactions(self._peers)
+            )
+        return self._verifier
+
+    @property
     def share_state(self) -> SharePersister:
+        """The share state that this broker keeps."""
         if self._share_state is None:
             from millstream.broker.coordinators.share_state import SharePersister
 
@@ -192,15 +239,34 @@ class Coordinators:
         return partition.append_marker(**marker._asdict())
 
     def write_own_marker(self, topic: str, index: int, marker: TransactionMarker) -> PendingAppend:
-        """The same for the coordinator in this process, which no other can have replaced.
+        """The same for a coordinator of this broker, to a partition of any broker.
 
-        A partition may still have seen a higher coordinator epoch: an administrator's
-        WriteTxnMarkers may name any, and Kafka takes it. The marker carries that one then. With its
-        own it would be refused, and a commit that is decided would never be seen there.
+        A partition may have seen a higher coordinator epoch: an administrator's WriteTxnMarkers may
+        name any, and Kafka takes it. The marker carries that one then, if no other broker can have
+        replaced this coordinator. With its own it would be refused, and a commit that is decided
+        would never be seen there.
         """
+        image = self._metadata.image.partition(topic, index)
+        if image is not None and image.leader != self._broker_id:
+            leader = leader_of(self._metadata.image, topic, index)
+            return self._other_brokers_markers().write(leader, topic, index, marker)
         partition = self.partitions.find(topic, index)
-        epoch = max(marker.coordinator_epoch, partition.coordinator_epoch_of(marker.producer_id))
-        return self.write_marker(topic, index, marker._replace(coordinator_epoch=epoch))
+        if self._is_only_transaction_coordinator():
+            epoch = partition.coordinator_epoch_of(marker.producer_id)
+            marker = marker._replace(coordinator_epoch=max(marker.coordinator_epoch, epoch))
+        return self.write_marker(topic, index, marker)
+
+    def _is_only_transaction_coordinator(self) -> bool:
+        """Whether transactions have no other replica that could be elected."""
+        partition = self._metadata.image.partition(TRANSACTIONS_TOPIC, 0)
+        return partition is None or len(partition.replicas) == 1
+
+    def _other_brokers_markers(self) -> RemoteMarkers:
+        if self._remote_markers is None:
+            from millstream.broker.peers.markers import RemoteMarkers
+
+            self._remote_markers = RemoteMarkers(asyncio.get_running_loop(), self._peers)
+        return self._remote_markers
 
     def check_lag(self, now_ms: int) -> None:
         """Check for groups whose unread records expire soon."""

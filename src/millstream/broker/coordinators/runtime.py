@@ -92,8 +92,11 @@ class _Write:
 class _LoadedShard(Generic[Shard]):
     """A shard and the partition with its records."""
 
-    def __init__(self, runtime: CoordinatorRuntime[Shard], partition: Partition) -> None:
+    def __init__(
+        self, runtime: CoordinatorRuntime[Shard], partition: Partition, leader_epoch: int
+    ) -> None:
         self.partition = partition
+        self.leader_epoch = leader_epoch  # in which it was loaded
         self.shard = runtime.new_shard()
         self.is_active = False
         self.is_closed = False
@@ -117,7 +120,8 @@ class _LoadedShard(Generic[Shard]):
             self._replay_loaded(record)
             if count % 1000 == 999:
                 await asyncio.sleep(0)
-        self.activate()
+        if not self.is_closed:  # this broker may have resigned meanwhile
+            self.activate()
 
     def _replay_loaded(self, loaded: LoadedRecord) -> None:
         try:
@@ -276,8 +280,11 @@ class _LoadedShard(Generic[Shard]):
         """An append failed: this shard is stale. Load another from the log."""
         if self.is_closed:
             return
-        logger.error(
-            "%r: coordinator append failed, reloading the shard: %s", self.partition, error
+        has_moved = error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        logger.log(
+            logging.INFO if has_moved else logging.ERROR,
+            "%r: coordinator append failed, reloading the shard: %s",
+            *(self.partition, error),
         )
         self.close(not_coordinator(error))
         self._runtime.reload(self.partition)
@@ -306,13 +313,19 @@ class CoordinatorRuntime(Generic[Shard]):
         timers: Timers,
         clock: Clock,
         on_loaded: Callable[[int, Shard], None] | None = None,
+        on_resigned: Callable[[int], None] | None = None,
+        led_epoch: Callable[[int], int | None] = lambda index: 0,
     ) -> None:
+        """`led_epoch` returns the leader epoch of a partition that this broker leads, according to
+        the metadata; None for any other partition."""
         self.topic = topic
         self.codec = codec
         self.new_shard = new_shard
         self.timers = timers
         self.clock = clock
         self.on_loaded = on_loaded  # called with a loaded shard
+        self._on_resigned = on_resigned  # called when a partition is led no longer
+        self._led_epoch = led_epoch
         self._partitions = partitions
         self._shards: dict[int, _LoadedShard[Shard]] = {}
         self._loads: set[asyncio.Task[None]] = set()
@@ -322,14 +335,25 @@ class CoordinatorRuntime(Generic[Shard]):
     # --- life cycle of shards
 
     def ensure_loading(self, index: int) -> None:
-        """Load the shard if this broker leads its partition; in the background if it is large."""
+        """Load the shard if this broker leads its partition; in the background if it is large.
+
+        A shard of an earlier leader epoch is loaded again: others may have written meanwhile.
+        """
+        if self._is_stopped:
+            return
+        leader_epoch = self._led_epoch(index)
+        if leader_epoch is None:
+            self.resign(index)
+            return
         partition = self._partitions.get(self.topic, index)
-        if partition is None or partition.offline_error is not None or self._is_stopped:
+        if partition is None or partition.offline_error is not None:
             return
         known = self._shards.get(index)
         if known is not None and known.partition is partition and not known.is_closed:
-            return
-        loaded = _LoadedShard(self, partition)
+            if known.leader_epoch == leader_epoch:
+                return
+            self.resign(index)
+        loaded = _LoadedShard(self, partition, leader_epoch)
         self._shards[index] = loaded
         if partition.log_start_offset >= partition.log.log_end_offset:
             loaded.activate()
@@ -357,6 +381,15 @@ class CoordinatorRuntime(Generic[Shard]):
         if loaded is not None:
             gone = f"{self.topic}-{index} is not led by this broker any more"
             loaded.close(ApiError(ErrorCode.NOT_COORDINATOR, gone))
+            if self._on_resigned is not None and not self._is_stopped:
+                self._on_resigned(index)
+
+    def lead(self, partition_count: int) -> None:
+        """Load the shards that this broker leads now, and resign from all others."""
+        for index in range(partition_count):
+            self.ensure_loading(index)
+        for index in [index for index in self._shards if index >= partition_count]:
+            self.resign(index)
 
     def reload(self, partition: Partition) -> None:
         self._shards.pop(partition.index, None)

@@ -20,7 +20,7 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from millstream.broker.coordinators.groups import GroupCoordinator
-from millstream.broker.coordinators.share_state import SharePersister
+from millstream.broker.coordinators.share_routing import RoutedPersister
 from millstream.coordination.groups import share_offsets
 from millstream.coordination.groups.share_messages import (
     AlteredPartition,
@@ -43,7 +43,7 @@ Forget: TypeAlias = Callable[[SharePartitionKey], None]
 class ShareGroupCoordinator:
     """Share groups: operations of the group coordinator and the state persister."""
 
-    def __init__(self, groups: GroupCoordinator, state: SharePersister) -> None:
+    def __init__(self, groups: GroupCoordinator, state: RoutedPersister) -> None:
         self._groups = groups
         self._state = state
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

@@ -15,14 +15,14 @@ import asyncio
 import base64
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeVar
 
 from millstream.broker.coordinators.key_hash import InternalTopic, partition_for
 from millstream.broker.coordinators.runtime import CoordinatorRuntime
 from millstream.broker.coordinators.timers import Timers
 from millstream.broker.metadata.configs import ConfigManager
-from millstream.broker.metadata.local import MetadataStore
+from millstream.broker.metadata.store import MetadataStore
 from millstream.broker.replicas.table import PartitionTable
 from millstream.clock import Clock
 from millstream.coordination.cluster import ClusterImage
@@ -81,7 +81,9 @@ class SharePersister:
             partitions=partitions,
             timers=timers,
             clock=clock,
+            led_epoch=partial(self._internal.led_epoch, configs.broker_id),
             on_loaded=self._loaded,
+            on_resigned=self._resigned,
         )
 
     def _new_shard(self) -> ShareStateShard:
@@ -101,14 +103,19 @@ class SharePersister:
     # --- life cycle
 
     def load_all(self) -> None:
-        """Load all shards of this broker; the first time before clients can produce."""
+        """Load all shards of this broker, and resign from those of others. The first time before
+        clients can produce."""
         if not self._is_started:
             self._is_started = True
-            self._recovering = set(range(self._internal.partition_count))
+            # Others may have written to a shard that comes here later.
+            self._recovering = {
+                index
+                for index in range(self._internal.partition_count)
+                if self._internal.led_epoch(self._configs.broker_id, index) is not None
+            }
             self._recovered_ends = self._log_ends() if self._recovering else {}
             self._prune_later()
-        for index in range(self._internal.partition_count):
-            self._runtime.ensure_loading(index)
+        self._runtime.lead(self._internal.partition_count)
 
     def _recovered_end(self, key: SharePartitionKey) -> int | None:
         """Before a shard is loaded for the first time, nothing was written to it."""
@@ -117,6 +124,9 @@ class SharePersister:
         return self._recovered_ends.get((key.topic_id, key.partition))
 
     def _loaded(self, index: int, shard: ShareStateShard) -> None:
+        self._resigned(index)
+
+    def _resigned(self, index: int) -> None:
         self._recovering.discard(index)
         if not self._recovering:
             self._recovered_ends = {}

@@ -20,15 +20,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
-from millstream.broker.coordinators.key_hash import InternalTopic
+from millstream.broker.coordinators.key_hash import InternalTopic, partition_for
 from millstream.broker.coordinators.markers import Markers, WriteMarker
 from millstream.broker.coordinators.runtime import CoordinatorRuntime
 from millstream.broker.coordinators.timers import Timers
 from millstream.broker.metadata.configs import ConfigManager
-from millstream.broker.metadata.local import MetadataStore
 from millstream.broker.metadata.producer_ids import ProducerIds
+from millstream.broker.metadata.store import MetadataStore
 from millstream.broker.replicas.table import PartitionTable
 from millstream.clock import Clock
 from millstream.coordination.result import Result
@@ -94,7 +95,9 @@ class TransactionCoordinator:
             partitions=partitions,
             timers=timers,
             clock=clock,
+            led_epoch=partial(self._internal.led_epoch, configs.broker_id),
             on_loaded=self._resume,
+            on_resigned=self._resigned,
         )
         self._set_time_out_timer()
 
@@ -106,9 +109,8 @@ class TransactionCoordinator:
         )
 
     def load_all(self) -> None:
-        """Load all shards of this broker."""
-        for index in range(self._internal.partition_count):
-            self._runtime.ensure_loading(index)
+        """Load all shards of this broker, and resign from those of others."""
+        self._runtime.lead(self._internal.partition_count)
 
     async def all_loaded(self) -> None:
         await self._runtime.all_loaded()
@@ -261,6 +263,21 @@ class TransactionCoordinator:
         for transaction in shard.prepared():
             logger.info("resuming the end of a transaction: %s", transaction.transactional_id)
             self._tell_partitions(index, transaction)
+
+    def _resigned(self, index: int) -> None:
+        """Another broker writes the markers now. Requests that wait for them look for it."""
+        for transactional_id in list(self._markers):
+            if self._is_in(index, transactional_id):
+                self._markers.pop(transactional_id).cancel()
+        for transactional_id, waiting in self._waiting_for_end.items():
+            if self._is_in(index, transactional_id):
+                for ended in waiting:
+                    _resolve(ended, True)
+
+    def _is_in(self, index: int, transactional_id: str) -> bool:
+        """Whether it belongs to this shard; to any, if the internal topic was deleted."""
+        count = self._internal.partition_count
+        return not count or partition_for(transactional_id, count) == index
 
     def _tell_partitions(self, index: int, transaction: Transaction) -> None:
         transactional_id = transaction.transactional_id

@@ -9,6 +9,9 @@ added the partition to the transaction: otherwise no marker would ever end it th
                  all of them together; once that is durable, it is verified and appended as above,
                  for the transaction may have been aborted meanwhile
 
+If the coordinator is another broker, it is asked before the append in both protocols, and a guard
+makes sure that the transaction did not end meanwhile (`coordinators/verification.py`).
+
 From the first batch to the marker the partition itself knows that the transaction is open, and
 the coordinator is not asked. Its errors are translated to those that a producer expects.
 """
@@ -33,6 +36,7 @@ from millstream.records.batch import (
 )
 
 if TYPE_CHECKING:
+    from millstream.broker.coordinators.verification import Verdict
     from millstream.coordination.transactions.shard import AddRequest
 
 FIRST_THAT_ADDS = 12
@@ -85,11 +89,38 @@ def adds_partitions(context: RequestContext) -> bool:
     )
 
 
-def addition_of(context: RequestContext, request: ProduceRequest) -> AddRequest | None:
-    """Partitions that must be added to the transaction first; None if there are none."""
-    if request.transactional_id is None or not adds_partitions(context):
+class Question(NamedTuple):
+    """Partitions about which the coordinator has to be asked before the append."""
+
+    request: AddRequest
+    partitions: list[Partition]
+    adds: bool  # them to the transaction
+    is_elsewhere: bool  # the coordinator is another broker
+
+    async def ask(self, context: RequestContext) -> Verdict:
+        from millstream.broker.coordinators.verification import Verdict
+
+        coordinators = context.services.coordinators
+        if self.is_elsewhere:
+            return await coordinators.verifier.ask(self.request, self.partitions, adds=self.adds)
+        try:
+            await coordinators.transactions.add_partitions(self.request)
+        except ApiError as error:
+            return Verdict(error)
+        return Verdict()
+
+
+def question_of(context: RequestContext, request: ProduceRequest) -> Question | None:
+    """What to ask the coordinator first; None if nothing: a coordinator on this broker verifies in
+    the turn of the append."""
+    transactional_id = request.transactional_id
+    if transactional_id is None:
         return None
-    partitions = set()
+    adds = adds_partitions(context)
+    is_elsewhere = context.services.coordinators.verifier.is_elsewhere(transactional_id)
+    if not adds and not is_elsewhere:
+        return None
+    partitions: list[Partition] = []
     producer: BatchProducer | None = None
     for topic in request.topics:
         for index, records in topic.partitions:
@@ -102,18 +133,19 @@ def addition_of(context: RequestContext, request: ProduceRequest) -> AddRequest 
                 continue  # refused later, in order
             if not partition.is_in_transaction(writer.producer_id, writer.epoch):
                 producer = writer
-                partitions.add((partition.topic, index))
+                partitions.append(partition)
     if producer is None:
         return None
     from millstream.coordination.transactions.shard import AddRequest
     from millstream.coordination.transactions.transaction import Producer
 
-    return AddRequest(
-        request.transactional_id,
+    addition = AddRequest(
+        transactional_id,
         Producer(producer.producer_id, producer.epoch),
-        frozenset(partitions),
+        frozenset((partition.topic, partition.index) for partition in partitions),
         PROTOCOL_2,
     )
+    return Question(addition, partitions, adds, is_elsewhere)
 
 
 def is_verified(
@@ -121,12 +153,12 @@ def is_verified(
     transactional_id: str | None,
     partition: Partition,
     records: Buffer | None,
-    refused: ApiError | None,
+    verdict: Verdict | None,
 ) -> bool:
     """Whether a batch may open a transaction on the partition, in this turn; False if it need not.
 
-    `refused`: why the partition could not be added to the transaction. Raises `ApiError` for a
-    batch that would have to open one and may not.
+    `verdict`: what the coordinator answered, if it was asked before. Raises `ApiError` for a batch
+    that would have to open one and may not.
     """
     producer = producer_of(records)
     if producer is None or transactional_id is None:
@@ -136,11 +168,12 @@ def is_verified(
         return False
     partition.check_producer_epoch(producer_id, epoch)
     try:
-        if refused is not None:
-            raise refused
-        context.services.coordinators.transactions.verify(
-            transactional_id, producer_id, epoch, partition.topic, partition.index
-        )
+        if verdict is not None:
+            verdict.check(partition)
+        if verdict is None or not verdict.is_remote:
+            context.services.coordinators.transactions.verify(
+                transactional_id, producer_id, epoch, partition.topic, partition.index
+            )
     except ApiError as error:
         raise to_produce_error(error, context) from error
     if first_sequence != 0 and adds_partitions(context) and not partition.knows(producer_id):

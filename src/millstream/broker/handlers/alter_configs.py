@@ -36,7 +36,7 @@ async def alter_configs(context: RequestContext, request: AlterConfigsRequest) -
             wanted[resource] = _settings(asked, is_duplicate=is_duplicate)
         except ApiError as error:
             refused[resource] = error
-    outcomes = refused | await context.services.configs.replace(
+    outcomes = refused | await context.services.actions.replace_configs(
         wanted, validate_only=request.validate_only
     )
     return {"responses": [answer(asked, outcomes) for asked in request.resources]}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 async def create_partitions(context: RequestContext, request: CreatePartitionsRequest) -> Fields:
     counts = Counter(topic.name for topic in request.topics)
-    outcomes = await context.services.topics.create_partitions(
+    outcomes = await context.services.actions.create_partitions(
         [_more(topic) for topic in request.topics if counts[topic.name] == 1],
         validate_only=request.validate_only,
     )

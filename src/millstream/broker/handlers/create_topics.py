@@ -29,7 +29,7 @@ FIRST_VERSION_WITH_CONFIGS = 5
 async def create_topics(context: RequestContext, request: CreateTopicsRequest) -> Fields:
     counts = Counter(topic.name for topic in request.topics)
     wanted = {topic.name: topic for topic in request.topics if counts[topic.name] == 1}
-    outcomes = await context.services.topics.create(
+    outcomes = await context.services.actions.create_topics(
         [_new_topic(topic) for topic in wanted.values()], validate_only=request.validate_only
     )
     answers: list[Fields] = []

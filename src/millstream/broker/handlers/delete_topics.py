@@ -23,6 +23,7 @@ _NO_ID = uuid.UUID(int=0)
 
 async def delete_topics(context: RequestContext, request: Any) -> Fields:
     wanted = _wanted(context.api_version, request)
+    await context.services.metadata.refresh()  # another broker may have just created the topic
     counts = Counter(wanted)
     answers: list[dict[str, Any]] = []
     found: dict[uuid.UUID, TopicImage] = {}
@@ -37,7 +38,7 @@ async def delete_topics(context: RequestContext, request: Any) -> Fields:
             found[topic.id] = topic
         except ApiError as error:
             answers.append(_answer(name, topic_id, error))
-    await context.services.topics.delete(found)
+    await context.services.actions.delete_topics(found)
     answers += [_answer(topic.name, topic.id, None) for topic in found.values()]
     return {"responses": answers}
 

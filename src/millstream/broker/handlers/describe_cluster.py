@@ -54,7 +54,7 @@ def describe_cluster(context: RequestContext, request: DescribeClusterRequest) -
     return {
         "error_code": ErrorCode.NONE,
         "cluster_id": services.cluster_id,
-        "controller_id": services.broker_id,
+        "controller_id": services.controller_id,
         "brokers": brokers,
         "cluster_authorized_operations": ALL_CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
     }

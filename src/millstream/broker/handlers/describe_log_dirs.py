@@ -14,7 +14,7 @@ import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from millstream.broker.metadata.local import METADATA_TOPIC
+from millstream.broker.metadata.store import METADATA_TOPIC
 from millstream.broker.services import RequestContext
 from millstream.errors import ErrorCode
 

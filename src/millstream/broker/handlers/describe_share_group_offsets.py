@@ -14,7 +14,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from millstream.broker.services import RequestContext
+from millstream.broker.peers.leaders import leader_of
+from millstream.broker.peers.partitions import RemotePartitions
+from millstream.broker.services import RequestContext, Services
 from millstream.broker.sharing.acknowledging import require_share_groups
 from millstream.coordination.share_state import (
     NO_COUNT,
@@ -88,19 +90,30 @@ async def _described_topic(
 
 async def _described(context: RequestContext, name: str, key: SharePartitionKey) -> dict[str, Any]:
     try:
-        summary = await context.services.coordinators.share_state.read_summary(key, NO_LEADER_EPOCH)
+        summary = await context.services.coordinators.share_persister.read_summary(
+            key, NO_LEADER_EPOCH
+        )
     except ApiError:
         return _partition(key.partition)
     start_offset, done = summary.start_offset, summary.delivery_complete_count
     if start_offset == NO_START_OFFSET or done == NO_COUNT:
         return _partition(key.partition, start_offset, summary.leader_epoch)
     try:
-        end_offset = context.services.partitions.find(name, key.partition).high_watermark
+        end_offset = await _end_offset(context.services, name, key.partition)
     except ApiError as error:
         failed = {"error_code": error.code, "error_message": error.message}
         return {**_partition(key.partition), **failed}
     lag = end_offset - start_offset - done
     return _partition(key.partition, start_offset, summary.leader_epoch, lag)
+
+
+async def _end_offset(services: Services, topic: str, index: int) -> int:
+    """Of a partition of this broker, or of another one."""
+    partition = services.metadata.image.partition(topic, index)
+    if partition is None or partition.leader == services.broker_id:
+        return services.partitions.find(topic, index).high_watermark
+    leader = leader_of(services.metadata.image, topic, index)
+    return await RemotePartitions(services.peers).end_offset(leader, topic, index)
 
 
 def _partition(

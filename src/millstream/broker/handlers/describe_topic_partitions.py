@@ -1,7 +1,7 @@
 """DescribeTopicPartitions, v0: topics and their partitions, a page at a time (KIP-966).
 
 Topics come in the order of their names; the cursor says with which topic and partition the next
-page begins. Eligible leader replicas are empty: there is one replica.
+page begins. Eligible leader replicas are not kept, so that there are none.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _unknown(name: str) -> dict[str, Any]:
 def _describe(context: RequestContext, topic: TopicImage, first: int, last: int) -> dict[str, Any]:
     partitions = []
     for index in range(first, last):
-        entry = describe_partition(context.services, topic, index)
+        entry = describe_partition(context, topic, index)
         partitions.append(
             {
                 "error_code": entry.error,

@@ -2,8 +2,6 @@
 
 * v0: preferred only
 * v2: flexible
-
-With one replica the leader is always the preferred one: ELECTION_NOT_NEEDED.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.services import RequestContext
-from millstream.coordination.cluster import ClusterImage
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -23,31 +20,31 @@ _PREFERRED = 0
 _UNCLEAN = 1
 
 
-def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> Fields:
+async def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> Fields:
     if request.election_type not in (_PREFERRED, _UNCLEAN):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
-    image = context.services.metadata.image
-    # When all partitions are meant, those that need no election are not mentioned.
-    results = [
-        {
-            "topic": wanted.topic,
-            "partition_result": [
-                _elect(image, wanted.topic, partition) for partition in wanted.partitions
-            ],
-        }
-        for wanted in request.topic_partitions or ()
-    ]
-    return {"error_code": ErrorCode.NONE, "replica_election_results": results}
+    wanted = None
+    if request.topic_partitions is not None:
+        wanted = [
+            (topic.topic, index) for topic in request.topic_partitions for index in topic.partitions
+        ]
+    outcomes = await context.services.actions.elect_leaders(
+        wanted, unclean=request.election_type == _UNCLEAN
+    )
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for (name, index), error in outcomes.items():
+        topics.setdefault(name, []).append(_answer(context, name, index, error))
+    return {
+        "error_code": ErrorCode.NONE,
+        "replica_election_results": [
+            {"topic": name, "partition_result": partitions} for name, partitions in topics.items()
+        ],
+    }
 
 
-def _elect(image: ClusterImage, name: str, index: int) -> dict[str, Any]:
-    topic = image.topics.get(name)
-    error, message = ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.ELECTION_NOT_NEEDED.description
-    if topic is None:
-        error, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}"
-    elif not 0 <= index < len(topic.partitions):
-        error, message = (
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"No such partition as {name}-{index}",
-        )
+def _answer(context: RequestContext, name: str, index: int, error: ErrorCode) -> dict[str, Any]:
+    message = None if error is ErrorCode.NONE else error.description
+    if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        is_known = name in context.services.metadata.image.topics
+        message = f"No such partition as {name}-{index}" if is_known else f"No such topic as {name}"
     return {"partition_id": index, "error_code": error, "error_message": message}

@@ -2,10 +2,11 @@
 
 * v7: incremental fetch sessions (KIP-227)
 * v9: the client's leader epoch is checked (KIP-320)
-* v11: rack id (not used: there are no replicas elsewhere to prefer)
+* v11: rack id: the leader names an in-sync replica there, and followers are read (KIP-392)
 * v12: flexible; last fetched epoch and diverging epoch (KIP-595)
 * v13: topic ids
-* v15-18: replica state and directory, for followers (not used)
+* v16: the current leader of a partition that this broker does not lead (KIP-951)
+* v15-18: replica state, for followers: see `_replica_fetch.py`; the directory is not used
 
 The stored bytes go out as they are. One response is bounded by the client's limits, by
 `fetch.max.bytes`, by what may wait for this client (`network/memory.py`) and by
@@ -23,15 +24,25 @@ import logging
 from collections.abc import Iterable, Set
 
 from millstream.broker.deferred import Buffers, Deferred
+from millstream.broker.handlers._leader_hints import (
+    ABOUT_THE_LEADER,
+    current_leader,
+    endpoints_of,
+)
+from millstream.broker.handlers._replica_fetch import ReplicaFetch
 from millstream.broker.replicas.fetch_pacing import BULK_BYTES_MIN, FetchPacer
 from millstream.broker.replicas.fetch_sessions import NO_SESSION, FetchSession, FetchTarget, summary
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.services import RequestContext
+from millstream.config.replication import RACK_AWARE_SELECTOR
 from millstream.errors import ApiError, ErrorCode, NotCached
 from millstream.protocol.fetch import (
+    CONSUMER_REPLICA_ID,
+    FIRST_WITH_ENDPOINTS,
     FIRST_WITH_TOPIC_IDS,
     READ_COMMITTED,
     FetchedPartition,
+    FetchPartition,
     FetchRequest,
     decode_fetch_request,
     encode_fetch_response,
@@ -46,12 +57,15 @@ RESPONSE_BYTES_MAX = 1024 * 1024
 # If there was no producer for that long: fewer round trips, each of which may wait for a CPU.
 QUIET_AFTER_MS = 1000
 QUIET_RESPONSE_BYTES_MAX = 4 * 1024 * 1024
+FIRST_WITH_RACK = 11
 PACED_SOFTWARE = "rdkafka"  # in the name of the client software or in its version
 
 
 def fetch(context: RequestContext, body: Buffer) -> Buffers | Deferred:
     services, version = context.services, context.api_version
     request = decode_fetch_request(body, version)
+    if request.replica_id != CONSUMER_REPLICA_ID:
+        return ReplicaFetch(context, request).start()
     now_ms = services.clock.monotonic_ms()
     try:
         session = services.fetch_sessions.open(
@@ -89,6 +103,8 @@ class _Fetch:
         self._request = request
         self._session = session
         self._pacer = context.client.fetch_pacer
+        is_aware = self._services.config.replica_selector_class == RACK_AWARE_SELECTOR
+        self._rack = request.rack_id if is_aware else None
         self._is_committed = request.isolation_level == READ_COMMITTED
         self._is_incremental = request.session_epoch > 0 and session.id != NO_SESSION
         self._answers: dict[FetchTarget, FetchedPartition] = {}
@@ -200,23 +216,46 @@ class _Fetch:
         """The answer of a partition without records for this client now; None if it may have."""
         wanted = target.wanted
         if partition.offline_error is not None:
-            raise partition.offline_error
+            partition.check_readable(may_follow=self._version >= FIRST_WITH_RACK)
         partition.check_leader_epoch(wanted.current_leader_epoch)
+        if self._rack and partition.in_sync is not None:
+            nearer = self._nearer_replica(partition, wanted.fetch_offset)
+            if nearer is not None:
+                return self._without_records(partition, wanted)._replace(preferred_replica=nearer)
         high_watermark, stable = partition.high_watermark, partition.last_stable_offset
         is_at_end = wanted.fetch_offset == (stable if self._is_committed else high_watermark)
         if target not in self._held and (
             not is_at_end or wanted.last_fetched_epoch != NO_LEADER_EPOCH
         ):
             return None
+        return self._without_records(partition, wanted)
+
+    def _without_records(self, partition: Partition, wanted: FetchPartition) -> FetchedPartition:
         return FetchedPartition(
             wanted.partition,
             ErrorCode.NONE,
-            high_watermark,
-            stable,
+            partition.high_watermark,
+            partition.last_stable_offset,
             partition.log_start_offset,
             b"",
             [] if self._is_committed else None,
         )
+
+    def _nearer_replica(self, partition: Partition, offset: int) -> int | None:
+        """An in-sync replica in the consumer's rack that has the offset, unless this one is
+        (KIP-392)."""
+        services, in_sync = self._services, partition.in_sync
+        brokers = services.metadata.image.brokers
+        if in_sync is None or not partition.log_start_offset <= offset <= partition.high_watermark:
+            return None
+        near = [
+            replica
+            for replica in in_sync.image.isr
+            if replica in brokers and brokers[replica].rack == self._rack
+        ]
+        if services.broker_id in near:
+            return None
+        return next((replica for replica in near if in_sync.end_of(replica) >= offset), None)
 
     def _take(self, targets: list[FetchTarget], answers: list[FetchedPartition]) -> None:
         """Store the answers; only targets that may have more data stay candidates."""
@@ -232,7 +271,7 @@ class _Fetch:
             candidates.pop(target, None)
             if has_more or answer.error:
                 candidates[target] = None  # at the end: the others come first the next time
-            if answer.error or answer.diverging_epoch is not None:
+            if answer.error or answer.diverging_epoch is not None or answer.preferred_replica >= 0:
                 self._must_answer = True
             self._answers[target] = answer
 
@@ -332,7 +371,10 @@ class _Fetch:
     def _finish(self) -> list[Piece]:
         session = self._session
         by_topic: dict[TopicKey, list[FetchedPartition]] = {}
+        leaders: set[int] = set()
         for target, answer in self._answers.items():
+            if answer.error in ABOUT_THE_LEADER and self._version >= FIRST_WITH_ENDPOINTS:
+                answer = self._with_leader(target, answer, leaders)
             if not self._is_incremental or target.has_news(answer):
                 by_topic.setdefault(target.topic, []).append(answer)
             if session.id != NO_SESSION:
@@ -341,7 +383,20 @@ class _Fetch:
                 self._count_bulk(target, len(answer.records))
         if session.id == NO_SESSION:
             session.close()
-        return encode_fetch_response(self._version, by_topic.items(), session_id=session.id)
+        endpoints = endpoints_of(self._context, leaders) if leaders else ()
+        return encode_fetch_response(
+            self._version, by_topic.items(), session_id=session.id, endpoints=endpoints
+        )
+
+    def _with_leader(
+        self, target: FetchTarget, answer: FetchedPartition, leaders: set[int]
+    ) -> FetchedPartition:
+        """Name the partition's leader, and add it to `leaders`."""
+        leader = current_leader(self._context, target.topic, answer.partition)
+        if leader is None:
+            return answer
+        leaders.add(leader[0])
+        return answer._replace(current_leader=leader)
 
     def _count_bulk(self, target: FetchTarget, size_bytes: int) -> None:
         client = self._context.client

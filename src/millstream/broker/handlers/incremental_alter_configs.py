@@ -39,7 +39,7 @@ async def incremental_alter_configs(
             wanted[resource] = _changes(asked, is_duplicate=is_duplicate)
         except ApiError as error:
             refused[resource] = error
-    outcomes = refused | await context.services.configs.alter(
+    outcomes = refused | await context.services.actions.alter_configs(
         wanted, validate_only=request.validate_only
     )
     return {"responses": [answer(asked, outcomes) for asked in request.resources]}

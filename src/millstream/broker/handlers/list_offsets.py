@@ -13,7 +13,8 @@ A look-up by timestamp may read the disk, so it runs in a thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.services import RequestContext
@@ -32,22 +33,25 @@ if TYPE_CHECKING:
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
+EndOf: TypeAlias = Callable[[Partition], int]
 _FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, -4: 8, -5: 9, -6: 11}
 
 
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> Fields:
-    committed = request.isolation_level == READ_COMMITTED
-    return {"topics": [await _list_topic(context, topic, committed) for topic in request.topics]}
+    end_of = _committed_end if request.isolation_level == READ_COMMITTED else _visible_end
+    if request.replica_id >= 0:
+        end_of = _log_end
+    return {"topics": [await _list_topic(context, topic, end_of) for topic in request.topics]}
 
 
-async def _list_topic(context: RequestContext, topic: ListOffsetsTopic, committed: bool) -> Fields:
+async def _list_topic(context: RequestContext, topic: ListOffsetsTopic, end_of: EndOf) -> Fields:
     partitions = []
     seen = [partition.partition_index for partition in topic.partitions]
     for wanted in topic.partitions:
         try:
             if seen.count(wanted.partition_index) > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "duplicate partition")
-            answer = await _look_up(context, topic.name, wanted, committed)
+            answer = await _look_up(context, topic.name, wanted, end_of)
         except ApiError as error:
             answer = {"error_code": error.code}
         partitions.append({"partition_index": wanted.partition_index, **answer})
@@ -55,7 +59,7 @@ async def _list_topic(context: RequestContext, topic: ListOffsetsTopic, committe
 
 
 async def _look_up(
-    context: RequestContext, topic: str, wanted: ListOffsetsPartition, committed: bool
+    context: RequestContext, topic: str, wanted: ListOffsetsPartition, end_of: EndOf
 ) -> dict[str, Any]:
     timestamp = wanted.timestamp
     if timestamp < EARLIEST and context.api_version < _FIRST_VERSION_OF.get(timestamp, 1000):
@@ -67,8 +71,10 @@ async def _look_up(
     partition.check_leader_epoch(wanted.current_leader_epoch)
     if partition.offline_error is not None:
         raise partition.offline_error
-    end_offset = partition.last_stable_offset if committed else partition.high_watermark
+    end_offset = end_of(partition)
     if timestamp == LATEST:
+        if end_of is not _log_end:
+            _check_end(partition, context.api_version)
         return _found(-1, end_offset, partition.leader_epoch)
     if timestamp == EARLIEST:
         return _found(-1, partition.log_start_offset, _epoch_at_start(partition))
@@ -76,6 +82,28 @@ async def _look_up(
     if found is None or found.offset >= end_offset:
         return _found(-1, -1, -1)
     return _found(found.timestamp, found.offset, found.leader_epoch)
+
+
+def _visible_end(partition: Partition) -> int:
+    return partition.high_watermark
+
+
+def _committed_end(partition: Partition) -> int:
+    return partition.last_stable_offset
+
+
+def _log_end(partition: Partition) -> int:
+    """For followers."""
+    return partition.log.log_end_offset
+
+
+def _check_end(partition: Partition, version: int) -> None:
+    """A new leader does not know the end that consumers have seen until its followers fetch: a
+    lower one would look like lost records."""
+    leadership = partition.leadership
+    if not leadership.is_alone and leadership.high_watermark < leadership.epoch_start_offset:
+        code = ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
+        raise ApiError(code, f"{partition!r} has just got this leader: try again")
 
 
 def _epoch_at_start(partition: Partition) -> int:

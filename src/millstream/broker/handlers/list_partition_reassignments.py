@@ -1,4 +1,4 @@
-"""ListPartitionReassignments, v0: ongoing reassignments (KIP-455); none on a single broker."""
+"""ListPartitionReassignments, v0: reassignments in progress (KIP-455)."""
 
 from __future__ import annotations
 

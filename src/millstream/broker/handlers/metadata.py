@@ -2,6 +2,7 @@
 
 * v4: a client may forbid the creation
 * v5: offline replicas
+* v6: an error for a leader without the listener that the client uses
 * v7: leader epochs
 * v8-10: the cluster's authorized operations (in DescribeCluster since); v8: those of topics
 * v9: flexible
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from millstream.broker.services import Services
     from millstream.coordination.cluster import TopicImage
 
+FIRST_WITH_LISTENER_ERRORS = 6
 # Without an authorizer all operations are allowed: bits of READ, WRITE, CREATE, DELETE, ALTER,
 # DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS.
 ALL_TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
@@ -97,15 +99,15 @@ def _answer(
     operations = ALL_TOPIC_OPERATIONS if request.include_topic_operations else OPERATIONS_NOT_ASKED
     if request.topics is None:
         topics = [
-            _describe(services, topic, operations)
+            _describe(context, topic, operations)
             for topic in services.metadata.image.topics.values()
         ]
     else:
-        topics = [_look_up(services, wanted, operations, errors) for wanted in request.topics]
+        topics = [_look_up(context, wanted, operations, errors) for wanted in request.topics]
     response = MetadataResponse(
         brokers=_brokers(services, context.listener),
         cluster_id=services.cluster_id,
-        controller_id=services.broker_id,
+        controller_id=services.controller_id,
         topics=topics,
         cluster_operations=(
             ALL_CLUSTER_OPERATIONS if request.include_cluster_operations else OPERATIONS_NOT_ASKED
@@ -124,18 +126,18 @@ def _brokers(services: Services, listener: str) -> list[BrokerEntry]:
 
 
 def _look_up(
-    services: Services, wanted: RequestedTopic, operations: int, errors: dict[str, ErrorCode]
+    context: RequestContext, wanted: RequestedTopic, operations: int, errors: dict[str, ErrorCode]
 ) -> TopicEntry:
-    image = services.metadata.image
+    image = context.services.metadata.image
     if wanted.topic_id != ZERO_ID:
         topic = image.topics_by_id.get(wanted.topic_id)
         if topic is None:
             return TopicEntry(None, wanted.topic_id, error=ErrorCode.UNKNOWN_TOPIC_ID)
-        return _describe(services, topic, operations)
+        return _describe(context, topic, operations)
     name = wanted.name or ""
     topic = image.topics.get(name)
     if topic is not None:
-        return _describe(services, topic, operations)
+        return _describe(context, topic, operations)
     error = errors.get(name) or _name_error(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return TopicEntry(name, error=error)
 
@@ -148,29 +150,49 @@ def _name_error(name: str) -> ErrorCode | None:
     return None
 
 
-def _describe(services: Services, topic: TopicImage, operations: int) -> TopicEntry:
+def _describe(context: RequestContext, topic: TopicImage, operations: int) -> TopicEntry:
+    no_listener = ErrorCode.LISTENER_NOT_FOUND
+    if context.api_version < FIRST_WITH_LISTENER_ERRORS:
+        no_listener = ErrorCode.LEADER_NOT_AVAILABLE
     return TopicEntry(
         name=topic.name,
         topic_id=topic.id,
         partitions=[
-            describe_partition(services, topic, index) for index in range(len(topic.partitions))
+            describe_partition(context, topic, index, no_listener)
+            for index in range(len(topic.partitions))
         ],
         is_internal=topic.is_internal,
         operations=operations,
     )
 
 
-def describe_partition(services: Services, topic: TopicImage, index: int) -> PartitionEntry:
-    """A partition as clients see it: without a leader while its log directory is offline."""
+def describe_partition(
+    context: RequestContext,
+    topic: TopicImage,
+    index: int,
+    no_listener: ErrorCode = ErrorCode.LISTENER_NOT_FOUND,
+) -> PartitionEntry:
+    """A partition as clients see it: without a leader while that is not live, while its log
+    directory is offline, or if it does not have the client's listener (`no_listener`)."""
+    services = context.services
     image = topic.partitions[index]
+    brokers = services.metadata.image.brokers
+    offline = [
+        replica for replica in image.replicas if replica not in brokers or brokers[replica].fenced
+    ]
     if image.leader == services.broker_id and not services.partitions.is_online(topic.name, index):
-        return PartitionEntry(
-            partition=index,
-            leader_id=-1,
-            leader_epoch=image.leader_epoch,
-            replicas=image.replicas,
-            in_sync=image.isr,
-            offline=(services.broker_id,),
-            error=ErrorCode.LEADER_NOT_AVAILABLE,
-        )
-    return PartitionEntry(index, image.leader, image.leader_epoch, image.replicas, image.isr)
+        offline.append(image.leader)
+    error = ErrorCode.NONE
+    if image.leader not in brokers or image.leader in offline:
+        error = ErrorCode.LEADER_NOT_AVAILABLE
+    elif brokers[image.leader].endpoint(context.listener) is None:
+        error = no_listener
+    return PartitionEntry(
+        partition=index,
+        leader_id=image.leader if error is ErrorCode.NONE else -1,
+        leader_epoch=image.leader_epoch,
+        replicas=image.replicas,
+        in_sync=image.isr,
+        offline=offline,
+        error=error,
+    )

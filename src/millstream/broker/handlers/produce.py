@@ -5,7 +5,7 @@
   supported
 * v7: zstd
 * v9: flexible
-* v10: the current leader, for clients that are behind (not needed: this broker leads everything)
+* v10: the current leader of a partition that this broker does not lead (KIP-951)
 * v11: TRANSACTION_ABORTABLE, for a transaction that can only be aborted
 * v12: transactions without AddPartitionsToTxn (KIP-890)
 * v13: topic ids
@@ -20,7 +20,13 @@ import logging
 from typing import TYPE_CHECKING
 
 from millstream.broker.deferred import Deferred, DeferredAppend
-from millstream.broker.handlers._produce_transactions import addition_of, is_verified, refusal_of
+from millstream.broker.handlers._leader_hints import current_leader, endpoints_of
+from millstream.broker.handlers._produce_transactions import (
+    Question,
+    is_verified,
+    question_of,
+    refusal_of,
+)
 from millstream.broker.replicas.partition import Partition
 from millstream.broker.replicas.pending import ACKS_ALL, ACKS_LEADER, ACKS_NONE, PendingAppend
 from millstream.broker.replicas.produce_templates import ProduceTemplate, refused
@@ -28,6 +34,7 @@ from millstream.broker.services import RequestContext
 from millstream.errors import ApiError, ErrorCode, ProtocolError
 from millstream.protocol.produce import (
     ProducedPartition,
+    ProducedTopic,
     ProduceRequest,
     TopicKey,
     decode_produce_request,
@@ -36,7 +43,7 @@ from millstream.protocol.produce import (
 from millstream.protocol.wire import Buffer
 
 if TYPE_CHECKING:
-    from millstream.coordination.transactions.shard import AddRequest
+    from millstream.broker.coordinators.verification import Verdict
 
 logger = logging.getLogger("millstream.produce")
 
@@ -75,50 +82,51 @@ def _produce_by_template(
         return None
     if pending.is_done:
         return template.encode(pending)
+    if not template.partition.leadership.is_alone:
+        _limit_wait(context, pending, template.timeout_ms)
     return DeferredAppend(pending, template)
 
 
 def _produce(context: RequestContext, body: Buffer) -> bytes | Deferred | None:
     """Any request, decoded in full."""
     request = decode_produce_request(body, context.api_version)
-    addition = None if _refusal(request) else addition_of(context, request)
-    if addition is None:
+    question = None if _refusal(request) else question_of(context, request)
+    if question is None:
         return _append(context, body, request)
     if request.acks == ACKS_NONE:
         raise ProtocolError("a Produce with acks=0 cannot begin a transaction")
     # The receive buffer is reused while this request waits.
     own_body = bytes(body)
     own_request = decode_produce_request(own_body, context.api_version)
-    return _AddingFirst(context, own_body, own_request, addition)
+    return _AskingFirst(context, own_body, own_request, question)
 
 
-class _AddingFirst(Deferred):
-    """A request that adds its partitions to its transaction, and is served when that is durable.
+class _AskingFirst(Deferred):
+    """A request whose partitions have to be added to its transaction, or verified by another
+    broker, and which is served after that.
 
     It delays the connection's later requests: they would overtake it.
     """
 
     def __init__(
-        self, context: RequestContext, body: bytes, request: ProduceRequest, addition: AddRequest
+        self, context: RequestContext, body: bytes, request: ProduceRequest, question: Question
     ) -> None:
         super().__init__(exclusive=True)
-        serve = self._serve(context, body, request, addition)
+        serve = self._serve(context, body, request, question)
         self._task = context.services.loop.create_task(serve)
         self.on_cancel = self._give_up
 
     async def _serve(
-        self, context: RequestContext, body: bytes, request: ProduceRequest, addition: AddRequest
+        self, context: RequestContext, body: bytes, request: ProduceRequest, question: Question
     ) -> None:
-        refused: ApiError | None = None
+        verdict = await question.ask(context)
         try:
-            await context.services.coordinators.transactions.add_partitions(addition)
-        except ApiError as error:
-            refused = error
-        try:
-            answer = _append(context, body, request, refused)
+            answer = _append(context, body, request, verdict)
         except Exception:  # a bug: the client gets an error
             logger.exception("a transactional Produce failed")
             answer = None
+        finally:
+            verdict.close()
         if isinstance(answer, Deferred):
             answer.when_done(lambda done: self.complete(done.body))
         else:
@@ -129,14 +137,14 @@ class _AddingFirst(Deferred):
 
 
 def _append(
-    context: RequestContext, body: Buffer, request: ProduceRequest, refused: ApiError | None = None
+    context: RequestContext, body: Buffer, request: ProduceRequest, verdict: Verdict | None = None
 ) -> bytes | Deferred | None:
-    """Append; `refused` is the error of adding partitions to the transaction."""
-    answer = _Answer(context.api_version)
+    """Append; `verdict` is the answer of the transaction's coordinator, if it was asked."""
+    answer = _Answer(context)
     refusal = _refusal(request)
     zstd_allowed = context.api_version >= FIRST_WITH_ZSTD
     for topic in request.topics:
-        answer.begin_topic(topic.encoded)
+        answer.begin_topic(topic)
         for index, records in topic.partitions:
             try:
                 if refusal is not None:
@@ -147,9 +155,11 @@ def _append(
                     acks=request.acks,
                     zstd_allowed=zstd_allowed,
                     verified=is_verified(
-                        context, request.transactional_id, partition, records, refused
+                        context, request.transactional_id, partition, records, verdict
                     ),
                 )
+                if not partition.leadership.is_alone and not pending.is_done:
+                    _limit_wait(context, pending, request.timeout_ms)
                 answer.add(index, partition, pending)
             except ApiError as error:
                 answer.refuse(index, error)
@@ -163,6 +173,23 @@ def _append(
             raise ProtocolError(f"a Produce with acks=0 failed: {answer.first_error}")
         return None
     return answer.encode_or_wait()
+
+
+def _limit_wait(context: RequestContext, pending: PendingAppend, timeout_ms: int) -> None:
+    """Answer REQUEST_TIMED_OUT if the followers do not have the records in time. These stay in the
+    log, and may be committed later."""
+
+    def time_out() -> None:
+        if not pending.is_done:
+            pending.fail(
+                ApiError(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"not all in-sync replicas had the records after {timeout_ms} ms",
+                )
+            )
+
+    timer = context.services.loop.call_later(timeout_ms / 1000, time_out)
+    pending.when_done(lambda _: timer.cancel())
 
 
 def _refusal(request: ProduceRequest) -> ApiError | None:
@@ -188,27 +215,27 @@ class _Answer:
     """A response that completes with its last append."""
 
     __slots__ = (
+        "_context",
         "_deferred",
         "_entries",
         "_topics",
         "_undone",
-        "_version",
         "_waiting",
         "first_error",
     )
 
-    def __init__(self, version: int) -> None:
-        self._version = version
-        self._topics: list[tuple[bytes, list[ProducedPartition]]] = []
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+        self._topics: list[tuple[ProducedTopic, list[ProducedPartition]]] = []
         self._entries: list[ProducedPartition] = []
         self._waiting: list[tuple[list[ProducedPartition], int, Partition, PendingAppend]] = []
         self._undone = 0  # number of pending appends
         self._deferred: Deferred | None = None
         self.first_error: ApiError | None = None
 
-    def begin_topic(self, encoded: bytes) -> None:
+    def begin_topic(self, topic: ProducedTopic) -> None:
         self._entries = []
-        self._topics.append((encoded, self._entries))
+        self._topics.append((topic, self._entries))
 
     def refuse(self, index: int, error: ApiError) -> None:
         self.first_error = self.first_error or error
@@ -221,7 +248,7 @@ class _Answer:
 
     def encode_or_wait(self) -> bytes | Deferred:
         if not self._waiting:
-            return encode_produce_response(self._version, self._topics)
+            return self._encode()
         self._deferred = Deferred()
         deferred = self._deferred
         self._undone = len(self._waiting)
@@ -237,7 +264,26 @@ class _Answer:
             index = entries[position].partition
             entries[position] = _produced(index, partition, pending)
         assert self._deferred is not None
-        self._deferred.complete(encode_produce_response(self._version, self._topics))
+        self._deferred.complete(self._encode())
+
+    def _encode(self) -> bytes:
+        leaders = self._add_leaders()
+        topics = [(topic.encoded, entries) for topic, entries in self._topics]
+        endpoints = endpoints_of(self._context, leaders) if leaders else ()
+        return encode_produce_response(self._context.api_version, topics, endpoints)
+
+    def _add_leaders(self) -> set[int]:
+        """Name the leaders of partitions that this broker does not lead."""
+        leaders = set()
+        for topic, entries in self._topics:
+            for position, entry in enumerate(entries):
+                if entry.error is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    continue
+                leader = current_leader(self._context, topic.key, entry.partition)
+                if leader is not None:
+                    entries[position] = entry._replace(current_leader=leader)
+                    leaders.add(leader[0])
+        return leaders
 
 
 def _produced(index: int, partition: Partition, pending: PendingAppend) -> ProducedPartition:

@@ -77,9 +77,8 @@ def _answer(context: RequestContext, group_id: str, acknowledging: Acknowledging
         if error is not None:
             answer = AcknowledgedPartition(index, error.code, error.message)
             if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                partition = services.partitions.get_by_id(topic_id, index)
-                epoch = -1 if partition is None else partition.leader_epoch
-                answer = answer._replace(leader=(services.broker_id, epoch))
+                leader = services.share_partitions.current_leader(topic_id, index)
+                answer = answer._replace(leader=leader)
         topics.setdefault(topic_id, []).append(answer)
     return encode_share_acknowledge_response(
         context.api_version,

@@ -25,13 +25,17 @@ from millstream.coordination.groups.offsets import (
 )
 from millstream.coordination.groups.shard import GroupShard
 from millstream.coordination.result import Result
-from millstream.errors import ApiError
+from millstream.coordination.transactions.shard import AddRequest
+from millstream.coordination.transactions.transaction import Producer
+from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest
 
+    from millstream.broker.coordinators.verification import Verdict
     from millstream.protocol.messages import Fields
 
+CLIENT_VERSION_2 = 2
 FIRST_THAT_ADDS_ITS_PARTITION = 5
 
 
@@ -57,7 +61,21 @@ async def _commit(
     producer_id, epoch = request.producer_id, request.producer_epoch
     index = groups.index_of(request.group_id)
     partition = (request.transactional_id, producer_id, epoch, OFFSETS_TOPIC, index)
-    if context.api_version >= FIRST_THAT_ADDS_ITS_PARTITION:
+    adds = context.api_version >= FIRST_THAT_ADDS_ITS_PARTITION
+    verdict: Verdict | None = None
+    target = context.services.partitions.get(OFFSETS_TOPIC, index)
+    if target is None or not target.is_led_here:
+        raise ApiError(ErrorCode.NOT_COORDINATOR, f"{OFFSETS_TOPIC}-{index} is led elsewhere.")
+    is_elsewhere = coordinators.verifier.is_elsewhere(request.transactional_id)
+    if is_elsewhere and not target.is_in_transaction(producer_id, epoch):
+        asked = AddRequest(
+            request.transactional_id,
+            Producer(producer_id, epoch),
+            frozenset([(OFFSETS_TOPIC, index)]),
+            CLIENT_VERSION_2,
+        )
+        verdict = await coordinators.verifier.ask(asked, [target], adds=adds)
+    elif adds and not is_elsewhere:
         await transactions.add_partition(*partition)
     wanted = CommitRequest(
         group_id=request.group_id,
@@ -72,7 +90,21 @@ async def _commit(
     )
 
     def verify_and_commit(shard: GroupShard, now_ms: int) -> Result[tuple[CommittedPartition, ...]]:
-        transactions.verify(*partition)
+        if verdict is not None:
+            verdict.check(target)
+        elif is_elsewhere:
+            if not target.is_in_transaction(producer_id, epoch):
+                raise ApiError(
+                    ErrorCode.CONCURRENT_TRANSACTIONS, "its transaction has ended: retry"
+                )
+        else:
+            transactions.verify(*partition)
         return shard.commit_offsets(wanted, now_ms)
 
-    return await groups.run(request.group_id, verify_and_commit, transaction=(producer_id, epoch))
+    try:
+        return await groups.run(
+            request.group_id, verify_and_commit, transaction=(producer_id, epoch)
+        )
+    finally:
+        if verdict is not None:
+            verdict.close()

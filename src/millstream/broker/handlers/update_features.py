@@ -12,16 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.services import RequestContext
-from millstream.coordination.cluster_features import FeatureUpdate, decide_updates
+from millstream.coordination.cluster_features import FeatureUpdate
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kio.schema.update_features.v2.request import UpdateFeaturesRequest
 
-    from millstream.coordination.cluster import ClusterImage
-    from millstream.coordination.cluster_records import MetadataRecord
     from millstream.protocol.messages import Fields
 
 
@@ -30,14 +26,8 @@ async def update_features(context: RequestContext, request: UpdateFeaturesReques
         FeatureUpdate(update.feature, update.max_version_level, update.upgrade_type)
         for update in request.feature_updates
     ]
-    controller_id = context.services.broker_id
-
-    def decide(image: ClusterImage) -> Sequence[MetadataRecord]:
-        records = decide_updates(image.features, updates, controller_id=controller_id)
-        return () if request.validate_only else records
-
     try:
-        await context.services.metadata.change(decide)
+        await context.services.actions.update_features(updates, validate_only=request.validate_only)
     except ApiError as error:
         return {
             "error_code": error.code,

@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.handlers._share_state_requests import by_topic, outcome, share_key
 from millstream.broker.services import RequestContext
 from millstream.coordination.share_state import (
+    DUE_TIME,
     DeliveryState,
     SharePartitionKey,
     StateBatch,
     StateWrite,
+    from_entries,
 )
 from millstream.errors import ApiError, ErrorCode
 
@@ -61,11 +64,20 @@ def _write(key: SharePartitionKey, partition: Any) -> StateWrite:
         partition.leader_epoch,
         partition.start_offset,
         partition.delivery_complete_count,
-        tuple(_batch(batch) for batch in partition.state_batches),
+        tuple(_batches(partition.state_batches)),
     )
 
 
-def _batch(batch: Any) -> StateBatch:
+def _batches(entries: Sequence[Any]) -> list[StateBatch]:
+    previous = None
+    for entry in entries:
+        if entry.delivery_state != DUE_TIME or previous != entry.first_offset:
+            _check(entry)
+        previous = entry.first_offset
+    return from_entries(entries)
+
+
+def _check(batch: Any) -> None:
     first, last, count = batch.first_offset, batch.last_offset, batch.delivery_count
     if not 0 <= first <= last or count < 0:
         raise ApiError(
@@ -78,4 +90,3 @@ def _batch(batch: Any) -> StateBatch:
             f"{batch.delivery_state} is not a persistent delivery state; use one of "
             f"{', '.join(f'{state:d} ({state.name})' for state in _PERSISTED_STATES)}.",
         )
-    return StateBatch(first, last, DeliveryState(batch.delivery_state), count)

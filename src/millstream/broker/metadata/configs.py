@@ -14,8 +14,8 @@ from enum import IntEnum
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from millstream.broker.metadata.local import MetadataStore
 from millstream.broker.metadata.loggers import change_levels, logger_levels, logger_setting
+from millstream.broker.metadata.store import MetadataLog
 from millstream.config.broker import (
     BROKER_SETTINGS,
     GROUP_SETTINGS,
@@ -72,7 +72,7 @@ class DescribedSetting(NamedTuple):
 
 
 class ConfigManager:
-    def __init__(self, store: MetadataStore, config: BrokerConfig) -> None:
+    def __init__(self, store: MetadataLog, config: BrokerConfig) -> None:
         self._store = store
         self._static = config
         self._topics: dict[str, TopicConfig] = {}

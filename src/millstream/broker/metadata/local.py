@@ -1,12 +1,7 @@
-"""Where the cluster's metadata live: one interface, and its home for a single broker, a log.
+"""The home of a single broker's metadata: a log, `__cluster_metadata-0`, in KRaft's formats.
 
-`MetadataStore` is what the broker knows: an image at a version, commits that only succeed on the
-version they were decided on, and notices of change, which may be coalesced. A cluster will put
-another home behind the same interface.
-
-`LocalMetadata` keeps the records in an ordinary log, `__cluster_metadata-0`, in KRaft's formats
-(docs/formats/metadata-log.md). One commit is one batch: it is on the disk as a whole or not at all.
-It is flushed before anybody sees it. A snapshot now and then keeps the log short.
+See docs/formats/metadata-log.md. One commit is one batch: it is on the disk as a whole or not at
+all. It is flushed before anybody sees it. A snapshot now and then keeps the log short.
 """
 
 from __future__ import annotations
@@ -16,93 +11,56 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any
 
+from millstream.broker.metadata.batches import (
+    FIRST_EPOCH,
+    decode_commit,
+    encode_commit,
+    needs_snapshot,
+)
 from millstream.broker.metadata.snapshot import (
     newest_snapshot,
     remove_snapshots_before,
     write_snapshot,
 )
+from millstream.broker.metadata.store import (
+    METADATA_TOPIC,
+    METADATA_TOPIC_ID,
+    Decision,
+    Subscriber,
+    run_to_its_end,
+)
 from millstream.clock import Clock
 from millstream.config.topic import TopicConfig
 from millstream.coordination.cluster import ClusterImage
-from millstream.coordination.cluster_features import SUPPORTED_FEATURES, missing_features
+from millstream.coordination.cluster_features import missing_features
 from millstream.coordination.cluster_records import (
     DIRECTORY_UNASSIGNED,
     AbortTransactionRecord,
-    BrokerEndpoint,
     BrokerRegistrationChangeRecord,
     MetadataRecord,
     PartitionRecord,
-    ProducerIdsRecord,
     RegisterBrokerRecord,
     TopicRecord,
-    decode_record,
-    encode_record,
 )
 from millstream.coordination.cluster_replay import ClusterReplay
 from millstream.errors import ApiError, ErrorCode, MillstreamError, StorageError
 from millstream.records.batch import iterate_headers, parse_header
-from millstream.records.record import Record, decode_batch, encode_batch
 from millstream.storage import retention
 from millstream.storage.directories import LogDirectories
 from millstream.storage.flush import GroupFlush
 from millstream.storage.log import Log
 from millstream.storage.steps import Steps, run_here, run_in_thread
 
+if TYPE_CHECKING:
+    from millstream.config.broker import BrokerConfig
+
 logger = logging.getLogger(__name__)
 
-METADATA_TOPIC = "__cluster_metadata"
-METADATA_TOPIC_ID = uuid.UUID(int=1)  # Kafka's reserved id
 # Nothing is ever deleted but what a snapshot covers.
 METADATA_LOG_CONFIG = TopicConfig(retention_ms=-1)
-FIRST_EPOCH = 1  # of the quorum; a single broker never elects another, but Kafka may have
-PRODUCER_ID_BLOCK = 1_000
 READ_BYTES = 1 << 20
-REPLAYED_RECORDS_MIN = 1_000  # fewer than this are read faster than they are replaced
-
-Subscriber: TypeAlias = Callable[[ClusterImage, ClusterImage], Awaitable[object] | None]
-"""Called with the image before and the image now. Several commits may come as one call. One that
-needs longer returns what the commit has to wait for."""
-
-Decision: TypeAlias = Callable[[ClusterImage], Sequence[MetadataRecord]]
-"""From an image, the records to commit on top of it; raises to refuse. May be called again."""
-
-
-class MetadataConflict(MillstreamError):
-    """The metadata changed since the version that a commit was decided on: decide again."""
-
-
-class MetadataStore(Protocol):
-    @property
-    def image(self) -> ClusterImage:
-        """The newest image known here."""
-        ...
-
-    async def commit(
-        self, records: Sequence[MetadataRecord], expected_version: int
-    ) -> ClusterImage:
-        """Make the records durable, then visible; all of them or none.
-
-        Returns the image that has them. Raises `MetadataConflict` if the image's version is not
-        `expected_version`. Subscribers on this broker have done their work when it returns; only
-        new partitions may still have to be opened, which happens when they are needed.
-        """
-        ...
-
-    async def change(self, decide: Decision) -> ClusterImage:
-        """Commit what `decide` makes of the newest image; nothing if it returns no records."""
-        ...
-
-    def subscribe(self, subscriber: Subscriber) -> None: ...
-
-    async def register_broker(self, broker: RegisterBrokerRecord) -> None:
-        """Make this broker, at the addresses it now listens on, known to clients."""
-        ...
-
-    async def allocate_producer_ids(self, broker_id: int) -> range:
-        """A block of unused producer ids."""
-        ...
 
 
 class LocalMetadata:
@@ -119,7 +77,7 @@ class LocalMetadata:
         """
         log = directories.logs.get((METADATA_TOPIC, 0))
         if log is not None:
-            return cls(log, clock, snapshot_bytes=snapshot_bytes)
+            return cls(log, clock, node_id=directories.node_id, snapshot_bytes=snapshot_bytes)
         failed = [
             directory.path for directory in directories.directories if directory.failure is not None
         ]
@@ -131,7 +89,7 @@ class LocalMetadata:
         orphans = list(directories.logs.values())
         log = directories.create(METADATA_TOPIC, 0, METADATA_TOPIC_ID, METADATA_LOG_CONFIG)
         log.create_files(clock.now_ms())  # snapshots are looked for in its directory
-        store = cls(log, clock, snapshot_bytes=snapshot_bytes)
+        store = cls(log, clock, node_id=directories.node_id, snapshot_bytes=snapshot_bytes)
         if orphans:
             logger.warning(
                 "the metadata log is missing: rebuilding topics and partitions from %d logs; set "
@@ -141,8 +99,13 @@ class LocalMetadata:
             store._commit(adopted_topics(orphans, directories.node_id))
         return store
 
-    def __init__(self, log: Log, clock: Clock, *, snapshot_bytes: int) -> None:
+    has_controller = False
+    controller_id: int | None = None
+    is_live = True
+
+    def __init__(self, log: Log, clock: Clock, *, node_id: int, snapshot_bytes: int) -> None:
         self._log = log
+        self._node_id = node_id
         log.update_config(METADATA_LOG_CONFIG)
         self._clock = clock
         self._snapshot_bytes = snapshot_bytes
@@ -169,22 +132,11 @@ class LocalMetadata:
     def subscribe(self, subscriber: Subscriber) -> None:
         self._subscribers.append(subscriber)
 
-    async def commit(
-        self, records: Sequence[MetadataRecord], expected_version: int
-    ) -> ClusterImage:
-        def decide(image: ClusterImage) -> Sequence[MetadataRecord]:
-            if image.version != expected_version:
-                raise MetadataConflict(
-                    f"decided on version {expected_version}, but {image.version} is here"
-                )
-            return records
-
-        return await self.change(decide)
+    async def refresh(self) -> ClusterImage:
+        return self._image
 
     async def change(self, decide: Decision) -> ClusterImage:
-        # A caller that is cancelled must not leave a commit that is on the disk but not visible.
-        task = asyncio.get_running_loop().create_task(self._change(decide))
-        image, unfinished = await asyncio.shield(task)
+        image, unfinished = await run_to_its_end(self._change(decide))
         for work in unfinished:
             await work
         return image
@@ -203,33 +155,23 @@ class LocalMetadata:
                 await run_in_thread(self._snapshot_steps(), self._run_blocking)
         return image, [work for work in works if work is not None]
 
-    async def finish(self) -> None:
-        """Wait until no commit is in progress."""
-        async with self._changing:
-            pass
-
-    async def register_broker(self, broker: RegisterBrokerRecord) -> None:
+    async def register(self, broker: RegisterBrokerRecord) -> None:
         await self.change(lambda image: [broker])
 
-    def fence_broker(self, broker_id: int) -> None:
-        """The last step of a clean stop: this broker leads nothing until it registers again.
+    async def close(self) -> None:
+        async with self._changing:
+            self._fence()
 
-        Kafka, started on the same directory, would otherwise wait for the broker's session to end.
-        """
-        broker = self._image.brokers.get(broker_id)
+    def _fence(self) -> None:
+        """Kafka, started on the same directory, would otherwise wait for the broker's session to
+        end."""
+        broker = self._image.brokers.get(self._node_id)
         if broker is None or broker.fenced or self._log.directory.failure is not None:
             return
-        self._commit([BrokerRegistrationChangeRecord(broker_id, broker.epoch, fenced=1)])
+        self._commit([BrokerRegistrationChangeRecord(broker.id, broker.epoch, fenced=1)])
         stored = self._log.log_end_offset - self._log.log_start_offset
-        if stored > 2 * self._image.record_count + REPLAYED_RECORDS_MIN:
-            self._snapshot()  # so that the next start does not read deleted records
-
-    async def allocate_producer_ids(self, broker_id: int) -> range:
-        def decide(image: ClusterImage) -> Sequence[MetadataRecord]:
-            return [ProducerIdsRecord(broker_id, -1, image.next_producer_id + PRODUCER_ID_BLOCK)]
-
-        after = (await self.change(decide)).next_producer_id
-        return range(after - PRODUCER_ID_BLOCK, after)
+        if needs_snapshot(self._image, stored):
+            self._snapshot()
 
     def _commit(self, records: Sequence[MetadataRecord]) -> None:
         """For start and stop, when no requests are served: blocks."""
@@ -240,10 +182,7 @@ class LocalMetadata:
         the directory down, and with it this store, until the next start."""
         image = self._image.apply(records, self._image.version + len(records))
         now_ms = self._clock.now_ms()
-        encoded = [
-            Record(i, now_ms, None, encode_record(record)) for i, record in enumerate(records)
-        ]
-        batch = encode_batch(encoded)
+        batch = encode_commit(records, base_offset=0, epoch=self._epoch, now_ms=now_ms)
         header = parse_header(batch)
         self._log.append(batch, [header], leader_epoch=self._epoch, now_ms=now_ms)
         flush = GroupFlush.prepare([self._log], to_segments=True)
@@ -286,12 +225,18 @@ class LocalMetadata:
             )
             for position, header in iterate_headers(data):
                 if not header.is_control and header.last_offset > self._image.version:
-                    records = decode_batch(data, position)
-                    yield (
-                        [decode_record(record.value or b"") for record in records],
-                        header.last_offset,
-                    )
+                    yield decode_commit(data, position), header.last_offset
                 offset = header.next_offset
+
+
+async def open_local(
+    directories: LogDirectories, config: BrokerConfig, clock: Clock
+) -> LocalMetadata:
+    return LocalMetadata.open(
+        directories,
+        clock,
+        snapshot_bytes=config.metadata_log_max_record_bytes_between_snapshots,
+    )
 
 
 def adopted_topics(logs: Iterable[Log], broker_id: int) -> list[MetadataRecord]:
@@ -318,23 +263,3 @@ def adopted_topics(logs: Iterable[Log], broker_id: int) -> list[MetadataRecord]:
                 )
             )
     return records
-
-
-def registration(
-    broker_id: int,
-    endpoints: Sequence[BrokerEndpoint],
-    *,
-    epoch: int,
-    rack: str | None,
-    directories: Sequence[uuid.UUID],
-) -> RegisterBrokerRecord:
-    """The registration record of a broker that has just started."""
-    return RegisterBrokerRecord(
-        broker_id=broker_id,
-        incarnation_id=uuid.uuid4(),
-        broker_epoch=epoch,
-        endpoints=tuple(endpoints),
-        features=SUPPORTED_FEATURES,
-        rack=rack,
-        log_dirs=tuple(directories),
-    )

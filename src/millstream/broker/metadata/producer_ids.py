@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from millstream.broker.metadata.local import MetadataStore
+    from millstream.broker.metadata.actions import ClusterActions
 
 
 class ProducerIds:
     """Hands out each producer id once."""
 
-    def __init__(self, store: MetadataStore, broker_id: int) -> None:
-        self._store = store
-        self._broker_id = broker_id
+    def __init__(self, actions: ClusterActions) -> None:
+        self._actions = actions
         self._in_hand: deque[int] = deque()
 
     async def next(self) -> int:
@@ -26,7 +25,7 @@ class ProducerIds:
     async def ready(self) -> None:
         """Make sure that one is available: `take` then succeeds in the same turn."""
         while not self._in_hand:
-            self._in_hand.extend(await self._store.allocate_producer_ids(self._broker_id))
+            self._in_hand.extend(await self._actions.allocate_producer_ids())
 
     def take(self) -> int:
         """Take one without waiting. Raises if none is available."""

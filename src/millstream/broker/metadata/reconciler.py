@@ -1,4 +1,8 @@
-"""Creates and deletes logs to match the metadata, at start and after every commit.
+"""Creates and deletes logs to match the metadata, and takes the roles of replicas: at start, and
+after every commit.
+
+This broker leads a partition, follows another broker, or waits for a leader, as the image has it;
+any number of versions can be skipped. A partition whose only replica is here is simply led.
 
 A partition without a log gets one; a log without a partition, or with another topic's id (the topic
 was deleted and recreated while this broker was down), is deleted, or set aside if the metadata does
@@ -18,12 +22,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from millstream.broker.metadata.configs import ConfigManager
-from millstream.broker.metadata.local import METADATA_TOPIC, MetadataStore
+from millstream.broker.metadata.store import METADATA_TOPIC, MetadataStore
 from millstream.config.broker import BrokerConfig
 from millstream.coordination.cluster import ClusterImage, ResourceType, TopicImage
+from millstream.coordination.cluster_records import NO_LEADER
 from millstream.errors import ApiError, ErrorCode, MillstreamError
 from millstream.storage.creation import NewLog
 from millstream.storage.names import STRAY_DIRECTORY_SUFFIX
@@ -33,6 +38,7 @@ from millstream.storage.version_replay import build_versions
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from millstream.broker.replicas.in_sync import ReplicaSettings
     from millstream.broker.replicas.partition import Partition
     from millstream.broker.replicas.table import PartitionTable
     from millstream.partitions import TopicPartition
@@ -43,6 +49,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PARTITIONS_PER_TURN = 32  # opened or closed: each takes a few hundredths of a millisecond
+
+
+class Roles(Protocol):
+    """The replicas of this broker that are not alone: who fetches for followers, what leaders have
+    to know."""
+
+    def settings(self, image: ClusterImage) -> ReplicaSettings: ...
+
+    def follow(self, partition: Partition, leader: int) -> None:
+        """Fetch from this leader; the partition follows it."""
+        ...
+
+    def unfollow(self, partition: Partition) -> None:
+        """Fetch no more, if it was fetched for."""
+        ...
+
+    def brokers_changed(self, image: ClusterImage) -> None: ...
+
 
 RunBlocking: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Calls a function in another thread."""
@@ -56,12 +80,14 @@ class Reconciler:
         directories: LogDirectories,
         partitions: PartitionTable,
         run_blocking: RunBlocking,
+        roles: Roles,
     ) -> None:
         self._store = store
         self._configs = configs
         self._directories = directories
         self._partitions = partitions
         self._run_blocking = run_blocking
+        self._roles = roles
         self._unopened: dict[TopicPartition, None] = {}  # of topics that exist; in order
         self._opening: asyncio.Task[None] | None = None
         self._deleting: set[asyncio.Task[None]] = set()
@@ -100,22 +126,28 @@ class Reconciler:
         if self._is_stopped:
             return None
         changes = now.changed_topics(before)
+        if now.brokers is not before.brokers:
+            self._roles.brokers_changed(now)
         deletion = self._delete_topics(changes.deleted)
+        dropped = self._drop_replicas(changes.changed)
         must_wait = False
-        for topic in (*changes.created, *(topic for _, topic in changes.changed)):
+        for topic in changes.created:
             must_wait |= self._open_topic(topic)
+        for old, topic in changes.changed:
+            must_wait |= self._open_topic(topic, old)
         for resource in now.changed_configs(before):
             if resource.type is ResourceType.TOPIC and resource.name in now.topics:
                 self._update_config(now.topics[resource.name])
         opening = self._open_in_background()
-        work = (deletion, opening if must_wait else None)
+        work = (deletion, dropped, opening if must_wait else None)
         unfinished = [each for each in work if each is not None]
         return asyncio.gather(*unfinished) if unfinished else None
 
     # Opening
 
-    def _open_topic(self, topic: TopicImage) -> bool:
-        """Lead the topic's partitions whose logs exist; the others are opened later.
+    def _open_topic(self, topic: TopicImage, old: TopicImage | None = None) -> bool:
+        """Take the roles of the topic's partitions whose logs exist, except of those that are as
+        in the `old` image; the others are opened later.
 
         Returns whether one of these has to wait until a deleted log of its name is gone.
         """
@@ -125,18 +157,51 @@ class Reconciler:
         for index, partition in enumerate(topic.partitions):
             if broker_id not in partition.replicas:
                 continue
+            if old is not None and old.partitions[index : index + 1] == (partition,):
+                continue
             log = self._directories.logs.get((topic.name, index))
             if log is None:
                 self._unopened[topic.name, index] = None
                 must_wait = must_wait or not self._directories.is_free(topic.name, index)
             else:
-                log.update_config(config)
-                self._lead(topic, index, log)
+                if log.config != config:
+                    log.update_config(config)
+                self._take_role(topic, index, log)
         return must_wait
 
-    def _lead(self, topic: TopicImage, index: int, log: Log) -> Partition:
-        leader_epoch = topic.partitions[index].leader_epoch
-        return self._partitions.add(topic.name, index, log, leader_epoch=leader_epoch)
+    def _take_role(self, topic: TopicImage, index: int, log: Log) -> Partition:
+        """Lead, follow or wait for a leader, as the image has it."""
+        image = topic.partitions[index]
+        broker_id, partitions = self._configs.broker_id, self._partitions
+        if image.replicas == (broker_id,) and image.leader == broker_id:
+            known = partitions.peek(topic.name, index)
+            if known is None or known.is_only_replica:
+                return partitions.add(topic.name, index, log, leader_epoch=image.leader_epoch)
+        high_watermark = self._directories.high_watermarks.get((topic.name, index), 0)
+        partition = partitions.add_replica(topic.name, index, log, image, high_watermark)
+        if log.is_truncating:  # as a follower; `retake_role` is called when that is done
+            self._roles.unfollow(partition)
+            partition.stop(image.leader_epoch)
+        elif image.leader == broker_id:
+            self._roles.unfollow(partition)
+            partition.lead(image, self._roles.settings(self._store.image))
+            if log.needs_versions:
+                self._build_versions(log)
+        elif image.leader == NO_LEADER:
+            self._roles.unfollow(partition)
+            partition.stop(image.leader_epoch)
+        elif partition.following is None or partition.leader_epoch != image.leader_epoch:
+            self._roles.unfollow(partition)
+            partition.follow(image.leader, image.leader_epoch)
+            self._roles.follow(partition, image.leader)
+        return partition
+
+    def retake_role(self, partition: Partition) -> None:
+        """Take the role that the image has, if the partition is still that of its topic."""
+        topic = self._store.image.topics.get(partition.topic)
+        known = self._partitions.peek(partition.topic, partition.index)
+        if topic is not None and known is partition and not self._is_stopped:
+            self._take_role(topic, partition.index, partition.log)
 
     def _open_in_background(self) -> Awaitable[None] | None:
         """Open the first ones now, and the others in later turns."""
@@ -170,6 +235,10 @@ class Reconciler:
     def contains_topic(self, topic_id: UUID) -> bool:
         return topic_id in self._store.image.topics_by_id
 
+    def is_elsewhere(self, topic: str | UUID, index: int) -> bool:
+        partition = self._store.image.partition(topic, index)
+        return partition is not None and partition.leader != self._configs.broker_id
+
     def open(self, topic: str | UUID, index: int) -> Partition | None:
         if not self._unopened:
             return None
@@ -195,7 +264,7 @@ class Reconciler:
         except MillstreamError as error:
             logger.error("partition %s-%d is offline: %s", name, index, error)
             return None
-        return self._lead(topic, index, log)
+        return self._take_role(topic, index, log)
 
     def _adopt_logs(self, image: ClusterImage) -> None:
         """Give logs without a topic id, as a crash right after their creation leaves them, that
@@ -235,22 +304,43 @@ class Reconciler:
     def _delete_topics(self, topics: Iterable[TopicImage]) -> Awaitable[None] | None:
         """Forget the partitions and their logs at once. Everything that takes time comes later:
         waiting requests get an error, and the files are removed in a thread."""
-        partitions: list[Partition] = []
-        logs: list[Log] = []
+        gone = []
         for topic in topics:
             error = ApiError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name} was deleted"
             )
-            for index in range(len(topic.partitions)):
-                key = (topic.name, index)
-                self._unopened.pop(key, None)
-                partition = self._partitions.remove(*key)
-                if partition is not None:
-                    partition.offline_error = error
-                    partitions.append(partition)
-                log = self._directories.logs.get(key)
-                if log is not None:
-                    logs.append(log)
+            gone += [((topic.name, index), error) for index in range(len(topic.partitions))]
+        return self._delete_replicas(gone)
+
+    def _drop_replicas(
+        self, changed: Iterable[tuple[TopicImage, TopicImage]]
+    ) -> Awaitable[None] | None:
+        """Delete the logs of partitions of which this broker has no replica any more."""
+        gone = []
+        broker_id = self._configs.broker_id
+        for old, topic in changed:
+            for index, (was, now) in enumerate(zip(old.partitions, topic.partitions, strict=False)):
+                if broker_id in was.replicas and broker_id not in now.replicas:
+                    why = f"{topic.name}-{index} was moved to other brokers"
+                    error = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, why)
+                    gone.append(((topic.name, index), error))
+        return self._delete_replicas(gone)
+
+    def _delete_replicas(
+        self, gone: Iterable[tuple[TopicPartition, ApiError]]
+    ) -> Awaitable[None] | None:
+        partitions: list[Partition] = []
+        logs: list[Log] = []
+        for key, error in gone:
+            self._unopened.pop(key, None)
+            partition = self._partitions.remove(*key)
+            if partition is not None:
+                self._roles.unfollow(partition)
+                partition.offline_error = error
+                partitions.append(partition)
+            log = self._directories.logs.get(key)
+            if log is not None:
+                logs.append(log)
         if not logs:
             return None
         deletions = self._directories.prepare_deletions(logs)
@@ -307,6 +397,8 @@ class Reconciler:
             or log.topic_id not in (None, topic.id)
         ):
             return "not in the cluster metadata"
+        if self._configs.broker_id not in topic.partitions[log.partition].replicas:
+            return "this broker has no replica of it"
         if log.log_end_offset and self._directories.has_torn_id(log):
             return "a crash tore its topic id, and its records were never flushed"
         return None

@@ -13,11 +13,12 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from millstream.broker.metadata.configs import ConfigManager
-from millstream.broker.metadata.local import METADATA_TOPIC, MetadataStore
+from millstream.broker.metadata.store import METADATA_TOPIC, MetadataLog
 from millstream.config.broker import BrokerConfig
 from millstream.coordination.cluster import (
     OFFSETS_TOPIC,
@@ -36,6 +37,7 @@ from millstream.coordination.cluster_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from millstream.coordination.replication import placement
 from millstream.errors import ApiError, ConfigError, ErrorCode
 
 TOPIC_NAME_LENGTH_MAX = 249
@@ -44,6 +46,13 @@ PARTITIONS_PER_REQUEST_MAX = 50_000
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 Replicas: TypeAlias = tuple[int, ...]
+
+
+class _Brokers(NamedTuple):
+    """The brokers that can have replicas."""
+
+    registered: frozenset[int]
+    usable: dict[int, str | None]  # the racks of those that are neither fenced nor shutting down
 
 
 class NewTopic(NamedTuple):
@@ -66,8 +75,12 @@ class MorePartitions:
 
 
 class TopicManager:
-    def __init__(self, store: MetadataStore, configs: ConfigManager) -> None:
+    def __init__(
+        self, store: MetadataLog, configs: ConfigManager, random: Random | None = None
+    ) -> None:
+        """`random` decides where the replicas of new partitions go."""
         self._store = store
+        self._random = random or Random()
         self._configs = configs
         # Topics whose names differ only in '.' and '_' would share the names of their metrics.
         self._by_unified_name: dict[str, str] = {}
@@ -126,7 +139,7 @@ class TopicManager:
         return NewTopic(name) if internal is None else internal(config)
 
     def _new_topic_records(
-        self, image: ClusterImage, brokers: Sequence[int], topic: NewTopic
+        self, image: ClusterImage, brokers: _Brokers, topic: NewTopic
     ) -> list[MetadataRecord]:
         self._check_name(image, topic.name)
         settings = self._checked_settings(topic.settings)
@@ -137,7 +150,7 @@ class TopicManager:
             ConfigRecord(ResourceType.TOPIC, topic.name, name, value)
             for name, value in settings.items()
         ]
-        records += _new_partitions(image, topic_id, 0, replicas)
+        records += _new_partitions(image, brokers, topic_id, 0, replicas)
         return records
 
     def _check_name(self, image: ClusterImage, name: str) -> None:
@@ -167,7 +180,7 @@ class TopicManager:
 
     # Placing
 
-    def _place_new(self, brokers: Sequence[int], topic: NewTopic) -> list[Replicas]:
+    def _place_new(self, brokers: _Brokers, topic: NewTopic) -> list[Replicas]:
         if topic.assignments:
             return self._place_as_assigned(brokers, topic)
         config = self._configs.current
@@ -188,22 +201,18 @@ class TopicManager:
             factor = config.default_replication_factor
         return self._place(brokers, config.num_partitions if count == -1 else count, factor)
 
-    def _place(self, brokers: Sequence[int], count: int, factor: int) -> list[Replicas]:
-        if factor > len(brokers):
+    def _place(self, brokers: _Brokers, count: int, factor: int) -> list[Replicas]:
+        try:
+            return placement.place(brokers.usable, count, factor, self._random)
+        except placement.TooFewBrokers as error:
             raise ApiError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"Unable to replicate the partition {factor} time(s): The target replication "
-                f"factor of {factor} cannot be reached because only {len(brokers)} broker(s) "
-                "are registered.",
-            )
-        # Every len(brokers) partitions are placed alike.
-        rotation = [
-            tuple(brokers[(start + step) % len(brokers)] for step in range(factor))
-            for start in range(min(count, len(brokers)))
-        ]
-        return [rotation[index % len(rotation)] for index in range(count)]
+                f"factor of {factor} cannot be reached because only {error.usable} broker(s) "
+                f"are {'registered' if error.usable == len(brokers.registered) else 'active'}.",
+            ) from None
 
-    def _place_as_assigned(self, brokers: Sequence[int], topic: NewTopic) -> list[Replicas]:
+    def _place_as_assigned(self, brokers: _Brokers, topic: NewTopic) -> list[Replicas]:
         for given, what in (
             (topic.replication_factor, "replication factor"),
             (topic.partition_count, "numPartitions"),
@@ -221,7 +230,7 @@ class TopicManager:
                     f"Found multiple manual partition assignments for partition {index}",
                 )
             factor = len(next(iter(placed.values()))) if placed else len(replicas)
-            self._check_replicas(brokers, replicas, factor)
+            self._check_replicas(brokers, index, replicas, factor)
             placed[index] = replicas
         if sorted(placed) != list(range(len(placed))):
             raise ApiError(
@@ -230,9 +239,11 @@ class TopicManager:
             )
         return [placed[index] for index in range(len(placed))]
 
-    def _check_replicas(self, brokers: Sequence[int], replicas: Replicas, factor: int) -> None:
+    def _check_replicas(
+        self, brokers: _Brokers, index: int, replicas: Replicas, factor: int
+    ) -> None:
         problem = None
-        unknown = [broker for broker in sorted(replicas) if broker not in brokers]
+        unknown = [broker for broker in sorted(replicas) if broker not in brokers.registered]
         if not replicas:
             problem = "an empty replica list."
         elif unknown:
@@ -250,11 +261,18 @@ class TopicManager:
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"The manual partition assignment includes {problem}",
             )
+        if not any(replica in brokers.usable for replica in replicas):
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "All brokers specified in the manual partition assignment for partition "
+                f"{index} are fenced or in controlled shutdown.",
+            )
 
-    def _brokers(self, image: ClusterImage) -> list[int]:
-        """Brokers for replicas, including this one before it is registered."""
-        active = {broker.id for broker in image.brokers.values() if not broker.fenced}
-        return sorted(active | {self._configs.broker_id})
+    def _brokers(self, image: ClusterImage) -> _Brokers:
+        """Brokers for replicas. A lone broker is one of them before it is registered."""
+        me = self._configs.broker_id
+        usable = placement.usable_brokers(image.brokers.values()) or {me: None}
+        return _Brokers(frozenset(image.brokers) | usable.keys(), usable)
 
     # Extending
 
@@ -299,13 +317,15 @@ class TopicManager:
         if added > PARTITIONS_PER_REQUEST_MAX:
             raise _too_many_partitions()
         factor = len(topic.partitions[0].replicas)
-        replicas = self._place_more(self._brokers(image), more.assignments, added, factor)
-        return _new_partitions(image, topic.id, current, replicas)
+        brokers = self._brokers(image)
+        replicas = self._place_more(brokers, more.assignments, current, added, factor)
+        return _new_partitions(image, brokers, topic.id, current, replicas)
 
     def _place_more(
         self,
-        brokers: Sequence[int],
+        brokers: _Brokers,
         given: tuple[Replicas, ...] | None,
+        first: int,
         added: int,
         factor: int,
     ) -> Sequence[Replicas]:
@@ -317,8 +337,8 @@ class TopicManager:
                 f"Attempted to add {added} additional partition(s), but only {len(given)} "
                 "assignment(s) were specified.",
             )
-        for replicas in given:
-            self._check_replicas(brokers, replicas, factor)
+        for index, replicas in enumerate(given, first):
+            self._check_replicas(brokers, index, replicas, factor)
         return given
 
     # Deleting and electing
@@ -408,22 +428,28 @@ _DASH = 62  # the value of '-' in the base 64 that Kafka writes ids in
 
 
 def _new_partitions(
-    image: ClusterImage, topic_id: uuid.UUID, first: int, placed: Iterable[Replicas]
+    image: ClusterImage,
+    brokers: _Brokers,
+    topic_id: uuid.UUID,
+    first: int,
+    placed: Iterable[Replicas],
 ) -> list[MetadataRecord]:
-    """Partitions from the index `first` on, in sync on all their replicas."""
+    """Partitions from the index `first` on, in sync on all their usable replicas."""
+    usable = brokers.usable
     only_directory: dict[int, uuid.UUID] = {}
     records: list[MetadataRecord] = []
     for index, replicas in enumerate(placed, first):
         for broker_id in replicas:
             if broker_id not in only_directory:
                 only_directory[broker_id] = _only_directory(image, broker_id)
+        isr = tuple([broker_id for broker_id in replicas if broker_id in usable])
         records.append(
             PartitionRecord(
                 partition_id=index,
                 topic_id=topic_id,
                 replicas=replicas,
-                isr=replicas,
-                leader=replicas[0],
+                isr=isr,
+                leader=isr[0],
                 directories=tuple([only_directory[broker_id] for broker_id in replicas]),
             )
         )

@@ -58,6 +58,7 @@ class FetchTarget:
             or answer.error
             or self.last_answer != summary(answer)
             or answer.diverging_epoch is not None
+            or answer.preferred_replica >= 0
         )
 
 
@@ -104,7 +105,7 @@ class FetchSession:
         if target is None:
             return
         self.candidates[target] = None
-        if partition.offline_error is not None:
+        if partition.offline_error is not None and partition.following is None:
             self._unbind(target)
         if self.on_change is not None:
             self.on_change(target)

@@ -208,6 +208,12 @@ class Leadership(LeadershipCore):
         """A new in-sync set is proposed; until that is decided, both sets count."""
         self._holding_back = self.in_sync_followers | followers
 
+    def hold_back(self, followers: frozenset[int]) -> None:
+        """Followers that count besides the in-sync ones: proposed, or about to join."""
+        if followers != self._holding_back:
+            self._holding_back = self.in_sync_followers | followers
+            self._advance_to_committed_end()
+
     def set_in_sync(self, followers: frozenset[int], replica_count: int | None = None) -> None:
         """The in-sync set as it was decided, whether that was proposed from here or not; and how
         many replicas there are, if that has changed too."""
@@ -247,6 +253,20 @@ class Leadership(LeadershipCore):
         self.epoch = epoch
         self.epoch_start_offset = self._log.log_end_offset
         self._follower_ends.clear()
+
+    def follow(self, epoch: int, high_watermark: int) -> None:
+        """This replica follows another leader, whose high watermark is at least this one. It moves
+        back only if this log has been truncated below it."""
+        self.epoch = epoch
+        self._bytes_before.clear()
+        while self._ended and self._ended[-1].marker_offset >= self._log.log_end_offset:
+            self._ended.pop()  # truncated: the transaction is open again
+        if high_watermark < self.high_watermark:
+            self.high_watermark = high_watermark
+            self._find_stable()
+        elif high_watermark > self.high_watermark:
+            self._is_held_back = True  # look for open transactions
+            self._advance(high_watermark, self.visible_bytes + 1)
 
     def resign(self, error: ApiError) -> None:
         """Leadership is lost: fail all waiting appends."""
@@ -308,6 +328,11 @@ class Leadership(LeadershipCore):
     def transaction_ended(self, first_offset: int, marker_offset: int) -> None:
         """Its end marker is written; readers see that once it is below the high watermark."""
         self._ended.append(EndedTransaction(first_offset, marker_offset))
+
+    @property
+    def ended(self) -> tuple[EndedTransaction, ...]:
+        """Transactions whose end markers are not below the high watermark."""
+        return tuple(self._ended)
 
     def log_start_moved(self) -> None:
         """Records were deleted from the front."""

@@ -11,11 +11,13 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from millstream.broker._core import PartitionCore
-from millstream.broker.replicas.leadership import Leadership
+from millstream.broker.replicas.in_sync import InSyncSet, ReplicaSettings
+from millstream.broker.replicas.leadership import EndedTransaction, Leadership
 from millstream.broker.replicas.pending import ACKS_ALL, PendingAppend
 from millstream.broker.replicas.replica import Replica
 from millstream.config.topic import NO_CONDITION
 from millstream.coordination.cluster import INTERNAL_TOPICS
+from millstream.coordination.replication.follower import FollowerReplica
 from millstream.errors import ApiError, ErrorCode
 from millstream.records.batch import (
     NO_LEADER_EPOCH,
@@ -32,10 +34,12 @@ from millstream.storage.retention import Candidate
 from millstream.storage.versions import ConditionFailed, check_condition
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from uuid import UUID
 
     from millstream.broker.replicas.flushing import Flusher
     from millstream.clock import Clock
+    from millstream.coordination.cluster import PartitionImage
     from millstream.records.batch import BatchHeader
     from millstream.storage.file_range import FileRange
     from millstream.storage.log import Appended, Log
@@ -45,6 +49,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOG_APPEND_TIME = "LogAppendTime"
+UNKNOWN_FOLLOWERS = frozenset((-1,))  # before the role is known: the high watermark stands still
+
+
+def _perhaps_ended(log: Log, high_watermark: int) -> tuple[EndedTransaction, ...]:
+    """After a restart it is not known which transactions ended past the high watermark. As if one
+    of all the log had: what reads committed sees nothing until all of it is committed."""
+    last = log.log_end_offset - 1
+    return (EndedTransaction(log.log_start_offset, last),) if high_watermark <= last else ()
+
+
+def _within(offset: int, log: Log) -> int:
+    return max(log.log_start_offset, min(offset, log.log_end_offset))
 
 
 class Watcher(Protocol):
@@ -64,12 +80,33 @@ class ProducerState(NamedTuple):
     transaction_start_offset: int
 
 
+class VerificationGuard:
+    """Valid until a transaction of its producer ends in the partition, or its leader changes."""
+
+    __slots__ = ("leader_epoch", "producer_id")
+
+    def __init__(self, producer_id: int, leader_epoch: int) -> None:
+        self.producer_id = producer_id
+        self.leader_epoch = leader_epoch
+
+
 class Partition(PartitionCore):
     """One partition, led by this broker. All calls from the event loop's thread."""
 
     def __init__(
-        self, topic: str, index: int, log: Log, *, leader_epoch: int, flusher: Flusher, clock: Clock
+        self,
+        topic: str,
+        index: int,
+        log: Log,
+        *,
+        leader_epoch: int,
+        flusher: Flusher,
+        clock: Clock,
+        high_watermark: int | None = None,
+        replica_count: int = 1,
     ) -> None:
+        """`high_watermark` is the last one known, if there are other replicas: without these, all
+        that recovery kept is committed."""
         self.topic = topic
         self.index = index
         self.log = log
@@ -80,8 +117,20 @@ class Partition(PartitionCore):
         self._flusher = flusher
         self._clock = clock
         self._watchers = set()
-        # The only replica: all that recovery kept is committed.
-        self.leadership = Leadership(log, epoch=leader_epoch, high_watermark=log.log_end_offset)
+        self._guards: dict[int, set[VerificationGuard]] | None = None  # by producer id
+        self.in_sync: InSyncSet | None = None  # if this broker leads and there are other replicas
+        self.following: FollowerReplica | None = None  # if another broker leads
+        # Called when the log has grown or the role has changed; None if nobody waits for that.
+        self._end_watchers: set[Callable[[Partition], None]] | None = None
+        end = log.log_end_offset
+        self.leadership = Leadership(
+            log,
+            epoch=leader_epoch,
+            high_watermark=end if high_watermark is None else _within(high_watermark, log),
+            in_sync_followers=frozenset() if replica_count == 1 else UNKNOWN_FOLLOWERS,
+            replica_count=replica_count,
+            ended=() if high_watermark is None else _perhaps_ended(log, high_watermark),
+        )
 
     def __repr__(self) -> str:
         return f"<Partition {self.topic}-{self.index}>"
@@ -112,6 +161,124 @@ class Partition(PartitionCore):
         """Continue as leader in a later epoch."""
         self.leadership.begin_epoch(leader_epoch)
 
+    # Roles
+
+    def lead(self, image: PartitionImage, settings: ReplicaSettings) -> None:
+        """Lead in the epoch of the image, or take over its in-sync set if this is that epoch."""
+        if self._has_failed:
+            return
+        if self.in_sync is not None and image.leader_epoch == self.leader_epoch:
+            self.in_sync.committed(image)
+            return
+        followers = frozenset(image.replicas) - {settings.broker_id}
+        in_sync = followers.intersection(image.isr)
+        if self.offline_error is None and self.following is None:
+            self.leadership.begin_epoch(image.leader_epoch)
+            self.leadership.set_in_sync(in_sync, len(image.replicas))
+        else:
+            self._take_over(image, in_sync)
+        if followers:
+            self.log.assign_epoch(image.leader_epoch)
+        now_ms = self._clock.monotonic_ms()
+        self.in_sync = InSyncSet(image, self.leadership, self.log, settings, now_ms)
+        if self.leadership.needs_flush:
+            self._flusher.request(self)
+        self.notify_watchers()
+
+    def _take_over(self, image: PartitionImage, in_sync: frozenset[int]) -> None:
+        self.following = None
+        self.offline_error = None
+        self.leadership = Leadership(
+            self.log,
+            epoch=image.leader_epoch,
+            high_watermark=_within(self.high_watermark, self.log),
+            changed=self.notify_watchers if self._watchers else None,
+            in_sync_followers=in_sync,
+            replica_count=len(image.replicas),
+            ended=self.leadership.ended,
+        )
+
+    def follow(self, leader: int, leader_epoch: int) -> None:
+        """Another broker leads in this epoch. The caller fetches from it."""
+        if self._has_failed:
+            return
+        high_watermark = _within(self.high_watermark, self.log)
+        self._resign(leader_epoch, f"broker {leader} leads it in epoch {leader_epoch}")
+        log = self.log
+        self.following = FollowerReplica(
+            leader_epoch,
+            log.epochs,
+            start=log.log_start_offset,
+            end=log.log_end_offset,
+            flushed_end=log.flushed_offset,
+            high_watermark=high_watermark,
+        )
+
+    def stop(self, leader_epoch: int) -> None:
+        """The partition has no leader."""
+        if not self._has_failed:
+            self._resign(leader_epoch, "it has no leader")
+
+    def _resign(self, leader_epoch: int, why: str) -> None:
+        error = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{self.index}: {why}")
+        self.in_sync = self.following = None
+        self.offline_error = error
+        self.leadership.resign(error)
+        self.leadership.follow(leader_epoch, _within(self.high_watermark, self.log))
+        self.notify_watchers()
+        self._log_has_grown()  # followers that wait here get the error
+
+    @property
+    def is_only_replica(self) -> bool:
+        """Whether it is led without a thought for other replicas."""
+        is_led_so = self.leadership.is_alone and self.in_sync is None and self.following is None
+        return is_led_so and self.is_led_here
+
+    @property
+    def is_led_here(self) -> bool:
+        """Whether this broker leads it, be it that its disk has failed."""
+        error = self.offline_error
+        return error is None or error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    @property
+    def _has_failed(self) -> bool:
+        return self.offline_error is not None and self.is_led_here
+
+    def transactions_ended(self, ended: Iterable[tuple[int, int]]) -> None:
+        """End markers were appended to the log of this follower: readers do not see the end of
+        these transactions before the markers are committed."""
+        for first_offset, marker_offset in ended:
+            self.leadership.transaction_ended(first_offset, marker_offset)
+
+    def followed_to(self, high_watermark: int) -> None:
+        """The log of this follower was appended to or truncated, or its leader's high watermark
+        is known."""
+        if self.following is not None:
+            self.leadership.follow(self.leader_epoch, high_watermark)
+
+    def read_to_end(self, offset: int, *, max_bytes: int, may_block: bool) -> bytes | bytearray:
+        """As `read`, up to the log's end: for followers, and tools that compare replicas."""
+        if self._has_failed:
+            assert self.offline_error is not None
+            raise self.offline_error
+        return self.replica.read(
+            offset, max_bytes=max_bytes, end_offset=self.log.log_end_offset, may_block=may_block
+        )
+
+    def watch_end(self, callback: Callable[[Partition], None]) -> None:
+        """Call back when the log has grown or the role has changed."""
+        if self._end_watchers is None:
+            self._end_watchers = set()
+        self._end_watchers.add(callback)
+
+    def unwatch_end(self, callback: Callable[[Partition], None]) -> None:
+        if self._end_watchers is not None:
+            self._end_watchers.discard(callback)
+
+    def _log_has_grown(self) -> None:
+        for callback in tuple(self._end_watchers or ()):
+            callback(self)
+
     # Writing
 
     def append(
@@ -135,8 +302,8 @@ class Partition(PartitionCore):
         config = log.config
         now_ms = self._clock.now_ms()
         leadership = self.leadership
-        if acks == ACKS_ALL and not leadership.is_alone:
-            leadership.check_in_sync()
+        if not leadership.is_alone:
+            self._check_replicas(acks)
         if internal:
             headers = [header for _, header in iterate_headers(records)]
             for header in headers:
@@ -166,6 +333,12 @@ class Partition(PartitionCore):
             pending.log_append_time_ms = now_ms
         self._appended(pending, acks, len(records))
         return pending
+
+    def _check_replicas(self, acks: int) -> None:
+        if self.in_sync is not None:
+            self.in_sync.check_live()
+        if acks == ACKS_ALL:
+            self.leadership.check_in_sync()
 
     def _append(self, records: Buffer, headers: list[BatchHeader], now_ms: int) -> Appended:
         log = self.log
@@ -214,6 +387,8 @@ class Partition(PartitionCore):
         )
         if self.leadership.appended(pending, size_bytes, acks=acks, must_flush=must_flush):
             self._flusher.request(self)
+        if self._end_watchers:
+            self._log_has_grown()
 
     def _duplicated(self, duplicate: PendingAppend, acks: int) -> PendingAppend:
         """Answer a duplicate with the original offsets, once they are as durable as requested."""
@@ -241,6 +416,34 @@ class Partition(PartitionCore):
         """Refuse a producer that a newer instance has replaced."""
         self.log.producers.check_epoch(producer_id, producer_epoch)
 
+    def begin_verification(self, producer_id: int) -> VerificationGuard:
+        """Before a coordinator on another broker is asked whether a producer may open a transaction
+        here. Its answer holds as long as no marker of the producer has come: a late one would not
+        end what is appended after it (KAFKA-14402)."""
+        guard = VerificationGuard(producer_id, self.leader_epoch)
+        if self._guards is None:
+            self._guards = {}
+        self._guards.setdefault(producer_id, set()).add(guard)
+        return guard
+
+    def is_valid(self, guard: VerificationGuard) -> bool:
+        if self._guards is None or guard.leader_epoch != self.leader_epoch:
+            return False
+        return guard in self._guards.get(guard.producer_id, ())
+
+    def end_verification(self, guard: VerificationGuard) -> None:
+        guards = self._guards and self._guards.get(guard.producer_id)
+        if guards:
+            guards.discard(guard)
+            if not guards:
+                self._forget_guards(guard.producer_id)
+
+    def _forget_guards(self, producer_id: int) -> None:
+        assert self._guards is not None
+        self._guards.pop(producer_id, None)
+        if not self._guards:
+            self._guards = None
+
     def append_marker(
         self,
         *,
@@ -263,6 +466,8 @@ class Partition(PartitionCore):
             coordinator_epoch=coordinator_epoch,
             transaction_version=transaction_version,
         )
+        if self._guards is not None:
+            self._forget_guards(producer_id)
         now_ms = self._clock.now_ms()
         marker = encode_end_transaction(
             ControlType.COMMIT if committed else ControlType.ABORT,
@@ -301,8 +506,10 @@ class Partition(PartitionCore):
     def go_offline(self, error: ApiError) -> None:
         """Refuse all requests from now on, and fail waiting ones."""
         self.offline_error = error
+        self.in_sync = self.following = None
         self.leadership.resign(error)
         self.notify_watchers()
+        self._log_has_grown()
 
     # Reading
 
@@ -311,7 +518,7 @@ class Partition(PartitionCore):
 
         Raises `ApiError(OFFSET_OUT_OF_RANGE)`, and `NotCached` unless it may block.
         """
-        if self.offline_error is not None:
+        if self.offline_error is not None and self.following is None:
             raise self.offline_error
         end_offset = self.leadership.high_watermark
         return self.replica.read(
@@ -323,7 +530,7 @@ class Partition(PartitionCore):
     ) -> tuple[bytes | bytearray | FileRange, list[AbortedTransaction]]:
         """As `read` or, if `committed`, `read_committed` without blocking; what can be sent from
         the file, at once, is not read."""
-        if self.offline_error is not None:
+        if self.offline_error is not None and self.following is None:
             raise self.offline_error
         leadership, replica = self.leadership, self.replica
         if committed:
@@ -332,6 +539,12 @@ class Partition(PartitionCore):
             )
         end_offset = leadership.high_watermark
         return replica.read_to_send(offset, max_bytes=max_bytes, end_offset=end_offset), []
+
+    def check_readable(self, *, may_follow: bool) -> None:
+        """Raise `ApiError` if consumers cannot read here. Followers can be read up to the high
+        watermark that they know of, by consumers that know where to go otherwise (KIP-392)."""
+        if self.offline_error is not None and not (may_follow and self.following is not None):
+            raise self.offline_error
 
     def end_of_damage(self, offset: int) -> int:
         """The next readable offset if the log is damaged at `offset`; otherwise `offset`.
@@ -351,7 +564,7 @@ class Partition(PartitionCore):
     ) -> tuple[bytes | bytearray, list[AbortedTransaction]]:
         """As `read`, up to the last stable offset, with the aborted transactions in what was read:
         the client has to skip their records."""
-        if self.offline_error is not None:
+        if self.offline_error is not None and self.following is None:
             raise self.offline_error
         return self.replica.read_committed(
             offset,

@@ -52,12 +52,13 @@ FIRST_WITH_LOG_START = 5
 class ProduceTemplate(TemplateCore):
     """The partition of requests with one prefix, and the form of their response."""
 
-    __slots__ = ("_is_transactional", "acks", "encoded_topic")
+    __slots__ = ("_is_transactional", "acks", "encoded_topic", "timeout_ms")
 
     def __init__(
         self, version: int, prefix_bytes: int, request: ProduceRequest, partition: Partition
     ) -> None:
         self.acks = request.acks
+        self.timeout_ms = request.timeout_ms
         self.encoded_topic = request.topics[0].encoded
         self._is_transactional = request.transactional_id is not None
         answer = encode_produce_response(

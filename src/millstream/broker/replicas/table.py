@@ -1,4 +1,4 @@
-"""The partitions this broker leads, by topic name and by topic id.
+"""The partitions this broker has a replica of, by topic name and by topic id.
 
 The partitions of a new topic are opened one after another, so that a thousand of them do not hold
 the event loop. One that is needed before its turn is opened at once (`Unopened`): no request fails
@@ -18,6 +18,7 @@ from millstream.errors import ApiError, ErrorCode
 if TYPE_CHECKING:
     from millstream.broker.replicas.flushing import Flusher
     from millstream.clock import Clock
+    from millstream.coordination.cluster import PartitionImage
     from millstream.storage.log import Log
 
 
@@ -32,6 +33,9 @@ class Unopened(Protocol):
         """Open the partition and add it to the table. None if it is not one of these, or if it
         cannot be opened now."""
 
+    def is_elsewhere(self, topic: str | UUID, index: int) -> bool:
+        """Whether the partition exists, and this broker does not lead it."""
+
 
 class _NoneUnopened:
     def contains(self, topic: str, index: int) -> bool:
@@ -42,6 +46,9 @@ class _NoneUnopened:
 
     def open(self, topic: str | UUID, index: int) -> Partition | None:
         return None
+
+    def is_elsewhere(self, topic: str | UUID, index: int) -> bool:
+        return False
 
 
 class PartitionTable:
@@ -63,7 +70,7 @@ class PartitionTable:
         return iter(list(self._by_name.values()))
 
     def add(self, topic: str, index: int, log: Log, *, leader_epoch: int) -> Partition:
-        """Lead a log. An existing partition only gets the new leader epoch."""
+        """Lead the only replica. An existing partition only gets the new leader epoch."""
         partition = self._by_name.get((topic, index))
         if partition is not None:
             partition.begin_epoch(leader_epoch)
@@ -71,6 +78,30 @@ class PartitionTable:
         partition = Partition(
             topic, index, log, leader_epoch=leader_epoch, flusher=self._flusher, clock=self._clock
         )
+        return self._add(partition)
+
+    def add_replica(
+        self, topic: str, index: int, log: Log, image: PartitionImage, high_watermark: int
+    ) -> Partition:
+        """One of several replicas, whose role the caller sets; `high_watermark` is the last one
+        known, if it is new here."""
+        partition = self._by_name.get((topic, index))
+        if partition is not None:
+            return partition
+        partition = Partition(
+            topic,
+            index,
+            log,
+            leader_epoch=image.leader_epoch,
+            flusher=self._flusher,
+            clock=self._clock,
+            high_watermark=high_watermark,
+            replica_count=max(2, len(image.replicas)),
+        )
+        return self._add(partition)
+
+    def _add(self, partition: Partition) -> Partition:
+        topic, index = partition.topic, partition.index
         self._by_name[topic, index] = partition
         if partition.topic_id is not None:
             self._by_id[partition.topic_id, index] = partition
@@ -91,6 +122,10 @@ class PartitionTable:
         for callback in self.on_remove:
             callback(partition)
         return partition
+
+    def peek(self, topic: str, index: int) -> Partition | None:
+        """The partition, if it is open."""
+        return self._by_name.get((topic, index))
 
     def get(self, topic: str, index: int) -> Partition | None:
         return self._by_name.get((topic, index)) or self.unopened.open(topic, index)
@@ -117,6 +152,11 @@ class PartitionTable:
         if partition is None:
             partition = self.unopened.open(topic, index)
         if partition is None:
+            if self.unopened.is_elsewhere(topic, index):
+                raise ApiError(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                    f"this broker does not lead partition {index} of topic {topic}",
+                )
             if not isinstance(topic, str) and not self._has_topic(topic):
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic}")
             raise ApiError(

@@ -37,6 +37,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.broker.metadata.topics import NewTopic
+from millstream.broker.peers.leaders import leader_of
 from millstream.broker.replicas.pending import ACKS_ALL
 from millstream.coordination.sharing.breaker import Breaker
 from millstream.coordination.sharing.runs import CORRUPT, LIMIT, REJECTED
@@ -45,13 +46,15 @@ from millstream.records.batch import HEADER_SIZE_BYTES, iterate_headers
 from millstream.records.record import Header, Record, decode_batch, encode_batch
 
 if TYPE_CHECKING:
+    from millstream.broker.metadata.actions import ClusterActions
     from millstream.broker.metadata.configs import ConfigManager
-    from millstream.broker.metadata.local import MetadataStore
-    from millstream.broker.metadata.topics import TopicManager
+    from millstream.broker.metadata.store import MetadataStore
+    from millstream.broker.peers.partitions import RemotePartitions
     from millstream.broker.replicas.partition import Partition
     from millstream.broker.replicas.table import PartitionTable
     from millstream.broker.tasks import Tasks
     from millstream.clock import Clock
+    from millstream.partitions import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -88,15 +91,17 @@ class DeadLetters:
         clock: Clock,
         metadata: MetadataStore,
         configs: ConfigManager,
-        topics: TopicManager,
+        actions: ClusterActions,
         partitions: PartitionTable,
+        remote: RemotePartitions,
     ) -> None:
         self._tasks = tasks
         self._clock = clock
         self._metadata = metadata
         self._configs = configs
-        self._topics = topics
+        self._actions = actions
         self._partitions = partitions
+        self._remote = remote
         self._breakers: dict[str, Breaker] = {}
         # Held while a topic is created: the metadata has it before its partitions can be written.
         self._creating = asyncio.Lock()
@@ -140,8 +145,9 @@ class DeadLetters:
 
     # The topic
 
-    async def _target(self, topic: str, source_index: int) -> Partition:
-        """The partition for these letters. Raises `ApiError` if the topic does not accept them."""
+    async def _target(self, topic: str, source_index: int) -> TopicPartition:
+        """The partition for these letters, of any broker. Raises `ApiError` if the topic does not
+        accept them."""
         config = self._configs.current
         if not topic.startswith(config.errors_deadletterqueue_topic_name_prefix):
             raise ApiError(
@@ -159,13 +165,7 @@ class DeadLetters:
                 f"topic {topic} does not accept dead letters: set {ENABLE_SETTING}=true on it",
             )
         count = len(self._metadata.image.topics[topic].partitions)
-        target = self._partitions.get(topic, source_index % count)
-        if target is None:
-            raise ApiError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"dead-letter partition {topic}-{source_index % count} is not led by this broker",
-            )
-        return target
+        return topic, source_index % count
 
     async def _create(self, topic: str) -> None:
         if not self._configs.current.errors_deadletterqueue_auto_create_topics_enable:
@@ -175,7 +175,7 @@ class DeadLetters:
                 "or set the broker's errors.deadletterqueue.auto.create.topics.enable",
             )
         settings = {ENABLE_SETTING: "true", "message.timestamp.type": "CreateTime"}
-        outcome = (await self._topics.create([NewTopic(topic, settings=settings)]))[topic]
+        outcome = (await self._actions.create_topics([NewTopic(topic, settings=settings)]))[topic]
         if isinstance(outcome, ApiError) and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             raise outcome
 
@@ -233,16 +233,29 @@ class DeadLetters:
     # The letters
 
     async def _append(
-        self, group_id: str, partition: Partition, letters: Sequence[DeadLetter], target: Partition
+        self,
+        group_id: str,
+        partition: Partition,
+        letters: Sequence[DeadLetter],
+        target: TopicPartition,
     ) -> None:
         """Compose the letters and append them in batches. They may be as large as records, so
         reading, copying and encoding run in a thread."""
         copies = self._configs.group(group_id).errors_deadletterqueue_copy_record_enable
         now_ms = self._clock.now_ms()
         records = _compose(group_id, partition, letters, now_ms, copies=copies)
-        batches = _batches(records, target.log.config.max_message_bytes)
+        batches = _batches(records, self._configs.topic(target[0]).max_message_bytes)
         while (batch := await self._tasks.run_blocking(lambda: next(batches, None))) is not None:
-            await target.append(batch, acks=ACKS_ALL)
+            await self._append_batch(*target, batch)
+
+    async def _append_batch(self, topic: str, index: int, batch: bytes) -> None:
+        """To a partition of this broker, or of another one."""
+        partition = self._partitions.get(topic, index)
+        if partition is not None and partition.is_led_here:
+            await partition.append(batch, acks=ACKS_ALL)
+        else:
+            leader = leader_of(self._metadata.image, topic, index)
+            await self._remote.append(leader, topic, index, batch)
 
 
 def _compose(

@@ -237,11 +237,7 @@ class ShareFetching:
     def _fail(self, partition: PartitionId, error: ApiError) -> None:
         leader = (0, 0)
         if error.code in _ABOUT_THE_LEADER:
-            known = self._share_partitions.table.get_by_id(*partition)
-            leader = (
-                self._share_partitions.broker_id,
-                known.leader_epoch if known is not None else -1,
-            )
+            leader = self._share_partitions.current_leader(*partition)
         self._answers[partition] = SharedPartition(
             partition[1], error.code, error.message, leader=leader
         )

@@ -20,7 +20,7 @@ from millstream.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from millstream.broker.metadata.configs import ConfigManager
-    from millstream.broker.metadata.local import MetadataStore
+    from millstream.broker.metadata.store import MetadataStore
     from millstream.broker.replicas.table import PartitionTable
     from millstream.broker.sharing.dead_letters import DeadLetters
     from millstream.broker.sharing.leader import Persister
@@ -88,6 +88,11 @@ class SharePartitions:
 
     def get(self, group_id: str, topic_id: UUID, index: int) -> ShareLeader | None:
         return self._groups.get(group_id, {}).get((topic_id, index))
+
+    def current_leader(self, topic_id: UUID, index: int) -> tuple[int, int]:
+        """The id and epoch of the partition's leader; -1 if unknown."""
+        partition = self._metadata.image.partition(topic_id, index)
+        return (-1, -1) if partition is None else (partition.leader, partition.leader_epoch)
 
     def open(self, group_id: str, topic_id: UUID, index: int) -> ShareLeader:
         """The leader, which may still be loading. Raises `ApiError` for an unknown partition."""

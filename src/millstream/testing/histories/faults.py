@@ -144,9 +144,9 @@ class Fault(StrEnum):
 
 @dataclass
 class Nemesis:
-    """Injects random faults into a broker until stopped, and leaves it healthy."""
+    """Injects random faults into brokers, one at a time, until stopped, and leaves them healthy."""
 
-    broker: BrokerProcess
+    brokers: Sequence[BrokerProcess]
     seed: int
     faults: Sequence[Fault] = tuple(Fault)
     healthy_s: tuple[float, float] = (1.0, 4.0)
@@ -156,13 +156,14 @@ class Nemesis:
 
     def start(self) -> None:
         self._dice = random.Random(f"nemesis {self.seed}")
+        self._targets = random.Random(f"targets {self.seed}")
         self._stopping = threading.Event()
         self._began = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="nemesis", daemon=True)
         self._thread.start()
 
     def heal(self) -> None:
-        """Stop injecting faults; returns when the broker is healthy."""
+        """Stop injecting faults; returns when all brokers are healthy."""
         self._stopping.set()
         self._thread.join()
         if self.failure is not None:
@@ -171,25 +172,27 @@ class Nemesis:
     def _run(self) -> None:
         try:
             while not self._stopping.wait(self._dice.uniform(*self.healthy_s)):
-                self._strike(self._dice.choice(self.faults), self._dice.uniform(*self.broken_s))
+                broker = self._targets.choice(self.brokers)
+                fault, broken_s = self._dice.choice(self.faults), self._dice.uniform(*self.broken_s)
+                self._strike(broker, fault, broken_s)
         except Exception as error:  # noqa: BLE001 - `heal` raises it
             self.failure = error
 
-    def _strike(self, fault: Fault, broken_s: float) -> None:
-        self.tell(f"{fault.value} for {broken_s:.1f} s")
+    def _strike(self, broker: BrokerProcess, fault: Fault, broken_s: float) -> None:
+        self.tell(f"{fault.value} {broker.address} for {broken_s:.1f} s")
         match fault:
             case Fault.KILL:
-                self.broker.kill()
+                broker.kill()
                 self._stopping.wait(broken_s)
-                self.broker.start()
+                broker.start()
             case Fault.RESTART:
-                self.broker.stop()
+                broker.stop()
                 self._stopping.wait(broken_s)
-                self.broker.start()
+                broker.start()
             case Fault.PAUSE:
-                self.broker.pause()
+                broker.pause()
                 self._stopping.wait(broken_s)
-                self.broker.resume()
+                broker.resume()
         self.tell("healthy again")
 
     def tell(self, event: str) -> None:

@@ -1,0 +1,1 @@
+"""The home of the metadata in ZooKeeper: session, ordered log, membership, controller."""

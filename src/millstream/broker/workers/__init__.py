@@ -1,0 +1,1 @@
+"""Several brokers on one host, in processes of their own: `millstream serve --workers N`."""

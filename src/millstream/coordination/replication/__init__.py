@@ -1,0 +1,1 @@
+"""Replication as pure state machines: leaders, followers, the controller, placement, roles."""

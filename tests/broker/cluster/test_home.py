@@ -1,0 +1,242 @@
+"""The ordered log in a real ZooKeeper: several writers, lost answers, former controllers.
+
+What every home promises is in tests/broker/metadata/test_contract.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from millstream.broker.cluster import home as home_module
+from millstream.broker.cluster.home import Fenced, ZooKeeperMetadata
+from millstream.broker.cluster.nodes import HEAD, LOG, SNAPSHOTS, Head, entry_path
+from millstream.broker.cluster.session import Check, Create, SetData
+from millstream.coordination.cluster import ClusterImage, ResourceType
+from millstream.coordination.cluster_records import ConfigRecord, MetadataRecord
+from millstream.errors import ApiError, ErrorCode, StorageError
+from tests.broker.cluster.clusters import Cluster, eventually
+from tests.peers.cutting_proxy import CuttingProxy
+
+
+def setting(name: str, value: str) -> ConfigRecord:
+    return ConfigRecord(ResourceType.GROUP, "g", name, value)
+
+
+def settings(image: ClusterImage) -> dict[str, str]:
+    return dict(image.config(ResourceType.GROUP, "g"))
+
+
+def one_more(image: ClusterImage) -> Sequence[MetadataRecord]:
+    return [setting("count", str(int(settings(image).get("count", "0")) + 1))]
+
+
+def once(image: ClusterImage) -> Sequence[MetadataRecord]:
+    """A decision that a second attempt would refuse."""
+    if "once" in settings(image):
+        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS)
+    return [setting("once", "1")]
+
+
+def test_concurrent_writers_lose_and_double_nothing(cluster: Cluster) -> None:
+    async def scenario() -> None:
+        async with cluster.home() as one, cluster.home() as two, cluster.home() as three:
+
+            async def work(home: ZooKeeperMetadata) -> None:
+                for _ in range(20):
+                    await home.change(one_more)
+
+            await asyncio.gather(work(one), work(two), work(three), work(one))
+            for home in (one, two, three):
+                assert settings(await home.refresh()) == {"count": "80"}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("others_go_on", [False, True])
+def test_commit_whose_answer_is_lost_succeeds_once(
+    cluster: Cluster, proxy: CuttingProxy, others_go_on: bool
+) -> None:
+    async def scenario() -> None:
+        async with cluster.home() as other, cluster.through(proxy.address).home() as home:
+            before = home.image.version
+            proxy.refuses = True  # the connection cannot come back
+            proxy.lose_answer_to(b"/metadata/log/")
+            change = asyncio.ensure_future(home.change(once))
+            await eventually(lambda: other.image.version > before)
+            if others_go_on:
+                await other.change(one_more)
+            proxy.heal()
+            assert settings(await change)["once"] == "1"
+            assert home.image == await other.refresh()
+            assert home.image.version == before + 1 + others_go_on
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("others_go_on", [False, True])
+def test_commit_that_is_lost_is_repeated(
+    cluster: Cluster, proxy: CuttingProxy, others_go_on: bool
+) -> None:
+    async def scenario() -> None:
+        async with cluster.home() as other, cluster.through(proxy.address).home() as home:
+            lost = asyncio.Event()
+            loop = asyncio.get_running_loop()
+
+            def lose(chunk: bytes) -> bytes | None:
+                if b"/metadata/log/" not in chunk:
+                    return chunk
+                loop.call_soon_threadsafe(lost.set)
+                return None
+
+            proxy.refuses = True
+            proxy.request_filter = lose
+            change = asyncio.ensure_future(home.change(once))
+            await lost.wait()
+            if others_go_on:
+                await other.change(one_more)
+            proxy.heal()
+            assert settings(await change)["once"] == "1"
+            assert home.image == await other.refresh()
+
+    asyncio.run(scenario())
+
+
+def test_former_controller_cannot_commit(cluster: Cluster) -> None:
+    async def scenario() -> None:
+        async with cluster.home() as home, cluster.session() as session:
+            await session.ensure("/controller_epoch")
+            await home.change_if(one_more, Check("/controller_epoch", 0))
+            await session.commit([SetData("/controller_epoch", b"1", 0)])
+            with pytest.raises(Fenced, match="/controller_epoch has changed"):
+                await home.change_if(one_more, Check("/controller_epoch", 0))
+            assert settings(await home.refresh()) == {"count": "1"}
+            await home.change(one_more)
+
+    asyncio.run(scenario())
+
+
+def test_decision_that_refuses_counts_only_on_the_newest_image(cluster: Cluster) -> None:
+    async def scenario() -> None:
+        async with cluster.home() as one, cluster.home() as two:
+            for number in range(10):
+                name = f"n{number}"
+                await one.change(lambda image, name=name: [setting(name, "1")])  # type: ignore[misc]
+
+                def needs_it(image: ClusterImage, name: str = name) -> Sequence[MetadataRecord]:
+                    if name not in settings(image):
+                        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    return [setting(name, "2")] if settings(image)[name] == "1" else []
+
+                assert settings(await two.change(needs_it))[name] == "2"
+
+    asyncio.run(scenario())
+
+
+def test_change_without_zookeeper_fails_and_the_next_one_succeeds(
+    cluster: Cluster, proxy: CuttingProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(home_module, "CHANGE_SECONDS_MAX", 0.3)
+
+    async def scenario() -> None:
+        async with cluster.through(proxy.address).home() as home:
+            proxy.refuses = True
+            proxy.cut()
+            with pytest.raises(ApiError, match=r"did not answer within 0\.3 s") as caught:
+                await home.change(one_more)
+            assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+            monkeypatch.undo()
+            proxy.heal()
+            assert settings(await home.change(one_more)) == {"count": "1"}
+
+    asyncio.run(scenario())
+
+
+def test_image_follows_after_the_connection_was_lost(cluster: Cluster, proxy: CuttingProxy) -> None:
+    async def scenario() -> None:
+        async with cluster.home() as other, cluster.through(proxy.address).home() as home:
+            proxy.refuses = True
+            proxy.cut()
+            for _ in range(5):
+                await other.change(one_more)
+            proxy.heal()
+            await eventually(lambda: home.image == other.image)
+
+    asyncio.run(scenario())
+
+
+def test_snapshots_replace_entries(cluster: Cluster) -> None:
+    async def scenario() -> None:
+        async with cluster.home(snapshot_bytes=2_000) as home, cluster.session() as session:
+            for _ in range(60):
+                image = await home.change(one_more)
+
+            async def are_deleted() -> bool:
+                entries = await session.children(LOG)
+                first = Head.decode((await session.get(HEAD)).data).first
+                return len(await session.children(SNAPSHOTS)) == 1 and int(entries[0]) >= first > 20
+
+            while home._is_snapshotting or not await are_deleted():
+                await asyncio.sleep(0.01)
+            async with cluster.home() as late:
+                assert late.image == image
+
+    asyncio.run(scenario())
+
+
+def test_snapshot_that_nobody_finished_is_deleted_with_the_next(cluster: Cluster) -> None:
+    async def scenario() -> None:
+        async with cluster.home(snapshot_bytes=2_000) as home, cluster.session() as session:
+            await session.create(f"{SNAPSHOTS}/0000000003-dead", b"{}")
+            await session.create(f"{SNAPSHOTS}/0000000003-dead/0", b"x")
+            for _ in range(40):
+                await home.change(one_more)
+            while "0000000003-dead" in await session.children(SNAPSHOTS):
+                await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
+
+
+def test_change_that_is_too_large_is_refused(cluster: Cluster) -> None:
+    import secrets
+
+    async def scenario() -> None:
+        async with cluster.home() as home:
+            before = home.image
+            large = setting("a", secrets.token_hex(600_000))
+            with pytest.raises(ApiError, match="split the request"):
+                await home.change(lambda image: [large])
+            assert home.image is before
+            await home.change(one_more)
+
+    asyncio.run(scenario())
+
+
+def test_lost_metadata_are_noticed(cluster: Cluster) -> None:
+    """As if the data of ZooKeeper were restored from an older backup."""
+
+    async def scenario() -> None:
+        async with cluster.home() as home, cluster.session() as session:
+            await home.change(one_more)
+            before = home.image
+            await session.commit([SetData(HEAD, Head().encode())])
+            with pytest.raises(StorageError, match="has lost cluster metadata"):
+                await home.refresh()
+            assert home.image is before
+
+    asyncio.run(scenario())
+
+
+def test_home_is_not_opened_on_entries_that_are_missing(cluster: Cluster) -> None:
+    async def scenario() -> None:
+        async with cluster.home() as home, cluster.session() as session:
+            await home.change(one_more)
+            await session.delete(entry_path(2))
+            with pytest.raises(StorageError, match="has lost cluster metadata"):
+                async with cluster.home():
+                    pass
+            await session.commit([Create(entry_path(2), b"x")])
+
+    asyncio.run(scenario())

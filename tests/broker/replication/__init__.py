@@ -1,0 +1,1 @@
+"""Replication between brokers in one process."""

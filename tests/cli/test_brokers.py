@@ -1,0 +1,74 @@
+"""`millstream cluster`: what it shows of a real broker, and how it sums up partitions."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from millstream.cli.brokers import state_of, summarize
+from tests.cli.conftest import Run
+
+
+def partition(
+    leader: int, replicas: tuple[int, ...], isr: tuple[int, ...], index: int = 0
+) -> SimpleNamespace:
+    return SimpleNamespace(
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=3,
+        replica_nodes=replicas,
+        isr_nodes=isr,
+    )
+
+
+def metadata(*partitions: SimpleNamespace) -> Any:
+    brokers = [SimpleNamespace(node_id=it, host="h", port=it, rack=f"r{it}") for it in (2, 1)]
+    topics = [SimpleNamespace(name="t", partitions=partitions)]
+    return SimpleNamespace(cluster_id="c", controller_id=2, brokers=brokers, topics=topics)
+
+
+@pytest.mark.parametrize(
+    ("leader", "replicas", "isr", "state"),
+    [
+        (1, (1, 2), (2, 1), None),
+        (1, (1, 2), (1,), "under-replicated"),
+        (2, (1, 2), (1, 2), "not preferred"),
+        (-1, (1, 2), (1, 2), "offline"),
+        (2, (1, 2), (2,), "under-replicated"),
+    ],
+)
+def test_state_of_a_partition_is_its_worst(
+    leader: int, replicas: tuple[int, ...], isr: tuple[int, ...], state: str | None
+) -> None:
+    assert state_of(partition(leader, replicas, isr)) == state
+
+
+def test_summary_counts_what_brokers_lead_and_follow() -> None:
+    summary = summarize(
+        metadata(
+            partition(-1, (1,), (1,), 1), partition(2, (2, 1), (2,), 0), partition(1, (1,), (1,), 2)
+        )
+    )
+    one, two = summary["brokers"]
+    assert (one["id"], one["leads"], one["replicas"], one["in_sync"]) == (1, 1, 3, 2)
+    assert (two["role"], one["role"], two["rack"]) == ("controller", None, "r2")
+    assert (summary["offline"], summary["under_replicated"], summary["partitions"]) == (1, 1, 3)
+    assert [(it["partition"], it["state"], it["leader"]) for it in summary["attention"]] == [
+        (0, "under-replicated", 2),
+        (1, "offline", None),
+    ]
+
+
+def test_cluster_of_a_real_broker_is_shown(run: Run, bootstrap_servers: str) -> None:
+    outcome = run("cluster", "--json", "--bootstrap-server", bootstrap_servers)
+    assert outcome.exit_code == 0, outcome
+    summary = json.loads(outcome.out)
+    assert [it["address"] for it in summary["brokers"]] == [bootstrap_servers]
+    assert summary["brokers"][0]["role"] == "controller"
+    shown = run("cluster", "--check", "--bootstrap-server", bootstrap_servers)
+    assert shown.exit_code == 0, shown
+    assert summary["cluster_id"] in shown.out
+    assert bootstrap_servers in shown.out

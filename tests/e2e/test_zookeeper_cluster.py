@@ -1,0 +1,235 @@
+"""Real broker processes in one cluster: killed, paused, cut off from ZooKeeper, and restarted."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from millstream.testing.zookeeper import ZooKeeperProcess
+from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.servers import Server, start_millstream
+from tests.peers.zookeeper import running_ensemble, running_zookeeper
+
+SESSION_MS = 2_000
+
+
+class Brokers:
+    """Processes of one cluster, by node id."""
+
+    def __init__(self, hosts: str, directory: Path, session_ms: int = SESSION_MS) -> None:
+        self._hosts = hosts
+        self._directory = directory
+        self._session_ms = session_ms
+        self.running: dict[int, Server] = {}
+
+    def start(self, node_id: int) -> Server:
+        former = self.running.get(node_id)
+        settings = {
+            "zookeeper.connect": self._hosts,
+            "zookeeper.session.timeout.ms": str(self._session_ms),
+            "zookeeper.connection.timeout.ms": str(int(PATIENCE_SECONDS * 1000)),
+            "node.id": str(node_id),
+        }
+        port = None if former is None else former.port
+        data = self._directory / f"broker-{node_id}"
+        self.running[node_id] = start_millstream(data, settings, port=port)
+        return self.running[node_id]
+
+    def log(self, node_id: int) -> str:
+        return (self._directory / f"broker-{node_id}.log").read_text()
+
+    def members(self, asked: int) -> set[int]:
+        """As one of the brokers tells clients."""
+        return set(self.admin(asked).list_topics(timeout=PATIENCE_SECONDS).brokers)
+
+    def leaders(self, asked: int, topic: str) -> list[int]:
+        metadata = self.admin(asked).list_topics(topic, timeout=PATIENCE_SECONDS)
+        partitions = metadata.topics[topic].partitions
+        return [partitions[index].leader for index in sorted(partitions)]
+
+    def in_sync(self, asked: int, topic: str) -> list[set[int]]:
+        metadata = self.admin(asked).list_topics(topic, timeout=PATIENCE_SECONDS)
+        partitions = metadata.topics[topic].partitions
+        return [set(partitions[index].isrs) for index in sorted(partitions)]
+
+    def controller(self, asked: int) -> int:
+        return int(self.admin(asked).list_topics(timeout=PATIENCE_SECONDS).controller_id)
+
+    def admin(self, asked: int) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.running[asked].bootstrap, "log_level": 0})
+
+    def stop(self) -> None:
+        for server in self.running.values():
+            with contextlib.suppress(ProcessLookupError):
+                server.process.send_signal(signal.SIGCONT)
+            if server.process.poll() is None:
+                server.kill()
+
+
+@pytest.fixture
+def brokers(zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[Brokers]:
+    cluster = Brokers(f"{zookeeper.address}/e2e-{uuid.uuid4().hex}", tmp_path)
+    yield cluster
+    cluster.stop()
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "still not so"
+        time.sleep(0.05)
+
+
+def create_topic(brokers: Brokers, asked: int, replicas: list[list[int]]) -> None:
+    create(brokers, asked, NewTopic("t", len(replicas), replica_assignment=replicas))
+
+
+def create(brokers: Brokers, asked: int, topic: NewTopic) -> None:
+    admin = brokers.admin(asked)
+    for future in admin.create_topics([topic]).values():
+        future.result(PATIENCE_SECONDS)
+
+
+def produce(brokers: Brokers, asked: int, partition: int) -> None:
+    errors: list[object] = []
+    bootstrap = brokers.running[asked].bootstrap
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "acks": "all"})
+    producer.produce(
+        "t", b"x", partition=partition, on_delivery=lambda error, record: errors.append(error)
+    )
+    producer.flush(PATIENCE_SECONDS)
+    assert errors == [None]
+
+
+def test_paused_broker_is_fenced_and_comes_back(brokers: Brokers) -> None:
+    brokers.start(1)
+    two = brokers.start(2)
+    eventually(lambda: brokers.members(1) == {1, 2})
+    create_topic(brokers, 1, [[2], [1]])
+    two.process.send_signal(signal.SIGSTOP)
+    eventually(lambda: brokers.members(1) == {1})
+    assert brokers.leaders(1, "t") == [-1, 1]
+    two.process.send_signal(signal.SIGCONT)
+    eventually(lambda: brokers.leaders(1, "t") == [2, 1])
+    assert "registering it again" in brokers.log(2)
+    eventually(lambda: brokers.members(2) == {1, 2})
+    produce(brokers, 1, 0)
+
+
+def test_killed_broker_is_back_at_once_when_it_is_restarted(brokers: Brokers) -> None:
+    one, two = brokers.start(1), brokers.start(2)
+    create_topic(brokers, 2, [[1], [2]])
+    one.kill()
+    brokers.start(1)  # its former session may not have ended
+    eventually(lambda: brokers.members(2) == {1, 2} and brokers.leaders(2, "t") == [1, 2])
+    produce(brokers, 2, 0)
+    assert two.stop() == 0
+    eventually(lambda: brokers.members(1) == {1})
+
+
+@pytest.mark.slow
+def test_brokers_survive_the_loss_of_zookeeper(tmp_path: Path) -> None:
+    with running_zookeeper() as server:
+        brokers = Brokers(f"{server.address}/e2e", tmp_path, session_ms=2_000)
+        try:
+            brokers.start(1)
+            brokers.start(2)
+            eventually(lambda: brokers.members(1) == {1, 2})
+            create_topic(brokers, 1, [[2], [1]])
+            for down_seconds in (0.0, 4.0):  # shorter and longer than a session
+                server.kill()
+                time.sleep(down_seconds)
+                server.start()
+                eventually(lambda: brokers.members(1) == brokers.members(2) == {1, 2})
+                eventually(lambda: brokers.leaders(1, "t") == brokers.leaders(2, "t") == [2, 1])
+                produce(brokers, 1, 0)
+            create(brokers, 2, NewTopic("later", 1, 1))
+        finally:
+            brokers.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["kill", "pause"])
+def test_cluster_survives_the_loss_of_the_leader_of_the_ensemble(
+    tmp_path: Path, fault: str
+) -> None:
+    with running_ensemble() as ensemble:
+        hosts = ",".join(server.address for server in ensemble)
+        brokers = Brokers(f"{hosts}/e2e", tmp_path, session_ms=6_000)
+        try:
+            for node_id in (1, 2, 3):
+                brokers.start(node_id)
+            create_topic(brokers, 1, [[1], [2], [3]])
+            leader = next(server for server in ensemble if server.mode() == "leader")
+            leader.kill() if fault == "kill" else leader.pause()
+            others = [server for server in ensemble if server is not leader]
+            eventually(lambda: any(server.mode() == "leader" for server in others))
+            create(brokers, 3, NewTopic("later", 3, 1))
+            for node_id in (1, 2, 3):
+                eventually(lambda it=node_id: brokers.members(it) == {1, 2, 3})  # type: ignore[misc]
+                eventually(lambda it=node_id: brokers.leaders(it, "t") == [1, 2, 3])  # type: ignore[misc]
+            for partition in (0, 1, 2):
+                produce(brokers, 1, partition)
+            leader.start() if fault == "kill" else leader.resume()
+        finally:
+            brokers.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["leader", "controller"])
+def test_acknowledged_records_survive_the_kill_of_a_broker(brokers: Brokers, victim: str) -> None:
+    for node_id in (1, 2, 3):
+        brokers.start(node_id)
+    eventually(lambda: brokers.members(1) == {1, 2, 3})
+    settings = {"min.insync.replicas": "2"}
+    create(brokers, 1, NewTopic("t", 3, 3, config=settings))
+    bootstrap = ",".join(server.bootstrap for server in brokers.running.values())
+    sent: list[bytes] = []
+    failed: list[object] = []
+    acknowledged: set[bytes] = set()
+
+    def on_delivery(error: object, record: Message) -> None:
+        if error is None:
+            acknowledged.add(record.value() or b"")
+        else:
+            failed.append(error)
+
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "log_level": 0})
+    killed = brokers.leaders(1, "t")[0] if victim == "leader" else brokers.controller(1)
+    while len(acknowledged) < 3_000:
+        value = b"%d" % len(sent)
+        sent.append(value)
+        producer.produce("t", value, on_delivery=on_delivery)
+        producer.poll(0.002)
+        if len(acknowledged) > 500 and brokers.running[killed].process.poll() is None:
+            brokers.running[killed].kill()
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    assert failed == []
+    assert acknowledged <= set(read_all(bootstrap, len(acknowledged)))
+    brokers.start(killed)
+    asked = next(node_id for node_id in brokers.running if node_id != killed)
+    eventually(lambda: brokers.in_sync(asked, "t") == [{1, 2, 3}] * 3)
+
+
+def read_all(bootstrap: str, count: int) -> list[bytes]:
+    """At least so many records of the topic."""
+    options = {"bootstrap.servers": bootstrap, "group.id": "reader", "log_level": 0}
+    consumer = Consumer({**options, "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition("t", index, 0) for index in range(3)])
+    values: list[bytes] = []
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while len(values) < count:
+        assert time.monotonic() < deadline, f"{len(values)} of {count} records"
+        record = consumer.poll(0.5)
+        if record is not None and record.error() is None:
+            values.append(record.value() or b"")
+    consumer.close()
+    return values

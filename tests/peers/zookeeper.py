@@ -1,0 +1,73 @@
+"""ZooKeeper for the tests: a standalone server, or an ensemble of three, on the loopback.
+
+Ticks are short, so that tests can use sessions of a second: ZooKeeper allows sessions of 2 to 20
+ticks. An ensemble elects its leader in ticks, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from millstream.errors import ConfigError
+from millstream.testing.zookeeper import ZooKeeperProcess, server_jars
+from tests.peers.cache import PeerMissing
+from tests.peers.java_runtime import java_command
+from tests.peers.servers import free_port
+
+SHORT_TICK_MS = 100
+ENSEMBLE_TICK_MS = 500
+
+
+@contextlib.contextmanager
+def running_zookeeper(tick_ms: int = SHORT_TICK_MS) -> Iterator[ZooKeeperProcess]:
+    """A new standalone server; raises `PeerMissing` where there is none."""
+    with _directory() as directory:
+        server = ZooKeeperProcess(directory, free_port(), tick_ms=tick_ms)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.kill()
+
+
+@contextlib.contextmanager
+def running_ensemble(tick_ms: int = ENSEMBLE_TICK_MS) -> Iterator[list[ZooKeeperProcess]]:
+    """Three servers that have elected a leader; raises `PeerMissing` where there is none."""
+    addresses = [f"127.0.0.1:{free_port()}:{free_port()}" for _ in range(3)]
+    with _directory() as directory:
+        servers = [
+            ZooKeeperProcess(
+                *(directory / str(number), free_port()),
+                tick_ms=tick_ms,
+                ensemble=addresses,
+                number=number,
+            )
+            for number in (1, 2, 3)
+        ]
+        try:
+            for server in servers:
+                server.launch()
+            for server in servers:
+                server.wait_until_serving()
+            yield servers
+        finally:
+            for server in servers:
+                server.kill()
+
+
+@contextlib.contextmanager
+def _directory() -> Iterator[Path]:
+    java_command()
+    try:
+        server_jars()
+    except ConfigError as missing:
+        raise PeerMissing(str(missing)) from missing
+    directory = Path(tempfile.mkdtemp(prefix="millstream-zookeeper-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
