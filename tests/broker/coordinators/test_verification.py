@@ -54,7 +54,7 @@ def test_batch_that_comes_after_its_marker_is_refused(tmp_path: Path, protocol: 
         assert code in (ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_PRODUCER_EPOCH)
         assert partition.log.log_end_offset == 1  # the marker
         assert partition.last_stable_offset == 1
-        assert partition._guards is None
+        assert partition.guards.is_empty
 
     run(tmp_path, scenario)
 
@@ -65,7 +65,7 @@ def test_coordinator_that_cannot_be_reached_is_asked_again_later(tmp_path: Path)
         await cluster.stop(1)
         code = await writer.produce("t", 0, b"a", 2)
         assert code == ErrorCode.NOT_ENOUGH_REPLICAS  # producers try again
-        assert partition._guards is None
+        assert partition.guards.is_empty
         await cluster.start(1)
         async with asyncio.timeout(30):
             while await writer.produce("t", 0, b"a", 2) != 0:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from millstream.broker.metadata.configs import ConfigManager
     from millstream.broker.metadata.store import MetadataStore
     from millstream.broker.peers.verification import RemoteTransactions
-    from millstream.broker.replicas.partition import Partition, VerificationGuard
+    from millstream.broker.replicas.guards import VerificationGuard
+    from millstream.broker.replicas.partition import Partition
     from millstream.coordination.transactions.shard import AddRequest
     from millstream.partitions import TopicPartition
 
@@ -48,7 +49,7 @@ class Verdict:
         """Take new guards: call it before the coordinator is asked."""
         self.close()
         for partition in partitions:
-            self._guards[partition] = partition.begin_verification(producer_id)
+            self._guards[partition] = partition.take_guard(producer_id)
 
     @property
     def is_valid(self) -> bool:
@@ -78,7 +79,7 @@ class Verdict:
 
     def close(self) -> None:
         for partition, guard in self._guards.items():
-            partition.end_verification(guard)
+            partition.guards.drop(guard)
         self._guards.clear()
 
 

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from millstream.broker._core import PartitionCore
+from millstream.broker.replicas.guards import VerificationGuard, VerificationGuards
 from millstream.broker.replicas.in_sync import InSyncSet, ReplicaSettings
 from millstream.broker.replicas.leadership import EndedTransaction, Leadership
 from millstream.broker.replicas.pending import ACKS_ALL, PendingAppend
@@ -80,16 +81,6 @@ class ProducerState(NamedTuple):
     transaction_start_offset: int
 
 
-class VerificationGuard:
-    """Valid until a transaction of its producer ends in the partition, or its leader changes."""
-
-    __slots__ = ("leader_epoch", "producer_id")
-
-    def __init__(self, producer_id: int, leader_epoch: int) -> None:
-        self.producer_id = producer_id
-        self.leader_epoch = leader_epoch
-
-
 class Partition(PartitionCore):
     """One partition, led by this broker. All calls from the event loop's thread."""
 
@@ -117,7 +108,7 @@ class Partition(PartitionCore):
         self._flusher = flusher
         self._clock = clock
         self._watchers = set()
-        self._guards: dict[int, set[VerificationGuard]] | None = None  # by producer id
+        self.guards = VerificationGuards()
         self.in_sync: InSyncSet | None = None  # if this broker leads and there are other replicas
         self.following: FollowerReplica | None = None  # if another broker leads
         # Called when the log has grown or the role has changed; None if nobody waits for that.
@@ -416,33 +407,14 @@ class Partition(PartitionCore):
         """Refuse a producer that a newer instance has replaced."""
         self.log.producers.check_epoch(producer_id, producer_epoch)
 
-    def begin_verification(self, producer_id: int) -> VerificationGuard:
+    def take_guard(self, producer_id: int) -> VerificationGuard:
         """Before a coordinator on another broker is asked whether a producer may open a transaction
-        here. Its answer holds as long as no marker of the producer has come: a late one would not
-        end what is appended after it (KAFKA-14402)."""
-        guard = VerificationGuard(producer_id, self.leader_epoch)
-        if self._guards is None:
-            self._guards = {}
-        self._guards.setdefault(producer_id, set()).add(guard)
-        return guard
+        here."""
+        return self.guards.take(producer_id, self.leader_epoch)
 
     def is_valid(self, guard: VerificationGuard) -> bool:
-        if self._guards is None or guard.leader_epoch != self.leader_epoch:
-            return False
-        return guard in self._guards.get(guard.producer_id, ())
-
-    def end_verification(self, guard: VerificationGuard) -> None:
-        guards = self._guards and self._guards.get(guard.producer_id)
-        if guards:
-            guards.discard(guard)
-            if not guards:
-                self._forget_guards(guard.producer_id)
-
-    def _forget_guards(self, producer_id: int) -> None:
-        assert self._guards is not None
-        self._guards.pop(producer_id, None)
-        if not self._guards:
-            self._guards = None
+        """Whether what the coordinator answered since the guard was taken still holds."""
+        return self.guards.is_valid(guard, self.leader_epoch)
 
     def append_marker(
         self,
@@ -466,8 +438,7 @@ class Partition(PartitionCore):
             coordinator_epoch=coordinator_epoch,
             transaction_version=transaction_version,
         )
-        if self._guards is not None:
-            self._forget_guards(producer_id)
+        self.guards.invalidate(producer_id)
         now_ms = self._clock.now_ms()
         marker = encode_end_transaction(
             ControlType.COMMIT if committed else ControlType.ABORT,
