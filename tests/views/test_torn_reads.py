@@ -7,6 +7,7 @@ spends one: the sum is the offset that the stamp names. A torn read would find a
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import multiprocessing
 import threading
@@ -26,11 +27,11 @@ WRITTEN_MIN = 3  # batches, while readers read
 
 
 def read_many(views: Views, stopped: threading.Event, reads: int) -> int:
-    """The number of stamps that were seen."""
-    seen = set()
+    """So often, and more if few stamps were seen; returns the number of those."""
+    seen: set[int] = set()
     last = 0
-    for number in range(reads):
-        if stopped.is_set():
+    for number in itertools.count():
+        if stopped.is_set() or (number >= reads and len(seen) >= WRITTEN_MIN):
             break
         with views.read(timeout=60) as v:
             sum_of_users = sum(row["spent"] for row in v["by_user"].range())

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import psycopg
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from millstream.client.cluster import Cluster
 from millstream.connect.capture.capture import Capture
 from tests.peers.patience import PATIENCE_SECONDS
 
@@ -57,8 +58,26 @@ def wait_until(
         time.sleep(0.01)
 
 
+def wait_for_markers(bootstrap: str) -> None:
+    """The end of a transaction is answered before its markers are written, and readers see it."""
+    fields = {
+        "state_filters": ["PrepareCommit", "PrepareAbort"],
+        "producer_id_filters": [],
+        "transactional_id_pattern": None,
+    }
+
+    def is_ending() -> bool:
+        answers = [cluster.connection(it).call("list_transactions", fields) for it in brokers]
+        return any(it.transaction_states for it in answers)
+
+    with Cluster(bootstrap, client_id="test") as cluster:
+        brokers = cluster.broker_ids(seconds_old_max=0.0)
+        wait_until(lambda: not is_ending(), "the end of a transaction")
+
+
 def read_topic(bootstrap: str, topic: str, partition: int = 0) -> list[Change]:
     """All committed records of a partition; none if there is no topic."""
+    wait_for_markers(bootstrap)
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -220,8 +239,9 @@ class Setup:
     def close(self) -> None:
         """A slot that nobody reads would keep the server's log."""
         self.execute(
-            "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots"
+            "SELECT pg_terminate_backend(active_pid, %s) FROM pg_replication_slots"
             " WHERE slot_name = %s AND active",
+            int(PATIENCE_SECONDS * 1000),
             self.slot,
         )
         self.execute(

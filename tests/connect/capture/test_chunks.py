@@ -60,7 +60,7 @@ def test_snapshot_does_not_end_on_a_value_older_than_the_stream(
         setup.execute("SELECT pg_reload_conf()")
         writer = threading.Thread(target=update_and_wait, args=(setup.url,), daemon=True)
         try:
-            wait_until(lambda: setup.execute("SHOW synchronous_standby_names").fetchone()[0])
+            wait_until(lambda: commits_wait(setup))
             writer.start()
             wait_until(lambda: setup.read("orders")[-1].op == "u")
             assert setup.rows("orders")['{"id": 1}']["version"] == 0  # streamed, and invisible
@@ -73,6 +73,22 @@ def test_snapshot_does_not_end_on_a_value_older_than_the_stream(
         setup.caught_up(capture)
     setup.check("orders")
     assert [it.op for it in setup.read("orders")] == ["r", "u", "r"]
+
+
+def commits_wait(setup: Setup) -> bool:
+    """Whether a commit waits for a standby: some time after the setting is in force for sessions,
+    another process of the server turns that on."""
+    waiting = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity"
+    waiting += " WHERE wait_event = 'SyncRep' AND pid = %s"
+    with psycopg.connect(setup.url, autocommit=True) as probe:
+        commit = "SELECT pg_logical_emit_message(true, 'probe', '')"
+        thread = threading.Thread(target=probe.execute, args=(commit,))
+        thread.start()
+        found = False
+        while thread.is_alive():
+            found = bool(setup.execute(waiting, probe.info.backend_pid).fetchall()) or found
+            thread.join(0.01)
+    return found
 
 
 def update_and_wait(url: str) -> None:

@@ -28,6 +28,7 @@ def test_status_follows_a_capture(setup: Setup) -> None:
         assert running.tables["public.orders"].rows == 7
         assert running.to_json()["slot"] == setup.slot
     setup.execute("INSERT INTO orders SELECT g, 0, repeat('x', 99) FROM generate_series(8, 999) g")
+    setup.wait_until_slot_is_free()
     stopped = read_status(settings_of(setup, lag_alarm_bytes=1000))
     assert not stopped.is_running
     assert (stopped.lag_bytes or 0) > 100_000

@@ -14,6 +14,7 @@ from millstream.connect.sinks.sink import SinkUnavailable
 from millstream.errors import SchemaMismatch
 from tests.connect.sinks.conftest import Log, Warehouse
 from tests.connect.sinks.test_runner import run_once
+from tests.peers.patience import PATIENCE_SECONDS
 
 
 def test_file_that_another_process_has_open_is_waited_for(tmp_path: Path, log: Log) -> None:
@@ -27,7 +28,7 @@ def test_file_that_another_process_has_open_is_waited_for(tmp_path: Path, log: L
         runner = threading.Thread(target=lambda: run_once(warehouse.config(log)))
         runner.start()
         release()
-        runner.join(60)
+        runner.join(PATIENCE_SECONDS)
     assert warehouse.rows() == {1: "one", 2: "two"}
 
 
@@ -73,4 +74,4 @@ def test_threads_open_the_file_at_once(tmp_path: Path, log: Log) -> None:
 
     with ThreadPoolExecutor(3) as pool:
         for opened in [pool.submit(open_and_close) for _ in range(3)]:
-            opened.result(60)
+            opened.result(PATIENCE_SECONDS)

@@ -18,6 +18,7 @@ from millstream.pipelines.running.failures import PipelineFailed
 from millstream.pipelines.running.runner import Run, embedded_broker, is_free, with_defaults
 from millstream.pipelines.running.settings import Settings
 from millstream.pipelines.running.status import Status
+from tests.peers.servers import free_port
 from tests.pipelines.conftest import Topics
 
 if TYPE_CHECKING:
@@ -93,7 +94,10 @@ def test_run_names_a_column_that_is_not_there(
         Run([failing], spark, settings, once=True).until_end(lambda statuses: None)
 
 
-def test_embedded_broker_lives_for_the_run_and_keeps_its_data(tmp_path: Path) -> None:
+def test_embedded_broker_lives_for_the_run_and_keeps_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "PREFERRED_PORT", free_port())  # nobody else takes it afterwards
     bare = Settings(home=tmp_path)
     with embedded_broker(bare) as settled:
         assert settled.broker is not None
