@@ -21,7 +21,7 @@ from millstream.testing.zookeeper import ZooKeeperProcess
 BROKER_COUNT = 3
 # Short, so that failover does not take the 18 seconds of Kafka's default.
 SESSION_MS = 2_000
-TICK_MS = 200
+TICKS_PER_SESSION = 10  # ZooKeeper grants sessions of 2 to 20 ticks
 
 
 class ClusterProcesses:
@@ -32,9 +32,13 @@ class ClusterProcesses:
         directory: Path,
         count: int = BROKER_COUNT,
         settings: Mapping[str, object] | None = None,
+        *,
+        session_ms: int = SESSION_MS,
     ) -> None:
-        self.zookeeper = ZooKeeperProcess(directory / "zookeeper", free_port(), tick_ms=TICK_MS)
-        self._settings = replicated(count) | dict(settings or {})
+        tick_ms = session_ms // TICKS_PER_SESSION
+        self.zookeeper = ZooKeeperProcess(directory / "zookeeper", free_port(), tick_ms=tick_ms)
+        session = {"zookeeper.session.timeout.ms": session_ms}
+        self._settings = replicated(count) | session | dict(settings or {})
         self.brokers = {
             node_id: self._broker(directory / f"broker-{node_id}", node_id)
             for node_id in range(1, count + 1)
@@ -88,7 +92,6 @@ def replicated(count: int) -> dict[str, object]:
     in_sync = max(1, count - 1)
     return {
         **SWIFT_GROUPS,
-        "zookeeper.session.timeout.ms": SESSION_MS,
         "default.replication.factor": count,
         "min.insync.replicas": in_sync,
         "offsets.topic.replication.factor": count,
