@@ -273,6 +273,46 @@ def test_describe_log_dirs_reports_size_and_space(broker: BrokerUnderTest) -> No
     assert directory.total_bytes >= directory.usable_bytes > 0
 
 
+@pytest.mark.parametrize("version", range(3))
+def test_describe_quorum_of_one_broker(broker: BrokerUnderTest, version: int) -> None:
+    metadata = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
+    with Wire(broker.bootstrap) as wire:
+        before = wire.call("describe_quorum", version, topics=[metadata])
+        broker.create_topic()
+        answer = wire.call("describe_quorum", version, topics=[metadata])
+        cluster = wire.call("describe_cluster", 1)
+    assert (answer.error_code, answer.topics[0].topic_name) == (0, "__cluster_metadata")
+    (partition,) = answer.topics[0].partitions
+    (voter,) = partition.current_voters
+    assert (partition.error_code, partition.partition_index) == (0, 0)
+    assert partition.leader_id == voter.replica_id == cluster.controller_id
+    assert (partition.leader_epoch > 0, partition.observers) == (True, ())
+    earlier = before.topics[0].partitions[0].high_watermark
+    assert earlier < partition.high_watermark <= voter.log_end_offset
+    if version >= 1:
+        assert voter.last_fetch_timestamp == voter.last_caught_up_timestamp > 0
+    if version >= 2:
+        (node,) = answer.nodes
+        assert (node.node_id, len(node.listeners)) == (voter.replica_id, 1)
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        [{"topic_name": "other", "partitions": [{"partition_index": 0}]}],
+        [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 7}]}],
+    ],
+)
+def test_describe_quorum_of_another_partition_is_refused(
+    broker: BrokerUnderTest, topics: list[dict[str, Any]]
+) -> None:
+    with Wire(broker.bootstrap) as wire:
+        answer = wire.call("describe_quorum", 2, topics=topics)
+    (partition,) = answer.topics[0].partitions
+    assert answer.topics[0].topic_name == topics[0]["topic_name"]
+    assert partition.error_code == UNKNOWN_TOPIC_OR_PARTITION
+
+
 def test_describe_topic_partitions_pages(broker: BrokerUnderTest) -> None:
     topic = broker.create_topic(partitions=5)
     with Wire(broker.bootstrap) as wire:

@@ -242,6 +242,23 @@ def test_leader_election_command_says_that_the_preferred_leader_leads(
     assert f"Valid replica already elected for partitions {topic}-0" in result.stdout
 
 
+def test_metadata_quorum_command_describes_the_metadata_log(
+    broker: BrokerUnderTest, tools: ToolRunner
+) -> None:
+    def describe(what: str) -> list[str]:
+        arguments = ("--bootstrap-server", broker.bootstrap, "describe", what)
+        return tools.check("MetadataQuorumCommand", *arguments).lines
+
+    status = dict(line.split(":", 1) for line in describe("--status"))
+    assert int(status["LeaderEpoch"]) > 0
+    assert int(status["HighWatermark"]) > 0
+    assert status["MaxFollowerLag"].strip() == "0"
+    header, line = describe("--replication")
+    row = dict(zip(header.split(), line.split(), strict=False))
+    assert row["NodeId"] == status["LeaderId"].strip()
+    assert (row["Lag"], line.split()[-1]) == ("0", "Leader")
+
+
 def test_feature_command_describes_group_version(
     broker: BrokerUnderTest, tools: ToolRunner
 ) -> None:

@@ -47,6 +47,7 @@ EXPECTED_RANGES = {
     "incremental_alter_configs": (0, 1),
     "list_partition_reassignments": (0, 0),
     "offset_delete": (0, 0),
+    "describe_quorum": (0, 2),
     "describe_cluster": (0, 2),
     "consumer_group_heartbeat": (0, 1),
     "consumer_group_describe": (0, 1),

@@ -67,6 +67,7 @@ _APIS = (
     Api(45, "alter_partition_reassignments", 0, 1, first_flexible=0),
     Api(46, "list_partition_reassignments", 0, 0, first_flexible=0),
     Api(47, "offset_delete", 0, 0, first_flexible=1),
+    Api(55, "describe_quorum", 0, 2, first_flexible=0),
     Api(57, "update_features", 0, 2, first_flexible=0),
     Api(60, "describe_cluster", 0, 2, first_flexible=0),
     Api(61, "describe_producers", 0, 0, first_flexible=0),

@@ -49,6 +49,8 @@ def test_one_broker_is_elected_and_its_node_is_as_kafka_writes_it(cluster: Clust
             assert (await two.session.get(CONTROLLER_EPOCH)).data == b"1"
             assert one.part.controller.epoch == 1
             assert (one.home.controller_id, two.home.controller_id) == (1, 1)
+            await eventually(lambda: two.home.controller_epoch == 1)
+            assert one.home.controller_epoch == 1
 
     asyncio.run(scenario())
 
@@ -59,6 +61,7 @@ def test_another_broker_is_elected_when_the_controller_stops(cluster: Cluster) -
             await one.part.leave()
             await eventually(lambda: two.is_controller and two.is_fenced(1))
             assert two.part.controller.epoch == 2
+            assert two.home.controller_epoch == 2
             assert not one.is_controller
 
     asyncio.run(scenario())

@@ -38,6 +38,8 @@ class Member:
     """The home of one broker's metadata: the image that all share."""
 
     has_controller = False
+    controller_id: int | None = None
+    controller_epoch = 1
     is_live = True
     deleted_topic_ids: frozenset[uuid.UUID] = frozenset()
 

@@ -43,6 +43,8 @@ class MemoryHome:
     """The metadata as one broker sees and changes them."""
 
     has_controller = True
+    controller_id: int | None = None
+    controller_epoch = 1
 
     def __init__(self, cluster: Cluster, node_id: int) -> None:
         self._cluster = cluster

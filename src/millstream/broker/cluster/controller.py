@@ -95,6 +95,7 @@ class Controller:
         self._live: Mapping[int, uuid.UUID] = {}
         self._election: Election | None = None
         self._other_id: int | None = None
+        self._other_epoch = 0
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -112,6 +113,11 @@ class Controller:
     def epoch(self) -> int:
         """Of the last election that this broker has won; 0: none."""
         return 0 if self._election is None else self._election.epoch
+
+    @property
+    def current_epoch(self) -> int:
+        """The epoch of the controller, as far as this broker knows."""
+        return self.epoch if self.is_active else self._other_epoch
 
     def start(self) -> None:
         if self._task is None:
@@ -189,6 +195,8 @@ class Controller:
                     # Of a former process: this broker's id is claimed, so that one is dead.
                     await self._session.commit([Delete(CONTROLLER, node.version)])
                     continue
+                # Read after the node: if that changes meanwhile, its watch has fired.
+                self._other_epoch = int((await self._session.get(CONTROLLER_EPOCH)).data)
                 await self._wake.wait()
 
     async def _elect(self, epoch: int, version: int) -> Election:

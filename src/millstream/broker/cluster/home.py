@@ -84,6 +84,9 @@ class Member(Protocol):
     @property
     def controller_id(self) -> int | None: ...
 
+    @property
+    def controller_epoch(self) -> int: ...
+
     async def register(self, broker: RegisterBrokerRecord) -> None: ...
 
     async def leave(self) -> None: ...
@@ -138,6 +141,10 @@ class ZooKeeperMetadata:
     @property
     def controller_id(self) -> int | None:
         return None if self.member is None else self.member.controller_id
+
+    @property
+    def controller_epoch(self) -> int:
+        return 0 if self.member is None else self.member.controller_epoch
 
     def subscribe(self, subscriber: Subscriber) -> None:
         self._subscribers.append(subscriber)

@@ -93,6 +93,10 @@ class ZooKeeperCluster:
     def controller_id(self) -> int | None:
         return self.controller.current_id
 
+    @property
+    def controller_epoch(self) -> int:
+        return self.controller.current_epoch
+
     async def register(self, broker: RegisterBrokerRecord) -> None:
         await self.membership.register(broker, when_claimed=self.controller.start)
 

@@ -129,6 +129,10 @@ class LocalMetadata:
     def image(self) -> ClusterImage:
         return self._image
 
+    @property
+    def controller_epoch(self) -> int:
+        return self._epoch
+
     def subscribe(self, subscriber: Subscriber) -> None:
         self._subscribers.append(subscriber)
 

@@ -113,6 +113,10 @@ class SharedMetadata:
     def image(self) -> ClusterImage:
         return self._image
 
+    @property
+    def controller_epoch(self) -> int:
+        return self._epoch
+
     def subscribe(self, subscriber: Subscriber) -> None:
         self._subscribers.append(subscriber)
 

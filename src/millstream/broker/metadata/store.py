@@ -66,6 +66,12 @@ class MetadataLog(MetadataStore, Protocol):
         ...
 
     @property
+    def controller_epoch(self) -> int:
+        """Incremented when a controller is elected; the epoch of the log's batches if none ever
+        is."""
+        ...
+
+    @property
     def has_controller(self) -> bool:
         """Whether a controller elects leaders. Without one, a broker that starts claims the
         leadership of its replicas, which is safe only if no partition has others."""
