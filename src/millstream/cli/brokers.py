@@ -10,7 +10,8 @@ import typer
 from millstream.cli.cluster import Cluster
 from millstream.cli.failures import CommandFailed
 from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
-from millstream.cli.output import console, print_json, print_rows
+from millstream.cli.output import console, note, print_json, print_rows
+from millstream.cli.replica_lag import ReplicaLag, replica_lags
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
@@ -23,6 +24,7 @@ BROKER_COLUMNS = {
     "leads": "LEADS",
     "replicas": "REPLICAS",
     "in_sync": "IN SYNC",
+    "lag": "LAG",
     "role": "ROLE",
 }
 PARTITION_COLUMNS = {
@@ -34,6 +36,15 @@ PARTITION_COLUMNS = {
     "replicas": "REPLICAS",
     "in_sync": "IN SYNC",
 }
+
+LAG_COLUMNS = {
+    "topic": "TOPIC",
+    "partition": "PARTITION",
+    "broker": "BROKER",
+    "lag": "LAG",
+    "in_sync": "IN SYNC",
+}
+LAGS_SHOWN_MAX = 20
 
 
 @app.command()
@@ -48,7 +59,8 @@ def cluster(
     """Show the brokers of a cluster, its controller, and partitions that need attention.
 
     A partition is offline if it has no leader, under-replicated if a replica is not in sync, and
-    not preferred if another replica than its first leads it.
+    not preferred if another replica than its first leads it. The lag of a replica is the number of
+    records that it has not fetched from its leader; that of a broker is the sum for its replicas.
 
     [bold]Examples[/bold]
 
@@ -58,7 +70,10 @@ def cluster(
     """
     connected = Cluster.connect(bootstrap_server, client_config)
     fields = {"topics": None, "allow_auto_topic_creation": False}
-    summary = summarize(connected.protocol.any_connection().call("metadata", fields))
+    with connected.protocol as protocol:
+        metadata = protocol.any_connection().call("metadata", fields)
+        summary = summarize(metadata)
+        add_lags(summary, replica_lags(protocol, metadata))
     if as_json:
         print_json(summary)
     else:
@@ -111,6 +126,30 @@ def summarize(metadata: Any) -> dict[str, Any]:
     }
 
 
+def add_lags(summary: dict[str, Any], lags: list[ReplicaLag]) -> None:
+    """Add the lags of replicas that are behind, and of brokers: the farthest behind first."""
+    totals: Counter[int] = Counter()
+    for each in lags:
+        totals[each.replica.broker] += each.lag or 0
+    for broker in summary["brokers"]:
+        broker["lag"] = totals[broker["id"]]
+    # An unknown lag comes first: that of a broker that is gone.
+    behind = sorted(
+        (each for each in lags if each.lag != 0),
+        key=lambda it: (it.lag is not None, -(it.lag or 0), it.replica),
+    )
+    summary["behind"] = [
+        {
+            "topic": it.replica.topic,
+            "partition": it.replica.partition,
+            "broker": it.replica.broker,
+            "lag": it.lag,
+            "in_sync": it.is_in_sync,
+        }
+        for it in behind
+    ]
+
+
 def state_of(partition: Any) -> str | None:
     """What is wrong with a partition; the worst first."""
     if partition.leader_id == NO_LEADER:
@@ -144,3 +183,8 @@ def _print(summary: dict[str, Any]) -> None:
     print_rows(summary["brokers"], BROKER_COLUMNS, empty="no brokers")
     if summary["attention"]:
         print_rows(summary["attention"], PARTITION_COLUMNS, empty="")
+    behind = summary["behind"]
+    if behind:
+        print_rows(behind[:LAGS_SHOWN_MAX], LAG_COLUMNS, empty="", title="Replicas behind")
+    if len(behind) > LAGS_SHOWN_MAX:
+        note(f"and {len(behind) - LAGS_SHOWN_MAX} more; --json shows all")

@@ -8,6 +8,9 @@
 * v9: -5, the latest offset in a remote tier; v11: -6, the earliest not yet there: both unknown
 * v10: a timeout, for remote tiers (not needed)
 
+Followers (replica id from 0 on) and tools that compare replicas (-2) get the log's end as "latest".
+Tools get it of any replica, the others of the leader only.
+
 A look-up by timestamp may read the disk, so it runs in a thread.
 """
 
@@ -34,6 +37,7 @@ LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
 EndOf: TypeAlias = Callable[[Partition], int]
+TOOL_REPLICA_ID = -2
 _FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, -4: 8, -5: 9, -6: 11}
 
 
@@ -41,6 +45,8 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
     end_of = _committed_end if request.isolation_level == READ_COMMITTED else _visible_end
     if request.replica_id >= 0:
         end_of = _log_end
+    elif request.replica_id == TOOL_REPLICA_ID:
+        end_of = _end_of_any_replica
     return {"topics": [await _list_topic(context, topic, end_of) for topic in request.topics]}
 
 
@@ -69,11 +75,10 @@ async def _look_up(
         )
     partition = context.services.partitions.find(topic, wanted.partition_index)
     partition.check_leader_epoch(wanted.current_leader_epoch)
-    if partition.offline_error is not None:
-        raise partition.offline_error
+    partition.check_readable(may_follow=end_of is _end_of_any_replica)
     end_offset = end_of(partition)
     if timestamp == LATEST:
-        if end_of is not _log_end:
+        if end_of in (_visible_end, _committed_end):
             _check_end(partition, context.api_version)
         return _found(-1, end_offset, partition.leader_epoch)
     if timestamp == EARLIEST:
@@ -94,6 +99,11 @@ def _committed_end(partition: Partition) -> int:
 
 def _log_end(partition: Partition) -> int:
     """For followers."""
+    return partition.log.log_end_offset
+
+
+def _end_of_any_replica(partition: Partition) -> int:
+    """For tools."""
     return partition.log.log_end_offset
 
 
