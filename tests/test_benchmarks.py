@@ -1,6 +1,6 @@
 """Benchmarks must not rot: each runs here on small sizes. What they measure is not asserted.
 
-Those that take long, as do all that start Spark, run in `make test-all`.
+Those that take long, as do all that start Spark or several servers, run in `make test-all`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from benchmarks.__main__ import DEFAULT, EXTRA
 from benchmarks.measurement import Measurement
 
 ROOT = Path(__file__).resolve().parent.parent
-LONG = ("analytics", "footprint")
+LONG = (
+    "analytics",
+    "capture",
+    "capture_topics",
+    "cluster",
+    "footprint",
+    "sinks",
+    "soak",
+    "workers",
+)
 
 
 def is_long(name: str) -> bool:
