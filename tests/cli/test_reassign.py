@@ -75,6 +75,20 @@ def test_replicas_move_to_the_brokers_named(topic: Topic) -> None:
     assert "where they should be" in again
 
 
+def test_throttle_is_set_while_replicas_move_and_removed_then(topic: Topic) -> None:
+    name = topic.name
+    topic.command("topic", "reassign", name, "--brokers", "1,2")
+    rate = ("--throttle", "1000000")
+    topic.command("topic", "reassign", name, "--brokers", "2,3", *rate, "--no-wait")
+    described = json.loads(topic.command("topic", "describe", name, "--json"))
+    assert "leader.replication.throttled.replicas" in json.dumps(described)
+    topic.command("topic", "reassign", name, "--brokers", "1,3", *rate)
+    assert {it for each in topic.partitions() for it in each["in_sync"]} == {1, 3}
+    described = json.loads(topic.command("topic", "describe", name, "--json"))
+    assert "throttled" not in json.dumps(described)
+    topic.command("topic", "reassign", "--throttle", "0")
+
+
 def test_number_of_replicas_changes(topic: Topic) -> None:
     topic.command("topic", "reassign", topic.name, "--replication-factor", "3")
     assert [len(it["in_sync"]) for it in topic.partitions()] == [3, 3, 3]

@@ -281,6 +281,7 @@ class BrokerServer:
             peers=self.peers,
             coordinators=self.coordinators,
             partitions=self.partitions,
+            throttles=self.replication.throttles,
             directories=self.directories,
             fetch_sessions=FetchSessionCache(self.config.max_incremental_fetch_session_cache_slots),
             produce_templates=produce_templates,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from millstream.broker.replicas.fetch_sessions import FetchSessionCache
     from millstream.broker.replicas.produce_templates import ProduceTemplates
     from millstream.broker.replicas.table import PartitionTable
+    from millstream.broker.replication.throttles import Throttles
     from millstream.broker.sharing.partitions import SharePartitions
     from millstream.broker.tasks import Tasks
     from millstream.broker.turn import Turn
@@ -61,6 +62,7 @@ class Services:
     peers: Peers
     coordinators: Coordinators
     partitions: PartitionTable
+    throttles: Throttles
     directories: LogDirectories
     fetch_sessions: FetchSessionCache
     produce_templates: ProduceTemplates

@@ -17,6 +17,7 @@ from millstream.cli.failures import CommandFailed, usage_error
 from millstream.cli.options import BOOTSTRAP_DEFAULT, AsJson, BootstrapServer, ClientConfig
 from millstream.cli.output import console, error_console, note, print_json, print_rows
 from millstream.cli.reassignment import CannotPlace, Replicas, moves, plan
+from millstream.cli.throttling import Moved, remove_throttles, set_throttles
 from millstream.client.cluster import check
 from millstream.errors import ErrorCode
 
@@ -44,6 +45,15 @@ def reassign(
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until all replicas have caught up.")
     ] = True,
+    throttle: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BYTES",
+            min=0,
+            help="Bytes per second that each broker may send and fetch for replicas that catch up. "
+            "0 removes throttles.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = BOOTSTRAP_DEFAULT,
     client_config: ClientConfig = None,
@@ -51,14 +61,17 @@ def reassign(
     """Move replicas to other brokers, or change their number; without topics, show what moves now.
 
     Replicas that may stay do. New ones catch up first, then the old ones are removed. Racks are
-    respected if brokers have them.
+    respected if brokers have them. A throttle is removed when all have moved, or with
+    --throttle 0 if the command does not wait. Without topics, it is set for what moves now.
 
     [bold]Examples[/bold]
 
     \b
       millstream topic reassign orders --brokers 1,2,3
       millstream topic reassign orders --replication-factor 3 --dry-run
+      millstream topic reassign orders --brokers 1,2,3 --throttle 10000000
       millstream topic reassign                 # what is moving now
+      millstream topic reassign --throttle 0    # at full speed
       millstream topic reassign orders --cancel
     """
     wanted = _broker_ids(brokers)
@@ -68,14 +81,19 @@ def reassign(
     elif not topics:
         if wanted is not None or replication_factor is not None:
             raise usage_error("name the topics to reassign")
+        if throttle is not None:
+            _throttle_moving(cluster, throttle)
         _show_moving(cluster, as_json)
     else:
         planned = _plan(cluster, topics, wanted, replication_factor)
         _show_plan(planned, as_json)
         if not dry_run and planned:
+            if throttle:
+                set_throttles(cluster.protocol, _moved(planned), throttle)
             _send(cluster, {key: move.after for key, move in planned.items()})
             if wait:
                 _follow(cluster, planned.keys())
+                _remove_throttles(cluster, topics)
 
 
 class Move:
@@ -84,6 +102,37 @@ class Move:
     def __init__(self, before: Replicas, after: Replicas) -> None:
         self.before = before
         self.after = after
+
+
+def _moved(planned: Mapping[tuple[str, int], Move]) -> list[Moved]:
+    return [
+        Moved(topic, index, move.before, tuple(it for it in move.after if it not in move.before))
+        for (topic, index), move in planned.items()
+    ]
+
+
+def _throttle_moving(cluster: Cluster, bytes_per_second: int) -> None:
+    """Set or remove the throttle of what moves now."""
+    moved = [
+        Moved(
+            row["topic"],
+            row["partition"],
+            tuple(it for it in row["replicas"] if it not in row["adding"]),
+            tuple(row["adding"]),
+        )
+        for row in _moving(cluster)
+    ]
+    if not bytes_per_second:
+        remove_throttles(cluster.protocol, None, is_moving=False)
+    elif moved:
+        set_throttles(cluster.protocol, moved, bytes_per_second)
+
+
+def _remove_throttles(cluster: Cluster, topics: Sequence[str]) -> None:
+    """Of topics that do not move any more. Rates stay while others move."""
+    is_moving = bool(_moving(cluster))
+    if remove_throttles(cluster.protocol, topics, is_moving=is_moving):
+        note("the throttle is removed")
 
 
 def _broker_ids(text: str | None) -> list[int] | None:
@@ -212,6 +261,7 @@ def _cancel(cluster: Cluster, topics: Sequence[str] | None) -> None:
     ]
     if moving:
         _send(cluster, dict.fromkeys(moving))
+        _remove_throttles(cluster, [topic for topic, _ in moving])
     for topic, index in moving:
         console().print(f"cancelled {topic}-{index}", markup=False)
     if not moving:

@@ -31,7 +31,7 @@ from millstream.config.groups import (
 )
 from millstream.config.log import LogSettings
 from millstream.config.network import NetworkSettings
-from millstream.config.replication import ReplicationSettings
+from millstream.config.replication import ReplicationSettings, check_throttled_replicas
 from millstream.config.setting import (
     Mode,
     Setting,
@@ -248,6 +248,12 @@ def check_topic(config: TopicConfig) -> None:
             f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) "
             f"> max.compaction.lag.ms ({config.max_compaction_lag_ms})"
         )
+    check_throttled_replicas(
+        "leader.replication.throttled.replicas", config.leader_replication_throttled_replicas
+    )
+    check_throttled_replicas(
+        "follower.replication.throttled.replicas", config.follower_replication_throttled_replicas
+    )
     if config.remote_storage_enable:
         raise ConfigError(
             "Tiered Storage functionality is disabled in the broker. Topic cannot be configured "

@@ -71,7 +71,6 @@ WITHOUT_EFFECT = {
     "replica.": _REPLICATION,
     "replication.quota.": _REPLICATION,
     "leader.imbalance.": _REPLICATION,
-    "leader.replication.": _REPLICATION,
     "follower.": _REPLICATION,
     "auto.leader.rebalance.enable": _REPLICATION,
     "alter.log.dirs.": _REPLICATION,

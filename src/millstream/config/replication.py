@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from millstream.config.setting import integer, long, string
+from millstream.config.setting import LONG_MAX, Mode, integer, long, string
+from millstream.errors import ConfigError
 
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+_THROTTLED_REPLICA = re.compile(r"[0-9]+:[0-9]+")
+
+
+def check_throttled_replicas(name: str, replicas: tuple[str, ...]) -> None:
+    """Raises `ConfigError` unless it is * or a list of partition:broker."""
+    if replicas == ("*",) or all(map(_THROTTLED_REPLICA.fullmatch, replicas)):
+        return
+    raise ConfigError(
+        f"Invalid value {','.join(replicas)} for configuration {name}: {name} must be the literal "
+        "'*' or a list of replicas in the following format: "
+        "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+    )
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -39,4 +54,20 @@ class ReplicationSettings:
     )
     replica_fetch_backoff_ms: int = integer(
         1_000, low=0, doc="The pause of a follower after an error."
+    )
+    leader_replication_throttled_rate: int = long(
+        LONG_MAX,
+        low=0,
+        mode=Mode.CLUSTER_WIDE,
+        ours=True,  # Kafka's, but not in its list: it can be set at run time only
+        doc="Bytes per second that this broker sends to followers that are not in sync, of the "
+        "replicas in the topics' leader.replication.throttled.replicas.",
+    )
+    follower_replication_throttled_rate: int = long(
+        LONG_MAX,
+        low=0,
+        mode=Mode.CLUSTER_WIDE,
+        ours=True,  # likewise
+        doc="Bytes per second that this broker fetches for followers that are not in sync, of the "
+        "replicas in the topics' follower.replication.throttled.replicas.",
     )

@@ -97,8 +97,8 @@ class TopicConfig:
     )
     follower_replication_throttled_replicas: tuple[str, ...] = strings(
         (),
-        doc="Replicas whose following is throttled (partition:broker, or *); kept, without effect "
-        "on a single broker.",
+        doc="Replicas whose fetches are throttled until they are in sync (partition:broker, ..., "
+        "or *); see follower.replication.throttled.rate.",
     )
     index_interval_bytes: int = integer(
         4096,
@@ -114,8 +114,8 @@ class TopicConfig:
     )
     leader_replication_throttled_replicas: tuple[str, ...] = strings(
         (),
-        doc="Replicas whose leading is throttled (partition:broker, or *); kept, without effect on "
-        "a single broker.",
+        doc="Replicas that, as leaders, throttle followers that are not in sync "
+        "(partition:broker, ..., or *); see leader.replication.throttled.rate.",
     )
     local_retention_bytes: int = long(
         -2,

@@ -6,6 +6,9 @@ gets the epoch at which it did, and no records. A fetch waits until the log of o
 has grown. There are no sessions: the answer has session id 0, and the follower sends all of its
 partitions each time.
 
+A throttled partition has no records for a follower that is not in sync while the quota of this
+broker is exceeded (`broker/replication/throttles.py`).
+
 Tools (replica id -2) read to the log's end of any replica, and move nothing.
 """
 
@@ -59,6 +62,8 @@ class ReplicaFetch:
         self._watched: list[Partition] = []
         self._targets = [_Target(topic, it) for topic, wanted in request.topics for it in wanted]
         self._errors: dict[_Target, FetchedPartition] = {}  # errors and diverging epochs
+        self._throttle = context.services.throttles.leader
+        self._held: set[_Target] = set()  # throttled: without records now
 
     def start(self) -> Buffers | Deferred:
         for target in self._targets:
@@ -71,6 +76,7 @@ class ReplicaFetch:
                     self._errors[target] = self._found(target, b"")._replace(
                         diverging_epoch=diverging
                     )
+        self._hold_back()
         try:
             answers = self._read(None)
         except NotCached:
@@ -106,6 +112,32 @@ class ReplicaFetch:
                 self._services.clock.monotonic_ms(),
             )
         return diverging
+
+    # Throttling
+
+    def _hold_back(self) -> None:
+        """Find the partitions whose records this follower should not get now."""
+        self._held.clear()
+        if self._is_follower and self._throttle.wait_ms():
+            self._held.update(filter(self._is_throttled, self._targets))
+
+    def _is_throttled(self, target: _Target) -> bool:
+        if target in self._errors:
+            return False
+        with contextlib.suppress(ApiError):
+            partition = self._find(target)
+            in_sync = partition.in_sync
+            return (
+                in_sync is not None
+                and self._request.replica_id not in in_sync.image.isr
+                and self._throttle.applies_to(partition.topic, partition.index)
+            )
+        return False
+
+    def _record_throttled(self, answers: list[FetchedPartition]) -> None:
+        for target, answer in zip(self._targets, answers, strict=True):
+            if answer.records and self._is_throttled(target):
+                self._throttle.record(len(answer.records))
 
     def _find(self, target: _Target) -> Partition:
         return self._services.partitions.find(target.topic, target.wanted.partition)
@@ -146,7 +178,7 @@ class ReplicaFetch:
                     raise partition.offline_error
                 partition.check_leader_epoch(wanted.current_leader_epoch)
             records: bytes | bytearray = b""
-            if limit > 0 or is_first:
+            if target not in self._held and (limit > 0 or is_first):
                 records = partition.read_to_end(
                     wanted.fetch_offset, max_bytes=max(limit, 0), may_block=may_block
                 )
@@ -197,10 +229,14 @@ class ReplicaFetch:
         deferred = self._deferred = Deferred(exclusive=True)
         deferred.on_cancel = self._stop_waiting
         for target in self._targets:
-            partition = self._find(target)
-            partition.watch_end(self._changed)
-            self._watched.append(partition)
-        seconds = self._request.max_wait_ms / 1000
+            if target not in self._held:
+                partition = self._find(target)
+                partition.watch_end(self._changed)
+                self._watched.append(partition)
+        wait_ms = self._request.max_wait_ms
+        if self._held:
+            wait_ms = min(wait_ms, self._throttle.wait_ms())
+        seconds = wait_ms / 1000
         self._timer = self._services.loop.call_later(seconds, self._look_again)
         return deferred
 
@@ -214,6 +250,7 @@ class ReplicaFetch:
         if self._timer is None or self._deferred is None or self._deferred.is_done:
             return
         self._stop_waiting()
+        self._hold_back()
         try:
             answers = self._read(None)
         except NotCached:
@@ -236,6 +273,8 @@ class ReplicaFetch:
         by_topic: dict[TopicKey, list[FetchedPartition]] = {}
         leaders: set[int] = set()
         now_ms = self._services.clock.monotonic_ms()
+        if self._is_follower and self._throttle.is_on:
+            self._record_throttled(answers)
         for target, answer in zip(self._targets, answers, strict=True):
             if answer.error in ABOUT_THE_LEADER and version >= FIRST_WITH_ENDPOINTS:
                 leader = current_leader(self._context, target.topic, answer.partition)

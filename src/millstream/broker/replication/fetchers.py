@@ -5,6 +5,7 @@
 `FollowerReplica` decides what to do with an answer; this carries it out. The fetch offset is the
 flushed end, so a partition is fetched again only after its flush. All partitions of an answer are
 flushed at once. A partition with an error pauses for `replica.fetch.backoff.ms`; the others go on.
+A throttled partition that is behind is not fetched while the quota of its broker is exceeded.
 
 A role change in the middle of an answer is not a problem: the partition has another
 `FollowerReplica` then, or none, and the answer is dropped.
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from millstream.broker.metadata.configs import ConfigManager
     from millstream.broker.metadata.store import MetadataStore
     from millstream.broker.replicas.partition import Partition
+    from millstream.broker.replication.throttles import Throttle
     from millstream.broker.tasks import Tasks
     from millstream.clock import Clock
     from millstream.protocol.wire import Buffer
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS_MAX = 30.0  # besides the time for which a leader may hold a fetch
+THROTTLED_SECONDS_MAX = 1.0  # then look again: the rate may have changed
 CHECKED_INLINE_BYTES_MAX = 65_536  # checking CRCs of more is left to a thread
 EARLIEST, LATEST = -2, -1
 # Errors while the metadata reach one broker before the other: they pass by themselves.
@@ -99,6 +102,7 @@ class Fetcher:
         configs: ConfigManager,
         tasks: Tasks,
         clock: Clock,
+        throttle: Throttle,
         on_directory_failed: Callable[[list[Log]], None],
         retake_role: Callable[[Partition], None],
     ) -> None:
@@ -109,6 +113,7 @@ class Fetcher:
         self._configs = configs
         self._tasks = tasks
         self._clock = clock
+        self._throttle = throttle
         self._on_directory_failed = on_directory_failed
         self._retake_role = retake_role
         self._partitions: dict[Partition, float] = {}  # and when they may be fetched again
@@ -161,14 +166,21 @@ class Fetcher:
     def _positions(self) -> list[Asked]:
         now = asyncio.get_running_loop().time()
         asked = []
+        held_seconds = min(self._throttle.wait_ms() / 1000, THROTTLED_SECONDS_MAX)
         for partition, not_before in self._partitions.items():
             follower = partition.following
             if follower is None or not_before > now:
+                continue
+            if held_seconds and follower.is_behind and self._is_throttled(partition):
+                self._partitions[partition] = now + held_seconds
                 continue
             position = follower.next_fetch()
             if position is not None:
                 asked.append(Asked(partition, follower, position))
         return asked
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        return self._throttle.applies_to(partition.topic, partition.index)
 
     async def _pause(self, seconds: float | None = None) -> None:
         """Until a partition may be fetched again, or is added."""
@@ -219,6 +231,8 @@ class Fetcher:
         appended = []
         for answer in answers:
             found = waiting.get((answer.topic_id, answer.partition))
+            if found is not None and answer.records and self._is_throttled(found.partition):
+                self._throttle.record(len(answer.records))
             if found is not None and await self._answered(found, answer):
                 appended.append(found.partition)
         await self._flush(appended)

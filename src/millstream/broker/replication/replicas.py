@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from millstream.broker.replicas.in_sync import ReplicaSettings
 from millstream.broker.replication.fetchers import Fetcher
 from millstream.broker.replication.in_sync_changes import InSyncChanges
+from millstream.broker.replication.throttles import Throttles
 
 if TYPE_CHECKING:
     from millstream.broker.metadata.actions import ClusterActions
@@ -48,6 +49,7 @@ class Replication:
         self._clock = clock
         self._on_directory_failed = on_directory_failed
         self._changes = InSyncChanges(partitions, actions, configs, clock)
+        self.throttles = Throttles(configs, clock)
         self._fetchers: dict[int, Fetcher] = {}
         self._fetched_by: dict[Partition, Fetcher] = {}
         self._is_stopped = False
@@ -77,6 +79,7 @@ class Replication:
                 configs=self._configs,
                 tasks=self._tasks,
                 clock=self._clock,
+                throttle=self.throttles.follower,
                 on_directory_failed=self._on_directory_failed,
                 retake_role=lambda partition: self.retake_role(partition),
             )

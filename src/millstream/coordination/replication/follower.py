@@ -130,6 +130,11 @@ class FollowerReplica:
         self._leader_high_watermark = self.high_watermark
         self._is_busy = False  # an effect is being carried out
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether its leader has committed records that it does not have, as far as it knows."""
+        return self.end < self._leader_high_watermark
+
     def next_fetch(self) -> FetchPosition | None:
         """What to ask the leader for; None while something is to be flushed or carried out."""
         end = self.end
