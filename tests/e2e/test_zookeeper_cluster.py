@@ -18,7 +18,8 @@ from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import Server, start_millstream
 from tests.peers.zookeeper import running_ensemble, running_zookeeper
 
-SESSION_MS = 2_000
+SESSION_MS = 20_000  # a busy machine stalls
+SHORT_SESSION_MS = 3_000  # for brokers whose session has to end
 
 
 class Brokers:
@@ -30,11 +31,11 @@ class Brokers:
         self._session_ms = session_ms
         self.running: dict[int, Server] = {}
 
-    def start(self, node_id: int) -> Server:
+    def start(self, node_id: int, session_ms: int | None = None) -> Server:
         former = self.running.get(node_id)
         settings = {
             "zookeeper.connect": self._hosts,
-            "zookeeper.session.timeout.ms": str(self._session_ms),
+            "zookeeper.session.timeout.ms": str(session_ms or self._session_ms),
             "zookeeper.connection.timeout.ms": str(int(PATIENCE_SECONDS * 1000)),
             "node.id": str(node_id),
         }
@@ -111,7 +112,7 @@ def produce(brokers: Brokers, asked: int, partition: int) -> None:
 
 def test_paused_broker_is_fenced_and_comes_back(brokers: Brokers) -> None:
     brokers.start(1)
-    two = brokers.start(2)
+    two = brokers.start(2, SHORT_SESSION_MS)
     eventually(lambda: brokers.members(1) == {1, 2})
     create_topic(brokers, 1, [[2], [1]])
     two.process.send_signal(signal.SIGSTOP)
@@ -126,6 +127,7 @@ def test_paused_broker_is_fenced_and_comes_back(brokers: Brokers) -> None:
 
 def test_killed_broker_is_back_at_once_when_it_is_restarted(brokers: Brokers) -> None:
     one, two = brokers.start(1), brokers.start(2)
+    eventually(lambda: brokers.members(2) == {1, 2})
     create_topic(brokers, 2, [[1], [2]])
     one.kill()
     brokers.start(1)  # its former session may not have ended
@@ -187,7 +189,7 @@ def test_cluster_survives_the_loss_of_the_leader_of_the_ensemble(
 @pytest.mark.parametrize("victim", ["leader", "controller"])
 def test_acknowledged_records_survive_the_kill_of_a_broker(brokers: Brokers, victim: str) -> None:
     for node_id in (1, 2, 3):
-        brokers.start(node_id)
+        brokers.start(node_id, SHORT_SESSION_MS)
     eventually(lambda: brokers.members(1) == {1, 2, 3})
     settings = {"min.insync.replicas": "2"}
     create(brokers, 1, NewTopic("t", 3, 3, config=settings))

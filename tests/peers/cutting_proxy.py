@@ -23,6 +23,7 @@ class CuttingProxy:
         self.port: int = self._listener.getsockname()[1]
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._lock = threading.Lock()
+        self._forwarding = threading.Lock()
         self._is_silent = threading.Event()
         self.refuses = False
         self.request_filter: Callable[[bytes], bytes | None] = lambda chunk: chunk
@@ -91,12 +92,21 @@ class CuttingProxy:
             while chunk := source.recv(_CHUNK_BYTES):
                 if self._is_silent.is_set():
                     continue
-                kept = (self.request_filter if is_request else self.answer_filter)(chunk)
-                if kept is None:
+                if not self._forward(chunk, target, is_request):
                     break
-                target.sendall(kept)
         if not self._is_silent.is_set():
             _end(source, target)
+
+    def _forward(self, chunk: bytes, target: socket.socket, is_request: bool) -> bool:
+        """Returns whether the connection goes on. A request whose answer is to be lost has been
+        sent before the next answer is looked at."""
+        with self._forwarding:
+            kept = (self.request_filter if is_request else self.answer_filter)(chunk)
+            if kept is not None and is_request:
+                target.sendall(kept)
+        if kept is not None and not is_request:
+            target.sendall(kept)
+        return kept is not None
 
 
 def _end(*sockets: socket.socket) -> None:

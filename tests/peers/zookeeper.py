@@ -1,7 +1,9 @@
 """ZooKeeper for the tests: a standalone server, or an ensemble of three, on the loopback.
 
-Ticks are short, so that tests can use sessions of a second: ZooKeeper allows sessions of 2 to 20
-ticks. An ensemble elects its leader in ticks, too.
+Ticks are short, so that the sessions of killed brokers can end soon. A session may nevertheless be
+long, so that those of living brokers do not end on a busy machine, and the standalone server does
+not wait for the disk, which may take seconds then: no test cuts its power. An ensemble elects its
+leader in ticks, too.
 """
 
 from __future__ import annotations
@@ -19,14 +21,22 @@ from tests.peers.java_runtime import java_command
 from tests.peers.servers import free_port
 
 SHORT_TICK_MS = 100
+SHORTEST_SESSION_MS, LONGEST_SESSION_MS = 1_000, 60_000
 ENSEMBLE_TICK_MS = 500
+STANDALONE_SETTINGS = {
+    "minSessionTimeout": SHORTEST_SESSION_MS,
+    "maxSessionTimeout": LONGEST_SESSION_MS,
+    "forceSync": "no",
+}
 
 
 @contextlib.contextmanager
 def running_zookeeper(tick_ms: int = SHORT_TICK_MS) -> Iterator[ZooKeeperProcess]:
     """A new standalone server; raises `PeerMissing` where there is none."""
     with _directory() as directory:
-        server = ZooKeeperProcess(directory, free_port(), tick_ms=tick_ms)
+        server = ZooKeeperProcess(
+            directory, free_port(), tick_ms=tick_ms, settings=STANDALONE_SETTINGS
+        )
         try:
             server.start()
             yield server

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -57,15 +57,18 @@ class ZooKeeperProcess:
         tick_ms: int = TICK_MS,
         ensemble: Sequence[str] = (),
         number: int = 1,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
         """`tick_ms` bounds sessions: they last 2 to 20 ticks. `ensemble` has an address
-        `host:port:port` for each server; `number` is this server's place in it, from 1."""
+        `host:port:port` for each server; `number` is this server's place in it, from 1.
+        `settings` are more lines of `zoo.cfg`."""
         self.directory = directory
         self.port = port
         self._host = host
         self._tick_ms = tick_ms
         self._ensemble = ensemble
         self._number = number
+        self._more_settings = settings or {}
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -107,6 +110,7 @@ class ZooKeeperProcess:
             "initLimit=20",
             "syncLimit=5",
             *servers,
+            *(f"{name}={value}" for name, value in self._more_settings.items()),
         ]
 
     def wait_until_serving(self) -> None:

@@ -20,8 +20,8 @@ from millstream.coordination.cluster_records import BrokerEndpoint, RegisterBrok
 from millstream.testing.clock import ManualClock
 from tests.peers.patience import PATIENCE_SECONDS
 
-SESSION_TIMEOUT_MS = 6_000  # the longest that the short tick allows: a busy machine stalls
-SHORT_SESSION_MS = 1_500  # for brokers whose session has to end
+SESSION_TIMEOUT_MS = 20_000  # a busy machine stalls
+SHORT_SESSION_MS = 3_000  # for brokers whose session has to end by its time-out
 
 
 class Cluster:
@@ -140,6 +140,12 @@ class Broker:
         await self.home.close()
         await self.part.close()
 
+    async def die(self) -> None:
+        """Stop like a killed process whose session has ended."""
+        client_id = self.session._client.client_id
+        await self.vanish()
+        await asyncio.to_thread(_end_session, self.session.hosts.partition("/")[0], client_id)
+
     async def vanish(self) -> None:
         """Stop like a killed process: its session goes on until its time-out."""
         for task in (self.part.controller._task, self.part.membership._keeping):
@@ -158,11 +164,18 @@ class Broker:
 
 def expire(address: str, session: ZooKeeperSession) -> None:
     """End the session on the server, as its time-out would."""
-    session_id, password = session._client.client_id
-    second = KazooClient(address, client_id=(session_id, password), timeout=2.0)
-    second.start(PATIENCE_SECONDS)
-    second.stop()
-    second.close()
+    _end_session(address, session._client.client_id)
+
+
+def _end_session(address: str, client_id: tuple[int, bytes]) -> None:
+    """Again, if its owner has been quicker to connect again than the request to end it."""
+    is_there = True
+    while is_there:
+        second = KazooClient(address, client_id=client_id, timeout=10.0)
+        second.start(PATIENCE_SECONDS)
+        is_there = second.client_id[0] == client_id[0]
+        second.stop()
+        second.close()
 
 
 async def eventually(condition: Callable[[], object]) -> None:

@@ -55,7 +55,9 @@ def test_brokers_share_topics_and_see_each_other_stop(cluster: Cluster, tmp_path
                 await eventually(lambda: "t" in two.metadata.image.topics)
                 assert two.metadata.image.topics["t"] == one.metadata.image.topics["t"]
                 await eventually(lambda: two.metadata.is_live)
-                assert (one.services.controller_id, two.services.controller_id) == (1, 1)
+                await eventually(
+                    lambda: one.services.controller_id == two.services.controller_id == 1
+                )
             image = await one.metadata.refresh()
             assert image.brokers[2].fenced
             assert image.topics["t"].partitions[1].leader == -1
@@ -84,7 +86,7 @@ def test_broker_whose_session_expired_leads_its_only_replicas_again(
             assert isinstance(one.metadata, ZooKeeperMetadata)
             await asyncio.to_thread(expire, cluster.address, one.metadata._session)
             await eventually(lambda: one.metadata.image.topics["t"].partitions[0].leader_epoch == 2)
-            assert one.partitions.find("t", 0).is_led_here
+            await eventually(lambda: one.partitions.find("t", 0).is_led_here)
             await eventually(lambda: one.metadata.is_live)
 
     asyncio.run(scenario())

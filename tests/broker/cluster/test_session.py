@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 
 import pytest
 
@@ -25,10 +24,11 @@ from millstream.broker.cluster.session import (
     ZooKeeperSession,
 )
 from millstream.testing.zookeeper import ZooKeeperProcess
-from tests.broker.cluster.clusters import Cluster, eventually, expire
+from tests.broker.cluster.clusters import SHORT_SESSION_MS, Cluster, eventually, expire
 from tests.peers.cutting_proxy import CuttingProxy, cutting_proxy
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.servers import free_port
-from tests.peers.zookeeper import SHORT_TICK_MS
+from tests.peers.zookeeper import LONGEST_SESSION_MS, SHORTEST_SESSION_MS
 
 
 def test_nodes_are_created_below_the_chroot_read_and_deleted(cluster: Cluster) -> None:
@@ -131,15 +131,14 @@ def test_request_that_is_lost_has_an_unknown_outcome(cluster: Cluster, proxy: Cu
 
 @pytest.mark.parametrize(
     ("asked_ms", "granted_ms"),
-    [(1, 2 * SHORT_TICK_MS), (10**6, 20 * SHORT_TICK_MS), (1_500, 1_500)],
+    [(500, SHORTEST_SESSION_MS), (10**6, LONGEST_SESSION_MS), (1_500, 1_500)],
 )
 def test_session_has_the_timeout_that_the_server_grants(
     cluster: Cluster, asked_ms: int, granted_ms: int
 ) -> None:
     async def scenario() -> None:
-        session = ZooKeeperSession(cluster.hosts, session_timeout_ms=max(asked_ms, 500))
-        session._client._session_timeout = asked_ms
-        await session.start(30)
+        session = ZooKeeperSession(cluster.hosts, session_timeout_ms=asked_ms)
+        await session.start(PATIENCE_SECONDS)
         await eventually(lambda: session.timeout_ms == granted_ms)
         await session.close()
 
@@ -152,7 +151,7 @@ def test_proof_of_the_session_ends_before_the_session(
     async def scenario() -> None:
         async with cluster.session() as other:
             await other.ensure("/a")
-            async with cluster.through(proxy.address).session(1_000) as session:
+            async with cluster.through(proxy.address).session(SHORT_SESSION_MS) as session:
                 await session.commit([Create("/a/b", b"", True)])
                 await eventually(lambda: session.is_proved)
                 proxy.silence()
@@ -171,7 +170,7 @@ def test_session_goes_on_at_another_server_when_one_falls_silent(
     async def scenario() -> None:
         with cutting_proxy("127.0.0.1", zookeeper.port) as second:
             through = cluster.through(proxy.address, second.address)
-            async with through.session() as session:
+            async with through.session(6_000) as session:  # it waits a third of that
                 await eventually(lambda: session.is_proved)
                 session_id = session.id
                 used = proxy if proxy._pairs else second
@@ -251,10 +250,8 @@ def test_closed_session_leaves_no_ephemeral_nodes(cluster: Cluster) -> None:
 def test_start_names_the_addresses_where_no_server_answers() -> None:
     async def scenario() -> None:
         session = ZooKeeperSession(f"127.0.0.1:{free_port()}/x", session_timeout_ms=1_000)
-        started = time.monotonic()
         with pytest.raises(ZooKeeperError, match=r"no ZooKeeper server answers at 127.0.0.1:.*/x"):
             await session.start(0.2)
-        assert time.monotonic() - started < 60
 
     asyncio.run(scenario())
 

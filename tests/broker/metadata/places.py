@@ -78,7 +78,7 @@ class SharedPlace:
 
 
 class ZooKeeperPlace:
-    """A cluster of its own in ZooKeeper. Short sessions, so that those of killed brokers end."""
+    """A cluster of its own in ZooKeeper."""
 
     def __init__(self, address: str) -> None:
         self._cluster = Cluster(address, f"/contract-{uuid.uuid4().hex}")
