@@ -28,15 +28,23 @@ def test_offsets_at_fall_back_to_the_end(
     assert connected.offsets_at(places, 10**12 + 1) == {(topic, 0): 1, (topic, 1): 0}
 
 
-@pytest.mark.timeout(25)  # less than a request may take
 def test_address_that_accepts_connections_and_does_not_answer_is_given_up_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    asked: list[float] = []
+    metadata = Cluster.metadata
+
+    def noted(connected: Cluster, timeout_s: float = cluster.REQUEST_TIMEOUT_S) -> Any:
+        asked.append(timeout_s)
+        return metadata(connected, timeout_s)
+
+    monkeypatch.setattr(Cluster, "metadata", noted)
     monkeypatch.setattr(cluster, "ANSWER_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(CommandFailed, match=f"no broker answers at {address}"):
             Cluster.connect(address)
+    assert asked == [0.2]
 
 
 def test_partitions_of_an_unknown_topic_suggests(bootstrap_servers: str, topic: str) -> None:

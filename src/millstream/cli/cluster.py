@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
-ANSWER_TIMEOUT_S = 8.0  # for the first answer, of an address that accepts connections
+ANSWER_TIMEOUT_S = 20.0  # for the first answer, of an address that accepts connections
 NO_OFFSET = -1001  # librdkafka's value for "no committed offset"
 UNREACHABLE_CODES = (
     KafkaError._ALL_BROKERS_DOWN,
