@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -191,12 +190,9 @@ def test_rolling_an_empty_log_changes_nothing(fs: MemoryFileSystem) -> None:
     assert stored(fs) == [b"1"]
 
 
-def ways_to_die() -> Iterator[tuple[int, int]]:
+def ways_to_die() -> list[tuple[int, int]]:
     size = len(batch_at(0))
-    for step in range(12):
-        yield step, 0
-        yield step, size // 2
-        yield step, size
+    return [(step, torn_bytes) for step in range(12) for torn_bytes in (0, size // 2, size)]
 
 
 @pytest.mark.parametrize("power_cut", [False, True])

@@ -19,6 +19,7 @@ from tests.broker.peers.cluster import Cluster
 from tests.broker.peers.cluster import run as run_cluster
 from tests.broker.peers.test_markers import Writer
 from tests.broker.serving import WireClient, serving
+from tests.peers.patience import PATIENCE_SECONDS
 
 PARTITIONS_SETTING_OF = {
     CoordinatorKind.GROUP: "offsets.topic.num.partitions",
@@ -100,7 +101,7 @@ async def coordinator_of(client: WireClient, group_id: str) -> tuple[int, str, i
 async def committed(client: WireClient) -> tuple[int, int]:
     """The error and the offset that group g has committed."""
     groups = [{"group_id": "g", "topics": [{"name": "t", "partition_indexes": [0]}]}]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             answer = (await client.call(OFFSET_FETCH, 8, groups=groups)).groups[0]
             if answer.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:

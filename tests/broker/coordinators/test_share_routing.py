@@ -14,6 +14,7 @@ from millstream.errors import ApiError, ErrorCode
 from tests.broker.handlers.share_group_calls import alter, beat, empty_group, offsets
 from tests.broker.peers.cluster import Cluster, run
 from tests.broker.sharing.calls import ACCEPT, ENDLESS_MS, acquired, joined, produce
+from tests.peers.patience import PATIENCE_SECONDS
 
 
 async def shared(cluster: Cluster, *leaders: int, state: int = 2) -> SharePartitionKey:
@@ -59,7 +60,11 @@ def test_offsets_are_altered_and_described_across_brokers(tmp_path: Path) -> Non
     run(tmp_path, scenario)
 
 
-def test_requests_wait_while_the_state_moves(tmp_path: Path) -> None:
+def test_requests_wait_while_the_state_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_routing, "GIVE_UP_SECONDS", PATIENCE_SECONDS)
+
     async def scenario(cluster: Cluster) -> None:
         key = await shared(cluster, 1)
         persister = cluster.brokers[1].coordinators.share_persister

@@ -14,6 +14,7 @@ from millstream.coordination.cluster import TRANSACTIONS_TOPIC
 from millstream.errors import ErrorCode
 from tests.broker.peers.cluster import Cluster, run
 from tests.broker.peers.test_markers import Writer
+from tests.peers.patience import PATIENCE_SECONDS
 
 
 async def begun(cluster: Cluster, protocol: int = 1) -> tuple[Writer, Partition]:
@@ -67,7 +68,7 @@ def test_coordinator_that_cannot_be_reached_is_asked_again_later(tmp_path: Path)
         assert code == ErrorCode.NOT_ENOUGH_REPLICAS  # producers try again
         assert partition.guards.is_empty
         await cluster.start(1)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while await writer.produce("t", 0, b"a", 2) != 0:
                 await asyncio.sleep(0.01)
         assert await writer.end(commit=True) == 0

@@ -62,7 +62,7 @@ def run(tmp_path: Path, test: Test, listener: str = "PLAINTEXT") -> None:
 def produced(version: int, partition: int) -> dict[str, Any]:
     data = [{"index": partition, "records": batch([b"a"])}]
     topic: dict[str, Any] = {"name": "shared"} if version < 13 else {"topic_id": TOPIC_ID}
-    return {"acks": -1, "timeout": 1000, "topic_data": [topic | {"partition_data": data}]}
+    return {"acks": -1, "timeout": 60_000, "topic_data": [topic | {"partition_data": data}]}
 
 
 def check_hint(answer: Any, partition: Any) -> None:

@@ -18,8 +18,7 @@ from millstream.coordination.cluster_records import (
 )
 from tests.broker.metadata.homes import ENDPOINT, decided_on
 from tests.broker.metadata.places import PLACES, SHARED_PLACES, Place, ZooKeeperPlace
-
-NOTICE_SECONDS_MAX = 20.0
+from tests.peers.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture(params=[*sorted(PLACES), "zookeeper"])
@@ -70,7 +69,7 @@ async def until(home: MetadataLog, version: int) -> None:
     arrived = asyncio.Event()
     home.subscribe(lambda before, now: arrived.set() if now.version >= version else None)
     if home.image.version < version:
-        await asyncio.wait_for(arrived.wait(), NOTICE_SECONDS_MAX)
+        await asyncio.wait_for(arrived.wait(), PATIENCE_SECONDS)
 
 
 def test_new_metadata_have_the_initial_features(place: Place) -> None:

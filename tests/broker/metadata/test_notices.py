@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from millstream.broker.metadata.notices import Notices
-
-SECONDS_MAX = 20.0
+from tests.peers.patience import PATIENCE_SECONDS
 
 
 async def noticed(path: Path, change: str) -> None:
@@ -19,7 +18,7 @@ async def noticed(path: Path, change: str) -> None:
     notices = Notices(str(path), changed.set)
     try:
         (path / change).write_text(change)
-        await asyncio.wait_for(changed.wait(), SECONDS_MAX)
+        await asyncio.wait_for(changed.wait(), PATIENCE_SECONDS)
     finally:
         notices.close()
 
@@ -49,7 +48,7 @@ def test_directory_that_cannot_be_watched_is_polled(
             notices = Notices(str(tmp_path / "missing"), polled.set)
         assert notices.is_polling
         polled.clear()
-        await asyncio.wait_for(polled.wait(), SECONDS_MAX)
+        await asyncio.wait_for(polled.wait(), PATIENCE_SECONDS)
         notices.close()
 
     asyncio.run(scenario())

@@ -29,6 +29,7 @@ from millstream.storage.checkpoints import MetaProperties, write_meta_properties
 from millstream.storage.directories import LogDirectories
 from millstream.storage.filesystem import OsFileSystem
 from millstream.testing.clock import ManualClock
+from tests.peers.patience import PATIENCE_SECONDS
 
 
 def open_home(path: Path, fs: OsFileSystem | None = None, node_id: int = 1) -> SharedMetadata:
@@ -117,7 +118,9 @@ def test_second_replica_of_a_partition_is_refused(tmp_path: Path) -> None:
     asyncio.run(home.close())
 
 
-def test_commit_returns_when_other_workers_have_published_it(tmp_path: Path) -> None:
+def test_commit_returns_when_other_workers_have_published_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario() -> None:
         one, two = open_home(tmp_path), open_home(tmp_path, node_id=2)
         two.follow()
@@ -125,9 +128,11 @@ def test_commit_returns_when_other_workers_have_published_it(tmp_path: Path) -> 
             await home.register(registration(node_id, [], epoch=node_id, rack=None, directories=[]))
         heard: list[int] = []
         two.subscribe(lambda before, now: heard.append(now.version))
-        for number in range(10):
-            image = await one.change(lambda image, it=number: [setting(str(it))])  # type: ignore[misc]
-            assert heard[-1] == image.version == two.image.version
+        with monkeypatch.context() as patch:
+            patch.setattr(shared, "OTHERS_SECONDS_MAX", PATIENCE_SECONDS)
+            for number in range(10):
+                image = await one.change(lambda image, it=number: [setting(str(it))])  # type: ignore[misc]
+                assert heard[-1] == image.version == two.image.version
         await two.close()
         await one.close()
 

@@ -22,6 +22,7 @@ from millstream.coordination.cluster_records import (
     RegisterBrokerRecord,
 )
 from tests.broker.serving import WireClient
+from tests.peers.patience import PATIENCE_SECONDS
 
 
 class OneImage:
@@ -175,4 +176,4 @@ def run(directory: Path, scenario: Scenario, **settings: object) -> None:
         async with running(directory, **settings) as cluster:
             await scenario(cluster)
 
-    asyncio.run(asyncio.wait_for(main(), 120))
+    asyncio.run(asyncio.wait_for(main(), 2 * PATIENCE_SECONDS))

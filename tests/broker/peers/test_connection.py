@@ -17,6 +17,7 @@ from millstream.broker.peers.connection import (
     api_of,
 )
 from tests.broker.peers.brokers import Serve, raw_server
+from tests.peers.patience import PATIENCE_SECONDS
 
 HEARTBEAT = api_of("heartbeat")
 OLD, FLEXIBLE = 3, 4  # versions of Heartbeat without and with tagged fields
@@ -50,11 +51,14 @@ def run(serve: Serve, test: Callable[[PeerConnection], Awaitable[Any]]) -> None:
             finally:
                 connection.close("the test is over")
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 2 * PATIENCE_SECONDS))
 
 
 def send(
-    connection: PeerConnection, body: bytes, version: int = OLD, timeout_seconds: float = 20
+    connection: PeerConnection,
+    body: bytes,
+    version: int = OLD,
+    timeout_seconds: float = PATIENCE_SECONDS,
 ) -> asyncio.Future[memoryview]:
     return connection.send(HEARTBEAT, version, body, timeout_seconds=timeout_seconds)
 
@@ -83,7 +87,7 @@ def test_requests_are_pipelined_and_answered_in_order(size: int) -> None:
 
 def test_body_may_come_in_pieces_and_tags_are_not_part_of_it() -> None:
     async def test(connection: PeerConnection) -> None:
-        answer = connection.send(HEARTBEAT, FLEXIBLE, [b"ab", b"", b"c"], timeout_seconds=20)
+        answer = connection.send(HEARTBEAT, FLEXIBLE, [b"ab", b"", b"c"], timeout_seconds=60)
         assert bytes(await answer) == b"abc"  # the request's tags come back as the response's
 
     run(echo, test)

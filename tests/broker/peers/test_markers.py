@@ -13,6 +13,7 @@ from millstream.coordination.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from millstream.errors import ErrorCode
 from millstream.records.record import decode_batch
 from tests.broker.peers.cluster import Cluster, run
+from tests.peers.patience import PATIENCE_SECONDS
 from tests.peers.wire import batch
 
 ID = "writer"
@@ -32,7 +33,7 @@ class Writer:
         return await self.cluster.clients[self.coordinator].call(api, version, **fields)
 
     async def begin(self) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 answer = await self.call(
                     22,
@@ -81,7 +82,7 @@ class Writer:
             12 if self.protocol == 2 else 11,
             transactional_id=ID,
             acks=-1,
-            timeout=5000,
+            timeout=60_000,
             topic_data=[{"name": topic, "partition_data": data}],
         )
         code = int(answer.responses[0].partition_responses[0].error_code)
@@ -109,7 +110,7 @@ class Writer:
 async def committed(cluster: Cluster, leader: int, index: int, end: int) -> list[bytes | None]:
     """Waits until the transactions before `end` are decided; what a consumer may read of them."""
     partition = cluster.brokers[leader].partitions.find("t", index)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while partition.last_stable_offset < end:
             await asyncio.sleep(0.005)
     data, aborted = partition.read_committed(0, max_bytes=1 << 20)
@@ -245,7 +246,7 @@ def test_offsets_are_committed_in_a_transaction_of_another_broker(
             assert answer.topics[0].partitions[0].error_code == 0
         assert await writer.end(commit=True) == 0
         asked = [{"group_id": "g", "topics": [{"name": "t", "partition_indexes": [0]}]}]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 answer = await cluster.clients[2].call(9, 8, groups=asked, require_stable=True)
                 found = answer.groups[0].topics[0].partitions[0]

@@ -15,6 +15,8 @@ from millstream.broker.peers.peers import Peers
 from millstream.errors import ErrorCode
 from tests.broker.peers.brokers import Addresses, peers_of, raw_server
 from tests.broker.serving import serving
+from tests.peers.patience import PATIENCE_SECONDS
+from tests.peers.servers import free_port
 
 METADATA = {"topics": None, "allow_auto_topic_creation": False}
 
@@ -28,15 +30,11 @@ def run(test: Callable[[Addresses, Peers], Awaitable[Any]]) -> None:
         finally:
             peers.close()
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), 2 * PATIENCE_SECONDS))
 
 
 async def brokers_at(peers: Peers) -> list[int]:
     return [broker.node_id for broker in (await peers.call(2, "metadata", METADATA)).brokers]
-
-
-async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.close()
 
 
 async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -97,8 +95,7 @@ async def failure(peers: Peers) -> PeerError:
 def test_brokers_that_cannot_be_reached_are_named() -> None:
     async def test(addresses: Addresses, peers: Peers) -> None:
         assert "broker 2 is not registered" in str(await failure(peers))
-        async with raw_server(refuse) as address:
-            pass
+        address = ("127.0.0.1", free_port())
         addresses.register(2, address)
         assert f"broker 2 at 127.0.0.1:{address[1]}: cannot connect" in str(await failure(peers))
         addresses.register(2, address, "INTERNAL")

@@ -29,6 +29,7 @@ from millstream.errors import ApiError, ErrorCode
 from millstream.records.record import Record, decode_batch, encode_batch
 from millstream.storage.directories import LogDirectories
 from tests.broker.serving import WireClient
+from tests.peers.patience import PATIENCE_SECONDS
 
 FETCH, PRODUCE, LIST_OFFSETS = 1, 0, 2
 SETTINGS: dict[str, object] = {
@@ -179,7 +180,7 @@ class Cluster:
         return self.partition_image(topic).leader
 
     async def produce(
-        self, node_id: int, topic: str, *values: bytes, acks: int = -1, timeout_ms: int = 5000
+        self, node_id: int, topic: str, *values: bytes, acks: int = -1, timeout_ms: int = 60_000
     ) -> tuple[ErrorCode, int]:
         """The error and the base offset."""
         batch = make_batch(*values)
@@ -227,16 +228,16 @@ def stored_bytes(partition: Partition) -> bytes:
     )
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait for a condition; fail after so many seconds."""
-    async with asyncio.timeout(seconds):
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition; only a failing test waits long."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():
             await asyncio.sleep(0.01)
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(2 * PATIENCE_SECONDS):
             await main()
 
     asyncio.run(limited())

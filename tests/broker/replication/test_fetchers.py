@@ -25,9 +25,9 @@ def test_follower_catches_up_over_many_answers(tmp_path: Path) -> None:
             await cluster.start(2)
             for name in ("s", "t"):
                 await until(lambda name=name: 2 in cluster.partition_image(name).isr)
-                assert stored_bytes(cluster.replica(2, name)) == stored_bytes(
-                    cluster.replica(1, name)
-                )
+                expected = stored_bytes(cluster.replica(1, name))
+                follower = cluster.replica(2, name)
+                await until(lambda it=follower, all_=expected: stored_bytes(it) == all_)
 
     run(main)
 

@@ -11,6 +11,7 @@ from millstream.coordination.replication.reassignment import Target
 from millstream.errors import ErrorCode
 from tests.broker.replication.cluster import Cluster, run, stored_bytes, until
 from tests.broker.serving import WireClient
+from tests.peers.patience import PATIENCE_SECONDS
 
 
 def test_record_is_acknowledged_when_all_in_sync_replicas_have_it(tmp_path: Path) -> None:
@@ -150,7 +151,7 @@ def test_replica_of_a_broker_that_was_removed_is_deleted(tmp_path: Path) -> None
                     await asyncio.sleep(0.02)
                     await cluster.reconcile()
 
-            await asyncio.wait_for(reconcile_until_moved(), 20)
+            await asyncio.wait_for(reconcile_until_moved(), PATIENCE_SECONDS)
             await until(lambda: cluster.values(3, "t") == [b"a"])
             await until(lambda: ("t", 0) not in cluster.brokers[2].directories.logs)
 
