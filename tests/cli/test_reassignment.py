@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from millstream.cli.reassignment import CannotPlace, Replicas, moves, plan
 
-BROKERS = st.lists(st.integers(1, 9), min_size=1, max_size=6, unique=True)
+
+def brokers(at_least: int = 1) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(1, 9), min_size=at_least, max_size=6, unique=True)
 
 
 def test_nothing_moves_where_nothing_has_to() -> None:
@@ -60,13 +62,13 @@ def test_no_broker_is_refused() -> None:
 
 @given(st.data())
 def test_every_placement_is_valid_and_minimal(data: st.DataObject) -> None:
-    known = data.draw(BROKERS)
+    known = data.draw(brokers())
     factor = data.draw(st.integers(1, len(known)))
     current: dict[int, Replicas] = {
         index: tuple(data.draw(st.permutations(known))[:factor])
         for index in range(data.draw(st.integers(1, 8)))
     }
-    allowed = data.draw(BROKERS.filter(lambda brokers: len(brokers) >= factor))
+    allowed = data.draw(brokers(at_least=factor))
     planned = plan(current, allowed)
     for index, replicas in planned.items():
         assert len(set(replicas)) == len(replicas) == factor

@@ -28,6 +28,7 @@ def test_server_serves_again_after_a_kill(tmp_path: Path) -> None:
         server.kill()
 
 
+@pytest.mark.slow
 def test_ensemble_elects_one_leader(tmp_path: Path) -> None:
     ensemble = [f"127.0.0.1:{free_port()}:{free_port()}" for _ in range(3)]
     servers = [
